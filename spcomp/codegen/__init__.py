@@ -1,0 +1,1 @@
+"""Flat IR to machine code; knows no other level."""

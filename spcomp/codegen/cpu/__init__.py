@@ -1,0 +1,1 @@
+"""Flat IR to LLVM IR for CPUs."""

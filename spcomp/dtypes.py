@@ -1,0 +1,110 @@
+"""Scalar and vector types: names, sizes, promotion, and what numpy calls them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["int", "uint", "float", "bfloat", "bool", "handle"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A scalar type, or a vector of *lanes* of it; ``str()`` is its name (``float32x8``)."""
+
+    kind: Kind
+    bits: int
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        base = self.kind if self.kind in ("bool", "handle") else f"{self.kind}{self.bits}"
+        return base if self.lanes == 1 else f"{base}x{self.lanes}"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floating point, of any width."""
+        return self.kind in ("float", "bfloat")
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values are signed or unsigned integers (bool is neither)."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in memory."""
+        return 1 if self.kind == "bool" else self.bits // 8
+
+    @property
+    def element(self) -> DType:
+        """The type of one lane."""
+        return self if self.lanes == 1 else DType(self.kind, self.bits)
+
+    def with_lanes(self, lanes: int) -> DType:
+        """Return the vector of *lanes* elements of this type."""
+        return DType(self.kind, self.bits, lanes)
+
+    @property
+    def numpy_name(self) -> str:
+        """The numpy dtype that holds it in memory; bfloat16 travels as its bits, ``uint16``."""
+        return "uint16" if self.kind == "bfloat" else str(self.element)
+
+
+int8, int16, int32, int64 = (DType("int", b) for b in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (DType("uint", b) for b in (8, 16, 32, 64))
+float16, float32, float64 = (DType("float", b) for b in (16, 32, 64))
+bfloat16 = DType("bfloat", 16)
+bool_ = DType("bool", 1)
+handle = DType("handle", 64)
+
+SCALARS: tuple[DType, ...] = (
+    *(int8, int16, int32, int64, uint8, uint16, uint32, uint64),
+    *(float16, bfloat16, float32, float64, bool_),
+)
+_BY_NAME = {str(dtype): dtype for dtype in (*SCALARS, handle)}
+
+
+@cache
+def dtype(name: str | DType) -> DType:
+    """Return the type called *name*; raises ValueError for a name that is no type."""
+    if isinstance(name, DType):
+        return name
+    if (found := _BY_NAME.get(name)) is not None:
+        return found
+    match = re.fullmatch(r"([a-z]+\d*)x(\d+)", name)
+    if match is None or match[1] not in _BY_NAME:
+        raise ValueError(f"unknown dtype {name!r}")
+    return _BY_NAME[match[1]].with_lanes(int(match[2]))
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """Return the type in which values of *a* and *b* are combined.
+
+    Floats win over integers, wider over narrower; float16 with bfloat16 gives float32, signed
+    with unsigned gives a signed type that holds both (int64 where none does).
+    """
+    if a.lanes != b.lanes:
+        scalar = promote(a.element, b.element)
+        return scalar.with_lanes(max(a.lanes, b.lanes))
+    lanes = a.lanes
+    a, b = a.element, b.element
+    if a == b:
+        return a.with_lanes(lanes)
+    if "handle" in (a.kind, b.kind):
+        raise ValueError(f"no arithmetic on {a} and {b}")
+    return _promote_scalars(a, b).with_lanes(lanes)
+
+
+def _promote_scalars(a: DType, b: DType) -> DType:
+    order = {"bool": 0, "uint": 1, "int": 1, "bfloat": 2, "float": 2}
+    if order[a.kind] != order[b.kind]:
+        return max(a, b, key=lambda t: order[t.kind])
+    if a.kind == b.kind:
+        return max(a, b, key=lambda t: t.bits)
+    if a.is_float:  # bfloat16 against a float of another format
+        return max(float32, a, b, key=lambda t: t.bits)
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    return DType("int", min(64, max(signed.bits, 2 * unsigned.bits)))

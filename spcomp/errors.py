@@ -1,0 +1,86 @@
+"""Spans and the errors that show them: where the user wrote it, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in the user's source (1-based line, 0-based column, as ``ast`` has them)."""
+
+    file: str
+    line: int
+    col: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.col + 1}"
+
+
+class SpcompError(Exception):
+    """Base of every error that is the user's to fix; ``str()`` shows the source line and a caret.
+
+    Args:
+        message: What is wrong, one sentence, lower case, no full stop.
+        span: Where it was written, if that is known.
+        hint: What to do about it.
+    """
+
+    def __init__(self, message: str, span: Span | None = None, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message, self.span, self.hint = message, span, hint
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.span is not None:
+            lines = [f"{self.span}: {self.message}"]
+            text = linecache.getline(self.span.file, self.span.line).rstrip()
+            if text:
+                gutter = f"{self.span.line:>5} | "
+                lines += [f"{gutter}{text}", " " * (len(gutter) + self.span.col) + "^"]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.span, self.hint)
+
+
+def _rebuild(kind: type[SpcompError], message: str, span: Span | None, hint: str) -> SpcompError:
+    return kind(message, span, hint=hint)
+
+
+class ScriptError(SpcompError):
+    """A script or notation that is not a program: syntax, names, dtypes, ranks."""
+
+
+class FormatError(SpcompError):
+    """Axes, buffers or storage that do not describe a tensor."""
+
+
+class ScheduleError(SpcompError):
+    """A schedule step that does not apply, or would change what the program means."""
+
+
+class LoweringError(SpcompError):
+    """A legal program that the compiler cannot lower; the message names the construct."""
+
+
+class BackendError(SpcompError):
+    """What the machine lacks: a target, a tool, a device."""
+
+
+class ArgumentError(SpcompError, ValueError):
+    """A call with arguments that the kernel cannot take; the message names the argument."""
+
+
+class InternalError(Exception):
+    """A bug in spcomp: the IR that *where* left behind breaks a law of its level."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"a bug in spcomp: after {where}: {message}")
+        self.where, self.message = where, message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return InternalError, (self.where, self.message)

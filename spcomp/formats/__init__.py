@@ -1,0 +1,1 @@
+"""How coordinates are stored: pure description."""

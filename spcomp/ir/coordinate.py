@@ -1,0 +1,32 @@
+"""Stage I, coordinate space: sparse iterations whose bodies read as dense mathematics."""
+
+from __future__ import annotations
+
+from spcomp.ir.axis import Domain
+from spcomp.ir.expr import Var
+from spcomp.ir.node import attr, binder, node
+from spcomp.ir.stmt import Attrs, Func, Stmt
+
+
+@node
+class SpIter(Stmt):
+    """``with sp_iter(domains, kinds, name) as vars``: the body once per tuple of the domains.
+
+    *kinds* has one letter per variable, ``S`` spatial or ``R`` reduction. *vars* are int64
+    coordinates. *init* runs first, once for each element of the buffers it writes that the spatial
+    variables can address, each ranging over its axis's full length; then *body* runs once per
+    tuple, in the order of the domains.
+    """
+
+    vars: tuple[Var, ...] = binder()
+    domains: tuple[Domain, ...] = attr()
+    kinds: str = attr()
+    name: str = attr()
+    init: Stmt | None
+    body: Stmt
+    attrs: Attrs = attr(default=())
+
+
+@node
+class CoordFunc(Func):
+    """A program in coordinate space: every index of a buffer is a coordinate."""

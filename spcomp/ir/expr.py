@@ -1,0 +1,261 @@
+"""Expressions, shared by the three levels; each knows its dtype."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from spcomp.dtypes import DType, bool_, int64, promote
+from spcomp.ir.node import Node, attr, node
+
+if TYPE_CHECKING:
+    from spcomp.ir.axis import AnyBuffer
+
+BinOpKind: TypeAlias = Literal[
+    *("+", "-", "*", "/", "//", "%", "min", "max"),
+    *("<", "<=", ">", ">=", "==", "!=", "and", "or", "&", "|", "^", "<<", ">>"),
+]
+UnOpKind: TypeAlias = Literal["-", "not", "~"]
+SearchKind: TypeAlias = Literal["lower", "upper", "linear"]
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
+CALLS = frozenset(
+    "exp log log2 sqrt rsqrt abs sigmoid tanh erf pow floor ceil round trunc sin cos fma"
+    " isnan isinf popcount".split()
+)  # the functions a Call may name, each with arguments and result of one dtype but isnan, isinf
+
+
+@node
+class Expr(Node):
+    """Has a value and no effect."""
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value."""
+        raise NotImplementedError
+
+    def __add__(self, other: Expr | int) -> Expr:
+        return binary("+", self, other)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return binary("-", self, other)
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        return binary("*", self, other)
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return binary("//", self, other)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return binary("%", self, other)
+
+    def __lt__(self, other: Expr | int) -> Expr:
+        return binary("<", self, other)
+
+
+@node
+class Var(Expr):
+    """A scalar variable; two are the same only if they are the same object."""
+
+    name: str = attr()
+    type: DType = attr()
+
+    @property
+    def dtype(self) -> DType:
+        """The declared type."""
+        return self.type
+
+
+@node
+class Const(Expr):
+    """A literal; *value* is a Python int, float or bool that fits the type."""
+
+    value: int | float | bool = attr()
+    type: DType = attr()
+
+    @property
+    def dtype(self) -> DType:
+        """The declared type."""
+        return self.type
+
+
+@node
+class BinOp(Expr):
+    """``lhs op rhs``, both of one dtype; ``//`` and ``%`` round towards minus infinity.
+
+    Comparisons, ``and`` and ``or`` give bool; ``and`` and ``or`` do not run the right side
+    when the left decides. Integer division by zero fails the kernel, it does not trap.
+    """
+
+    op: BinOpKind = attr()
+    lhs: Expr
+    rhs: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The operands' type, or bool of as many lanes for a comparison."""
+        inner = self.lhs.dtype
+        return bool_.with_lanes(inner.lanes) if self.op in COMPARISONS else inner
+
+
+@node
+class UnOp(Expr):
+    """``-value``, ``not value`` or ``~value``."""
+
+    op: UnOpKind = attr()
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The operand's type."""
+        return self.value.dtype
+
+
+@node
+class Cast(Expr):
+    """*value* converted to *type*, as numpy's ``astype`` does; NaN and overflow give any integer."""
+
+    value: Expr
+    type: DType = attr()
+
+    @property
+    def dtype(self) -> DType:
+        """The target type."""
+        return self.type
+
+
+@node
+class Select(Expr):
+    """``then`` if *cond* else ``otherwise``; only the chosen side is evaluated."""
+
+    cond: Expr
+    then: Expr
+    otherwise: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The type of both sides."""
+        return self.then.dtype
+
+
+@node
+class Call(Expr):
+    """A mathematical function of CALLS applied to *args* of one dtype."""
+
+    func: str = attr()
+    args: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        """The arguments' type; bool for isnan and isinf."""
+        inner = self.args[0].dtype
+        return bool_.with_lanes(inner.lanes) if self.func in ("isnan", "isinf") else inner
+
+
+@node
+class Load(Expr):
+    """``buffer[indices]``: what an index means is the level's to say.
+
+    Coordinate level: coordinates, one per axis; one that is not stored reads as the fill value.
+    Position level: positions, one per axis, where the ancestors of an axis given by absolute
+    position are None (``A.at(p)``). Flat level: one offset, a scalar or a vector; a lane whose
+    *mask* is false is not read and gives zero.
+    """
+
+    buffer: AnyBuffer = attr()
+    indices: tuple[Expr | None, ...]
+    mask: Expr | None = None
+
+    @property
+    def dtype(self) -> DType:
+        """The buffer's type, with the lanes of a vector index."""
+        last = self.indices[-1] if self.indices else None
+        lanes = 1 if last is None else last.dtype.lanes
+        return self.buffer.dtype.with_lanes(lanes) if lanes > 1 else self.buffer.dtype
+
+
+@node
+class Search(Expr):
+    """The absolute position of *key* in ``buffer[begin:end]``, an int64 in ``begin..end``.
+
+    ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
+    is above *key* (both need ascending values); ``linear``: the first whose value equals *key*,
+    else *end*. Buffer positions are absolute at every level.
+    """
+
+    kind: SearchKind = attr()
+    buffer: AnyBuffer = attr()
+    begin: Expr
+    end: Expr
+    key: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """Always int64."""
+        return int64
+
+
+@node
+class Ramp(Expr):
+    """The vector ``base, base + stride, ...`` of *lanes* integers (flat level)."""
+
+    base: Expr
+    stride: int = attr()
+    lanes: int = attr()
+
+    @property
+    def dtype(self) -> DType:
+        """The base's type with *lanes*."""
+        return self.base.dtype.with_lanes(self.lanes)
+
+
+@node
+class Broadcast(Expr):
+    """The vector of *lanes* copies of *value* (flat level)."""
+
+    value: Expr
+    lanes: int = attr()
+
+    @property
+    def dtype(self) -> DType:
+        """The value's type with *lanes*."""
+        return self.value.dtype.with_lanes(self.lanes)
+
+
+@node
+class Reduce(Expr):
+    """The lanes of *value* combined by *op* (``+``, ``*``, ``min``, ``max``), as a scalar (flat)."""
+
+    op: BinOpKind = attr()
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """The type of one lane."""
+        return self.value.dtype.element
+
+
+def const(value: float, dtype: DType = int64) -> Const:
+    """Return *value* as a literal of *dtype*."""
+    if dtype.is_float:
+        return Const(float(value), dtype)
+    return Const(bool(value) if dtype.kind == "bool" else int(value), dtype)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """Return *value* as *dtype*: itself if it is one already, a new literal for a literal."""
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, Const) and dtype.lanes == 1 and not (
+        value.dtype.is_float and not dtype.is_float
+    ):
+        return const(value.value, dtype).replace(span=value.span)
+    if dtype.lanes > 1 and value.dtype.lanes == 1:
+        return Broadcast(cast(value, dtype.element), dtype.lanes, span=value.span)
+    return Cast(value, dtype, span=value.span)
+
+
+def binary(op: BinOpKind, lhs: Expr, rhs: Expr | int) -> Expr:
+    """Return ``lhs op rhs`` with both sides promoted to one dtype; nothing is folded."""
+    if isinstance(rhs, int):
+        rhs = const(rhs, lhs.dtype.element)
+    common = bool_ if op in ("and", "or") else promote(lhs.dtype, rhs.dtype)
+    return BinOp(op, cast(lhs, common), cast(rhs, common), span=lhs.span)

@@ -1,0 +1,82 @@
+"""A Module: functions of one level, and the host program that runs them in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from spcomp.ir.axis import Buffer
+from spcomp.ir.stmt import Func
+
+F = TypeVar("F", bound=Func)
+G = TypeVar("G", bound=Func)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run the function *func*; its parameters are bound by name."""
+
+    func: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Set ``buffer[0]`` to 0 and ``buffer[1:]`` to their running sums."""
+
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class HostAlloc:
+    """Make an array of ``buffer.shape[0]`` elements set to *fill*, bound to the name of *buffer*.
+
+    The size is computed by the host: it may use the scalar parameters of the source and load from
+    buffers made before. Functions take the array as the handle parameter of that name.
+    """
+
+    buffer: Buffer
+    fill: int | float | bool = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The *buffers*, made by HostAlloc, are the arrays of the assembled results."""
+
+    buffers: tuple[Buffer, ...]
+
+
+HostOp: TypeAlias = Launch | Scan | HostAlloc | Return
+
+
+@dataclass(frozen=True, slots=True)
+class Module(Generic[F]):
+    """Functions of one level and a host program; a program that needs one is a Module of one.
+
+    *source* is the function as written: its parameters and buffers are the interface, and
+    *host* runs with its parameters.
+    """
+
+    source: Func
+    funcs: tuple[F, ...]
+    host: tuple[HostOp, ...]
+
+    def __getitem__(self, name: str) -> F:
+        """Return the function called *name*; ``main`` is the first. Raises KeyError."""
+        for func in self.funcs:
+            if name in (func.name, "main"):
+                return func
+        raise KeyError(name)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the module just runs one function, on the parameters it was written with."""
+        return self.host == (Launch(self.funcs[0].name),)
+
+    def with_funcs(self, *funcs: G) -> Module[G]:
+        """Return the module with *funcs* in place of its functions."""
+        return Module(self.source, funcs, self.host)
+
+
+def single(func: F) -> Module[F]:
+    """Return the Module that just runs *func*."""
+    return Module(func, (func,), (Launch(func.name),))

@@ -1,0 +1,147 @@
+"""Statements shared by the levels, and the base of the three function classes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.node import Node, attr, binder, node
+
+LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bound"]
+Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
+
+
+@node
+class Stmt(Node):
+    """Has an effect and no value."""
+
+
+@node
+class Seq(Stmt):
+    """Statements in order; an empty one does nothing."""
+
+    body: tuple[Stmt, ...]
+
+
+@node
+class Let(Stmt):
+    """``var = value`` for the statements of *body*."""
+
+    var: Var = binder()
+    value: Expr
+    body: Stmt
+
+
+@node
+class Store(Stmt):
+    """``buffer[indices] = value``; indices as in Load.
+
+    *atomic* is a permission: other iterations may update the same element at the same time.
+    """
+
+    buffer: AnyBuffer = attr()
+    indices: tuple[Expr | None, ...]
+    value: Expr
+    mask: Expr | None = None
+    atomic: bool = attr(default=False)
+
+
+@node
+class If(Stmt):
+    """*then* if *cond*, else *otherwise*."""
+
+    cond: Expr
+    then: Stmt
+    otherwise: Stmt | None = None
+
+
+@node
+class For(Stmt):
+    """``for var in range(begin, end)``, run as *kind* says; all three are int64.
+
+    ``bound`` runs on the hardware index *thread* (``blockIdx.x``). Iterations of ``parallel``,
+    ``vectorized`` and ``bound`` loops may run in any order.
+    """
+
+    var: Var = binder()
+    begin: Expr
+    end: Expr
+    body: Stmt
+    kind: LoopKind = attr(default="serial")
+    thread: str = attr(default="")
+    attrs: Attrs = attr(default=())
+
+
+@node
+class While(Stmt):
+    """*body* as long as *cond*."""
+
+    cond: Expr
+    body: Stmt
+
+
+@node
+class Alloc(Stmt):
+    """*buffer* exists, with any content, while *body* runs."""
+
+    buffer: AnyBuffer = attr()
+    body: Stmt
+
+
+@node
+class Evaluate(Stmt):
+    """The value is computed and dropped."""
+
+    value: Expr
+
+
+@node
+class Fail(Stmt):
+    """The call raises with *message* when it is over; nothing else changes."""
+
+    message: str = attr()
+
+
+@node
+class Prefetch(Stmt):
+    """A hint that ``buffer[index]`` will be read soon (flat level)."""
+
+    buffer: AnyBuffer = attr()
+    index: Expr
+
+
+@node
+class Func(Node):
+    """A program at one level; the class says which.
+
+    *params* in the script's order: handles (Var of dtype handle) and scalars. *axes* and *buffers*
+    in the order of declaration; a buffer's *data* is a parameter.
+    """
+
+    name: str = attr()
+    params: tuple[Var, ...] = attr()
+    axes: tuple[Axis, ...] = attr()
+    buffers: tuple[AnyBuffer, ...] = attr()
+    body: Stmt
+    domains: tuple[BufferDomain, ...] = attr(default=())
+    attrs: Attrs = attr(default=())
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Return the function attribute *name*."""
+        return dict(self.attrs).get(name, default)
+
+    def with_attr(self, name: str, value: Any) -> Func:
+        """Return the function with the attribute *name* set."""
+        return self.replace(attrs=tuple((dict(self.attrs) | {name: value}).items()))
+
+
+def seq(*stmts: Stmt | None) -> Stmt:
+    """Return *stmts* in order: flattened, None dropped, a single one as itself."""
+    flat: list[Stmt] = []
+    for stmt in stmts:
+        if isinstance(stmt, Seq):
+            flat.extend(stmt.body)
+        elif stmt is not None:
+            flat.append(stmt)
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))

@@ -1,0 +1,116 @@
+"""Visitors and rewriters: one dispatch table per class, built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.node import NODES, Node
+
+R = TypeVar("R")
+N = TypeVar("N", bound=Node)
+
+
+class Visitor(Generic[R]):
+    """Call ``visit_X`` for a node of class X, or for its nearest base that has one.
+
+    A class that lists node classes in *COVERS* must have a method for each of them; a
+    ``visit_X`` that names no node class is an error. Both are found when the class is made.
+    """
+
+    COVERS: ClassVar[tuple[type[Node], ...]] = ()
+    _table: ClassVar[dict[type[Node], Callable[..., Any]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._table = {}
+        for name in vars(cls):
+            if name.startswith("visit_") and name[6:] not in NODES:
+                raise TypeError(f"{cls.__name__}.{name} names no IR node")
+        for kind in cls.COVERS:
+            if cls._lookup(kind) is None:
+                raise TypeError(f"{cls.__name__} has no visit_{kind.__name__}")
+
+    @classmethod
+    def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
+        for base in kind.__mro__:
+            if (method := getattr(cls, f"visit_{base.__name__}", None)) is not None:
+                return cast("Callable[..., Any]", method)
+        return None
+
+    def visit(self, node: Node) -> R:
+        """Dispatch on the exact class of *node*; the table fills as classes are met."""
+        method = self._table.get(type(node))
+        if method is None:
+            method = self._lookup(type(node))
+            if method is None:
+                raise TypeError(f"{type(self).__name__} cannot visit {type(node).__name__}")
+            self._table[type(node)] = method
+        return cast("R", method(self, node))
+
+
+class Walker(Visitor[None]):
+    """Visits every node below the one given, parents first; override what is of interest."""
+
+    def visit_Node(self, node: Node) -> None:
+        """Visit the children of *node*."""
+        for name in node.CHILDREN:
+            child = getattr(node, name)
+            if isinstance(child, tuple):
+                for item in child:
+                    if item is not None:
+                        self.visit(item)
+            elif child is not None:
+                self.visit(child)
+
+
+class Rewriter(Visitor[Node]):
+    """Bottom-up rewriter; an unchanged subtree comes back as the same object."""
+
+    def visit_Node(self, node: Node) -> Node:
+        """Rebuild *node* only if a child changed."""
+        changes: dict[str, Any] = {}
+        for name in node.CHILDREN:
+            old = getattr(node, name)
+            if isinstance(old, tuple):
+                new: Any = tuple([None if child is None else self.visit(child) for child in old])
+                if any(a is not b for a, b in zip(old, new, strict=True)):
+                    changes[name] = new
+            elif old is not None and (new := self.visit(old)) is not old:
+                changes[name] = new
+        return node.replace(**changes) if changes else node
+
+    def rewrite(self, node: N) -> N:
+        """Return *node* rewritten; for rewriters that keep a statement a statement."""
+        return cast("N", self.visit(node))
+
+
+class Substitute(Rewriter):
+    """Replace uses of variables by expressions; binders are left alone."""
+
+    def __init__(self, values: Mapping[Var, Expr]) -> None:
+        self.values = values
+
+    def visit_Var(self, var: Var) -> Node:
+        """Return what *var* stands for."""
+        return self.values.get(var, var)
+
+
+def substitute(node: N, values: Mapping[Var, Expr]) -> N:
+    """Return *node* with each variable of *values* replaced; the same object if none occurs."""
+    return Substitute(values).rewrite(node) if values else node
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Yield *node* and everything below it, parents first."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        for name in reversed(top.CHILDREN):
+            child = getattr(top, name)
+            if isinstance(child, tuple):
+                stack.extend(item for item in reversed(child) if item is not None)
+            elif child is not None:
+                stack.append(child)

@@ -1,0 +1,1 @@
+"""Running machine code: loading it, its threads, its caches."""
