@@ -75,6 +75,10 @@ class ArgumentError(SpcompError, ValueError):
     """A call with arguments that the kernel cannot take; the message names the argument."""
 
 
+class SpcompWarning(UserWarning):
+    """Something the compiler handled, but that the program probably did not mean."""
+
+
 class InternalError(Exception):
     """A bug in spcomp: the IR that *where* left behind breaks a law of its level."""
 

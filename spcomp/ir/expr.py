@@ -17,10 +17,12 @@ BinOpKind: TypeAlias = Literal[
 UnOpKind: TypeAlias = Literal["-", "not", "~"]
 SearchKind: TypeAlias = Literal["lower", "upper", "linear"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
-CALLS = frozenset(
-    "exp log log2 sqrt rsqrt abs sigmoid tanh erf pow floor ceil round trunc sin cos fma"
-    " isnan isinf popcount".split()
-)  # the functions a Call may name, each with arguments and result of one dtype but isnan, isinf
+CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but for isnan and isinf
+    (
+        *("exp", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "pow"),
+        *("floor", "ceil", "round", "trunc", "sin", "cos", "fma", "isnan", "isinf", "popcount"),
+    )
+)
 
 
 @node
@@ -111,7 +113,7 @@ class UnOp(Expr):
 
 @node
 class Cast(Expr):
-    """*value* converted to *type*, as numpy's ``astype`` does; NaN and overflow give any integer."""
+    """*value* converted to *type* as numpy's ``astype`` does; NaN and overflow give any integer."""
 
     value: Expr
     type: DType = attr()
@@ -222,7 +224,7 @@ class Broadcast(Expr):
 
 @node
 class Reduce(Expr):
-    """The lanes of *value* combined by *op* (``+``, ``*``, ``min``, ``max``), as a scalar (flat)."""
+    """The lanes of *value* combined by *op*: ``+``, ``*``, ``min`` or ``max`` (flat level)."""
 
     op: BinOpKind = attr()
     value: Expr
@@ -244,8 +246,10 @@ def cast(value: Expr, dtype: DType) -> Expr:
     """Return *value* as *dtype*: itself if it is one already, a new literal for a literal."""
     if value.dtype == dtype:
         return value
-    if isinstance(value, Const) and dtype.lanes == 1 and not (
-        value.dtype.is_float and not dtype.is_float
+    if (
+        isinstance(value, Const)
+        and dtype.lanes == 1
+        and not (value.dtype.is_float and not dtype.is_float)
     ):
         return const(value.value, dtype).replace(span=value.span)
     if dtype.lanes > 1 and value.dtype.lanes == 1:

@@ -29,11 +29,14 @@ class BlockIter(Node):
 
 @node
 class Region(Node):
-    """``buffer[begin : begin + extent, ...]``, one pair per axis, positions."""
+    """``buffer[begin : begin + extent, ...]``, one pair per axis, positions.
+
+    As in Load, the ancestors of an axis given by absolute position have None in both.
+    """
 
     buffer: AnyBuffer = attr()
-    begins: tuple[Expr, ...]
-    extents: tuple[Expr, ...]
+    begins: tuple[Expr | None, ...]
+    extents: tuple[Expr | None, ...]
 
 
 @node

@@ -1,1 +1,1 @@
-"""What may be changed about how a program runs, each step a value; legality is decided in one place."""
+"""What may be changed about how a program runs: steps as values, legality decided once."""

@@ -1,0 +1,1 @@
+"""The command line, above everything else: thin commands over the public API."""

@@ -1,0 +1,75 @@
+"""The C header of a compiled program: its functions, with every parameter and status documented."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spcomp import __version__
+from spcomp.codegen.abi import DIVISION, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spcomp.codegen.abi import FunctionABI, Param
+    from spcomp.dtypes import DType
+
+_C_TYPES = {"float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double"}
+
+
+def header(name: str, functions: Sequence[FunctionABI], notes: Mapping[str, str]) -> str:
+    """Return the header of program *name*; *notes* says what a parameter means, by name."""
+    guard = f"SPCOMP_{name.upper()}_H"
+    body = "\n".join(_declaration(function, notes) for function in functions)
+    order = ""
+    if len(functions) > 1:
+        order = "\n * Call its phases in the order of their declarations, see NAME.flat.py for the host program."
+        order = order.replace("NAME", name)
+    return f"""\
+/* {name}, compiled by spcomp {__version__}.{order}
+ * Arrays are contiguous; a pointer that is not const is written. uint16_t holds the bits of a
+ * 16-bit float, uint8_t a bool. Index arrays are trusted: they must be in range and in order. */
+#ifndef {guard}
+#define {guard}
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{body}
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def _declaration(function: FunctionABI, notes: Mapping[str, str]) -> str:
+    lines = [f" * {param.name}: {_note(param, notes)}" for param in function.params]
+    codes = [f"{OK}: done", f"{DIVISION}: integer division by zero"]
+    codes += [f"{at}: {message}" for at, message in enumerate(function.messages, 1)]
+    params = ",\n    ".join(_parameter(param) for param in function.params) or "void"
+    text = "\n".join(["/*", *lines, " * Returns", *(f" *   {code}" for code in codes), " */"])
+    return f"{text}\nint32_t {function.symbol}(\n    {params});\n"
+
+
+def _note(param: Param, notes: Mapping[str, str]) -> str:
+    if param.dtype.kind == "handle" and param.element is None:
+        return "not used, may be NULL"
+    return notes.get(param.name, "an array of the host program")
+
+
+def _parameter(param: Param) -> str:
+    if param.dtype.kind != "handle":
+        return f"{_c_type(param.dtype)} {param.name}"
+    element = "void" if param.element is None else _c_type(param.element)
+    const = "" if param.written else "const "
+    return f"{const}{element} *{param.name}"
+
+
+def _c_type(dtype: DType) -> str:
+    if dtype.kind == "bool":
+        return "uint8_t"
+    return _C_TYPES.get(str(dtype), f"{dtype}_t")

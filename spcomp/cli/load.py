@@ -1,0 +1,132 @@
+"""First step of every command: run the user's kernel file and find the programs in it."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import click
+
+from spcomp.errors import InternalError, ScriptError, Span, SpcompError
+from spcomp.ir.module import Module
+from spcomp.ir.stmt import Func
+from spcomp.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
+
+Program: TypeAlias = Func | Module[Any] | Schedule
+
+
+def load(path: str) -> dict[str, Program]:
+    """Return the programs that the Python file *path* defines, by variable, in order.
+
+    A program is a function, a module or a schedule; one bound to two names counts once. What the
+    file prints goes to stderr. Raises ScriptError, at the user's line, for a file that does not
+    run, has no program, or defines two programs of one name.
+    """
+    with _BlameFile(path), _as_script(path):
+        names = runpy.run_path(path, run_name="spcomp.kernel_file")
+    programs: dict[str, Program] = {}
+    for name, value in names.items():
+        if isinstance(value, Func | Module | Schedule) and all(
+            value is not other for other in programs.values()
+        ):
+            programs[name] = value
+    if not programs:
+        raise ScriptError(
+            f"there is no program in {path}",
+            hint="a program is a function decorated with @T.prim_func, at the top level",
+        )
+    _refuse_homonyms(path, programs)
+    return programs
+
+
+def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Program]:
+    """Return the programs called *names*, all if there are none; raises click's usage error."""
+    for name in names:
+        if name not in programs:
+            raise click.BadParameter(
+                f"there is no program {name!r}; {did_you_mean(name, programs)}", param_hint="NAME"
+            )
+    return {name: programs[name] for name in names or programs}
+
+
+def did_you_mean(name: str, known: Mapping[str, Any]) -> str:
+    """Return the hint for an unknown *name*: the nearest of *known*, or all of them."""
+    if near := difflib.get_close_matches(name, known, n=1):
+        return f"did you mean {near[0]!r}?"
+    return f"there is {', '.join(known) or 'none'}"
+
+
+@contextlib.contextmanager
+def _as_script(path: str) -> Iterator[None]:
+    """Let the file import its neighbours and keep stdout for the command's own output."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.path[:] = before
+
+
+class _BlameFile:
+    """Turns whatever the user's file raises into a ScriptError at the line that raised it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception | SystemExit) and not isinstance(
+            error, SpcompError | InternalError
+        ):
+            raise ScriptError(_what(error), self._where(error)) from error
+
+    def _where(self, error: BaseException) -> Span:
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            return Span(error.filename, error.lineno or 1, max(0, (error.offset or 1) - 1))
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == self.path]
+        return (
+            Span(self.path, own[-1].lineno or 1, own[-1].colno or 0) if own else Span(self.path, 1)
+        )
+
+
+def _what(error: BaseException) -> str:
+    match error:
+        case SyntaxError():
+            return f"the file is not Python: {error.msg}"
+        case SystemExit():
+            return "the file ends the process while it is loaded"
+    detail = f": {error}" if str(error) else ""
+    return f"the file does not run: {type(error).__name__}{detail}"
+
+
+def _refuse_homonyms(path: str, programs: Mapping[str, Program]) -> None:
+    """Refuse a definition that hides an earlier one: the user would miss it."""
+    first: dict[str, int] = {}
+    for statement in ast.parse(Path(path).read_bytes()).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name in programs:
+            if statement.name in first:
+                raise ScriptError(
+                    f"two programs are called {statement.name!r}",
+                    Span(path, statement.lineno, statement.col_offset),
+                    hint=f"rename one; the first is on line {first[statement.name]}",
+                )
+            first[statement.name] = statement.lineno

@@ -1,0 +1,36 @@
+"""Entry of the command line: the group of commands, and how errors leave the process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from spcomp import __version__
+from spcomp.cli.build import build
+from spcomp.cli.doctor import doctor
+from spcomp.cli.show import show
+from spcomp.errors import SpcompError
+
+
+class Commands(click.Group):
+    """A group whose commands may raise SpcompError: shown on stderr, exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of the user's is a message, never a traceback."""
+        try:
+            return super().invoke(ctx)
+        except SpcompError as error:
+            click.echo(error if error.span else f"error: {error}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="spcomp", message="%(prog)s %(version)s")
+def main() -> None:
+    """A sparse tensor compiler: one program, three printable stages, machine code."""
+
+
+main.add_command(build)
+main.add_command(show)
+main.add_command(doctor)

@@ -1,0 +1,63 @@
+"""What C and the linker need of a kernel: an object file, a library, a header."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spcomp.cli import header as c_header
+from spcomp.errors import BackendError
+
+if TYPE_CHECKING:
+    from spcomp.compiler.kernel import Kernel
+    from spcomp.compiler.signature import Param
+
+
+def compiler() -> str | None:
+    """Return the path of the system's C compiler, which ``CC`` may name; None if there is none."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def library(kernel: Kernel, linker: str | None) -> bytes:
+    """Return a shared library made by *linker*; raises BackendError where it cannot."""
+    if linker is None:
+        raise BackendError(
+            "no C compiler to link the library with",
+            hint="install one, set CC to its path, or leave out so: --emit obj,header",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "kernel.o"), Path(folder, "kernel.so")
+        source.write_bytes(object_file(kernel))
+        command = [linker, "-shared", "-o", str(made), str(source), "-lm", "-lpthread"]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        if run.returncode:
+            raise BackendError(
+                f"{linker} cannot link {kernel.name}: {run.stderr.strip()}",
+                hint="a library is for this machine; for another, link the object file there",
+            )
+        return made.read_bytes()
+
+
+def header(name: str, kernel: Kernel) -> str:
+    """Return the C header of *kernel*."""
+    notes = {param.handle: _note(param) for param in kernel.signature.params}
+    return c_header.header(name, kernel.functions, notes)
+
+
+def _note(param: Param) -> str:
+    shape = f"({', '.join(param.shape)})" if param.shape else ""
+    layout = f", along {', '.join(param.layout)}" if param.layout else ""
+    match param.kind:
+        case "scalar":
+            return "a number"
+        case "index":
+            return "index array"
+        case "in" | "out" | "inout":
+            verb = {"in": "read", "out": "written", "inout": "read and written"}[param.kind]
+            return f"values of {param.name}{shape}{layout}, {verb}"
+    return f"values of {param.name}{shape}{layout}"

@@ -1,0 +1,100 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+from spcomp.cli.load import did_you_mean
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.module import Module
+from spcomp.ir.position import PosFunc
+from spcomp.ir.stmt import Func
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from spcomp.cli.load import Program
+    from spcomp.compiler.kernel import Kernel
+
+STAGES = ("coordinate", "position", "flat")
+_LEVELS: tuple[type[Func], ...] = (CoordFunc, PosFunc, FlatFunc)
+Constants: TypeAlias = dict[str, int | float]
+
+
+def _constants(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Constants:
+    found: Constants = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            found[name] = float(value) if set(value) & set(".einf") else int(value)
+        except ValueError:
+            equals = ""
+        if not (name and equals):
+            raise click.BadParameter(f"{text!r} is not NAME=NUMBER")
+    return found
+
+
+file = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+names = click.argument("names", metavar="[NAME ...]", nargs=-1)
+target = click.option("--target", default="cpu", show_default=True, help="cpu, or cpu:NAME.")
+const = click.option(
+    "--const", "constants", metavar="NAME=NUMBER", multiple=True, callback=_constants,
+    help="Fix a scalar parameter; may be repeated.",
+)  # fmt: skip
+
+
+def source(program: Program) -> Func:
+    """Return the function that *program* was written as."""
+    module = _module(program)
+    return module.source if isinstance(module, Module) else module
+
+
+def stages(program: Program) -> tuple[str, ...]:
+    """Return the stages that *program* has: the one it is written at, and those below."""
+    module = _module(program)
+    func = module.funcs[0] if isinstance(module, Module) else module
+    return STAGES[_LEVELS.index(type(func)) :]
+
+
+def _module(program: Program) -> Func | Module[Any]:
+    return program if isinstance(program, Func | Module) else program.func
+
+
+def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[str, Constants]:
+    """Return what of *constants* each program takes; raises click's usage error if none does."""
+    known = {
+        name: [param.name for param in source(program).params if param.dtype.kind != "handle"]
+        for name, program in programs.items()
+    }
+    everything = dict.fromkeys(param for params in known.values() for param in params)
+    for name in constants:
+        if name not in everything:
+            raise click.BadParameter(
+                f"no program has a scalar parameter {name!r}; {did_you_mean(name, everything)}",
+                param_hint="--const",
+            )
+    return {
+        name: {const: value for const, value in constants.items() if const in params}
+        for name, params in known.items()
+    }
+
+
+def compiled(name: str, program: Program, target: str, constants: Constants) -> Kernel:
+    """Return the Kernel of *program*, called *name* in stages and machine code."""
+    from spcomp.compiler.compile import compile  # noqa: A004
+
+    if isinstance(program, Func) and program.name != name:
+        program = program.replace(name=name)
+    return compile(program, target=target, name=name, constants=constants)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file; raises click's file error where that is not possible."""
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or "") from error

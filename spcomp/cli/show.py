@@ -1,0 +1,73 @@
+"""``spcomp show``: the stages of a program in colour, or its axis forest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spcomp.cli import options
+from spcomp.cli.highlight import emit
+from spcomp.cli.load import load, select
+
+if TYPE_CHECKING:
+    from spcomp.ir.stmt import Func
+
+SOURCES = ("llvm", "asm")
+
+
+@click.command()
+@options.file
+@options.names
+@click.option(
+    "--stage",
+    "stages",
+    type=click.Choice((*options.STAGES, *SOURCES)),
+    multiple=True,
+    help="May be repeated.",
+)
+@click.option("--forest", is_flag=True, help="Draw the axes instead.")
+@click.option(
+    "--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Write the axes as a picture."
+)
+@options.target
+@options.const
+def show(
+    file: str,
+    names: tuple[str, ...],
+    stages: tuple[str, ...],
+    forest: bool,  # noqa: FBT001 - click passes options by name
+    svg: str | None,
+    target: str,
+    constants: options.Constants,
+) -> None:
+    """Print the stages of the programs in FILE, or of those named."""
+    programs = select(load(file), names)
+    if forest or svg is not None:
+        _forest({name: options.source(value) for name, value in programs.items()}, svg)
+        return
+    fixed = options.constants_of(constants, programs)
+    for name, program in programs.items():
+        kernel = options.compiled(name, program, target, fixed[name])
+        for stage in stages or options.stages(program):
+            text = kernel.source(stage) if stage in SOURCES else kernel.stage(stage)
+            if len(programs) > 1 or len(stages) != 1:
+                comment = ";" if stage == "llvm" else "#"
+                text = f"{comment} {name}: {stage}\n{text}\n"
+            emit(text, stage)
+
+
+def _forest(sources: dict[str, Func], svg: str | None) -> None:
+    from spcomp.cli.svg import forest_svg
+    from spcomp.ir.forest import draw
+
+    if svg is not None:
+        if len(sources) != 1:
+            raise click.UsageError(f"--svg draws one program; name one of {', '.join(sources)}")
+        (source,) = sources.values()
+        options.write(Path(svg), forest_svg(source.axes).encode())
+    for name, source in sources.items():
+        if len(sources) > 1:
+            click.echo(f"# {name}")
+        click.echo(draw(source.axes, source.buffers))

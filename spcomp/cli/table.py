@@ -1,0 +1,36 @@
+"""What a command reports: rich tables for people, sizes and times in readable units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with a unit, ``7.0 KiB``."""
+    if count < 1024:
+        return f"{int(count)} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1024:
+            break
+    return f"{count:.1f} {unit}"
+
+
+def print_table(columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]]) -> None:
+    """Print rows under *columns*, a rule between groups; a column named ``>x`` is aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.ROUNDED)
+    for column in columns:
+        name = column.lstrip(">")
+        table.add_column(name, justify="right" if column != name else "left", overflow="fold")
+    for rows in groups:
+        for row in rows:
+            table.add_row(*row)
+        table.add_section()
+    Console(highlight=False, markup=False).print(table)

@@ -1,0 +1,224 @@
+"""Flat IR to LLVM IR for a CPU: the module, the entry points, and parallel loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spcomp.codegen.abi import PARALLEL_FOR, Emitted, FunctionABI, Param, symbols
+from spcomp.codegen.cpu.machine import attributes, has_half, resolve
+from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
+from spcomp.codegen.emit_convert import decode
+from spcomp.codegen.emit_stmt import NO_VECTORIZE, Messages, Stmts
+from spcomp.codegen.ops import memory, register
+from spcomp.dtypes import DType, handle, int64
+from spcomp.ir import stmt as st
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import Load, Search, Var
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.module import Module
+from spcomp.ir.visitor import walk
+from spcomp.target import Target
+
+_BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
+
+
+def emit(module: Module[FlatFunc], target: Target) -> Emitted:
+    """Return the LLVM IR of the functions of *module* for the CPU *target*.
+
+    Raises LoweringError for what a CPU cannot do and BackendError for an unknown target.
+    """
+    target = resolve(target)
+    unit = Unit(cpu_half=has_half(target))
+    names = symbols(func.name for func in module.funcs)
+    functions = tuple(
+        _Function(unit, func, symbol, packed).write()
+        for func, (symbol, packed) in zip(module.funcs, names, strict=True)
+    )
+    parts = [
+        *unit.declarations.values(),
+        *unit.functions,
+        f"attributes #0 = {{ nounwind {attributes(target)} }}",
+        *unit.metadata,
+    ]
+    return Emitted("\n".join(parts) + "\n", functions)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a function uses a handle: the buffer on it and whether it is stored to."""
+
+    buffer: AnyBuffer | None = None
+    written: bool = False
+
+
+def uses(func: FlatFunc) -> dict[Var, Use]:
+    """Return for every handle of *func* how it is used."""
+    result = {param: Use() for param in func.params if param.dtype == handle}
+    result |= {buffer.data: Use(buffer) for buffer in func.buffers if buffer.data is not None}
+    for node in walk(func.body):
+        if isinstance(node, st.Store | Load | Search | st.Prefetch):
+            data = node.buffer.data
+            if data is not None:
+                written = isinstance(node, st.Store) or result.get(data, Use()).written
+                result[data] = Use(node.buffer, written)
+    return result
+
+
+class _Function:
+    """One function of the module: its body, its parallel loops, its two entry points."""
+
+    def __init__(self, unit: Unit, func: FlatFunc, symbol: str, packed: str) -> None:
+        self.unit, self.func, self.symbol, self.packed = unit, func, symbol, packed
+        self.uses = uses(func)
+        self.alias = func.attr("tir.noalias", default=True) is False
+        self.messages = Messages()
+        self.loops = 0
+
+    def write(self) -> FunctionABI:
+        """Write the function into the unit and return how it is called."""
+        code, scope = Code(self.unit), Scope()
+        scope[STATUS] = "%status"
+        types = []
+        for number, param in enumerate(self.func.params):
+            types.append(self.parameter_type(param, f"%p{number}"))
+            scope[param] = decode(code, f"%p{number}", param.dtype)
+        _CpuStmts(self, code, scope).visit(self.func.body)
+        header = [f"define i32 @{self.symbol}({', '.join(types)}) #0 {{", "entry:"]
+        self.unit.functions.append("\n".join([*header, *code.allocas, *_finish(code), "}"]))
+        self._write_packed()
+        return FunctionABI(
+            self.func.name,
+            self.symbol,
+            self.packed,
+            tuple(self._param(param) for param in self.func.params),
+            tuple(self.messages.texts),
+            self.loops > 0,
+        )
+
+    def _param(self, param: Var) -> Param:
+        use = self.uses.get(param, Use())
+        element = None if use.buffer is None else use.buffer.dtype
+        return Param(param.name, param.dtype, element, use.written)
+
+    def parameter_type(self, key: Key, name: str) -> str:
+        """Return the declaration of the parameter *name* that holds what *key* stands for."""
+        if not isinstance(key, Var):  # a buffer that the function allocated itself
+            return f"ptr noalias captures(none) {name}"
+        if key is STATUS:
+            return f"ptr captures(none) {name}"
+        if key.dtype != handle:
+            return f"{memory(key.dtype)} {name}"
+        use = self.uses.get(key, Use())
+        facts = ["ptr"] if self.alias else ["ptr", "noalias"]
+        facts.append("captures(none)")
+        if not use.written:
+            facts.append("readonly")
+        if use.buffer is not None:
+            facts.append(f"align {use.buffer.dtype.itemsize}")
+        return " ".join([*facts, name])
+
+    def _write_packed(self) -> None:
+        code, operands = Code(self.unit), []
+        for number, param in enumerate(self.func.params):
+            slot = code.value(f"getelementptr inbounds i64, ptr %slots, i64 {number}")
+            kind = memory(param.dtype)
+            operands.append(f"{kind} {code.value(f'load {kind}, ptr {slot}, align 8')}")
+        result = code.value(f"call i32 @{self.symbol}({', '.join(operands)})")
+        code.do(f"ret i32 {result}")
+        header = [f"define i32 @{self.packed}(ptr %slots) #0 {{", "entry:"]
+        self.unit.functions.append("\n".join([*header, *code.lines, "}"]))
+
+
+def _finish(code: Code) -> list[str]:
+    """Return the lines of a function's body, ended by its status."""
+    if not any("%status" in line for line in code.lines):
+        return [*code.lines, "  ret i32 0"]
+    start = ["  %status = alloca i32, align 4", "  store i32 -1, ptr %status, align 4"]
+    word = code.value("load i32, ptr %status, align 4")
+    code.do(f"ret i32 {code.value(f'add i32 {word}, 1')}")
+    return [*start, *code.lines]
+
+
+class _CpuStmts(Stmts):
+    """Statements for a CPU: a parallel loop becomes a function that the pool runs on chunks."""
+
+    def __init__(
+        self, function: _Function, code: Code, scope: Scope, *, concurrent: bool = False
+    ) -> None:
+        super().__init__(code, scope, function.messages, concurrent=concurrent)
+        self.function = function
+
+    def parallel_for(self, node: st.For) -> None:
+        """Outline the body and hand it to the pool."""
+        function, code = self.function, self.code
+        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
+        self.scope[_BEGIN] = begin
+        name = f"{function.symbol}__par{function.loops}"
+        function.loops += 1
+        captures = self._outline(node, name)
+        kinds = ", ".join(_type_of(key) for key in captures)
+        context = code.alloca(f"{{ {kinds} }}", 8)
+        for number, key in enumerate(captures):
+            place = _field(code, kinds, context, number)
+            code.do(f"store {_type_of(key)} {self.scope[key]}, ptr {place}")
+        count = self.exprs.binary("-", int64, end, begin)
+        pool = code.unit.declare(PARALLEL_FOR, "void", "ptr, ptr, i64, i64")
+        grain = int(dict(node.attrs).get("grain", 0))
+        code.do(f"call void {pool}(ptr @{name}, ptr {context}, i64 {count}, i64 {grain})")
+
+    def _outline(self, node: st.For, name: str) -> list[Key]:
+        """Write the functions *name* and ``name.body``; return what their context holds."""
+        unit = self.code.unit
+        body = Code(unit)
+        inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
+        first, last = (
+            inner.exprs.binary("+", int64, inner.scope[_BEGIN], bound)
+            for bound in ("%begin", "%end")
+        )
+        inner.loop(node, first, last, [NO_VECTORIZE])
+        captures = inner.scope.captures
+        parameters = [
+            _register_parameter(self.function.parameter_type(key, operand), key)
+            for key, operand in captures.items()
+        ]
+        header = f"({', '.join([*parameters, 'i64 %begin', 'i64 %end'])})"
+        lines = [f"define internal void @{name}.body{header} noinline #0 {{", "entry:"]
+        unit.functions.append("\n".join([*lines, *body.allocas, *body.lines, "  ret void", "}"]))
+        self._write_chunk(name, list(captures))
+        return list(captures)
+
+    def _write_chunk(self, name: str, captures: list[Key]) -> None:
+        """Write the function that the pool calls: it unpacks the context."""
+        code = Code(self.code.unit)
+        kinds = ", ".join(_type_of(key) for key in captures)
+        operands = []
+        for number, key in enumerate(captures):
+            kind = _type_of(key)
+            place = _field(code, kinds, "%context", number)
+            operands.append(f"{kind} {code.value(f'load {kind}, ptr {place}')}")
+        operands += ["i64 %begin", "i64 %end"]
+        code.do(f"call void @{name}.body({', '.join(operands)})")
+        code.do("ret void")
+        header = f"define internal void @{name}(ptr %context, i64 %begin, i64 %end) #0 {{"
+        self.code.unit.functions.append("\n".join([header, "entry:", *code.lines, "}"]))
+
+
+def _field(code: Code, kinds: str, context: str, number: int) -> str:
+    return code.value(
+        f"getelementptr inbounds {{ {kinds} }}, ptr {context}, i32 0, i32 {number}"
+    )
+
+
+def _type_of(key: Key) -> str:
+    return register(key.dtype) if isinstance(key, Var) else "ptr"
+
+
+def _register_parameter(declaration: str, key: Key) -> str:
+    """Return *declaration* with the type of a register: captured values are not in memory form."""
+    if isinstance(key, Var) and _differs(key.dtype):
+        return f"{register(key.dtype)} {declaration.rpartition(' ')[2]}"
+    return declaration
+
+
+def _differs(dtype: DType) -> bool:
+    return register(dtype) != memory(dtype)

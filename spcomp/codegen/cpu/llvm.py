@@ -1,0 +1,129 @@
+"""LLVM IR text to machine code: parsing, a short pass pipeline, objects and assembly.
+
+The vectorisers of LLVM stay off: vectors are explicit in the IR (see DESIGN 7).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from spcomp.codegen.cpu.machine import resolve, triple
+from spcomp.errors import InternalError
+from spcomp.target import Target
+
+LLVM_VERSION = ".".join(str(part) for part in llvm.llvm_version_info)
+_LOCK = threading.Lock()  # one LLVM context serves all threads
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledObject:
+    """Machine code: *object* is a relocatable file; *timings* is seconds by step."""
+
+    llvm_ir: str
+    target: Target
+    object: bytes = field(repr=False)
+    timings: dict[str, float]
+
+    @property
+    def asm(self) -> str:
+        """The assembly, made when asked for."""
+        return assembly(self.llvm_ir, self.target)
+
+
+def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
+    """Return the machine code of *llvm_ir*, position independent, for JIT and linker alike.
+
+    *opt* is 0 (registers and peepholes) to 3. Raises BackendError for an unknown target.
+    """
+    target, timings = resolve(target), {}
+    with _LOCK:
+        module, machine = _optimized(llvm_ir, target, opt, timings)
+        start = time.perf_counter()
+        data = machine.emit_object(module)
+        timings["codegen"] = time.perf_counter() - start
+    return CompiledObject(llvm_ir, target, data, timings)
+
+
+def object_code(llvm_ir: str, target: Target, opt: int = 1) -> bytes:
+    """Return the relocatable object of *llvm_ir*."""
+    return compile(llvm_ir, target, opt).object
+
+
+def assembly(llvm_ir: str, target: Target, opt: int = 1) -> str:
+    """Return the assembly of *llvm_ir*, after the same passes as ``compile``."""
+    with _LOCK:
+        module, machine = _optimized(llvm_ir, resolve(target), opt, {})
+        return str(machine.emit_assembly(module))
+
+
+def optimized(llvm_ir: str, target: Target, opt: int = 1) -> str:
+    """Return *llvm_ir* after the passes."""
+    with _LOCK:
+        return str(_optimized(llvm_ir, resolve(target), opt, {})[0])
+
+
+def link(llvm_ir: str, others: Iterable[str]) -> str:
+    """Return one LLVM IR text that holds *llvm_ir* and the modules *others*."""
+    with _LOCK:
+        module = _parse(llvm_ir)
+        for other in others:
+            module.link_in(_parse(other))
+        return str(module)
+
+
+def _parse(llvm_ir: str) -> llvm.ModuleRef:
+    _initialize()
+    try:
+        return llvm.parse_assembly(llvm_ir)  # parsing verifies
+    except RuntimeError as error:
+        raise InternalError("LLVM IR emission", str(error)) from error
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _optimized(
+    llvm_ir: str, target: Target, opt: int, timings: dict[str, float]
+) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+    start = time.perf_counter()
+    module, machine = _parse(llvm_ir), _machine(triple(target), opt)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    timings["llvm parse"] = time.perf_counter() - start
+    start = time.perf_counter()
+    options = llvm.create_pipeline_tuning_options(speed_level=opt)
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_unrolling = options.loop_interleaving = False  # unroll only where the IR says
+    builder = llvm.create_pass_builder(machine, options)
+    _passes(builder, opt).run(module, builder)
+    timings["optimize"] = time.perf_counter() - start
+    return module, machine
+
+
+def _passes(builder: llvm.PassBuilder, opt: int) -> llvm.ModulePassManager:
+    if opt > 0:
+        return builder.getModulePassManager()
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    return passes
+
+
+@cache
+def _machine(name: str, opt: int) -> llvm.TargetMachine:
+    """Return LLVM's code generator; CPU and features are attributes of the functions."""
+    _initialize()
+    made = llvm.Target.from_triple(name).create_target_machine(
+        opt=max(opt, 1), reloc="pic", codemodel="default"
+    )
+    made.set_asm_verbosity(verbose=False)
+    return made

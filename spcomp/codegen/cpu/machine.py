@@ -1,0 +1,123 @@
+"""Flat IR to machine code, which machine: what a CPU's name stands for, and what this one has."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from spcomp.errors import BackendError
+from spcomp.target import Target
+
+_V2 = "cx16 sahf popcnt sse3 ssse3 sse4.1 sse4.2".split()
+_V3 = [*_V2, *"avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split()]
+_V4 = [*_V3, *"avx512f avx512bw avx512cd avx512dq avx512vl".split()]
+LEVELS: dict[str, list[str]] = {
+    "x86-64": [],
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": _V4,
+    "aarch64": ["neon"],
+}
+# CPUs by the level whose instructions they all have: code uses the level's and is tuned for the CPU.
+_TUNED: dict[str, str] = {
+    "x86-64": "core2 k8 btver1",
+    "x86-64-v2": "nehalem westmere sandybridge ivybridge silvermont goldmont tremont btver2 bdver2",
+    "x86-64-v3": "haswell broadwell skylake alderlake raptorlake meteorlake arrowlake lunarlake"
+    " gracemont sierraforest bdver4 znver1 znver2 znver3",
+    "x86-64-v4": "skylake-avx512 cascadelake cooperlake cannonlake icelake-client icelake-server"
+    " tigerlake rocketlake sapphirerapids emeraldrapids graniterapids znver4 znver5",
+    "aarch64": "apple-m1 apple-m2 apple-m3 cortex-a72 cortex-a76 neoverse-n1 neoverse-v1"
+    " neoverse-n2 neoverse-v2 ampere1",
+}
+_LEVEL_OF = {cpu: level for level, cpus in _TUNED.items() for cpu in cpus.split()}
+_LEVEL_OF |= {level: level for level in LEVELS}
+
+
+@cache
+def resolve(target: Target) -> Target:
+    """Return *target* with features and vector width; raises BackendError for an unknown CPU.
+
+    ``native`` becomes the host CPU with the features it reports, since its name alone may promise
+    what a virtual machine hides.
+    """
+    if target.kind != "cpu":
+        raise BackendError(f"{target} is not a CPU target")
+    if target.features:
+        return target
+    if target.cpu == "native":
+        features = dict(llvm.get_host_cpu_features())
+        if _host_family() == "aarch64":
+            features["neon"] = True  # always there; not every system reports it
+        text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
+        width = _width({name for name, there in features.items() if there})
+        cpu = llvm.get_host_cpu_name()
+        return dataclasses.replace(target, cpu=cpu, features=text, vector_bits=width)
+    if (level := _LEVEL_OF.get(target.cpu)) is None:
+        raise BackendError(f"unknown cpu {target.cpu!r}", hint=f"cpus are {', '.join(_LEVEL_OF)}")
+    names = LEVELS[level]
+    features = ",".join(f"+{name}" for name in (names or ["sse2"]))
+    return dataclasses.replace(target, features=features, vector_bits=_width(set(names)))
+
+
+def _width(features: set[str]) -> int:
+    if "avx512f" in features:
+        return 512
+    return 256 if "avx" in features else 128
+
+
+def has_half(target: Target) -> bool:
+    """Whether the resolved *target* converts float16 in one instruction."""
+    return "+f16c" in target.features.split(",") or is_arm(target)
+
+
+def is_arm(target: Target) -> bool:
+    """Whether the resolved *target* is a 64-bit ARM."""
+    return "+neon" in target.features.split(",")
+
+
+def attributes(target: Target) -> str:
+    """Return the function attributes that fix the CPU of the resolved *target*."""
+    level = _LEVEL_OF.get(target.cpu, target.cpu)
+    base = target.cpu if _is_host(target) else {"aarch64": "generic"}.get(level, level)
+    facts = {"target-cpu": base, "target-features": target.features}
+    if base != target.cpu and target.cpu not in LEVELS:
+        facts["tune-cpu"] = target.cpu
+    if target.vector_bits:
+        facts["prefer-vector-width"] = str(target.vector_bits)
+    return " ".join(f'"{name}"="{value}"' for name, value in facts.items())
+
+
+def _is_host(target: Target) -> bool:
+    """Whether *target* is ``native`` resolved: it alone says which features are missing."""
+    return ",-" in target.features or target.features.startswith("-")
+
+
+def family(target: Target) -> str:
+    """Return ``x86_64`` or ``aarch64``."""
+    return "aarch64" if is_arm(resolve(target)) else "x86_64"
+
+
+def triple(target: Target) -> str:
+    """Return the LLVM triple of the resolved *target*: the host's where it is of that family."""
+    ours = family(target)
+    return llvm.get_process_triple() if _host_family() == ours else f"{ours}-unknown-linux-gnu"
+
+
+def _host_family() -> str:
+    name: str = llvm.get_process_triple().split("-")[0]
+    return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
+
+
+def check_runnable(target: Target) -> None:
+    """Raise BackendError if this machine lacks what the resolved *target*'s code may use."""
+    host = {**llvm.get_host_cpu_features(), "neon": _host_family() == "aarch64"}
+    wanted = [name[1:] for name in target.features.split(",") if name.startswith("+")]
+    missing = [name for name in wanted if not host.get(name, False)]
+    if triple(target) != llvm.get_process_triple() or missing:
+        raise BackendError(
+            f"this machine cannot run code for {target}"
+            + (f": it lacks {', '.join(missing)}" if missing else ""),
+            hint="code for it can be built, not called",
+        )

@@ -1,0 +1,170 @@
+"""Flat IR to LLVM IR, the ground: instructions as text, names, blocks, and what is in scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from spcomp.codegen.ops import register, suffix
+from spcomp.dtypes import DType, handle
+from spcomp.errors import InternalError
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import Var
+
+Key: TypeAlias = Var | AnyBuffer
+STATUS = Var("status", handle)  # the word that failures are written to; see Code.fail
+
+
+@dataclass(slots=True)
+class Unit:
+    """What the functions of one LLVM module share; *cpu_half*: the target converts float16."""
+
+    cpu_half: bool = False
+    declarations: dict[str, str] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+
+    def declare(self, name: str, result: str, arguments: str) -> str:
+        """Declare an external function once; return its name with the ``@``."""
+        self.declarations.setdefault(name, f"declare {result} @{name}({arguments})")
+        return f"@{name}"
+
+    def loop_metadata(self, facts: list[str]) -> str:
+        """Return the reference to a new loop identity that has *facts*."""
+        nodes = [self._fact(fact) for fact in facts]
+        number = len(self.metadata)
+        self.metadata.append(f"!{number} = distinct !{{{', '.join([f'!{number}', *nodes])}}}")
+        return f"!{number}"
+
+    def _fact(self, fact: str) -> str:
+        text = f" = !{{{fact}}}"
+        for number, line in enumerate(self.metadata):
+            if line == f"!{number}{text}":
+                return f"!{number}"
+        self.metadata.append(f"!{len(self.metadata)}{text}")
+        return f"!{len(self.metadata) - 1}"
+
+
+class Code:
+    """The body of one function, written forwards; *block* is the block being written."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.lines: list[str] = []
+        self.allocas: list[str] = []
+        self.block = "entry"
+        self._names = 0
+
+    def name(self) -> str:
+        """Return a fresh register."""
+        self._names += 1
+        return f"%v{self._names}"
+
+    def value(self, instruction: str) -> str:
+        """Write ``%name = instruction``; return the name."""
+        self._names += 1
+        name = f"%v{self._names}"
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def do(self, instruction: str) -> None:
+        """Write an instruction without a result."""
+        self.lines.append(f"  {instruction}")
+
+    def alloca(self, llvm_type: str, align: int) -> str:
+        """Return a stack slot that lives as long as the function."""
+        name = self.name()
+        self.allocas.append(f"  {name} = alloca {llvm_type}, align {align}")
+        return name
+
+    def label(self, hint: str) -> str:
+        """Return a fresh label, to be used by ``start`` and branches."""
+        self._names += 1
+        return f"{hint}{self._names}"
+
+    def start(self, label: str) -> None:
+        """Begin the block *label*; the block before must have ended."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        """End the block with a jump to *label*."""
+        self.lines.append(f"  br label %{label}")
+
+    def branch(self, cond: str, then: str, otherwise: str) -> None:
+        """End the block with a branch on the i1 *cond*."""
+        self.lines.append(f"  br i1 {cond}, label %{then}, label %{otherwise}")
+
+    def intrinsic(self, name: str, llvm_type: str, *operands: str, flags: str = "") -> str:
+        """Call ``llvm.name`` overloaded on *llvm_type*, its type for operands and result."""
+        called = self.unit.declare(
+            f"llvm.{name}.{suffix(llvm_type)}", llvm_type, ", ".join([llvm_type] * len(operands))
+        )
+        arguments = ", ".join(f"{llvm_type} {operand}" for operand in operands)
+        return self.value(f"call {flags} {llvm_type} {called}({arguments})")
+
+    def choose(
+        self, cond: str, dtype: DType, then: Callable[[], str], otherwise: Callable[[], str]
+    ) -> str:
+        """Return the value of *then* or *otherwise*, of which only one is run."""
+        yes, no, join = self.label("then"), self.label("else"), self.label("join")
+        self.branch(cond, yes, no)
+        arms = []
+        for label, arm in ((yes, then), (no, otherwise)):
+            self.start(label)
+            operand = arm()
+            arms.append(f"[ {operand}, %{self.block} ]")
+            self.jump(join)
+        self.start(join)
+        return self.value(f"phi {register(dtype)} {arms[0]}, {arms[1]}")
+
+    def when(self, cond: str, then: Callable[[], None]) -> None:
+        """Run *then* if *cond*."""
+        yes, join = self.label("then"), self.label("join")
+        self.branch(cond, yes, join)
+        self.start(yes)
+        then()
+        self.jump(join)
+        self.start(join)
+
+    def fail(self, status: str, code: int) -> None:
+        """Record *code* in the status word, which holds the code minus one as an unsigned number.
+
+        The smallest is kept, so that the outcome does not depend on the order of the threads.
+        """
+        self.do(f"atomicrmw umin ptr {status}, i32 {code - 1} monotonic")
+
+
+@dataclass(slots=True)
+class Scope:
+    """Operands by variable or buffer; one that belongs to the function around is captured."""
+
+    parent: Scope | None = None
+    names: dict[Key, str] = field(default_factory=dict)
+    captures: dict[Key, str] = field(default_factory=dict)
+
+    def __setitem__(self, key: Key, operand: str) -> None:
+        self.names[key] = operand
+
+    def __getitem__(self, key: Key) -> str:
+        operand = self.find(key)
+        if operand is None:
+            raise InternalError("flatten_buffers", f"{key.name} is used but not defined")
+        return operand
+
+    def find(self, key: Key) -> str | None:
+        """Return the operand of *key*, or None."""
+        operand = self.names.get(key)
+        if operand is not None or self.parent is None:
+            return operand
+        outer = self.parent.find(key)
+        if outer is None or not outer.startswith("%"):
+            return outer  # literals and globals need no capture
+        operand = f"%c{len(self.captures)}"
+        self.captures[key] = self.names[key] = operand
+        return operand
+
+    def pointer(self, buffer: AnyBuffer) -> str:
+        """Return the address of *buffer*'s first element."""
+        return self[buffer if buffer.data is None else buffer.data]

@@ -1,0 +1,280 @@
+"""Flat IR to LLVM IR, expressions: each gives the operand that holds its value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from spcomp.codegen.abi import DIVISION
+from spcomp.codegen.emit import STATUS, Code, Scope
+from spcomp.codegen.emit_convert import convert
+from spcomp.codegen.emit_math import call, divide, reduce, shift
+from spcomp.codegen.emit_memory import Access, read, search, sought
+from spcomp.codegen.ops import (
+    ARITHMETIC,
+    BOOLEAN,
+    INTRINSICS,
+    literal,
+    register,
+    row,
+    splat,
+    vector,
+    zero,
+)
+from spcomp.dtypes import DType, bool_, int64
+from spcomp.errors import InternalError, LoweringError
+from spcomp.ir import expr as ex
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import Expr
+from spcomp.ir.visitor import Visitor, walk
+
+
+class Exprs(Visitor[str]):
+    """Writes expressions into *code*. Lanes where *mask* is false do not touch memory."""
+
+    COVERS = (
+        *(ex.Var, ex.Const, ex.BinOp, ex.UnOp, ex.Cast, ex.Select, ex.Call, ex.Load, ex.Search),
+        *(ex.Ramp, ex.Broadcast, ex.Reduce),
+    )
+
+    def __init__(self, code: Code, scope: Scope) -> None:
+        self.code, self.scope = code, scope
+        self.mask: str | None = None
+        self.mask_lanes = 1
+
+    def visit_Var(self, var: ex.Var) -> str:
+        """What the variable was bound to."""
+        return self.scope[var]
+
+    def visit_Const(self, node: ex.Const) -> str:
+        """A literal."""
+        return literal(node.value, node.type)
+
+    def visit_BinOp(self, node: ex.BinOp) -> str:
+        """An instruction or intrinsic; ``and`` and ``or`` run the right side only if they must."""
+        if node.op in ("and", "or"):
+            return self._logical(node)
+        lhs = self.visit(node.lhs)
+        return self.binary(node.op, node.lhs.dtype, lhs, self.visit(node.rhs))
+
+    def binary(self, op: str, dtype: DType, lhs: str, rhs: str) -> str:
+        """Return ``lhs op rhs`` of two operands of *dtype*."""
+        code, kind = self.code, register(dtype)
+        if dtype.kind == "bool" and op in BOOLEAN:
+            return code.value(f"{BOOLEAN[op]} {kind} {lhs}, {rhs}")
+        if op in INTRINSICS:
+            flags = "nsz" if dtype.is_float else ""
+            return code.intrinsic(INTRINSICS[op][row(dtype)], kind, lhs, rhs, flags=flags)
+        if op in ("//", "%"):
+            return divide(code, op, dtype, lhs, rhs, partial(self._zero_divisor, dtype.lanes))
+        if op in ("<<", ">>"):
+            return shift(code, op, dtype, lhs, rhs)
+        if dtype == int64 and (folded := _fold(op, lhs, rhs)) is not None:
+            return folded
+        if not ARITHMETIC[op][row(dtype)]:
+            raise LoweringError(f"{op} of {dtype} values", hint="cast the operands first")
+        return code.value(f"{ARITHMETIC[op][row(dtype)]} {kind} {lhs}, {rhs}")
+
+    def _zero_divisor(self, lanes: int, is_zero: str) -> None:
+        active = self._active(lanes)
+        if active is not None:
+            is_zero = self.code.value(f"and {vector('i1', lanes)} {is_zero}, {active}")
+        if lanes > 1:
+            is_zero = self._any(is_zero, lanes)
+        self.code.when(is_zero, lambda: self.code.fail(self.scope[STATUS], DIVISION))
+
+    def _any(self, mask: str, lanes: int) -> str:
+        return reduce(self.code, "|", bool_.with_lanes(lanes), mask)
+
+    def _active(self, lanes: int) -> str | None:
+        """Return the mask for an access of *lanes*, or None: a scalar runs if any lane does."""
+        if self.mask is None or lanes == self.mask_lanes:
+            return self.mask
+        if lanes == 1:
+            return self._any(self.mask, self.mask_lanes)
+        raise InternalError("vectorize", f"{lanes} lanes under a mask of {self.mask_lanes}")
+
+    def visit_UnOp(self, node: ex.UnOp) -> str:
+        """``-``, ``not`` or ``~``."""
+        value, kind, dtype = self.visit(node.value), register(node.dtype), node.dtype
+        if node.op == "-" and dtype.is_float:
+            return self.code.value(f"fneg {kind} {value}")
+        if node.op == "-":
+            return self.binary("-", dtype, zero(dtype), value)
+        if node.op == "not" and dtype.kind != "bool":
+            truth = bool_.with_lanes(dtype.lanes)
+            value = convert(self.code, value, dtype, truth)
+            kind = register(truth)
+            flipped = self.code.value(f"xor {kind} {value}, {splat(kind, 'true')}")
+            return convert(self.code, flipped, truth, dtype)
+        ones = splat(kind, "true" if dtype.kind == "bool" else "-1")
+        return self.code.value(f"xor {kind} {value}, {ones}")
+
+    def visit_Cast(self, node: ex.Cast) -> str:
+        """A conversion, after a broadcast where lanes are missing."""
+        return self.converted(node.value, node.type)
+
+    def converted(self, node: Expr, dtype: DType) -> str:
+        """Return the value of *node* as *dtype*."""
+        value, source = self.visit(node), node.dtype
+        if source.lanes < dtype.lanes:
+            value, source = self._splat(value, source, dtype.lanes), source.with_lanes(dtype.lanes)
+        return convert(self.code, value, source, dtype)
+
+    def visit_Select(self, node: ex.Select) -> str:
+        """A select where both sides are harmless, else a branch, or masks for the sides."""
+        return self._choose(self.visit(node.cond), node.cond.dtype, node.then, node.otherwise)
+
+    def _logical(self, node: ex.BinOp) -> str:
+        cond, dtype = self.visit(node.lhs), node.lhs.dtype
+        if not _guarded(node.rhs):
+            return self.binary(node.op, dtype, cond, self.visit(node.rhs))
+        decided: Expr = ex.const(node.op == "or", bool_)
+        if dtype.lanes > 1:
+            decided = ex.Broadcast(decided, dtype.lanes)
+        sides = (node.rhs, decided) if node.op == "and" else (decided, node.rhs)
+        return self._choose(cond, dtype, *sides)
+
+    def _choose(self, cond: str, truth: DType, then: Expr, otherwise: Expr) -> str:
+        code, kind, lanes = self.code, register(then.dtype), truth.lanes
+        lazy = _guarded(then) or _guarded(otherwise)
+        if lazy and lanes == 1:
+            return code.choose(
+                cond, then.dtype, lambda: self.visit(then), lambda: self.visit(otherwise)
+            )
+        if lazy:
+            with self._only(cond, lanes):
+                first = self.visit(then)
+            negated = code.value(f"xor {register(truth)} {cond}, splat (i1 true)")
+            with self._only(negated, lanes):
+                second = self.visit(otherwise)
+        else:
+            first, second = self.visit(then), self.visit(otherwise)
+        return code.value(f"select {register(truth)} {cond}, {kind} {first}, {kind} {second}")
+
+    @contextmanager
+    def _only(self, mask: str, lanes: int) -> Iterator[None]:
+        """Restrict what is written inside to the lanes of *mask*."""
+        before = self.mask, self.mask_lanes
+        active = self._active(lanes)
+        if active is not None:
+            mask = self.code.value(f"and {vector('i1', lanes)} {mask}, {active}")
+        self.mask, self.mask_lanes = mask, lanes
+        try:
+            yield
+        finally:
+            self.mask, self.mask_lanes = before
+
+    def visit_Call(self, node: ex.Call) -> str:
+        """A function of the language."""
+        args = [self.visit(arg) for arg in node.args]
+        return call(self.code, node.func, node.args[0].dtype, args)
+
+    def access(self, buffer: AnyBuffer, index: Expr | None, mask: Expr | None) -> Access:
+        """Return where and under which mask ``buffer[index]`` touches memory, all evaluated."""
+        if index is None:
+            raise InternalError("flatten_buffers", f"{buffer.name} is read without an offset")
+        lanes = index.dtype.lanes
+        active = self._active(lanes)
+        if mask is not None:
+            own = self.converted(mask, bool_.with_lanes(lanes))
+            truth = vector("i1", lanes)
+            active = own if active is None else self.code.value(f"and {truth} {active}, {own}")
+        pointer, dtype = self.scope.pointer(buffer), buffer.dtype.with_lanes(lanes)
+        first = ramp_base(index) if lanes > 1 else index
+        if first is not None:
+            return Access(pointer, self.converted(first, int64), dtype, active)
+        wide = index.dtype  # an address computation extends the sign of int32 itself
+        if wide.kind != "int" or wide.bits < 32:
+            wide = int64.with_lanes(lanes)
+        return Access(pointer, self.converted(index, wide), dtype, active, register(wide))
+
+    def visit_Load(self, node: ex.Load) -> str:
+        """A load; of a vector: contiguous for a ramp of stride 1, else a gather."""
+        return read(self.code, self.access(node.buffer, node.indices[0], node.mask))
+
+    def visit_Search(self, node: ex.Search) -> str:
+        """A loop."""
+        active = self._active(1)
+        if active is None:
+            return self._search(node)
+        return self.code.choose(active, int64, lambda: self._search(node), lambda: "0")
+
+    def _search(self, node: ex.Search) -> str:
+        begin, end = self.converted(node.begin, int64), self.converted(node.end, int64)
+        pointer, key = self.scope.pointer(node.buffer), self.visit(node.key)
+        what = sought(self.code, pointer, node.buffer.dtype, key, node.key.dtype)
+        return search(self.code, node.kind, what, begin, end)
+
+    def visit_Ramp(self, node: ex.Ramp) -> str:
+        """The base in every lane plus the lane's step."""
+        kind, scalar = register(node.dtype), register(node.base.dtype)
+        steps = ", ".join(f"{scalar} {lane * node.stride}" for lane in range(node.lanes))
+        base = self._splat(self.visit(node.base), node.base.dtype, node.lanes)
+        return self.code.value(f"add {kind} {base}, <{steps}>")
+
+    def visit_Broadcast(self, node: ex.Broadcast) -> str:
+        """The value in every lane."""
+        return self._splat(self.visit(node.value), node.value.dtype, node.lanes)
+
+    def _splat(self, value: str, dtype: DType, lanes: int) -> str:
+        scalar, kind = register(dtype), register(dtype.with_lanes(lanes))
+        if not value.startswith("%"):
+            return splat(kind, value)
+        first = self.code.value(f"insertelement {kind} poison, {scalar} {value}, i64 0")
+        return self.code.value(
+            f"shufflevector {kind} {first}, {kind} poison, {vector('i32', lanes)} zeroinitializer"
+        )
+
+    def visit_Reduce(self, node: ex.Reduce) -> str:
+        """A reduction over the lanes, in any order."""
+        return reduce(self.code, node.op, node.value.dtype, self.visit(node.value))
+
+
+def _guarded(node: Expr) -> bool:
+    """Whether evaluating *node* where its guard forbids could fault, fail or be slow."""
+    return any(
+        isinstance(n, ex.Load | ex.Search | ex.Call)
+        or (isinstance(n, ex.BinOp) and n.op in ("//", "%") and not _harmless_divisor(n.rhs))
+        for n in walk(node)
+    )
+
+
+def _harmless_divisor(node: Expr) -> bool:
+    return node.dtype.is_float or (isinstance(node, ex.Const) and int(node.value) not in (0, -1))
+
+
+def ramp_base(index: Expr) -> Expr | None:
+    """Return the scalar *b* such that the vector *index* is ``b, b + 1, ...``; None if not seen."""
+    found = _affine(index)
+    return found[0] if found is not None and found[1] == 1 else None
+
+
+def _affine(node: Expr) -> tuple[Expr, int] | None:
+    match node:
+        case ex.Ramp(base=base, stride=stride):
+            return base, stride
+        case ex.Broadcast(value=value):
+            return value, 0
+        case ex.BinOp(op=("+" | "-") as op, lhs=lhs, rhs=rhs):
+            left, right = _affine(lhs), _affine(rhs)
+            if left is not None and right is not None:
+                stride = left[1] + right[1] if op == "+" else left[1] - right[1]
+                return ex.binary(op, left[0], right[0]), stride
+    return None
+
+
+def _fold(op: str, lhs: str, rhs: str) -> str | None:
+    """Return ``lhs op rhs`` on i64 where that needs no instruction."""
+    if rhs == "0" and op in "+-":
+        return lhs
+    if lhs == "0" and op == "+":
+        return rhs
+    if op == "*" and "1" in (lhs, rhs):
+        return rhs if lhs == "1" else lhs
+    if op not in "+-*" or lhs.startswith("%") or rhs.startswith("%"):
+        return None
+    a, b = int(lhs), int(rhs)
+    value = a + b if op == "+" else a - b if op == "-" else a * b
+    return str(value) if -(1 << 63) <= value < 1 << 63 else None

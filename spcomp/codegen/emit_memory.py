@@ -1,0 +1,183 @@
+"""Flat IR to LLVM IR, memory: loads, stores, gathers, scatters, masks, searches, prefetch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spcomp.codegen.emit import Code
+from spcomp.codegen.emit_convert import convert, decode, encode
+from spcomp.codegen.ops import ARITHMETIC, memory, register, row, suffix, vector, zero
+from spcomp.dtypes import DType, promote
+from spcomp.ir.expr import SearchKind
+
+LINE = 64  # bytes fetched by one prefetch
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements of *dtype* (scalar or vector) at *pointer*, under *mask* (None: all lanes).
+
+    *offset* is one i64 (*contiguous*: the first of adjacent elements), else an operand of the
+    type *offsets*: one offset per lane.
+    """
+
+    pointer: str
+    offset: str
+    dtype: DType
+    mask: str | None
+    offsets: str = "i64"
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements are adjacent."""
+        return self.offsets == "i64"
+
+    @property
+    def align(self) -> int:
+        """Bytes that divide every address."""
+        return self.dtype.itemsize
+
+    def address(self, code: Code, *, known_inside: bool = True) -> str:
+        """Return the pointer, or the vector of pointers, to the elements."""
+        kind = memory(self.dtype.element)
+        inbounds = "inbounds " if known_inside else ""
+        return code.value(
+            f"getelementptr {inbounds}{kind}, ptr {self.pointer}, {self.offsets} {self.offset}"
+        )
+
+
+def read(code: Code, at: Access) -> str:
+    """Return the elements; masked lanes give zero."""
+    dtype, kind = at.dtype, memory(at.dtype)
+    if at.mask is None and at.contiguous:
+        raw = code.value(f"load {kind}, ptr {at.address(code)}, align {at.align}")
+        return decode(code, raw, dtype)
+    if dtype.lanes == 1:
+        plain = Access(at.pointer, at.offset, dtype, None)
+        return code.choose(
+            at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype)
+        )
+    address, (pointers, name) = at.address(code), _pointers(at, "load", "gather")
+    mask = at.mask or "splat (i1 true)"
+    truth = vector("i1", dtype.lanes)
+    called = code.unit.declare(
+        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}", kind, f"{pointers}, {truth}, {kind}"
+    )
+    raw = code.value(
+        f"call {kind} {called}({pointers} align {at.align} {address}, {truth} {mask},"
+        f" {kind} zeroinitializer)"
+    )
+    return decode(code, raw, dtype)
+
+
+def write(code: Code, at: Access, value: str) -> None:
+    """Store *value*, of the register type of the access, where the mask is true."""
+    dtype, kind = at.dtype, memory(at.dtype)
+    if at.mask is None and at.contiguous:
+        raw = encode(code, value, dtype)
+        code.do(f"store {kind} {raw}, ptr {at.address(code)}, align {at.align}")
+        return
+    if dtype.lanes == 1:
+        plain = Access(at.pointer, at.offset, dtype, None)
+        code.when(at.mask or "true", lambda: write(code, plain, value))
+        return
+    raw, address = encode(code, value, dtype), at.address(code)
+    pointers, name = _pointers(at, "store", "scatter")
+    truth, mask = vector("i1", dtype.lanes), at.mask or "splat (i1 true)"
+    called = code.unit.declare(
+        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}", "void", f"{kind}, {pointers}, {truth}"
+    )
+    code.do(
+        f"call void {called}({kind} {raw}, {pointers} align {at.align} {address}, {truth} {mask})"
+    )
+
+
+def _pointers(at: Access, contiguous: str, scattered: str) -> tuple[str, str]:
+    if at.contiguous:
+        return "ptr", contiguous
+    return vector("ptr", at.dtype.lanes), scattered
+
+
+def prefetch(code: Code, at: Access) -> None:
+    """Ask for every cache line of the elements; the addresses need not be inside the buffer."""
+    code.unit.declare("llvm.prefetch.p0", "void", "ptr, i32, i32, i32")
+    address = at.address(code, known_inside=False)
+    if at.contiguous:
+        size = at.dtype.itemsize * at.dtype.lanes
+        steps = range(0, size, LINE)
+        targets = [_byte(code, address, step) for step in steps]
+    else:
+        kind = vector("ptr", at.dtype.lanes)
+        targets = [
+            code.value(f"extractelement {kind} {address}, i64 {lane}")
+            for lane in range(at.dtype.lanes)
+        ]
+    for target in targets:
+        code.do(f"call void @llvm.prefetch.p0(ptr {target}, i32 0, i32 3, i32 1)")
+
+
+def _byte(code: Code, address: str, step: int) -> str:
+    return code.value(f"getelementptr i8, ptr {address}, i64 {step}") if step else address
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What a search looks for: *key* of *common* dtype among the elements at *pointer*."""
+
+    pointer: str
+    element: DType
+    key: str
+    common: DType
+
+    def compare(self, code: Code, op: str, position: str) -> str:
+        """Return the i1 ``element[position] op key``."""
+        value = read(code, Access(self.pointer, position, self.element, None))
+        value = convert(code, value, self.element, self.common)
+        test = ARITHMETIC[op][row(self.common)]
+        return code.value(f"{test} {register(self.common)} {value}, {self.key}")
+
+
+def sought(code: Code, pointer: str, element: DType, key: str, key_dtype: DType) -> Sought:
+    """Return *key* ready to be compared with values of dtype *element*."""
+    common = promote(element, key_dtype)
+    return Sought(pointer, element, convert(code, key, key_dtype, common), common)
+
+
+def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> str:
+    """Return the position that ``ir.expr.Search`` defines for *kind*."""
+    if kind == "linear":
+        return _linear_search(code, what, begin, end)
+    before, head, body, join = code.block, *(code.label(x) for x in ("head", "probe", "found"))
+    low, high, new_low, new_high = (code.name() for _ in range(4))
+    code.jump(head)
+    code.start(head)
+    code.do(f"{low} = phi i64 [ {begin}, %{before} ], [ {new_low}, %{body} ]")
+    code.do(f"{high} = phi i64 [ {end}, %{before} ], [ {new_high}, %{body} ]")
+    code.branch(code.value(f"icmp slt i64 {low}, {high}"), body, join)
+    code.start(body)
+    middle = code.value(f"lshr i64 {code.value(f'add i64 {low}, {high}')}, 1")
+    right = what.compare(code, "<" if kind == "lower" else "<=", middle)
+    after = code.value(f"add i64 {middle}, 1")
+    code.do(f"{new_low} = select i1 {right}, i64 {after}, i64 {low}")
+    code.do(f"{new_high} = select i1 {right}, i64 {high}, i64 {middle}")
+    code.jump(head)
+    code.start(join)
+    return low
+
+
+def _linear_search(code: Code, what: Sought, begin: str, end: str) -> str:
+    before, head, body, step, join = (
+        code.block, *(code.label(x) for x in ("head", "probe", "next", "found"))
+    )  # fmt: skip
+    at, following = code.name(), code.name()
+    code.jump(head)
+    code.start(head)
+    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {following}, %{step} ]")
+    code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
+    code.start(body)
+    code.branch(what.compare(code, "==", at), join, step)
+    code.start(step)
+    code.do(f"{following} = add nsw i64 {at}, 1")
+    code.jump(head)
+    code.start(join)
+    return at

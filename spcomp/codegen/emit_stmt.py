@@ -1,0 +1,268 @@
+"""Flat IR to LLVM IR, statements: control flow, stores, allocation. Parallel loops are the target's."""
+
+from __future__ import annotations
+
+import math
+
+from spcomp.codegen.abi import OUT_OF_MEMORY
+from spcomp.codegen.emit import STATUS, Code, Scope
+from spcomp.codegen.emit_convert import decode, encode
+from spcomp.codegen.emit_expr import Exprs
+from spcomp.codegen.emit_memory import Access, prefetch, write
+from spcomp.codegen.ops import memory
+from spcomp.dtypes import bool_, int64
+from spcomp.errors import InternalError, LoweringError
+from spcomp.ir import expr as ex
+from spcomp.ir import stmt as st
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.structural import structural_equal
+from spcomp.ir.visitor import Rewriter, Visitor, walk
+
+STACK_LIMIT = 32 << 10  # bytes of a buffer of constant size that may live on the stack
+UNROLL_LIMIT = 256  # trips of an unrolled loop that are written out
+NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
+UNROLL = '!"llvm.loop.unroll.enable"'
+
+
+class Messages:
+    """The messages of a function's Fail statements, numbered from 1 as they are met."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def code(self, text: str) -> int:
+        """Return the status that stands for *text*."""
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text) + 1
+
+
+class Stmts(Visitor[None]):
+    """Writes statements into *code*; *concurrent*: other threads run the same code."""
+
+    COVERS = (
+        *(st.Seq, st.Let, st.Store, st.If, st.For, st.While, st.Alloc, st.Evaluate, st.Fail),
+        *(st.Prefetch,),
+    )
+
+    def __init__(
+        self, code: Code, scope: Scope, messages: Messages, *, concurrent: bool = False
+    ) -> None:
+        self.code, self.scope, self.messages = code, scope, messages
+        self.concurrent = concurrent
+        self.exprs = Exprs(code, scope)
+
+    def visit_Seq(self, node: st.Seq) -> None:
+        """One after the other."""
+        for stmt in node.body:
+            self.visit(stmt)
+
+    def visit_Let(self, node: st.Let) -> None:
+        """The value is the variable."""
+        self.scope[node.var] = self.exprs.converted(node.value, node.var.dtype)
+        self.visit(node.body)
+
+    def visit_Evaluate(self, node: st.Evaluate) -> None:
+        """The value is dropped."""
+        self.exprs.visit(node.value)
+
+    def visit_Fail(self, node: st.Fail) -> None:
+        """The status word takes the number of the message."""
+        self._fail(node.message)
+
+    def _fail(self, message: str) -> None:
+        self.code.fail(self.scope[STATUS], self.messages.code(message))
+
+    def visit_Prefetch(self, node: st.Prefetch) -> None:
+        """A prefetch instruction per cache line."""
+        prefetch(self.code, self.exprs.access(node.buffer, node.index, None))
+
+    def visit_If(self, node: st.If) -> None:
+        """A branch."""
+        code = self.code
+        cond = self.exprs.converted(node.cond, bool_)
+        then, otherwise, join = (code.label(hint) for hint in ("then", "else", "join"))
+        code.branch(cond, then, join if node.otherwise is None else otherwise)
+        for label, body in ((then, node.then), (otherwise, node.otherwise)):
+            if body is not None:
+                code.start(label)
+                self.visit(body)
+                code.jump(join)
+        code.start(join)
+
+    def visit_While(self, node: st.While) -> None:
+        """A loop that tests before each trip."""
+        code = self.code
+        head, body, done = (code.label(hint) for hint in ("while", "do", "done"))
+        code.jump(head)
+        code.start(head)
+        code.branch(self.exprs.converted(node.cond, bool_), body, done)
+        code.start(body)
+        self.visit(node.body)
+        code.jump(head)
+        code.start(done)
+
+    def visit_For(self, node: st.For) -> None:
+        """A loop; an unrolled one of few constant trips is written out."""
+        if node.kind == "bound":
+            raise LoweringError(
+                f"loop {node.var.name} is bound to {node.thread}, which this target lacks",
+                node.span,
+                hint="bind threads only for cuda targets",
+            )
+        if node.kind == "parallel" and not self.concurrent:
+            self.parallel_for(node)
+            return
+        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
+        if node.kind == "unroll" and not (begin + end).count("%"):
+            trips = range(int(begin), int(end))
+            if len(trips) <= UNROLL_LIMIT:
+                for trip in trips:
+                    self.scope[node.var] = str(trip)
+                    self.visit(node.body)
+                return
+        facts = [NO_VECTORIZE, UNROLL] if node.kind == "unroll" else [NO_VECTORIZE]
+        self.loop(node, begin, end, facts)
+
+    def parallel_for(self, node: st.For) -> None:
+        """Run *node* on several threads; here, where there are none, on one."""
+        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
+        self.loop(node, begin, end, [NO_VECTORIZE])
+
+    def loop(self, node: st.For, begin: str, end: str, facts: list[str]) -> None:
+        """Write the loop of *node* over ``begin..end``."""
+        code = self.code
+        head, body, latch, done = (code.label(hint) for hint in ("for", "body", "latch", "done"))
+        index, following, before = code.name(), code.name(), code.block
+        code.jump(head)
+        code.start(head)
+        code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
+        code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, done)
+        code.start(body)
+        self.scope[node.var] = index
+        self.visit(node.body)
+        code.jump(latch)
+        code.start(latch)
+        code.do(f"{following} = add nsw i64 {index}, 1")
+        code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
+        code.start(done)
+
+    def visit_Store(self, node: st.Store) -> None:
+        """A store, masked where needed; an atomic update where threads may meet."""
+        if node.atomic and self.concurrent:
+            self._update(node)
+            return
+        index = node.indices[0]
+        lanes = 1 if index is None else index.dtype.lanes
+        value = self.exprs.converted(node.value, node.buffer.dtype.with_lanes(lanes))
+        write(self.code, self.exprs.access(node.buffer, index, node.mask), value)
+
+    def _update(self, node: st.Store) -> None:
+        """Compare and swap until no other thread came between the load and the store."""
+        buffer, index = node.buffer, node.indices[0]
+        if index is None or index.dtype.lanes > 1:
+            raise LoweringError(f"atomic vector store to {buffer.name}", node.span)
+        at = self.exprs.access(buffer, index, node.mask)
+        if at.mask is not None:
+            plain = Access(at.pointer, at.offset, at.dtype, None)
+            self.code.when(at.mask, lambda: self._swap(node, plain))
+        else:
+            self._swap(node, at)
+
+    def _swap(self, node: st.Store, at: Access) -> None:
+        code, dtype = self.code, node.buffer.dtype
+        kind, bits = memory(dtype), f"i{dtype.itemsize * 8}"
+        old = ex.Var("old", dtype)
+        value = _Replace(node, old).visit(node.value)
+        address = at.address(code)
+        first = code.value(f"load atomic {bits}, ptr {address} monotonic, align {at.align}")
+        again, done = code.label("again"), code.label("done")
+        seen, other, before = code.name(), code.name(), code.block
+        tail = code.label("swap")
+        code.jump(again)
+        code.start(again)
+        code.do(f"{seen} = phi {bits} [ {first}, %{before} ], [ {other}, %{tail} ]")
+        raw = code.value(f"bitcast {bits} {seen} to {kind}")
+        self.scope[old] = decode(code, raw, dtype)
+        new = encode(code, self.exprs.converted(_as_expr(value), dtype), dtype)
+        new = code.value(f"bitcast {kind} {new} to {bits}")
+        code.jump(tail)
+        code.start(tail)
+        result = code.value(f"cmpxchg ptr {address}, {bits} {seen}, {bits} {new} monotonic monotonic")
+        code.do(f"{other} = extractvalue {{ {bits}, i1 }} {result}, 0")
+        code.branch(code.value(f"extractvalue {{ {bits}, i1 }} {result}, 1"), done, again)
+        code.start(done)
+
+    def visit_Alloc(self, node: st.Alloc) -> None:
+        """Memory on the stack if the size is a small constant, else from the heap."""
+        buffer = node.buffer
+        size, element = self._elements(buffer), buffer.dtype
+        if not size.startswith("%") and int(size) * element.itemsize <= STACK_LIMIT:
+            array = f"[{max(int(size), 1)} x {memory(element)}]"
+            self.scope[buffer] = self.code.alloca(array, 64)
+            self.visit(node.body)
+            return
+        self._on_heap(buffer, size, node.body)
+
+    def _elements(self, buffer: AnyBuffer) -> str:
+        if not hasattr(buffer, "shape"):
+            raise InternalError("flatten_buffers", f"{buffer.name} is not a flat buffer")
+        sizes = [self.exprs.converted(extent, int64) for extent in buffer.shape]
+        if all(not size.startswith("%") for size in sizes):
+            return str(math.prod(int(size) for size in sizes))
+        total = sizes[0]
+        for size in sizes[1:]:
+            total = self.exprs.binary("*", int64, total, size)
+        return total
+
+    def _on_heap(self, buffer: AnyBuffer, size: str, body: st.Stmt) -> None:
+        code = self.code
+        malloc = code.unit.declare("malloc", "noalias ptr", "i64")
+        free = code.unit.declare("free", "void", "ptr")
+        least = code.intrinsic("smax", "i64", size, "1")
+        amount = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
+        pointer = code.value(f"call noalias ptr {malloc}(i64 {amount})")
+        ready, missing, join = (code.label(hint) for hint in ("ready", "missing", "join"))
+        code.branch(code.value(f"icmp eq ptr {pointer}, null"), missing, ready)
+        code.start(missing)
+        self._fail(OUT_OF_MEMORY)
+        code.jump(join)
+        code.start(ready)
+        self.scope[buffer] = pointer
+        self.visit(body)
+        code.do(f"call void {free}(ptr {pointer})")
+        code.jump(join)
+        code.start(join)
+
+
+class _Replace(Rewriter):
+    """Puts a variable where the stored element is loaded."""
+
+    def __init__(self, store: st.Store, var: ex.Var) -> None:
+        self.store, self.var = store, var
+
+    def visit_Load(self, node: ex.Load) -> ex.Expr:
+        """The variable, if the load is of the element that is stored."""
+        same = node.buffer is self.store.buffer and node.mask is None
+        index, other = node.indices[0], self.store.indices[0]
+        if same and index is not None and other is not None and same_place(index, other):
+            return self.var
+        return _as_expr(self.visit_Node(node))
+
+
+def same_place(a: ex.Expr, b: ex.Expr) -> bool:
+    """Whether *a* and *b* are one expression over the very same variables and buffers."""
+    leaves = [
+        [n if isinstance(n, ex.Var) else n.buffer for n in walk(x) if isinstance(n, _LEAVES)]
+        for x in (a, b)
+    ]
+    return leaves[0] == leaves[1] and structural_equal(a, b)
+
+
+_LEAVES = (ex.Var, ex.Load, ex.Search)
+
+
+def _as_expr(node: object) -> ex.Expr:
+    if not isinstance(node, ex.Expr):
+        raise InternalError("atomic update", "an expression became something else")
+    return node

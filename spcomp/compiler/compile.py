@@ -1,0 +1,202 @@
+"""The whole route on one screen: program, stages, LLVM IR, machine code, Kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spcomp.compiler.kernel import CHECKS, Check, Kernel
+from spcomp.compiler.signature import Interface, interface
+from spcomp.errors import ArgumentError, BackendError
+from spcomp.ir.module import Module
+from spcomp.ir.stmt import Func
+from spcomp.ir.structural import content_hash
+from spcomp.target import Target
+from spcomp.target import target as parse_target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spcomp.codegen.abi import Emitted
+    from spcomp.compiler.pipeline import Stages
+    from spcomp.ir.module import HostOp
+    from spcomp.runtime.executable import Executable
+
+CACHE_SIZE = 256  # programs kept compiled in memory
+_cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``compile`` was asked for, besides the program."""
+
+    target: Target
+    name: str | None = None
+    constants: dict[str, int | float] = field(default_factory=dict)
+    threads: int | None = None
+    check: Check = "full"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A program and all that was made of it; shared by the Kernels of equal programs."""
+
+    program: Any
+    stages: Stages
+    emitted: Emitted
+    executable: Executable
+    interface: Interface
+    funcs: Mapping[str, Func]
+    host: Sequence[HostOp]
+    timings: dict[str, float]
+
+    def call(self, name: str, slots: Sequence[int]) -> int:
+        """Run the function *name* on its slots; return the status."""
+        return int(self.executable.call(name, slots))
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.emitted[name].message(status)
+
+    def stage(self, name: str) -> str:
+        """Return the program printed at the stage *name*."""
+        from spcomp.ir.printer import print_program
+
+        if name not in ("coordinate", "position", "flat"):
+            raise ArgumentError(
+                f"argument name: got {name!r}", hint="stages are coordinate, position and flat"
+            )
+        module = getattr(self.stages, name)
+        if module is None:
+            raise ArgumentError(
+                f"argument name: the program has no {name} stage, it is written below it"
+            )
+        return str(print_program(module.funcs[0] if module.is_single else module))
+
+    def source(self, kind: str) -> str:
+        """Return the LLVM IR or the assembly."""
+        if kind not in ("llvm", "asm"):
+            raise ArgumentError(f"argument kind: got {kind!r}", hint="sources are llvm and asm")
+        return str(self.executable.llvm_ir if kind == "llvm" else self.executable.asm)
+
+
+def compile(  # noqa: A001
+    program: Any,
+    *,
+    target: str | Target = "cpu",
+    name: str | None = None,
+    constants: Mapping[str, int | float] | None = None,
+    threads: int | None = None,
+    check: Check | None = None,
+) -> Kernel:
+    """Compile *program* to a callable Kernel.
+
+    Args:
+        program: A function of the script language at any level, a Module, or a Schedule.
+        target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
+            read, not run.
+        name: What the Kernel is called; the program's name if not given.
+        constants: Values of scalar parameters to compile in.
+        threads: How many threads a call uses at most; by default the process's setting.
+        check: How much of the index arrays is checked: ``full`` at every call, ``bind`` only in
+            ``Kernel.bind`` and ``Tensor``, ``off`` nowhere (dtypes and shapes always are). By
+            default what ``SPCOMP_CHECK`` says, else ``full``.
+
+    Raises:
+        SpcompError: The child that fits: ScriptError, FormatError, LoweringError, BackendError;
+            ArgumentError for an option that does not exist.
+    """
+    options = Options(
+        parse_target(target), name, dict(constants or {}), _threads(threads), _check(check)
+    )
+    return Kernel(_compiled(_checked_program(program), options), options)
+
+
+def rebuild(program: Any, options: Options) -> Kernel:
+    """Return the Kernel that was pickled as *program* and *options*."""
+    return Kernel(_compiled(program, options), options)
+
+
+def _compiled(program: Any, options: Options) -> Compiled:
+    """Return the compiled *program*, from memory if an equal one was compiled before."""
+    key = _key(program, options)
+    with _lock:
+        if (found := _cache.get(key)) is not None:
+            _cache.move_to_end(key)
+            return found
+    made = _build(program, options)
+    with _lock:
+        made = _cache.setdefault(key, made)
+        while len(_cache) > CACHE_SIZE:
+            _cache.popitem(last=False)
+    return made
+
+
+def _build(program: Any, options: Options) -> Compiled:
+    from spcomp.codegen.cpu.emit import emit
+    from spcomp.compiler.pipeline import lower
+    from spcomp.runtime.executable import Executable
+
+    if options.target.kind != "cpu":
+        raise BackendError(f"target {options.target} has no code generator yet")
+    begin = time.perf_counter()
+    stages = lower(program, options.target, options.constants)
+    lowered = time.perf_counter()
+    emitted = emit(stages.flat, options.target)
+    emitted_at = time.perf_counter()
+    executable = Executable(emitted, options.target)
+    timings = {
+        "lower": lowered - begin,
+        **stages.timings,
+        "emit": emitted_at - lowered,
+        **executable.timings,
+    }
+    flat = stages.flat
+    return Compiled(
+        program=program,
+        stages=stages,
+        emitted=emitted,
+        executable=executable,
+        interface=interface(flat.source, stages.order_needed),
+        funcs={func.name: func for func in flat.funcs},
+        host=flat.host,
+        timings=timings,
+    )
+
+
+def _key(program: Any, options: Options) -> tuple[object, ...]:
+    """What decides the machine code, and the names by which it is called."""
+    module = program if isinstance(program, (Func, Module)) else program.mod
+    source = module.source if isinstance(module, Module) else module
+    params = tuple(param.name for param in source.params)
+    constants = tuple(sorted(options.constants.items()))
+    trace = "" if module is program else repr(getattr(program, "trace", ""))
+    return content_hash(module), params, options.target, constants, type(program).__name__, trace
+
+
+def _checked_program(program: Any) -> Any:
+    if isinstance(program, (Func, Module)) or isinstance(getattr(program, "mod", None), Module):
+        return program
+    hint = "give a function decorated with @T.prim_func, a module, or a Schedule"
+    if callable(program):
+        hint = "decorate the function with @T.prim_func (from spcomp import script as T)"
+    raise ArgumentError(f"argument program: got {type(program).__name__}", hint=hint)
+
+
+def _check(level: str | None) -> Check:
+    chosen = level if level is not None else os.environ.get("SPCOMP_CHECK") or "full"
+    for known in CHECKS:
+        if chosen == known:
+            return known
+    raise ArgumentError(f"argument check: got {chosen!r}", hint=f"levels are {', '.join(CHECKS)}")
+
+
+def _threads(count: int | None) -> int | None:
+    if count is not None and (not isinstance(count, int) or count < 1):
+        raise ArgumentError(f"argument threads: got {count!r}, expected a positive integer")
+    return count

@@ -1,0 +1,236 @@
+"""At the call: an argument of any accepted kind, as arrays laid out the way a buffer is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler import validate
+from spcomp.compiler.tensor import Level, Tensor
+from spcomp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from spcomp.compiler.signature import BufferPlan
+    from spcomp.dtypes import DType
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Style: TypeAlias = Literal["array", "matrix", "tensor", "raw"]  # what a result should look like
+_LAYOUT_NAMES = {"csr": "a csr array", "bsr": "a bsr array", "dense": "a dense array"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Storage:
+    """An argument taken apart.
+
+    *shape* has an extent per axis and *levels* an entry per axis; both are None for a bare array
+    of values. *checked*: the index arrays are in range (and, from scipy, canonical).
+    """
+
+    given: Any
+    values: Array | None
+    shape: tuple[int, ...] | None = None
+    levels: tuple[Level | None, ...] | None = None
+    style: Style = "raw"
+    checked: bool = False
+
+
+def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False) -> Storage:
+    """Return *arg* as the storage of the buffer of *plan*.
+
+    *verify*: check index arrays in full; else only their sizes. Raises ArgumentError.
+    """
+    if isinstance(arg, Tensor):
+        return _from_tensor(arg, plan)
+    if not isinstance(arg, np.ndarray) and _is_scipy(arg):
+        return _from_scipy(arg, plan, verify=verify)
+    if not plan.handle:
+        raise _unexpected(plan, arg, "a csr array or a Tensor with the pattern of the axis")
+    values = as_values(plan, arg)
+    if any_shape:
+        return Storage(arg, values)
+    if plan.layout == "dense":
+        if values.ndim != len(plan.shape):
+            raise ArgumentError(
+                f"argument {plan.name}: got {values.ndim} dimensions {values.shape},"
+                f" expected {len(plan.shape)}"
+            )
+        return Storage(arg, values, values.shape)
+    if values.ndim == len(plan.shape) > 1 and plan.layout != "values":
+        raise _unexpected(plan, arg, None)
+    return Storage(arg, values)
+
+
+def as_values(plan: BufferPlan, arg: Any) -> Array:
+    """Return *arg* as a contiguous array of the buffer's dtype; an input is copied if need be."""
+    array = arg if type(arg) is np.ndarray else _as_array(plan, arg)
+    if array.dtype != plan.np_dtype:
+        array = _bits(plan.name, plan.dtype, array)
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        if plan.role != "in" and not flags.writeable:
+            raise ArgumentError(f"argument {plan.name}: is read-only, and the program writes it")
+        return array
+    if plan.role != "in":
+        raise ArgumentError(
+            f"argument {plan.name}: is not C-contiguous, and the program writes it",
+            hint="give an array made by np.empty, or np.ascontiguousarray of yours",
+        )
+    return np.array(array, order="C", copy=True)
+
+
+def _as_array(plan: BufferPlan, arg: Any) -> Array:
+    if isinstance(arg, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"argument {plan.name}: got a masked array, expected a plain one",
+            hint="fill it with .filled(value)",
+        )
+    if isinstance(arg, np.ndarray):
+        return arg.view(np.ndarray)
+    if plan.role == "in":
+        if hasattr(arg, "__array__"):
+            return np.asarray(arg)
+        if isinstance(arg, (int, float)) and plan.layout == "dense" and not plan.shape:
+            return np.asarray(arg, plan.np_dtype)
+    raise _unexpected(plan, arg, None)
+
+
+def _bits(who: str, dtype: DType, array: Array) -> Array:
+    """The view of *array* as *dtype* travels; bfloat16 arrays travel as their 16 bits."""
+    if dtype.kind == "bfloat" and array.dtype.name == "bfloat16":
+        return array.view(np.uint16)
+    expected = f"{dtype} (as uint16 bits)" if dtype.kind == "bfloat" else str(dtype)
+    got = array.dtype if array.dtype.isnative else f"{array.dtype} (not in native byte order)"
+    raise ArgumentError(
+        f"argument {who}: got {got}, expected {expected}", hint=f"convert it with .astype({dtype})"
+    )
+
+
+def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentError:
+    axes = ", ".join(f"{axis.name} {axis.kind}" for axis in plan.axes)
+    wanted = expected or _LAYOUT_NAMES.get(plan.layout, "a Tensor or an array of values")
+    got = f"an array of shape {arg.shape}" if isinstance(arg, np.ndarray) else type(arg).__name__
+    hints = {
+        "csr": "make one with scipy.sparse.csr_array(...), or give its values as a 1-D array",
+        "bsr": "make one with scipy.sparse.bsr_array(..., blocksize=...)",
+        "dense": "make one with np.asarray(...)",
+        "other": f"make a spcomp.Tensor; the buffer lies along {axes}",
+        "values": f"give the values as a 1-D array; the buffer lies along {axes}",
+    }
+    return ArgumentError(
+        f"argument {plan.name}: got {got}, expected {wanted}", hint=hints[plan.layout]
+    )
+
+
+def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
+    kinds = ["dense" if level is None else level.kind for level in tensor.levels]
+    names = {"dense_fixed": "dense", "dense_variable": "ragged", "sparse_fixed": "fixed"}
+    expected = [names.get(axis.kind, "compressed") for axis in plan.axes]
+    if plan.layout == "dense":
+        expected = ["dense"] * len(plan.shape)
+    if plan.layout == "values" or kinds != expected:
+        raise ArgumentError(
+            f"argument {plan.name}: got a Tensor of levels {','.join(kinds)},"
+            f" expected {','.join(expected)}",
+            hint="give the values as a 1-D array" if plan.layout == "values" else "",
+        )
+    values = as_values(plan, tensor.values) if plan.handle else None
+    if values is not None and plan.layout == "dense":
+        values = values.reshape(tensor.shape)
+    return Storage(tensor, values, tensor.shape, tensor.levels, "tensor", checked=True)
+
+
+def _is_scipy(arg: Any) -> bool:
+    if not hasattr(arg, "format"):
+        return False
+    import scipy.sparse as sps
+
+    return bool(sps.issparse(arg))
+
+
+def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
+    import scipy.sparse as sps
+
+    kind = str(arg.format)
+    if plan.layout not in ("csr", "bsr"):
+        raise _unexpected(plan, arg, None if plan.layout != "dense" else "a dense array")
+    if arg.ndim != 2:
+        raise ArgumentError(f"argument {plan.name}: got {arg.ndim} dimensions, expected 2")
+    matrix = arg
+    if kind == "coo" and plan.layout == "csr" and plan.role == "in":
+        if verify:
+            for axis, coords in enumerate(arg.coords):
+                validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
+        matrix = arg.tocsr()
+    elif kind != plan.layout:
+        raise _wrong_format(kind, plan)
+    style: Style = "array" if isinstance(arg, sps.sparray) else "matrix"
+    return _compressed(arg, matrix, plan, style, verify=verify)
+
+
+def _wrong_format(kind: str, plan: BufferPlan) -> ArgumentError:
+    hint = "convert it with .tocsr()"
+    if plan.layout == "bsr":
+        hint = "convert it with .tobsr(blocksize=...)"
+    elif kind == "csc":
+        hint = "convert it with .tocsr(); to hand over its transpose, give the csr array A.T"
+    return ArgumentError(
+        f"argument {plan.name}: got {kind}, expected {plan.layout}, as the buffer is laid out",
+        hint=hint,
+    )
+
+
+def _compressed(
+    given: Any, matrix: Any, plan: BufferPlan, style: Style, *, verify: bool
+) -> Storage:
+    block = matrix.blocksize if plan.layout == "bsr" else (1, 1)
+    rows, columns = (n // b for n, b in zip(matrix.shape, block, strict=True))
+    _check_sizes(plan.name, matrix, rows)
+    first = int(matrix.indptr[0])
+    if verify:
+        who, nnz = plan.name, len(matrix.indices)
+        validate.pointers(f"{who}.indptr", matrix.indptr, rows, nnz)
+        used = matrix.indices[: int(matrix.indptr[-1])]
+        validate.in_range(f"{who}.indices", used, 0, columns - 1)
+        canonical = validate.ascends(matrix.indptr, used, 0, strict=True)
+    else:
+        canonical = bool(matrix.has_canonical_format)
+    if first:  # scipy itself does not cope with it
+        arrays = matrix.data[first:], matrix.indices[first:], matrix.indptr - first
+        matrix = type(matrix)(arrays, shape=matrix.shape, copy=False)
+    if not canonical:
+        matrix = _canonical(matrix, plan)
+    count = int(matrix.indptr[-1])
+    level = Level("compressed", matrix.indptr, matrix.indices[:count])
+    if plan.layout == "bsr":
+        shape: tuple[int, ...] = (rows, columns, *block)
+        levels: tuple[Level | None, ...] = (None, level, None, None)
+    else:
+        shape, levels = (rows, columns), (None, level)
+    values = as_values(plan, matrix.data[:count]) if plan.handle else None
+    return Storage(given, values, shape, levels, style, checked=verify)
+
+
+def _check_sizes(who: str, matrix: Any, rows: int) -> None:
+    """Refuse an object whose arrays were replaced by ones that do not go together."""
+    indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
+    fits = indptr.ndim == indices.ndim == 1 and len(indptr) == rows + 1
+    if not fits or not int(indptr[-1]) <= min(len(indices), len(data)):
+        raise ArgumentError(
+            f"argument {who}: got indptr, indices and data of sizes {indptr.size}, {indices.size}"
+            f" and {len(data)}, which do not describe a {matrix.format} array"
+        )
+
+
+def _canonical(matrix: Any, plan: BufferPlan) -> Any:
+    """Return a sorted copy without repeated coordinates, whose values are summed."""
+    if plan.role != "in":
+        raise ArgumentError(
+            f"argument {plan.name}: has repeated or unsorted coordinates, but is written",
+            hint="call .sum_duplicates() on it first",
+        )
+    copy = type(matrix)(matrix, copy=True)
+    copy.has_sorted_indices = copy.has_canonical_format = False  # what it was told may be stale
+    copy.sum_duplicates()
+    return copy

@@ -1,0 +1,93 @@
+"""During a call: the host program of a Module, run between its compiled functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from spcomp.codegen.abi import pack
+from spcomp.compiler.sizes import evaluate
+from spcomp.compiler.validate import span
+from spcomp.errors import ArgumentError, InternalError
+from spcomp.ir.module import HostAlloc, Launch, Return, Scan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spcomp.ir.axis import Buffer
+    from spcomp.ir.module import HostOp
+    from spcomp.ir.stmt import Func
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Code(Protocol):
+    """Compiled functions, by name."""
+
+    def call(self, name: str, slots: Sequence[int]) -> int:
+        """Run the function *name* on one 8-byte slot per parameter; return its status."""
+
+    def message(self, name: str, status: int) -> str:
+        """Return what a *status* of the function *name* other than 0 means."""
+
+
+def run(
+    host: Sequence[HostOp],
+    funcs: Mapping[str, Func],
+    code: Code,
+    values: dict[str, Any],
+) -> dict[str, Array]:
+    """Run *host* and return the arrays that it returns, by name.
+
+    *values* has the scalars and arrays of the source's parameters; what the host makes is added.
+    Raises ArgumentError where a function fails.
+    """
+    results: dict[str, Array] = {}
+    for op in host:
+        match op:
+            case Launch(func=name):
+                launch(funcs[name], code, values)
+            case Scan(buffer=buffer):
+                array = values[buffer.name]
+                values[buffer.name] = _scan(array)
+            case HostAlloc(buffer=buffer, fill=fill):
+                values[buffer.name] = _alloc(buffer, fill, values)
+            case Return(buffers=buffers):
+                results |= {b.name: values[b.name] for b in buffers}
+    return results
+
+
+def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:
+    """Call the compiled *func* with its parameters out of *values*; raises what it fails with."""
+    slots = []
+    for param in func.params:
+        value = values.get(param.name)
+        if param.dtype.kind != "handle":
+            if value is None:
+                raise InternalError("lower", f"{func.name} takes {param.name}, which nothing gives")
+            slots.append(pack(param.dtype, value))
+        else:
+            slots.append(0 if value is None else span(value)[0])
+    status = code.call(func.name, slots)
+    if status:
+        raise ArgumentError(f"{func.name}: {code.message(func.name, status)}")
+
+
+def _scan(array: Array) -> Array:
+    """Running sums in the array's own dtype; refused where they do not fit."""
+    array[:1] = 0
+    total = np.cumsum(array, dtype=np.int64)
+    if array.size and int(total[-1]) > np.iinfo(array.dtype).max:
+        raise ArgumentError(
+            f"the result has {total[-1]} elements, more than {array.dtype} index arrays can hold",
+            hint='declare the axis with idtype="int64"',
+        )
+    array[:] = total
+    return array
+
+
+def _alloc(buffer: Buffer, fill: float, values: Mapping[str, Any]) -> Array:
+    size = int(evaluate(buffer.shape[0], values))
+    dtype = np.dtype(buffer.dtype.numpy_name)
+    return np.full(size, fill, dtype) if fill else np.zeros(size, dtype)

@@ -1,0 +1,230 @@
+"""The end of the route: a Kernel takes arguments, runs the machine code and returns results."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from spcomp.compiler import host
+from spcomp.compiler.bind import Frame
+from spcomp.compiler.outputs import allocate, collect, refuse_overlap
+from spcomp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from spcomp.compiler.compile import Compiled, Options
+    from spcomp.compiler.signature import Interface, Signature
+    from spcomp.target import Target
+
+Check: TypeAlias = Literal["full", "bind", "off"]
+CHECKS: tuple[Check, ...] = get_args(Check)
+
+
+class Kernel:
+    """A compiled program; made by ``spcomp.compile``.
+
+    Call it by name, ``kernel(A=csr, B=array, out=None)``: sparse buffers take scipy.sparse arrays
+    and matrices (csr, bsr, coo), ``spcomp.Tensor`` or a 1-D array of the stored values; dense
+    ones numpy arrays of their shape. Sizes and index arrays follow from them. Outputs that are
+    not given are allocated, and start at their fill value; one output is returned alone, several
+    as a named tuple in the order of the parameters.
+
+    Or call it by position with one array or number per parameter of the script: it then writes in
+    place and returns None.
+
+    A Kernel may be called from many threads at once and may be pickled. Every call raises
+    ArgumentError for arguments that it cannot take.
+    """
+
+    def __init__(self, compiled: Compiled, options: Options) -> None:
+        self._compiled, self._options = compiled, options
+        self._face: Interface = compiled.interface
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the program; see the class for what it takes and returns."""
+        verify = self._options.check == "full"
+        frame = Frame(self._face, self._options.constants)
+        if not args:
+            return self._finish(frame, out, named, verify=verify)
+        if named or out is not None:
+            raise ArgumentError(
+                f"{self.name}: got arguments by position and by name, expected one or the other"
+            )
+        self._take_positional(frame, args)
+        self._run(frame, verify=verify)
+        return None
+
+    def bind(self, **named: Any) -> BoundKernel:
+        """Return a callable that takes the rest of the arguments, with *named* fixed.
+
+        Their index arrays are copied, checked now and never again; values are kept by reference,
+        so changing them in place shows in later calls. Raises ArgumentError.
+        """
+        verify = self._options.check != "off"
+        frame = Frame(self._face, self._options.constants)
+        for name, arg in named.items():
+            frame.take(name, _frozen(arg), verify=verify)
+            plan = self._face.by_name.get(name)
+            if plan is not None and plan.handle:
+                frame.given[plan.handle] = arg
+        frame.settle()
+        return BoundKernel(self, frame, tuple(named))
+
+    @property
+    def name(self) -> str:
+        """The name given to ``compile``, else the program's."""
+        return self._options.name or self._face.name
+
+    @property
+    def target(self) -> Target:
+        """The machine that the code is for."""
+        return self._options.target
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters in the script's order with their dtypes, shapes and roles."""
+        return self._face.signature
+
+    @property
+    def trace(self) -> Any:
+        """The schedule steps that were applied, in order."""
+        return getattr(self._compiled.stages, "trace", ())
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step of compilation took."""
+        return self._compiled.timings
+
+    @property
+    def object_bytes(self) -> bytes:
+        """The machine code as an object file."""
+        return bytes(self._compiled.executable.object_bytes)
+
+    def stage(self, name: str) -> str:
+        """Return the program in the script language at ``coordinate``, ``position`` or ``flat``.
+
+        Raises ArgumentError for another name, or a stage above the one that the program is
+        written at.
+        """
+        return self._compiled.stage(name)
+
+    def source(self, kind: str = "llvm") -> str:
+        """Return what was generated: ``llvm`` IR or ``asm``; raises ArgumentError for another."""
+        return self._compiled.source(kind)
+
+    def __repr__(self) -> str:
+        params = ", ".join(str(param) for param in self.signature.params if param.kind != "index")
+        return f"<Kernel {self.name} for {self.target}: {params}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from spcomp.compiler.compile import rebuild
+
+        return rebuild, (self._compiled.program, self._options)
+
+    def _take_positional(self, frame: Frame, args: tuple[Any, ...]) -> None:
+        face = self._face
+        if len(args) != len(face.params):
+            raise ArgumentError(
+                f"{self.name}: got {len(args)} arguments by position, expected {len(face.params)}"
+                f" ({', '.join(face.params)})",
+                hint="or give buffers by name: " + ", ".join(p.name for p in face.buffers),
+            )
+        for plan in face.buffers:
+            if plan.is_assembled:
+                raise ArgumentError(
+                    f"{self.name}: its result {plan.name} is assembled, so it has no array to"
+                    " write in place",
+                    hint="call it by name",
+                )
+        pairs = list(zip(face.params, args, strict=True))
+        for name, arg in sorted(pairs, key=lambda pair: pair[0] not in face.scalars):
+            frame.take_raw(name, arg)  # numbers first: arrays are measured against them
+
+    def _finish(self, frame: Frame, out: Any, named: Mapping[str, Any], *, verify: bool) -> Any:
+        """Take the arguments *named* into *frame*, run, and return the results."""
+        for name, arg in (named if out is None else self._with_out(out, named)).items():
+            frame.take(name, arg, verify=verify)
+        arrays = self._run(frame, verify=verify)
+        return collect(frame, arrays)
+
+    def _run(self, frame: Frame, *, verify: bool) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+        frame.settle()
+        frame.require()
+        if verify:
+            frame.check_arrays()
+        if frame.given:
+            refuse_overlap(frame)
+        allocate(frame)
+        frame.settle()
+        code = self._compiled
+        with self._threads():
+            return host.run(code.host, code.funcs, code, frame.values)
+
+    def _threads(self) -> AbstractContextManager[Any]:
+        if self._options.threads is None:
+            return nullcontext()
+        from spcomp.runtime.pool import num_threads
+
+        limited: AbstractContextManager[Any] = num_threads(self._options.threads)
+        return limited
+
+    def _with_out(self, out: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *named* with the outputs that *out* gives: one, a tuple in order, or a dict."""
+        names = [plan.name for plan in self._face.outputs]
+        if isinstance(out, dict):
+            given = out
+        elif isinstance(out, (tuple, list)):
+            if len(out) != len(names):
+                raise ArgumentError(
+                    f"argument out: got {len(out)} outputs, expected {len(names)}"
+                    f" ({', '.join(names)})"
+                )
+            given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
+        elif len(names) == 1:
+            given = {names[0]: out}
+        else:
+            raise ArgumentError(
+                f"argument out: got one {type(out).__name__}, expected {len(names)} outputs"
+                f" ({', '.join(names)})",
+                hint="give a dict by name, or a tuple",
+            )
+        for name in given:
+            if name not in names:
+                raise ArgumentError(
+                    f"argument out: {name} is no output of {self.name}",
+                    hint=f"its outputs are {', '.join(names) or 'none'}",
+                )
+            if name in named:
+                raise ArgumentError(f"argument {name}: given twice, by name and in out")
+        return {**named, **given}
+
+
+class BoundKernel:
+    """A Kernel with some arguments fixed and checked; call it with the others by name."""
+
+    def __init__(self, kernel: Kernel, frame: Frame, bound: tuple[str, ...]) -> None:
+        self.kernel, self._frame, self.bound = kernel, frame, bound
+
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        for name in named:
+            if name in self.bound:
+                raise ArgumentError(f"argument {name}: is bound already")
+        verify = self.kernel._options.check == "full"  # noqa: SLF001
+        return self.kernel._finish(self._frame.copy(), out, named, verify=verify)  # noqa: SLF001
+
+    def __repr__(self) -> str:
+        return f"<{self.kernel.name} with {', '.join(self.bound)} bound>"
+
+
+def _frozen(arg: Any) -> Any:
+    """Return *arg* with private, read-only index arrays; values and dense arrays are shared."""
+    if getattr(arg, "format", None) in ("csr", "bsr") and hasattr(arg, "indptr"):
+        indptr, indices = np.array(arg.indptr), np.array(arg.indices)
+        indptr.flags.writeable = indices.flags.writeable = False
+        return type(arg)((arg.data, indices, indptr), shape=arg.shape, copy=False)
+    return arg

@@ -1,0 +1,174 @@
+"""Around a call: arrays for outputs that were not given, and results as the caller knows them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from spcomp.codegen.abi import bfloat16_bits
+from spcomp.compiler import validate
+from spcomp.compiler.tensor import Level, Tensor
+from spcomp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spcomp.compiler.bind import Frame
+    from spcomp.compiler.signature import AxisPlan, BufferPlan
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+class Results(tuple[Any, ...]):
+    """What a program with several outputs returns: a tuple whose items have names, too."""
+
+    _fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, fields: tuple[str, ...], values: tuple[Any, ...]) -> Results:
+        """Return *values* called *fields*."""
+        made = cls(values)
+        made._fields = fields
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.__dict__.get("_fields", ()):
+            return self[self._fields.index(name)]
+        raise AttributeError(f"no result called {name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Results.of, (self._fields, tuple(self))
+
+    def __repr__(self) -> str:
+        items = zip(self._fields, self, strict=True)
+        return f"Results({', '.join(f'{name}={value!r}' for name, value in items)})"
+
+
+def allocate(frame: Frame) -> None:
+    """Make the arrays of the outputs that were not given, set to the buffer's fill value."""
+    for plan in frame.interface.outputs:
+        if plan.handle in frame.values or plan.size is None:
+            continue
+        if plan.layout == "dense" and not frame.interface.any_shape:
+            shape: tuple[int, ...] = tuple(frame.size_of(extent) for extent in plan.shape)
+        elif plan.layout == "bsr":
+            block = tuple(frame.size_of(extent) for extent in plan.shape[2:])
+            leaf = plan.axes[1].positions
+            shape = (frame.size_of(leaf) if leaf is not None else 0, *block)
+        else:
+            shape = (frame.size_of(plan.size),)
+        if min(shape, default=0) < 0:
+            raise ArgumentError(f"argument {plan.name}: its shape {shape} is negative")
+        frame.values[plan.handle] = new_array(shape, plan)
+
+
+def new_array(shape: tuple[int, ...], plan: BufferPlan) -> Array:
+    """Return an array for *plan* that holds its fill value, or anything if all is overwritten."""
+    if plan.full:
+        return np.empty(shape, plan.np_dtype)
+    if not plan.fill:
+        return np.zeros(shape, plan.np_dtype)
+    fill = bfloat16_bits(float(plan.fill)) if plan.dtype.kind == "bfloat" else plan.fill
+    return np.full(shape, fill, plan.np_dtype)
+
+
+def refuse_overlap(frame: Frame) -> None:
+    """Raise ArgumentError if a given output shares memory with any other argument."""
+    face = frame.interface
+    written = [plan for plan in face.outputs if plan.handle in frame.given]
+    if not written:
+        return
+    spans = [
+        (*validate.span(value), name)
+        for name, value in frame.values.items()
+        if isinstance(value, np.ndarray) and value.nbytes
+    ]
+    for plan in written:
+        begin, end = validate.span(frame.values[plan.handle])
+        for other_begin, other_end, name in spans:
+            if name != plan.handle and begin < other_end and other_begin < end:
+                other = face.by_handle[name].name if name in face.by_handle else frame.shown(name)
+                raise ArgumentError(
+                    f"argument {plan.name}: shares memory with {other}, and the program writes it",
+                    hint="give an array of its own, or leave it out",
+                )
+
+
+def collect(frame: Frame, assembled: dict[str, Array]) -> Any:
+    """Return the outputs: one as it is, several as ``Results``, in the order of the parameters.
+
+    What was given comes back as it was given; *assembled* has the arrays of assembled outputs.
+    """
+    plans = frame.interface.outputs
+    found = tuple(_result(frame, plan, assembled) for plan in plans)
+    if len(found) == 1:
+        return found[0]
+    return Results.of(tuple(plan.name for plan in plans), found) if found else None
+
+
+def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
+    if plan.is_assembled:
+        return _assembled(frame, plan, assembled)
+    if plan.handle in frame.given:
+        return frame.given[plan.handle]
+    values = frame.values[plan.handle]
+    leaf = plan.leaf
+    if leaf is None or plan.layout == "values" or frame.interface.any_shape:
+        return values
+    style, level, given = frame.patterns.get(leaf.name, ("raw", None, None))
+    if level is not None and style in ("array", "matrix") and plan.layout in ("csr", "bsr"):
+        return _scipy(frame, plan, style, values, (level.indptr, level.indices))
+    if style == "raw":
+        return values
+    shape = tuple(frame.size_of(extent) for extent in plan.shape)
+    if isinstance(given, Tensor) and given.shape == shape:
+        return given.with_values(values)
+    return Tensor(shape, tuple(_level(frame, axis) for axis in plan.axes), values)
+
+
+def _level(frame: Frame, axis: AxisPlan) -> Level | None:
+    arrays = [frame.values[name] for name in axis.arrays]
+    if axis.kind == "sparse_fixed" and axis.nnz_cols is not None:
+        return Level("fixed", None, arrays[0].reshape(-1, frame.size_of(axis.nnz_cols)))
+    if axis.kind == "dense_variable":
+        return Level("ragged", arrays[0])
+    return Level("compressed", arrays[0], arrays[1]) if arrays else None
+
+
+def _scipy(frame: Frame, plan: BufferPlan, style: str, values: Array, pattern: Any) -> Any:
+    import scipy.sparse as sps
+
+    make = getattr(sps, f"{plan.layout}_{style}")
+    shape = tuple(_extents(frame, plan))
+    made = make((values, pattern[1], pattern[0]), shape=shape, copy=False)
+    if plan.axes[1].name in frame.checked:
+        made.has_canonical_format = True  # just verified: spares scipy the pass over the indices
+    return made
+
+
+def _extents(frame: Frame, plan: BufferPlan) -> Iterator[int]:
+    """The extents of the matrix of *plan*: in a blocked one, blocks times their size."""
+    sizes = [frame.size_of(extent) for extent in plan.shape]
+    for at in range(2):
+        yield sizes[at] * (sizes[at + 2] if plan.layout == "bsr" else 1)
+
+
+def _assembled(frame: Frame, plan: BufferPlan, arrays: dict[str, Array]) -> Any:
+    """Build a result whose pattern the program found: a csr array, or a Tensor of higher rank."""
+    shape = tuple(frame.size_of(extent) for extent in plan.shape)
+    values = arrays[plan.handle]
+    levels: list[Level | None] = []
+    for axis in plan.axes:
+        own = tuple(arrays.get(f"{axis.name}_{part}") for part in ("indptr", "indices"))
+        if own[0] is None:
+            levels.append(_level(frame, axis))
+        else:
+            levels.append(Level("compressed", *own))
+    if plan.layout == "csr" and levels[1] is not None:
+        import scipy.sparse as sps
+
+        matrix = any(style == "matrix" for style, _, _ in frame.patterns.values())
+        make: Any = sps.csr_matrix if matrix else sps.csr_array
+        return make((values, levels[1].indices, levels[1].indptr), shape=shape, copy=False)
+    return Tensor(shape, tuple(levels), values)

@@ -1,0 +1,124 @@
+"""At the call: sizes as a script writes them, evaluated and solved for the scalars in them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var
+
+if TYPE_CHECKING:
+    from spcomp.ir.axis import AnyBuffer
+
+Values: TypeAlias = Mapping[str, Any]  # scalars and arrays by the names of the parameters
+
+_OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "min": min,
+    "max": max,
+}
+
+
+def array_name(buffer: AnyBuffer, values: Values) -> str:
+    """Return the name under which *values* holds the array of *buffer*; KeyError if none does."""
+    if buffer.name not in values and buffer.data is not None:
+        return buffer.data.name
+    return buffer.name
+
+
+def evaluate(expr: Expr, values: Values) -> Any:
+    """Return *expr* in Python numbers, which do not overflow.
+
+    Raises KeyError for a name that *values* lacks and ZeroDivisionError.
+    """
+    match expr:
+        case Var(name=name):
+            return values[name]
+        case Const(value=value):
+            return value
+        case BinOp(op=op, lhs=lhs, rhs=rhs) if op in _OPS:
+            return _OPS[op](evaluate(lhs, values), evaluate(rhs, values))
+        case Cast(value=value, type=dtype):
+            inner = evaluate(value, values)
+            return float(inner) if dtype.is_float else int(inner)
+        case UnOp(op="-", value=value):
+            return -evaluate(value, values)
+        case Select(cond=cond, then=then, otherwise=otherwise):
+            return evaluate(then if evaluate(cond, values) else otherwise, values)
+        case Load(buffer=buffer, indices=(Expr() as index,)):
+            return values[array_name(buffer, values)].flat[evaluate(index, values)].item()
+    raise NotImplementedError(f"{type(expr).__name__} in a size")
+
+
+def solve(expr: Expr, value: int, values: Values) -> tuple[Var, int] | None:
+    """Return the one unknown of ``expr == value`` and what it must be.
+
+    None if *expr* has no unknown, several, or no integer answer.
+    """
+    while not isinstance(expr, Var):
+        match expr:
+            case Cast(value=inner):
+                expr = inner
+            case BinOp(op="+" | "-" | "*" as op, lhs=lhs, rhs=rhs):
+                step = _undo(op, lhs, rhs, value, values)
+                if step is None:
+                    return None
+                expr, value = step
+            case _:
+                return None
+    return None if expr.name in values else (expr, value)
+
+
+def _undo(op: str, lhs: Expr, rhs: Expr, value: int, values: Values) -> tuple[Expr, int] | None:
+    """Return the unknown side of ``lhs op rhs == value`` and what it equals."""
+    left, right = _known(lhs, values), _known(rhs, values)
+    if (left is None) == (right is None):
+        return None
+    unknown, known = (rhs, left) if right is None else (lhs, right)
+    if op == "+":
+        return unknown, value - known
+    if op == "-":
+        return unknown, known - value if right is None else value + known
+    if known == 0 or value % known:
+        return None
+    return unknown, value // known
+
+
+def _known(expr: Expr, values: Values) -> Any:
+    try:
+        return evaluate(expr, values)
+    except KeyError:
+        return None
+
+
+def text(expr: Expr) -> str:
+    """Return *expr* as a message shows it."""
+    match expr:
+        case Var(name=name):
+            return name
+        case Const(value=value):
+            return str(value)
+        case BinOp(op="min" | "max" as op, lhs=lhs, rhs=rhs):
+            return f"{op}({text(lhs)}, {text(rhs)})"
+        case BinOp(op=op, lhs=lhs, rhs=rhs):
+            sides = [f"({text(s)})" if isinstance(s, BinOp) else text(s) for s in (lhs, rhs)]
+            return f"{sides[0]} {op} {sides[1]}"
+        case Cast(value=value):
+            return text(value)
+        case Load(buffer=buffer, indices=indices):
+            return f"{buffer.name}[{', '.join(text(i) if i else '_' for i in indices)}]"
+    return f"<{type(expr).__name__}>"

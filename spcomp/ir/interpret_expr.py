@@ -1,0 +1,209 @@
+"""Beside the route, for every level: the value of an expression, exact in its dtype.
+
+Values are numpy scalars, or arrays for vectors, in the type they are computed in: integers wrap,
+float16 and bfloat16 are float32 between a load and the next store or cast.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from spcomp.dtypes import DType
+from spcomp.errors import InternalError
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import (
+    BinOp,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Reduce,
+    Search,
+    Select,
+    UnOp,
+    Var,
+)
+from spcomp.ir.storage import Array, Storage, decode, encode, number_type
+from spcomp.ir.visitor import Visitor
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "&": np.bitwise_and,
+    "|": np.bitwise_or,
+    "^": np.bitwise_xor,
+    "<<": np.left_shift,
+    ">>": np.right_shift,
+}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "-": operator.neg,
+    "not": np.logical_not,
+    "~": operator.invert,
+}
+_REDUCE: dict[str, Any] = _BINARY | {"+": np.add, "*": np.multiply}
+_ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
+
+
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    return a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.power(a, b)
+    signs = np.where(b % 2 == 0, np.abs(a), a)  # numpy refuses a negative integer exponent
+    return np.where(b >= 0, np.power(a, np.maximum(b, 0)), np.where(np.abs(a) == 1, signs, 0))
+
+
+_SAME_NAME = "exp log log2 sqrt abs tanh sin cos floor ceil trunc isnan isinf"
+_CALLS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _SAME_NAME.split()} | {
+    "round": np.rint,
+    "popcount": np.bitwise_count,
+    "pow": _pow,
+    "fma": _fma,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
+    "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
+}
+
+
+def as_number(value: Any, dtype: DType) -> Any:
+    """Return a Python or numpy scalar as a value of *dtype*, rounded to what *dtype* holds."""
+    scalar = np.asarray(value).astype(number_type(dtype))[()]
+    return _rounded(scalar, dtype)
+
+
+def _rounded(value: Any, dtype: DType) -> Any:
+    short = dtype.is_float and dtype.bits == 16
+    return decode(encode(value, dtype), dtype) if short else value
+
+
+class Evaluator(Visitor[Any]):
+    """The value of an expression in *env*; the levels say what a load is.
+
+    *failures* are the messages that the call raises with when it is over.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], failures: list[str]) -> None:
+        self.env: dict[Var, Any] = {}
+        self.storage = Storage(arrays, lambda extent: int(self.visit(extent)))
+        self.failures = failures
+
+    def visit_Var(self, var: Var) -> Any:
+        """Return what *var* is bound to."""
+        try:
+            return self.env[var]
+        except KeyError:
+            raise InternalError("interpretation", f"variable {var.name} is not bound") from None
+
+    def visit_Const(self, literal: Const) -> Any:
+        """Return the literal."""
+        return as_number(literal.value, literal.type)
+
+    def visit_BinOp(self, node: BinOp) -> Any:
+        """Combine both sides; the right one runs only if it matters."""
+        lhs = self.visit(node.lhs)
+        if node.op in ("and", "or") and node.dtype.lanes == 1 and bool(lhs) == (node.op == "or"):
+            return lhs
+        rhs = self.visit(node.rhs)
+        if node.op in ("//", "%") and not node.dtype.is_float:
+            rhs, lhs = self._divisor(rhs, lhs)
+        return _BINARY[node.op](lhs, rhs)
+
+    def _divisor(self, rhs: Any, lhs: Any) -> tuple[Any, Any]:
+        """Return divisor and dividend such that a division by zero fails the call and gives 0."""
+        zero = rhs == 0
+        if not np.any(zero):
+            return rhs, lhs
+        self.failures.append("integer division by zero")
+        return rhs + zero.astype(rhs.dtype), np.where(zero, 0, lhs).astype(lhs.dtype)[()]
+
+    def visit_UnOp(self, node: UnOp) -> Any:
+        """Apply the operator."""
+        return _UNARY[node.op](self.visit(node.value))
+
+    def visit_Cast(self, node: Cast) -> Any:
+        """Convert as numpy's astype; a cast to a 16-bit float rounds."""
+        value = self.visit(node.value).astype(number_type(node.type.element))
+        return _rounded(value, node.type)
+
+    def visit_Select(self, node: Select) -> Any:
+        """Evaluate the side that *cond* chooses; both where lanes disagree."""
+        cond = self.visit(node.cond)
+        if np.all(cond):
+            return self.visit(node.then)
+        if not np.any(cond):
+            return self.visit(node.otherwise)
+        return np.where(cond, self.visit(node.then), self.visit(node.otherwise))
+
+    def visit_Call(self, node: Call) -> Any:
+        """Call the function in the type of its arguments."""
+        args = [self.visit(arg) for arg in node.args]
+        if node.func in _ROUNDING and not node.dtype.is_float:
+            return args[0]
+        value = np.asarray(_CALLS[node.func](*args))
+        return value.astype(number_type(node.dtype.element))[()]
+
+    def visit_Load(self, node: Load) -> Any:
+        """Read an element, as the level says."""
+        raise NotImplementedError
+
+    def visit_Search(self, node: Search) -> Any:
+        """Search values at absolute positions."""
+        begin, end = int(self.visit(node.begin)), int(self.visit(node.end))
+        key = self.visit(node.key)
+        array = self.storage.array(node.buffer)
+        if not 0 <= begin <= end <= len(array):
+            what = f"a search in {begin}..{end} of {node.buffer.name}, which has {len(array)}"
+            raise InternalError("interpretation", what)
+        values = decode(array[begin:end], node.buffer.dtype)
+        if node.kind == "linear":
+            passed = np.logical_and.accumulate(values != key)
+        else:
+            passed = values < key if node.kind == "lower" else values <= key
+        return np.int64(begin + int(np.count_nonzero(passed)))
+
+    def visit_Ramp(self, node: Ramp) -> Any:
+        """Return the vector of a base and its followers."""
+        base = self.visit(node.base)
+        return base + np.arange(node.lanes).astype(base.dtype) * base.dtype.type(node.stride)
+
+    def visit_Broadcast(self, node: Broadcast) -> Any:
+        """Return the vector of equal lanes."""
+        value = self.visit(node.value)
+        return np.full(node.lanes, value, value.dtype)
+
+    def visit_Reduce(self, node: Reduce) -> Any:
+        """Combine the lanes in order."""
+        value = self.visit(node.value)
+        return _REDUCE[node.op].reduce(value, dtype=value.dtype)
+
+    def number(self, expr: Expr) -> int:
+        """Return the value of a scalar integer expression as a Python int."""
+        return int(self.visit(expr))
+
+    def fill(self, buffer: AnyBuffer) -> Any:
+        """Return what a coordinate of *buffer* that is not stored reads as."""
+        return as_number(getattr(buffer, "fill", 0), buffer.dtype)

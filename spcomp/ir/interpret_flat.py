@@ -1,0 +1,51 @@
+"""Beside the route, stage III: runs flat buffers; one-dimensional, scalar or by lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spcomp.errors import InternalError
+from spcomp.ir.expr import Expr, Load
+from spcomp.ir.interpret_stmt import Interpreter
+from spcomp.ir.stmt import Store
+from spcomp.ir.storage import Array, decode, encode
+
+
+class FlatInterpreter(Interpreter):
+    """An index is an offset, or a vector of them; lanes with a false mask touch no memory."""
+
+    def visit_Load(self, node: Load) -> Any:
+        """Read the lanes that the mask lets through; the others are zero."""
+        array, (offsets, active) = self.storage.array(node.buffer), self._offsets(node)
+        _check(node.buffer.name, offsets[active], len(array))
+        raw = np.zeros(len(offsets), array.dtype)
+        raw[active] = array[offsets[active]]
+        return decode(raw if node.dtype.lanes > 1 else raw[0], node.buffer.dtype)
+
+    def visit_Store(self, node: Store) -> None:
+        """Write the lanes that the mask lets through, in order."""
+        array, (offsets, active) = self.storage.array(node.buffer), self._offsets(node)
+        _check(node.buffer.name, offsets[active], len(array))
+        value = np.broadcast_to(encode(self.visit(node.value), node.buffer.dtype), offsets.shape)
+        array[offsets[active]] = value[active]
+
+    def _offsets(self, node: Load | Store) -> tuple[Array, Array]:
+        """Return the offset of each lane and whether it is active."""
+        index = _single(node.indices, node.buffer.name)
+        offsets = np.atleast_1d(self.visit(index))
+        mask = True if node.mask is None else self.visit(node.mask)
+        return offsets, np.broadcast_to(mask, offsets.shape)
+
+
+def _single(indices: tuple[Expr | None, ...], name: str) -> Expr:
+    if len(indices) != 1 or indices[0] is None:
+        raise InternalError("interpretation", f"{name} takes one index at flat level")
+    return indices[0]
+
+
+def _check(name: str, offsets: Array, length: int) -> None:
+    outside = offsets[(offsets < 0) | (offsets >= length)]
+    if outside.size:
+        raise InternalError("interpretation", f"element {outside[0]} of {name}, which has {length}")

@@ -1,0 +1,158 @@
+"""Beside the route, stage II: runs loops, blocks and merges over positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spcomp.errors import InternalError
+from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import Load
+from spcomp.ir.init_plan import Loop, Nest, init_plan
+from spcomp.ir.interpret_stmt import Interpreter
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Case, Cursor, Merge
+from spcomp.ir.stmt import For, Func, If, Let, Store
+from spcomp.ir.storage import Array
+
+
+class PositionInterpreter(Interpreter):
+    """Turns positions into offsets; runs the init of a block where its docstring says."""
+
+    plan: dict[Loop, list[Nest]]
+    hoisted: frozenset[Block]
+
+    def run(self, func: Func) -> dict[str, Array]:
+        """Run the body of *func*; nothing is assembled at this level."""
+        self.plan = init_plan(func.body)
+        self.hoisted = frozenset(nest.block for nests in self.plan.values() for nest in nests)
+        return super().run(func)
+
+    # Access
+
+    def visit_Load(self, node: Load) -> Any:
+        """Read the element at the positions."""
+        return self.storage.read(node.buffer, self._offset(node))
+
+    def visit_Store(self, node: Store) -> None:
+        """Write the element at the positions."""
+        value = self.visit(node.value)
+        self.storage.write(node.buffer, self._offset(node), value)
+
+    def _offset(self, node: Load | Store) -> int:
+        buffer = node.buffer
+        positions = [None if index is None else self.number(index) for index in node.indices]
+        if not isinstance(buffer, Buffer):
+            return self.storage.offset(buffer.axes, self.storage.absolute(buffer, positions))
+        offset = self.storage.dense_offset(buffer, [p for p in positions if p is not None])
+        if offset is None:
+            what = f"element {positions} of {buffer.name} is outside its shape"
+            raise InternalError("interpretation", what)
+        return offset
+
+    # Loops and blocks
+
+    def visit_For(self, node: For) -> None:
+        """Run the inits that come before the loop, then the loop."""
+        self._initialise(node)
+        super().visit_For(node)
+
+    def visit_Merge(self, node: Merge) -> None:
+        """Run the inits that come before, then a case for each coordinate that has one."""
+        self._initialise(node)
+        for case in self._cases(node):
+            self.visit(case.body)
+
+    def visit_Block(self, node: Block) -> None:
+        """Bind the iters and run the body if the guard holds, init first if it belongs here."""
+        for it in node.iters:
+            self.env[it.var] = self.visit(it.value)
+        if node.where is not None and not self.visit(node.where):
+            return
+        for it in node.iters:
+            if not 0 <= self.env[it.var] < self.number(it.extent):
+                what = (
+                    f"{it.var.name} is {self.env[it.var]} in block {node.name}, out of its extent"
+                )
+                raise InternalError("interpretation", what)
+        if node.init is not None and node not in self.hoisted:
+            self.visit(node.init)
+        self.visit(node.body)
+
+    def _cases(self, node: Merge) -> Iterator[Case]:
+        """Bind coordinate and cursors to each point of the merge; yield the case it has."""
+        fibers = [self._fiber(cursor) for cursor in node.cursors]
+        every = [set(fiber) for fiber in fibers]
+        merged = set.union(*every) if node.kind == "union" else set.intersection(*every)
+        cases = {case.present: case for case in node.cases}
+        for coordinate in sorted(merged):
+            case = cases.get(tuple(coordinate in fiber for fiber in fibers))
+            if case is None:
+                continue
+            self.env[node.coordinate] = np.int64(coordinate)
+            for cursor, fiber in zip(node.cursors, fibers, strict=True):
+                self.env.pop(cursor.pos, None)
+                if coordinate in fiber:
+                    self.env[cursor.pos] = np.int64(fiber[coordinate])
+            yield case
+
+    def _fiber(self, cursor: Cursor) -> dict[int, int]:
+        """Return the position of each coordinate of an operand."""
+        begin, end = self.number(cursor.begin), self.number(cursor.end)
+        if cursor.indices is None:
+            return {at - begin: at for at in range(begin, end)}
+        return {int(self.storage.read(cursor.indices, at)): at for at in range(begin, end)}
+
+    # Init before a reduction: the nest below the loop, without the loops that only reduce.
+
+    def _initialise(self, loop: Loop) -> None:
+        for nest in self.plan.get(loop, ()):
+            done: set[tuple[int, ...]] = set()
+            for var in nest.lost:
+                self.env.pop(var, None)
+            for _ in self._points(nest, nest.path):
+                self._initialise_block(nest, done)
+
+    def _initialise_block(self, nest: Nest, done: set[tuple[int, ...]]) -> None:
+        """Run init for the values of the spatial iters, unless they occurred before."""
+        spatial = [it for it in nest.block.iters if it.kind == "S"]
+        for it in spatial:
+            self.env[it.var] = self.visit(it.value)
+        values = tuple(int(self.env[it.var]) for it in spatial)
+        if values in done or not all(map(self.visit, nest.known(nest.block.where)[0])):
+            return
+        done.add(values)
+        if nest.block.init is not None:
+            self.visit(nest.block.init)
+
+    def _points(self, nest: Nest, path: Sequence[Node]) -> Iterator[None]:
+        """Bind the variables along *path* to all that the loops kept give; yield at its end."""
+        if not path:
+            yield
+            return
+        here, rest = path[0], path[1:]
+        match here:
+            case For() if here in nest.kept:
+                for value in range(self.number(here.begin), self.number(here.end)):
+                    self.env[here.var] = np.int64(value)
+                    yield from self._points(nest, rest)
+                return
+            case Merge() if here in nest.kept:
+                for case in self._cases(here):
+                    if case is rest[0]:
+                        yield from self._points(nest, rest)
+                return
+            case Let() if here.var not in nest.lost:
+                self.env[here.var] = self.visit(here.value)
+            case If() if not self._reaches(nest, here, rest):
+                return
+        yield from self._points(nest, rest)
+
+    def _reaches(self, nest: Nest, branch: If, rest: Sequence[Node]) -> bool:
+        """Return whether the way down passes *branch*, as far as known terms tell."""
+        known, complete = nest.known(branch.cond)
+        holds = all(map(self.visit, known))
+        follows = rest[0] if rest else nest.block
+        return holds if follows is branch.then else not (complete and holds)

@@ -1,0 +1,83 @@
+"""Beside the route, for every level: statements the levels share, run one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from spcomp.ir.interpret_expr import Evaluator
+from spcomp.ir.stmt import (
+    Alloc,
+    Evaluate,
+    Fail,
+    For,
+    Func,
+    If,
+    Let,
+    Prefetch,
+    Seq,
+    Store,
+    While,
+)
+from spcomp.ir.storage import Array
+
+
+class Interpreter(Evaluator):
+    """Runs a function; parallel, vectorized and bound loops run serially, in order."""
+
+    def run(self, func: Func) -> dict[str, Array]:
+        """Run the body of *func* and return the arrays it assembled, by name."""
+        self.storage.check_dtypes(func.buffers, func.axes)
+        self.visit(func.body)
+        return {}
+
+    def visit_Seq(self, node: Seq) -> None:
+        """Run the statements in order."""
+        for stmt in node.body:
+            self.visit(stmt)
+
+    def visit_Let(self, node: Let) -> None:
+        """Bind the variable and run the body."""
+        self.env[node.var] = self.visit(node.value)
+        self.visit(node.body)
+
+    def visit_If(self, node: If) -> None:
+        """Run the side that holds."""
+        if self.visit(node.cond):
+            self.visit(node.then)
+        elif node.otherwise is not None:
+            self.visit(node.otherwise)
+
+    def visit_For(self, node: For) -> None:
+        """Run the body for every value; the bounds are evaluated once."""
+        for value in range(self.number(node.begin), self.number(node.end)):
+            self.env[node.var] = np.int64(value)
+            self.visit(node.body)
+
+    def visit_While(self, node: While) -> None:
+        """Run the body as long as the condition holds."""
+        while self.visit(node.cond):
+            self.visit(node.body)
+
+    def visit_Alloc(self, node: Alloc) -> None:
+        """Let the buffer live while the body runs."""
+        self.storage.allocate(node.buffer)
+        self.visit(node.body)
+        self.storage.release(node.buffer)
+
+    def visit_Evaluate(self, node: Evaluate) -> None:
+        """Compute and drop."""
+        self.visit(node.value)
+
+    def visit_Fail(self, node: Fail) -> None:
+        """Remember to raise when the call is over."""
+        self.failures.append(node.message)
+
+    def visit_Prefetch(self, node: Prefetch) -> None:
+        """Compute the index; what it points at need not exist."""
+        self.visit(node.index)
+
+    def visit_Store(self, node: Store) -> Any:
+        """Write an element, as the level says."""
+        raise NotImplementedError

@@ -1,0 +1,164 @@
+"""How operands of different types meet: rules that the parser applies and the printer inverts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from spcomp.dtypes import DType, bool_, float64, int64, promote
+from spcomp.ir.expr import CALLS, BinOpKind, Broadcast, Cast, Const, Expr, Select, cast, const
+
+_RANK = {"bool": 0, "int": 1, "uint": 1, "bfloat": 2, "float": 2}
+BITWISE = frozenset({"&", "|", "^", "<<", ">>"})
+FLOAT_CALLS = CALLS - {"abs", "fma", "popcount"}  # applied to integers they give a float64
+_PLURAL = {"bool": "bools", "int": "integers", "uint": "integers", "bfloat": "floats"}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand; a *weak* one is made of unsuffixed literals and takes the dtype of what it meets.
+
+    A weak expression is a Const of int64, float64 or bool, or a Select between such.
+    """
+
+    expr: Expr
+    weak: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value; of a weak one, its type where it meets nothing."""
+        return self.expr.dtype
+
+
+def settle(value: Value) -> Expr:
+    """Return *value* where it meets nothing; raises ValueError for an integer beyond int64."""
+    return _retype(value.expr, value.dtype) if value.weak else value.expr
+
+
+def coerce(value: Value, dtype: DType) -> Expr:
+    """Return *value* as *dtype*; raises ValueError for a literal that does not fit."""
+    expr = value.expr
+    if value.weak:
+        typed = _retype(expr, dtype.element)
+        return typed if dtype.lanes == 1 else Broadcast(typed, dtype.lanes, span=expr.span)
+    if isinstance(expr, Const) and expr.dtype != dtype and not fits(expr.value, dtype.element):
+        return Cast(expr, dtype, span=expr.span)
+    return cast(expr, dtype)
+
+
+def implicit(value: Value, dtype: DType) -> Expr:
+    """Return *value* as *dtype*, to be stored; raises ValueError if that would lose its kind."""
+    source = value.dtype
+    if source.kind == "handle" or _RANK[source.kind] > _RANK[dtype.kind]:
+        raise ValueError(f"{a_value(value)} does not become {_article(dtype)} by itself")
+    if source.lanes not in (1, dtype.lanes):
+        raise ValueError(f"a vector of {source.lanes} lanes does not become {_article(dtype)}")
+    return coerce(value, dtype)
+
+
+def truth(value: Value) -> Expr:
+    """Return *value* as a condition: itself if it is bool, else whether it is not zero."""
+    return coerce(value, bool_.with_lanes(value.dtype.lanes))
+
+
+def unify(values: Sequence[Value]) -> tuple[Expr, ...]:
+    """Return *values* in their common type; raises ValueError for a literal that does not fit."""
+    common = meet(values)
+    return tuple(coerce(value, common) for value in values)
+
+
+def meet(values: Sequence[Value]) -> DType:
+    """Return the type in which *values* are combined."""
+    strong = [value.dtype for value in values if not value.weak]
+    weak = [value.dtype for value in values if value.weak]
+    if not strong:
+        return max(weak, key=lambda dtype: _RANK[dtype.kind])
+    common = reduce(promote, strong)
+    for dtype in weak:
+        if _RANK[dtype.kind] > _RANK[common.kind]:
+            common = promote(common, dtype)
+    return common
+
+
+def operands(op: BinOpKind, a: Value, b: Value) -> tuple[Expr, ...]:
+    """Return *a* and *b* as the operands of *op*; raises ValueError where it has no meaning."""
+    if op in ("and", "or"):
+        return truth(a), truth(b)
+    common = meet((a, b))
+    if op in BITWISE and (common.is_float or (op in ("<<", ">>") and not common.is_integer)):
+        raise ValueError(f"{op} needs integers, not {_plural(common)}")
+    if common.kind == "bool" and op in ("+", "-", "*", "/", "//", "%"):
+        raise ValueError(f"no arithmetic {op} on bools")
+    if op == "/" and common.is_integer:
+        common = float64.with_lanes(common.lanes)
+    return coerce(a, common), coerce(b, common)
+
+
+def arguments(func: str, values: Sequence[Value]) -> tuple[Expr, ...]:
+    """Return *values* as the arguments of the Call *func*; raises ValueError as operands does."""
+    common = meet(values)
+    if func in FLOAT_CALLS and not common.is_float:
+        common = float64.with_lanes(common.lanes)
+    if func == "popcount" and not common.is_integer:
+        raise ValueError(f"popcount needs an integer, not {_article(common)}")
+    if common.kind == "bool":
+        raise ValueError(f"{func} needs a number, not a bool")
+    return tuple(coerce(value, common) for value in values)
+
+
+def fits(value: float, dtype: DType) -> bool:
+    """Say whether *dtype* holds the Python number *value*; every float type holds every number."""
+    if dtype.is_float:
+        return True
+    if isinstance(value, float):
+        return False
+    if dtype.kind == "bool":
+        return value in (0, 1)
+    low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
+    return low <= value < low + (1 << dtype.bits)
+
+
+def limit(dtype: DType, *, largest: bool) -> Const:
+    """Return the largest or smallest value of *dtype*; of floats, an infinity."""
+    if dtype.is_float:
+        return const(math.inf if largest else -math.inf, dtype)
+    if dtype.kind == "bool":
+        return const(largest, dtype)
+    low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
+    return const(low + (1 << dtype.bits) - 1 if largest else low, dtype)
+
+
+def literal(value: float) -> Value:
+    """Return a Python number as a weak operand."""
+    if isinstance(value, bool):
+        return Value(Const(value, bool_), weak=True)
+    return Value(Const(value, float64 if isinstance(value, float) else int64), weak=True)
+
+
+def a_value(value: Value) -> str:
+    """Say what *value* is, for messages: ``a float32 value``."""
+    return f"the literal {value.expr.value}" if _is_literal(value) else f"a value of {value.dtype}"
+
+
+def _is_literal(value: Value) -> bool:
+    return value.weak and isinstance(value.expr, Const)
+
+
+def _retype(expr: Expr, dtype: DType) -> Expr:
+    if isinstance(expr, Select):
+        sides = _retype(expr.then, dtype), _retype(expr.otherwise, dtype)
+        return Select(expr.cond, *sides, span=expr.span)
+    assert isinstance(expr, Const)
+    if not fits(expr.value, dtype):
+        raise ValueError(f"the literal {expr.value} does not fit {dtype}")
+    return const(expr.value, dtype).replace(span=expr.span)
+
+
+def _plural(dtype: DType) -> str:
+    return _PLURAL.get(dtype.kind, "floats")
+
+
+def _article(dtype: DType) -> str:
+    return f"an {dtype}" if str(dtype)[0] in "aeiou" else f"a {dtype}"

@@ -1,0 +1,161 @@
+"""After every pass: checks the laws of a level; a program that breaks one is a bug of that pass."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from spcomp.errors import InternalError
+from spcomp.ir.axis import AnyBuffer, Axis
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan
+from spcomp.ir.position import PosFunc
+from spcomp.ir.stmt import Func
+from spcomp.ir.verify_stmt import CoordVerifier, FlatVerifier, PosVerifier, StmtVerifier
+from spcomp.ir.visitor import walk
+
+_LEVELS: dict[type[Func], type[StmtVerifier]] = {
+    CoordFunc: CoordVerifier,
+    PosFunc: PosVerifier,
+    FlatFunc: FlatVerifier,
+}
+
+
+def verify(program: Func | Module[Any], after: str) -> None:
+    """Check that *program* keeps the laws of its level; *after* names the pass it comes from.
+
+    Raises:
+        InternalError: A variable is unbound or bound twice, dtypes disagree, an index or axis is
+            missing, or a node stands at a level it has no meaning at.
+    """
+    if isinstance(program, Module):
+        _HostVerifier(program, after).check()
+        for func in program.funcs:
+            _verify_func(func, after)
+    else:
+        _verify_func(program, after)
+
+
+def _verify_func(func: Func, after: str) -> None:
+    verifier = _LEVELS[type(func)](func, after)
+    _Declarations(func, verifier).check()
+    verifier.visit(func.body)
+
+
+class _Declarations:
+    """Checks what a function declares: parameters, axes, buffers, domains."""
+
+    def __init__(self, func: Func, verifier: StmtVerifier) -> None:
+        self.func, self.fail = func, verifier.fail
+        self.verifier = verifier
+        self.handles = {param for param in func.params if param.dtype.kind == "handle"}
+
+    def check(self) -> None:
+        """Raise InternalError for the first declaration that is wrong."""
+        func = self.func
+        self._unique("parameter", [param.name for param in func.params])
+        self._unique("axis", [axis.name for axis in func.axes])
+        self._unique("buffer", [buffer.name for buffer in func.buffers])
+        if isinstance(func, FlatFunc) and func.axes:
+            self.fail(f"axis {func.axes[0].name} is declared at flat level", func)
+        declared: set[Axis] = set()
+        for axis in func.axes:
+            self._axis(axis, declared)
+            declared.add(axis)
+        for buffer in func.buffers:
+            self._handle(buffer.data, buffer)
+            self.verifier.check_buffer(buffer)
+        for domain in func.domains:
+            if domain.buffer not in func.buffers:
+                self.fail(f"a domain is given for {domain.buffer.name}, which is undeclared", func)
+            self._extent(domain.low, domain.buffer)
+            self._extent(domain.high, domain.buffer)
+
+    def _axis(self, axis: Axis, declared: set[Axis]) -> None:
+        if (axis.parent is None) != (axis.kind == "dense_fixed"):
+            self.fail(f"axis {axis.name} is {axis.kind}, its parent is {axis.parent}", axis)
+        if axis.parent is not None and axis.parent not in declared:
+            self.fail(f"axis {axis.name} is declared before its parent {axis.parent.name}", axis)
+        if not axis.is_assembled:
+            self._array(axis, "indptr", axis.indptr, wanted=axis.is_variable)
+            self._array(axis, "indices", axis.indices, wanted=axis.is_sparse)
+        elif axis.indices is not None:
+            self.fail(f"axis {axis.name} is assembled and has indices", axis)
+        if (axis.nnz_cols is None) == (axis.kind == "sparse_fixed"):
+            self.fail(f"nnz_cols of {axis.name} does not suit its kind {axis.kind}", axis)
+        if axis.idtype.kind != "int" or axis.idtype.bits < 32:
+            self.fail(f"axis {axis.name} has the index type {axis.idtype}", axis)
+        for extent in (axis.length, axis.nnz, axis.nnz_cols):
+            if extent is not None:
+                self._extent(extent, axis)
+
+    def _array(self, axis: Axis, what: str, array: Var | None, *, wanted: bool) -> None:
+        if wanted:
+            self._handle(array, axis)
+        elif array is not None:
+            self.fail(f"axis {axis.name} is {axis.kind} and has {what}", axis)
+
+    def _handle(self, var: Var | None, owner: Axis | AnyBuffer) -> None:
+        if var not in self.handles:
+            name = "no array" if var is None else var.name
+            self.fail(f"{owner.name} lies at {name}, which is no handle parameter", owner)
+
+    def _extent(self, extent: Expr, owner: Axis | AnyBuffer) -> None:
+        """Check an integer that depends on parameters only."""
+        self.verifier.visit(extent)
+        if not extent.dtype.is_integer or extent.dtype.lanes > 1:
+            self.fail(f"an extent of {owner.name} has dtype {extent.dtype}", owner)
+
+    def _unique(self, what: str, names: list[str]) -> None:
+        for name in names:
+            if names.count(name) > 1:
+                self.fail(f"{what} {name} is declared twice", self.func)
+
+
+class _HostVerifier:
+    """Checks that the host program makes what it uses before it uses it."""
+
+    def __init__(self, module: Module[Any], after: str) -> None:
+        self.module, self.after = module, after
+        self.funcs = {func.name: func for func in module.funcs}
+        self.known = {param.name for param in module.source.params}
+
+    def check(self) -> None:
+        """Raise InternalError for the first operation that is wrong."""
+        if len({type(func) for func in self.module.funcs}) > 1:
+            self._fail("its functions are of several levels")
+        if len(self.funcs) < len(self.module.funcs):
+            self._fail("it has two functions of one name")
+        for op in self.module.host:
+            self._op(op)
+
+    def _op(self, op: HostOp) -> None:
+        match op:
+            case Launch(func=name):
+                if name not in self.funcs:
+                    self._fail(f"the host launches {name}, which does not exist")
+                self._uses([param.name for param in self.funcs[name].params], name)
+            case HostAlloc(buffer=buffer):
+                if len(buffer.shape) != 1:
+                    self._fail(f"the host allocates {buffer.name}, not one-dimensional")
+                self._uses(_names(buffer.shape[0]), f"the size of {buffer.name}")
+                self.known.add(buffer.name)
+            case Scan(buffer=buffer):
+                self._uses([buffer.name], "a scan")
+            case Return(buffers=buffers):
+                self._uses([buffer.name for buffer in buffers], "the return")
+
+    def _uses(self, names: list[str], where: str) -> None:
+        for name in names:
+            if name not in self.known:
+                self._fail(f"{where} uses {name}, which is neither given nor allocated before")
+
+    def _fail(self, message: str) -> NoReturn:
+        raise InternalError(self.after, f"module {self.module.source.name}: {message}")
+
+
+def _names(expr: Expr) -> list[str]:
+    """Return the names of the variables and buffers in *expr*."""
+    buffers = (x.buffer for x in walk(expr) if hasattr(x, "buffer"))
+    return [b.name for b in buffers] + [x.name for x in walk(expr) if isinstance(x, Var)]

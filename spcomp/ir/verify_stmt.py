@@ -1,0 +1,288 @@
+"""Under the verifier: scopes and statements, those of all levels and those of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, get_args
+
+from spcomp.dtypes import DType, int64
+from spcomp.ir.axis import (
+    AnyBuffer,
+    Attach,
+    Axis,
+    Buffer,
+    Domain,
+    Fuse,
+    SparseBuffer,
+    domain_axes,
+    domain_width,
+)
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import Expr, Load, Var
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Cursor, Merge, Region
+from spcomp.ir.stmt import (
+    Alloc,
+    Evaluate,
+    Fail,
+    For,
+    Func,
+    If,
+    Let,
+    LoopKind,
+    Prefetch,
+    Seq,
+    Store,
+    While,
+)
+from spcomp.ir.verify_expr import ExprVerifier
+
+
+class StmtVerifier(ExprVerifier):
+    """Checks the statements that all levels have."""
+
+    def __init__(self, func: Func, after: str) -> None:
+        super().__init__(func, after)
+        self.bound: set[Var] = set(func.params)
+
+    @contextmanager
+    def binding(self, variables: Iterable[Var], node: Node) -> Iterator[None]:
+        """Let *variables* be in scope; each may be bound only once in a function."""
+        outer = self.scope
+        self.scope = set(outer)
+        for var in variables:
+            if var in self.bound:
+                self.fail(f"variable {var.name} is bound twice", node)
+            self.bound.add(var)
+            self.scope.add(var)
+        yield
+        self.scope = outer
+
+    def of_dtype(self, expr: Expr, dtype: DType, what: str) -> None:
+        """Check an expression and its dtype."""
+        self.visit(expr)
+        if expr.dtype != dtype:
+            self.fail(f"{what} has dtype {expr.dtype}, not {dtype}", expr)
+
+    def visit_Node(self, node: Node) -> None:
+        """Refuse a node that has no meaning at this level."""
+        self.fail(f"{type(node).__name__} does not belong to this level", node)
+
+    def visit_Seq(self, node: Seq) -> None:
+        """Check the statements."""
+        for stmt in node.body:
+            self.visit(stmt)
+
+    def visit_Let(self, node: Let) -> None:
+        """Check the value outside the scope of the variable."""
+        self.of_dtype(node.value, node.var.dtype, f"the value of {node.var.name}")
+        with self.binding([node.var], node):
+            self.visit(node.body)
+
+    def visit_Store(self, node: Store) -> None:
+        """Check the access and that the value has the buffer's dtype."""
+        lanes = self.access(node)
+        wanted = node.buffer.dtype.with_lanes(lanes)
+        self.of_dtype(node.value, wanted, f"a value stored in {node.buffer.name}")
+
+    def visit_If(self, node: If) -> None:
+        """Check the condition and both sides."""
+        self.boolean(node.cond, "a condition")
+        self.visit(node.then)
+        if node.otherwise is not None:
+            self.visit(node.otherwise)
+
+    def visit_For(self, node: For) -> None:
+        """Check that bounds and variable are int64, and the kind."""
+        for part in (node.begin, node.end):
+            self.of_dtype(part, int64, f"a bound of loop {node.var.name}")
+        if node.var.dtype != int64 or node.kind not in get_args(LoopKind):
+            self.fail(f"loop {node.var.name} is {node.kind}, over {node.var.dtype}", node)
+        if (node.kind == "bound") != bool(node.thread):
+            self.fail(f"loop {node.var.name} is {node.kind}, its thread {node.thread!r}", node)
+        with self.binding([node.var], node):
+            self.visit(node.body)
+
+    def visit_While(self, node: While) -> None:
+        """Check the condition and the body."""
+        self.boolean(node.cond, "a loop's condition")
+        self.visit(node.body)
+
+    def visit_Alloc(self, node: Alloc) -> None:
+        """Check that the buffer is new and has no handle."""
+        if node.buffer.data is not None or node.buffer in self.buffers:
+            self.fail(f"buffer {node.buffer.name} is allocated and declared", node)
+        self.check_buffer(node.buffer)
+        self.buffers.add(node.buffer)
+        self.visit(node.body)
+        self.buffers.remove(node.buffer)
+
+    def visit_Evaluate(self, node: Evaluate) -> None:
+        """Check the value."""
+        self.visit(node.value)
+
+    def visit_Fail(self, node: Fail) -> None:
+        """A message is always right."""
+
+    def visit_Prefetch(self, node: Prefetch) -> None:
+        """Check the buffer and the index."""
+        self.flat_only("a prefetch", node)
+        self.in_scope(node.buffer, node)
+        self.integer(node.index, "the index of a prefetch")
+
+
+class CoordVerifier(StmtVerifier):
+    """Coordinate level: adds sparse iterations."""
+
+    LEVEL = "coordinate"
+    COVERS: ClassVar[tuple[type[Node], ...]] = (SpIter,)
+
+    def __init__(self, func: Func, after: str) -> None:
+        super().__init__(func, after)
+        self.running: set[Axis] = set()  # the axes that iterations around run over
+
+    def visit_SpIter(self, node: SpIter) -> None:
+        """Check kinds, variables and domains, then init without the reduction variables."""
+        width = sum(map(domain_width, node.domains))
+        if not width == len(node.vars) == len(node.kinds) or set(node.kinds) - {"S", "R"}:
+            what = f"{width} domain variables, {len(node.vars)} variables, kinds {node.kinds!r}"
+            self.fail(f"iteration {node.name} has {what}", node)
+        if any(var.dtype != int64 for var in node.vars):
+            self.fail(f"iteration {node.name} has a variable that is not int64", node)
+        outer, self.running = self.running, set(self.running)
+        for domain in node.domains:
+            self._domain(domain, node)
+        with self.binding(node.vars, node):
+            if node.init is not None:
+                self._init(node, node.init)
+            self.visit(node.body)
+        self.running = outer
+
+    def _init(self, node: SpIter, init: Node) -> None:
+        reduced = {v for v, kind in zip(node.vars, node.kinds, strict=True) if kind == "R"}
+        full, self.scope = self.scope, self.scope - reduced
+        self.visit(init)
+        self.scope = full
+
+    def _domain(self, domain: Domain, node: SpIter) -> None:
+        """Check that the axes are declared and that their parents are run over."""
+        axes = domain_axes(domain)
+        before = set(self.running)
+        if isinstance(domain, Attach) and domain.to not in self.running:
+            self.fail(f"{domain.axis.name} is attached to {domain.to.name}, not run over", node)
+        for axis in axes:
+            if axis not in self.axes:
+                self.fail(f"axis {axis.name} of iteration {node.name} is not declared", node)
+            chained = isinstance(domain, Fuse) or domain_width(domain) < len(axes)
+            above = self.running if chained else before
+            free = axis.parent is None or isinstance(domain, Attach)
+            if not free and axis.parent not in above:
+                self.fail(f"iteration {node.name} runs over {axis.name} without its parent", node)
+            self.running.add(axis)
+
+
+class PosVerifier(StmtVerifier):
+    """Position level: adds blocks and merges; names of blocks and loops are unique."""
+
+    LEVEL = "position"
+    COVERS: ClassVar[tuple[type[Node], ...]] = (Block, Merge)
+
+    def __init__(self, func: Func, after: str) -> None:
+        super().__init__(func, after)
+        self.names: dict[str, set[str]] = {"block": set(), "loop": set()}
+
+    def visit_For(self, node: For) -> None:
+        """Check the loop and that its name is unique."""
+        self._name("loop", node.var.name, node)
+        super().visit_For(node)
+
+    def visit_Block(self, node: Block) -> None:
+        """Check iters outside, and regions, guard, init and body inside their scope."""
+        self._name("block", node.name, node)
+        for it in node.iters:
+            self.of_dtype(it.value, int64, f"the value of {it.var.name}")
+            self.integer(it.extent, f"the extent of {it.var.name}")
+            if it.var.dtype != int64 or it.kind not in ("S", "R"):
+                self.fail(f"block variable {it.var.name} is {it.var.dtype} {it.kind}", node)
+        with self.binding([it.var for it in node.iters], node):
+            for region in (*node.reads, *node.writes):
+                self._region(region)
+            if node.where is not None:
+                self.boolean(node.where, f"the guard of block {node.name}")
+            if node.init is not None:
+                full = self.scope
+                self.scope = full - {it.var for it in node.iters if it.kind == "R"}
+                self.visit(node.init)
+                self.scope = full
+            self.visit(node.body)
+
+    def visit_Merge(self, node: Merge) -> None:
+        """Check cursors outside, and cases inside the scope of their variables."""
+        for cursor in node.cursors:
+            self._cursor(cursor)
+        present = [case.present for case in node.cases]
+        if len(set(present)) < len(present) or any(len(p) != len(node.cursors) for p in present):
+            self.fail(f"a merge of {len(node.cursors)} cursors has the cases {present}", node)
+        if node.coordinate.dtype != int64 or node.kind not in ("union", "intersect"):
+            self.fail(f"a merge is {node.kind}, over {node.coordinate.dtype}", node)
+        with self.binding([node.coordinate, *(cursor.pos for cursor in node.cursors)], node):
+            full = self.scope
+            for case in node.cases:
+                cursors = zip(node.cursors, case.present, strict=True)
+                self.scope = full - {cursor.pos for cursor, there in cursors if not there}
+                self.visit(case.body)
+            self.scope = full
+
+    def missing_index(self, node: Load | Store | Region, place: int) -> None:
+        """Check that an axis below the one left out has an absolute position."""
+        axes: tuple[Axis, ...] = getattr(node.buffer, "axes", ())
+        indices = node.begins if isinstance(node, Region) else node.indices
+        below = list(zip(axes, indices, strict=True))[place + 1 :] if axes else []
+        if not any(index is not None and axes[place] in axis.path() for axis, index in below):
+            super().missing_index(node, place)
+
+    def _cursor(self, cursor: Cursor) -> None:
+        for part in (cursor.begin, cursor.end):
+            self.of_dtype(part, int64, f"a bound of cursor {cursor.pos.name}")
+        if cursor.pos.dtype != int64:
+            self.fail(f"cursor {cursor.pos.name} has dtype {cursor.pos.dtype}", cursor)
+        if cursor.indices is not None:
+            self.in_scope(cursor.indices, cursor)
+            if not cursor.indices.dtype.is_integer:
+                self.fail(f"a merge over {cursor.indices.name}, no integers", cursor)
+
+    def _region(self, region: Region) -> None:
+        buffer = region.buffer
+        self.in_scope(buffer, region)
+        rank = len(buffer.shape if isinstance(buffer, Buffer) else buffer.axes)
+        if not len(region.begins) == len(region.extents) == rank:
+            self.fail(f"a region of {buffer.name} has not {rank} ranges", region)
+        for place, part in enumerate(zip(region.begins, region.extents, strict=True)):
+            if part == (None, None):
+                self.missing_index(region, place)
+                continue
+            for bound in part:
+                if bound is None:
+                    self.fail(f"a range of a region of {buffer.name} has one bound", region)
+                self.integer(bound, f"a bound of a region of {buffer.name}")
+
+    def _name(self, what: str, name: str, node: Node) -> None:
+        if name in self.names[what]:
+            self.fail(f"{what} {name} occurs twice", node)
+        self.names[what].add(name)
+
+
+class FlatVerifier(StmtVerifier):
+    """Flat level: one-dimensional buffers, vectors and masks."""
+
+    LEVEL = "flat"
+
+    def check_buffer(self, buffer: AnyBuffer) -> None:
+        """Check that the buffer is an array of one dimension."""
+        if isinstance(buffer, SparseBuffer) or len(buffer.shape) != 1 or buffer.strides:
+            self.fail(f"buffer {buffer.name} is not one-dimensional", buffer)
+        super().check_buffer(buffer)
+
+    def flat_only(self, what: str, node: Node) -> None:
+        """Everything is allowed here."""

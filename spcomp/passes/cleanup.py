@@ -1,0 +1,60 @@
+"""III to III: what lowering left over: constants, empty loops, lets nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.ir.arith import simplify_stmt
+from spcomp.ir.expr import Const, Var
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.node import Node
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
+from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.passes.base import FuncPass, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup(FuncPass):
+    """``x = 3; a[x + 0] = b  ->  a[3] = b``; values and effects stay."""
+
+    name: ClassVar[str] = "cleanup"
+    takes: ClassVar[Stage] = Stage.FLAT
+    gives: ClassVar[Stage] = Stage.FLAT
+
+    def run_func(self, func: FlatFunc) -> FlatFunc:
+        """Return *func* simplified."""
+        body = _Tidy().rewrite(simplify_stmt(func.body))
+        return func if body is func.body else func.replace(body=body)
+
+
+class _Tidy(Rewriter):
+    def visit_Let(self, let: Let) -> Node:
+        body = self.rewrite(let.body)
+        if isinstance(let.value, (Const, Var)):
+            return substitute(body, {let.var: let.value})
+        if not any(node is let.var for node in walk(body)):  # no expression has an effect
+            return body
+        return let if body is let.body else Let(let.var, let.value, body, span=let.span)
+
+    def visit_Seq(self, stmt: Seq) -> Node:
+        new = self.visit_Node(stmt)
+        assert isinstance(new, Seq)
+        kept = seq(*new.body)
+        return new if isinstance(kept, Seq) and len(kept.body) == len(new.body) else kept
+
+    def visit_For(self, loop: For) -> Node:
+        new = self.visit_Node(loop)
+        assert isinstance(new, For)
+        return new.body if _is_empty(new.body) else new
+
+    def visit_If(self, stmt: If) -> Node:
+        new = self.visit_Node(stmt)
+        assert isinstance(new, If)
+        if new.otherwise is not None and _is_empty(new.otherwise):
+            new = new.replace(otherwise=None)
+        return new.then if new.otherwise is None and _is_empty(new.then) else new
+
+
+def _is_empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, Seq) and not stmt.body

@@ -1,0 +1,202 @@
+"""II to III: sparse buffers become one-dimensional, positions become offsets; axes are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from spcomp.dtypes import int64
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain
+from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.node import Node
+from spcomp.ir.position import PosFunc
+from spcomp.ir.stmt import Alloc, Prefetch, Store
+from spcomp.ir.visitor import Rewriter
+from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.positions import ZERO, plus
+
+
+@dataclass(frozen=True, slots=True)
+class FlattenBuffers(FuncPass):
+    """``A[i, j]  ->  A[J_indptr[i] + j]`` for A over I and J, sparse_variable under I."""
+
+    name: ClassVar[str] = "flatten_buffers"
+    takes: ClassVar[Stage] = Stage.POSITION
+    gives: ClassVar[Stage] = Stage.FLAT
+
+    def run_func(self, func: PosFunc) -> FlatFunc:
+        """Return *func* over flat buffers of the same names."""
+        layout = Layout()
+        buffers = tuple(layout.flat(buffer) for buffer in func.buffers)
+        flattened = _Flatten(layout)
+        body = flattened.rewrite(func.body)
+        domains = tuple(BufferDomain(layout.flat(d.buffer), d.low, d.high) for d in func.domains)
+        return FlatFunc(
+            func.name, func.params, (), buffers, body, domains, func.attrs, span=func.span
+        )
+
+
+def times(a: Expr, b: Expr) -> Expr:
+    """Return ``a * b``, leaving out ones and zeros."""
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Const) and one.value in (0, 1):
+            return other if one.value == 1 else ZERO
+    return binary("*", a, b)
+
+
+@dataclass(slots=True)
+class Layout:
+    """Where the elements of buffers lie in memory."""
+
+    _flat: dict[AnyBuffer, Buffer] = field(default_factory=dict)
+    _by_handle: dict[Var, Buffer] = field(default_factory=dict)
+
+    def flat(self, buffer: AnyBuffer) -> Buffer:
+        """Return the one-dimensional buffer that stands for *buffer*."""
+        if buffer not in self._flat:
+            made = Buffer(
+                buffer.name, buffer.data, (self._size(buffer),), buffer.dtype, buffer.scope
+            )
+            self._flat[buffer] = made
+            if buffer.data is not None:
+                self._by_handle[buffer.data] = made
+        return self._flat[buffer]
+
+    def _size(self, buffer: AnyBuffer) -> Expr:
+        size: Expr = const(1)
+        if isinstance(buffer, Buffer):
+            for extent in buffer.shape:
+                size = times(size, cast(extent, int64))
+            return size
+        inner = {axis.parent for axis in buffer.axes}
+        for axis in buffer.axes:
+            if axis not in inner:
+                size = times(size, self.total(axis))
+        return plus(size, buffer.extra_storage)
+
+    def total(self, axis: Axis) -> Expr:
+        """The number of positions on *axis* over all fibers, an int64."""
+        if axis.parent is None:
+            return cast(axis.length, int64)
+        if axis.nnz is not None:
+            return cast(axis.nnz, int64)
+        return self.first(axis, self.total(axis.parent))
+
+    def first(self, axis: Axis, parent: Expr) -> Expr:
+        """Where the fiber of *axis* under absolute position *parent* begins."""
+        if axis.is_variable:
+            assert axis.indptr is not None
+            return cast(Load(self._by_handle[axis.indptr], (parent,)), int64)
+        assert axis.nnz_cols is not None
+        return times(parent, cast(axis.nnz_cols, int64))
+
+    def offset(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> Expr:
+        """Return the offset of the element at *indices*, an int64."""
+        if isinstance(buffer, Buffer):
+            return _dense_offset(buffer, indices)
+        index = dict(zip(buffer.axes, indices, strict=True))
+        groups = _groups(buffer.axes)
+        offset: Expr = ZERO
+        for k, group in enumerate(groups):
+            part = self._before(group, groups[k + 1 :], index)
+            for later in groups[k + 1 :]:
+                if not _descends(later[0], group[-1]):
+                    part = times(part, self._extent(later, groups[: k + 1], index))
+            offset = plus(offset, part)
+        return offset
+
+    def _absolute(self, axis: Axis, index: dict[Axis, Expr | None]) -> Expr:
+        own = index[axis]
+        assert own is not None
+        if axis.parent is None or index[axis.parent] is None:
+            return cast(own, int64)
+        return plus(self.first(axis, self._absolute(axis.parent, index)), cast(own, int64))
+
+    def _before(
+        self, group: list[Axis], later: list[list[Axis]], index: dict[Axis, Expr | None]
+    ) -> Expr:
+        """How many elements of the chain through *group* lie before the one at *index*."""
+        below = [a for other in later for a in other if _descends(other[0], group[-1])]
+        here = self._absolute(group[-1], index)
+        parent = group[0].parent
+        for axis in below:
+            here = self.first(axis, here)
+        if parent is None:
+            return here
+        start = self._absolute(parent, index)
+        for axis in (*group, *below):
+            start = self.first(axis, start)
+        return binary("-", here, start)
+
+    def _extent(
+        self, group: list[Axis], done: list[list[Axis]], index: dict[Axis, Expr | None]
+    ) -> Expr:
+        """How many elements the chain of *group* has, under what is already fixed."""
+        parent = group[0].parent
+        if parent is None or all(parent not in other for other in done):
+            return self.total(group[-1])
+        start, end = self._absolute(parent, index), plus(self._absolute(parent, index), 1)
+        for axis in group:
+            start, end = self.first(axis, start), self.first(axis, end)
+        return binary("-", end, start)
+
+
+def _groups(axes: tuple[Axis, ...]) -> list[list[Axis]]:
+    """Return *axes* cut into runs in which each is the parent of the next."""
+    groups: list[list[Axis]] = []
+    for axis in axes:
+        if groups and axis.parent is groups[-1][-1]:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
+
+
+def _descends(axis: Axis, from_: Axis) -> bool:
+    return from_ in axis.ancestors()
+
+
+def _dense_offset(buffer: Buffer, indices: tuple[Expr | None, ...]) -> Expr:
+    offset: Expr = ZERO
+    for k, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+        assert index is not None
+        if buffer.strides is not None:
+            offset = plus(offset, times(cast(index, int64), cast(buffer.strides[k], int64)))
+        else:
+            offset = plus(times(offset, cast(extent, int64)), cast(index, int64))
+    return offset
+
+
+class _Flatten(Rewriter):
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def _offset(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> Expr:
+        inner = tuple(None if i is None else self.rewrite(i) for i in indices)
+        return self.layout.offset(buffer, inner)
+
+    def visit_Load(self, load: Load) -> Node:
+        return load.replace(
+            buffer=self.layout.flat(load.buffer), indices=(self._offset(load.buffer, load.indices),)
+        )
+
+    def visit_Search(self, search: Search) -> Node:
+        new = self.visit_Node(search)
+        assert isinstance(new, Search)
+        return new.replace(buffer=self.layout.flat(search.buffer))
+
+    def visit_Store(self, store: Store) -> Node:
+        return store.replace(
+            buffer=self.layout.flat(store.buffer),
+            indices=(self._offset(store.buffer, store.indices),),
+            value=self.rewrite(store.value),
+        )
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        return Alloc(self.layout.flat(alloc.buffer), self.rewrite(alloc.body), span=alloc.span)
+
+    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
+        new = self.visit_Node(prefetch)
+        assert isinstance(new, Prefetch)
+        return new.replace(buffer=self.layout.flat(prefetch.buffer))

@@ -1,0 +1,191 @@
+"""I to II, decisions: which loops of an iteration reduce, and where its init goes. Plain data."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from spcomp.errors import LoweringError, SpcompWarning
+from spcomp.ir.axis import (
+    Axis,
+    Domain,
+    Flatten,
+    Fuse,
+    SparseBuffer,
+    domain_axes,
+    domain_width,
+)
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.node import Node
+from spcomp.ir.stmt import Alloc, Stmt, Store
+from spcomp.ir.visitor import walk
+from spcomp.passes.scope import variables
+
+InitPlace: TypeAlias = Literal["none", "inside", "outside"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPlan:
+    """One loop of an iteration: its domain, the variables it binds, and whether it reduces."""
+
+    domain: Domain
+    vars: tuple[Var, ...]
+    reduces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IterationPlan:
+    """What was decided about an sp_iter, before anything is built.
+
+    *init*: ``inside``, before the first loop that reduces, within the loops around it (the block
+    carries it where that loop belongs to the innermost one); ``outside``, before all loops. A nest
+    that only initialises runs over *init_domains*, binding *init_vars*.
+    """
+
+    loops: tuple[LoopPlan, ...]
+    init: InitPlace = "none"
+    init_domains: tuple[Domain, ...] = ()
+    init_vars: tuple[Var, ...] = ()
+
+    @property
+    def first_reduction(self) -> int:
+        """The index of the outermost loop that reduces; the number of loops if none does."""
+        flags = [loop.reduces for loop in self.loops]
+        return flags.index(True) if True in flags else len(flags)
+
+
+def plan_iteration(it: SpIter) -> IterationPlan:
+    """Return the plan of *it*; warns of a spatial axis that in truth is a reduction."""
+    stores = _stores(it.body)
+    loops: list[LoopPlan] = []
+    start = 0
+    for domain in it.domains:
+        end = start + domain_width(domain)
+        own = it.vars[start:end]
+        reduces = False
+        for var, kind in zip(own, it.kinds[start:end], strict=True):
+            if kind == "S" and _is_false_spatial(it, var, stores):
+                reduces = True
+            reduces |= kind == "R"
+        loops.append(LoopPlan(domain, own, reduces))
+        start = end
+    plan = IterationPlan(tuple(loops))
+    return plan if it.init is None else _place_init(it, plan)
+
+
+def _stores(body: Stmt) -> list[Store]:
+    private = {n.buffer for n in walk(body) if isinstance(n, Alloc)}
+    return [n for n in walk(body) if isinstance(n, Store) and n.buffer not in private]
+
+
+def _is_false_spatial(it: SpIter, var: Var, stores: list[Store]) -> bool:
+    """Whether *var*, called spatial, does not tell the elements apart that are written."""
+    for store in stores:
+        if not any(var in variables(i) for i in store.indices if i is not None):
+            warnings.warn(
+                f"{it.span or it.name}: {var.name} is declared spatial in {it.name!r}, but does not"
+                f" index {store.buffer.name}: it is treated as a reduction",
+                SpcompWarning,
+                stacklevel=2,
+            )
+            return True
+    return False
+
+
+def _place_init(it: SpIter, plan: IterationPlan) -> IterationPlan:
+    assert it.init is not None
+    stores = _stores(it.init)
+    used = {v for s in stores for i in s.indices if i is not None for v in variables(i)}
+    used |= variables(it.init)
+    first = plan.first_reduction
+    covered = [_covers(loop, stores, plan) for loop in plan.loops]
+    inner = [k for k in range(first, len(plan.loops)) if set(plan.loops[k].vars) & used]
+    if all(covered[k] for k in (*range(first), *inner)) and not _needs_inner(plan, first, inner):
+        return _separate(plan, "inside", first, stores, used, inner)
+    spatial = [k for k, loop in enumerate(plan.loops) if set(loop.vars) & used]
+    return _separate(plan, "outside", 0, stores, used, spatial)
+
+
+def _needs_inner(plan: IterationPlan, first: int, inner: list[int]) -> bool:
+    """Whether a spatial loop inside the reductions runs over a fiber that a reduction picks."""
+    reduced = {a for loop in plan.loops[first:] if loop.reduces for a in domain_axes(loop.domain)}
+    parents = (a.parent for k in inner for a in domain_axes(plan.loops[k].domain)[:1])
+    return any(parent in reduced for parent in parents)
+
+
+def _separate(
+    plan: IterationPlan,
+    place: InitPlace,
+    level: int,
+    stores: list[Store],
+    used: set[Var],
+    loops: list[int],
+) -> IterationPlan:
+    domains: list[Domain] = []
+    own: list[Var] = []
+    for k in loops:
+        loop = plan.loops[k]
+        whole = _covers(loop, stores, plan) and not loop.reduces
+        if whole and not _orphan(loop, domains, plan, level):
+            domains.append(loop.domain)
+            own.extend(loop.vars)
+            continue
+        for var, axis in zip(loop.vars, domain_axes(loop.domain), strict=False):
+            if var in used:  # the full length of the axis, not what is stored of it
+                domains.append(
+                    Axis(f"{axis.name}_all", "dense_fixed", axis.length, nnz=axis.length)
+                )
+                own.append(var)
+    return IterationPlan(plan.loops, place, tuple(domains), tuple(own))
+
+
+def _orphan(loop: LoopPlan, done: list[Domain], plan: IterationPlan, level: int) -> bool:
+    """Whether the parent of the loop's axis is iterated here, but not by the init nest."""
+    parent = domain_axes(loop.domain)[0].parent
+    here = {a for k, p in enumerate(plan.loops) if k >= level for a in domain_axes(p.domain)}
+    kept = {a for domain in done for a in domain_axes(domain)}
+    return parent is not None and parent in here and parent not in kept
+
+
+def _covers(loop: LoopPlan, stores: list[Store], plan: IterationPlan) -> bool:
+    """Whether the loop meets each stored element of what is initialised, and each only once."""
+    match loop.domain:
+        case Axis(kind="dense_fixed"):
+            return True
+        case Axis() | Fuse():
+            axes = domain_axes(loop.domain)
+            return all(_runs_along(axes, loop.vars, store, plan) for store in stores)
+        case Flatten():
+            return True
+    return False
+
+
+def _runs_along(
+    axes: tuple[Axis, ...], own: tuple[Var, ...], store: Store, plan: IterationPlan
+) -> bool:
+    """Whether the store's buffer lies along *axes*, indexed by the variables that run over them."""
+    if not isinstance(store.buffer, SparseBuffer):
+        return False
+    index: dict[Axis, Expr | None] = dict(zip(store.buffer.axes, store.indices, strict=True))
+    if any(index.get(axis) is not var for axis, var in zip(axes, own, strict=True)):
+        return False
+    parent = axes[0].parent
+    while parent is not None:
+        runs = [p for p in plan.loops if parent in domain_axes(p.domain)]
+        if runs and index.get(parent) not in runs[-1].vars:
+            return False
+        parent = parent.parent
+    return True
+
+
+def order_error(it: SpIter, axis: Axis, node: Node) -> LoweringError:
+    """The error for an axis whose parent is not iterated around it."""
+    parent = axis.parent.name if axis.parent else "its parent"
+    return LoweringError(
+        f"{axis.name} runs over the fibers of {parent}, which is not iterated around it"
+        f" in {it.name!r}",
+        node.span,
+        hint=f"put {parent} before {axis.name} in the sp_iter, or use T.attach",
+    )

@@ -1,0 +1,212 @@
+"""III to III: vectorized loops become explicit vectors, and a scalar loop for what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.dtypes import DType, int64
+from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import (
+    BinOp,
+    BinOpKind,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    UnOp,
+    Var,
+    binary,
+    cast,
+    const,
+)
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.node import Node
+from spcomp.ir.reduction import as_reduction, identity
+from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.names import Names
+from spcomp.passes.positions import ZERO
+from spcomp.passes.scope import variables
+
+REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKinds(FuncPass):
+    """``for k in vectorized(n): s  ->  for k in n // w: s[k := ramp(k * w, 1, w)]; rest serial``.
+
+    A loop that only updates one element (a dot product) accumulates in a vector. *vector_bits* is
+    the width of the target's registers; below two lanes the loop stays serial.
+    """
+
+    name: ClassVar[str] = "loop_kinds"
+    takes: ClassVar[Stage] = Stage.FLAT
+    gives: ClassVar[Stage] = Stage.FLAT
+    vector_bits: int = 0
+
+    def run_func(self, func: FlatFunc) -> FlatFunc:
+        """Return *func* with explicit vectors."""
+        body = _Vectorizer(Names(func), self.vector_bits).rewrite(func.body)
+        return func if body is func.body else func.replace(body=body)
+
+
+def lane_bits(dtype: DType) -> int:
+    """Return how wide a lane is when values of *dtype* are computed with: 16-bit floats in 32."""
+    return 32 if dtype.is_float and dtype.bits < 32 else dtype.itemsize * 8
+
+
+def can_vectorize(body: Stmt, var: Var) -> bool:
+    """Say whether *body* is straight-line stores of what vectors can compute, over *var*."""
+    if any(not isinstance(n, (Seq, Store)) for n in walk(body) if isinstance(n, Stmt)):
+        return False
+    for node in walk(body):
+        if isinstance(node, Expr) and not isinstance(
+            node, (Var, Const, BinOp, UnOp, Cast, Call, Load, Select)
+        ):
+            return False
+        if isinstance(node, BinOp) and node.op in ("//", "%") and var in variables(node):
+            return False
+        if isinstance(node, Select) and var in variables(node) and _reads(node, var):
+            return False
+    return True
+
+
+def _reads(select: Select, var: Var) -> bool:
+    """Whether a side of *select* may only be read where it is chosen."""
+    return any(
+        isinstance(n, Load) and var in variables(n)
+        for side in (select.then, select.otherwise)
+        for n in walk(side)
+    )
+
+
+class _Vectorizer(Rewriter):
+    def __init__(self, names: Names, vector_bits: int) -> None:
+        self.names, self.vector_bits = names, vector_bits
+
+    def visit_For(self, loop: For) -> Node:
+        new = self.visit_Node(loop)
+        assert isinstance(new, For)
+        if new.kind != "vectorized":
+            return new
+        lanes = self._lanes(new.body)
+        if lanes < 2 or not can_vectorize(new.body, new.var):
+            return new.replace(kind="serial")
+        if isinstance(new.body, Store) and not _depends(new.body, new.var):
+            return self._reduce(new, new.body, lanes)
+        return seq(*self._split(new, lanes, lambda k: _Widen(new.var, k, lanes).rewrite(new.body)))
+
+    def _lanes(self, body: Stmt) -> int:
+        dtypes = [n.buffer.dtype for n in walk(body) if isinstance(n, (Load, Store))]
+        return self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
+
+    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[Stmt, Stmt]:
+        """Return the vector loop and the loop over what is left."""
+        count = binary("-", loop.end, loop.begin) if loop.begin is not ZERO else loop.end
+        whole = binary("//", count, lanes)
+        k = self.names.var(f"{loop.var.name}_v")
+        base = binary("+", loop.begin, binary("*", k, lanes))
+        main = For(k, ZERO, whole, body(base), span=loop.span)
+        rest = self.names.var(loop.var.name)
+        start = binary("+", loop.begin, binary("*", whole, lanes))
+        tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
+        return main, tail
+
+    def _reduce(self, loop: For, store: Store, lanes: int) -> Stmt:
+        found = as_reduction(store)
+        if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
+            return loop.replace(kind="serial")
+        op: BinOpKind = found.combiner
+        dtype = store.buffer.dtype
+        acc = Buffer(
+            self.names.unique(f"{store.buffer.name}_acc"), None, (const(lanes),), dtype, "local"
+        )
+        at = (Ramp(ZERO, 1, lanes),)
+        start = Store(acc, at, Broadcast(identity(op, dtype), lanes))
+
+        def body(k: Expr) -> Stmt:
+            value = _Widen(loop.var, k, lanes).rewrite(found.values[0])
+            return Store(acc, at, BinOp(op, Load(acc, at), _wide(cast_lanes(value, dtype), lanes)))
+
+        main, tail = self._split(loop, lanes, body)
+        total = Reduce(op, Load(acc, at))
+        finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), total))
+        return Alloc(acc, seq(start, main, finish, tail), span=loop.span)
+
+
+def _depends(store: Store, var: Var) -> bool:
+    return any(var in variables(i) for i in store.indices if i is not None)
+
+
+def cast_lanes(value: Expr, dtype: DType) -> Expr:
+    """Return *value* with elements of *dtype*, however many lanes it has."""
+    return cast(value, dtype.with_lanes(value.dtype.lanes))
+
+
+def _wide(value: Expr, lanes: int) -> Expr:
+    return value if value.dtype.lanes == lanes else Broadcast(value, lanes)
+
+
+class _Widen(Rewriter):
+    """Replaces a scalar index by the vector of *lanes* indices from *base* on."""
+
+    def __init__(self, var: Var, base: Expr, lanes: int) -> None:
+        self.var, self.base, self.lanes = var, base, lanes
+
+    def visit_Var(self, var: Var) -> Node:
+        return Ramp(self.base, 1, self.lanes) if var is self.var else var
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        lhs, rhs = self.rewrite(op.lhs), self.rewrite(op.rhs)
+        if lhs is op.lhs and rhs is op.rhs:
+            return op
+        if (ramp := _ramp(op.op, lhs, rhs)) is not None:
+            return ramp
+        return op.replace(lhs=_wide(lhs, self.lanes), rhs=_wide(rhs, self.lanes))
+
+    def visit_Cast(self, node: Cast) -> Node:
+        value = self.rewrite(node.value)
+        if value is node.value:
+            return node
+        if isinstance(value, Ramp) and node.type == int64:
+            return Ramp(cast(value.base, int64), value.stride, value.lanes)
+        return Cast(value, node.type.with_lanes(self.lanes), span=node.span)
+
+    def visit_Call(self, call: Call) -> Node:
+        args = tuple(self.rewrite(a) for a in call.args)
+        if all(a is b for a, b in zip(args, call.args, strict=True)):
+            return call
+        return call.replace(args=tuple(_wide(a, self.lanes) for a in args))
+
+    def visit_Select(self, select: Select) -> Node:
+        parts = [self.rewrite(p) for p in (select.cond, select.then, select.otherwise)]
+        if parts == [select.cond, select.then, select.otherwise]:
+            return select
+        cond, then, otherwise = (_wide(p, self.lanes) for p in parts)
+        return Select(cond, then, otherwise, span=select.span)
+
+    def visit_Store(self, store: Store) -> Node:
+        indices = tuple(_wide(self.rewrite(i), self.lanes) for i in store.indices if i is not None)
+        return store.replace(indices=indices, value=_wide(self.rewrite(store.value), self.lanes))
+
+
+def _ramp(op: BinOpKind, lhs: Expr, rhs: Expr) -> Ramp | None:
+    """Return ``lhs op rhs`` as a ramp, if it is one."""
+    match op, lhs, rhs:
+        case (("+" | "-"), Ramp(), _) if rhs.dtype.lanes == 1:
+            return lhs.replace(base=binary(op, lhs.base, rhs))
+        case "+", _, Ramp() if lhs.dtype.lanes == 1:
+            return rhs.replace(base=binary("+", lhs, rhs.base))
+        case "*", Ramp(), Const(value=int(factor)):
+            return Ramp(binary("*", lhs.base, rhs), lhs.stride * factor, lhs.lanes)
+        case "*", Const(value=int(factor)), Ramp():
+            return Ramp(binary("*", lhs, rhs.base), rhs.stride * factor, rhs.lanes)
+    return None

@@ -1,0 +1,117 @@
+"""II to II: co-iteration becomes a while loop that advances every cursor without branches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.dtypes import int64
+from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.node import Node
+from spcomp.ir.position import Cursor, Merge, PosFunc
+from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, While, seq
+from spcomp.ir.visitor import Rewriter
+from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.names import Names
+from spcomp.passes.positions import ZERO
+
+LAST = const(2**63 - 1)  # the coordinate of a cursor that has run out
+
+
+@dataclass(frozen=True, slots=True)
+class LowerMerge(FuncPass):
+    """``merge(union, a, b): cases  ->  while any left: j = min(...); if ...: case; advance``."""
+
+    name: ClassVar[str] = "lower_merge"
+    takes: ClassVar[Stage] = Stage.POSITION
+    gives: ClassVar[Stage] = Stage.POSITION
+
+    def run_func(self, func: PosFunc) -> PosFunc:
+        """Return *func* without merges."""
+        body = _LowerMerge(Names(func)).rewrite(func.body)
+        return func if body is func.body else func.replace(body=body)
+
+
+class _LowerMerge(Rewriter):
+    def __init__(self, names: Names) -> None:
+        self.names = names
+
+    def visit_Merge(self, merge: Merge) -> Node:
+        new = self.visit_Node(merge)
+        assert isinstance(new, Merge)
+        ends = [self.names.var(f"{c.pos.name}_end") for c in new.cursors]
+        states = [
+            Buffer(self.names.unique(f"{c.pos.name}_at"), None, (const(1),), int64, "local")
+            for c in new.cursors
+        ]
+        coords = [self.names.var(f"{c.pos.name}_crd") for c in new.cursors]
+        stmt = self._loop(new, states, ends, coords)
+        for cursor, state in zip(new.cursors, states, strict=True):
+            stmt = seq(Store(state, (ZERO,), cursor.begin), stmt)
+        for state in reversed(states):
+            stmt = Alloc(state, stmt)
+        for cursor, end in zip(reversed(new.cursors), reversed(ends), strict=True):
+            stmt = Let(end, cursor.end, stmt, span=merge.span)
+        return stmt
+
+    def _loop(self, merge: Merge, states: list[Buffer], ends: list[Var], coords: list[Var]) -> Stmt:
+        joint: BinOpKind = "or" if merge.kind == "union" else "and"
+        more = _all_of(
+            joint, [BinOp("<", _at(s), end) for s, end in zip(states, ends, strict=True)]
+        )
+        here = [BinOp("==", crd, merge.coordinate) for crd in coords]
+        chain: Stmt | None = None
+        for case in reversed(merge.cases):
+            cond = _all_of(
+                "and", [h for h, present in zip(here, case.present, strict=True) if present]
+            )
+            whole = merge.kind == "union" and chain is None and len(merge.cases) > 1
+            body = case.body
+            chain = body if whole and _complete(merge) else If(cond, body, chain, span=case.span)
+        advance = [
+            Store(s, (ZERO,), binary("+", _at(s), Cast(h, int64)))
+            for s, h in zip(states, here, strict=True)
+        ]
+        body = Let(merge.coordinate, _smallest(coords), seq(chain, *advance))
+        for k in range(len(coords) - 1, -1, -1):
+            cursor, end = merge.cursors[k], ends[k]
+            value = _coordinate(cursor)
+            if merge.kind == "union":
+                value = Select(BinOp("<", cursor.pos, end), value, LAST)
+            body = Let(cursor.pos, _at(states[k]), Let(coords[k], value, body))
+        return While(more, body, span=merge.span)
+
+
+def _complete(merge: Merge) -> bool:
+    """Whether the cases cover all combinations, so that the last needs no test."""
+    return len(merge.cases) + 1 == 1 << len(merge.cursors)
+
+
+def _at(state: Buffer) -> Expr:
+    return Load(state, (ZERO,))
+
+
+def _all_of(op: BinOpKind, conds: list[Expr]) -> Expr:
+    result = conds[0]
+    for cond in conds[1:]:
+        result = BinOp(op, result, cond)
+    return result
+
+
+def _smallest(coords: list[Var]) -> Expr:
+    result: Expr = coords[0]
+    for coord in coords[1:]:
+        result = BinOp("min", result, coord)
+    return result
+
+
+def _coordinate(cursor: Cursor) -> Expr:
+    if cursor.indices is None:
+        return binary("-", cursor.pos, cursor.begin)
+    return cast(Load(cursor.indices, _absolute(cursor.indices, cursor.pos)), int64)
+
+
+def _absolute(buffer: AnyBuffer, pos: Expr) -> tuple[Expr | None, ...]:
+    count = len(buffer.axes) if not isinstance(buffer, Buffer) else 1
+    return (*(None for _ in range(count - 1)), pos)

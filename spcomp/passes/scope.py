@@ -1,0 +1,124 @@
+"""I to II, scope: what each coordinate variable stands for, and the searches that were needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from spcomp.ir.axis import Axis
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.node import Node
+from spcomp.ir.stmt import Let, Stmt
+from spcomp.ir.visitor import walk
+from spcomp.passes.positions import Pos
+
+
+@dataclass(eq=False, slots=True)
+class Binding:
+    """A coordinate variable: its value, and the positions it has on the axes it runs over.
+
+    *absent* lists the axes on which the coordinate is known not to be stored (a merge case).
+    """
+
+    coordinate: Callable[[], Expr]
+    positions: dict[Axis, Pos]
+    absent: dict[Axis, Pos | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A variable that is computed once per iteration of loop *level* (-1: before all loops)."""
+
+    var: Var
+    value: Expr
+    level: int
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """A run of nested loops that is built at once: who owns which variable, and its lookups.
+
+    *wraps*: what else is put around the statements inside a level.
+    """
+
+    levels: dict[Var, int] = field(default_factory=dict)
+    lookups: list[Lookup] = field(default_factory=list)
+    known: dict[object, Var] = field(default_factory=dict)
+    wraps: dict[int, Callable[[Stmt], Stmt]] = field(default_factory=dict)
+
+    def has(self, level: int) -> bool:
+        """Whether anything is to be put inside *level*."""
+        return level in self.wraps or any(lookup.level == level for lookup in self.lookups)
+
+    def wrap(self, level: int, stmt: Stmt) -> Stmt:
+        """Return *stmt* inside the lookups and wraps of *level*."""
+        if level in self.wraps:
+            stmt = self.wraps[level](stmt)
+        for lookup in reversed(self.lookups):
+            if lookup.level == level:
+                stmt = Let(lookup.var, lookup.value, stmt, span=stmt.span)
+        return stmt
+
+
+class Scope:
+    """Coordinate variables and segments in force; an inner scope sees the outer one."""
+
+    def __init__(self, params: Iterable[Var] = (), outer: Scope | None = None) -> None:
+        self.params: frozenset[Var] = outer.params if outer else frozenset(params)
+        self.bindings: dict[Var, Binding] = dict(outer.bindings) if outer else {}
+        self.segment = Segment()
+        self.segments: tuple[Segment, ...] = (*(outer.segments if outer else ()), self.segment)
+
+    def bind(self, var: Var, binding: Binding) -> None:
+        """Let *var* stand for *binding*; it is now the innermost one."""
+        self.bindings.pop(var, None)
+        self.bindings[var] = binding
+
+    def position(self, axis: Axis) -> Pos | None:
+        """Where the innermost iteration over *axis* stands, or None if none runs over it."""
+        for binding in reversed(self.bindings.values()):
+            if axis in binding.positions:
+                return binding.positions[axis]
+        return None
+
+    def owner(self, value: Expr) -> tuple[Segment, int] | None:
+        """The outermost place where *value* can be computed: a segment and a level of it.
+
+        None if it uses a variable that no segment owns: then only the statement itself will do.
+        """
+        found = (self.segments[0], -1)
+        depth = 0
+        for var in variables(value):
+            if var in self.params:
+                continue
+            for k, segment in enumerate(self.segments):
+                if var in segment.levels:
+                    place = segment.levels[var]
+                    if k > depth or (k == depth and place > found[1]):
+                        found, depth = (segment, place), k
+                    break
+            else:
+                return None
+        return found
+
+    def known(self, key: object) -> Var | None:
+        """The variable that holds the lookup called *key*, if an enclosing segment has it."""
+        for segment in self.segments:
+            if key in segment.known:
+                return segment.known[key]
+        return None
+
+
+def variables(node: Node) -> set[Var]:
+    """Return the variables used in *node*."""
+    return {n for n in walk(node) if isinstance(n, Var)}
+
+
+def fingerprint(node: object) -> object:
+    """Return a hashable value, equal for expressions that are spelled alike over the same names."""
+    if isinstance(node, Var) or not isinstance(node, Node):
+        return tuple(map(fingerprint, node)) if isinstance(node, tuple) else node
+    if not isinstance(node, Expr):  # a buffer or an axis is itself
+        return node
+    fields = (fingerprint(getattr(node, name)) for name in node.FIELDS if name != "span")
+    return (type(node), *fields)

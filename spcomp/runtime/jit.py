@@ -1,0 +1,68 @@
+"""Machine code to addresses: objects linked into this process by LLVM's ORC JIT."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from spcomp.errors import BackendError
+
+_LOCK = threading.Lock()
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Code in memory: the address of every exported symbol, valid as long as this object lives."""
+
+    addresses: Mapping[str, int]
+    _keep: Any = field(repr=False)
+
+    def function(self, symbol: str) -> Any:
+        """Return ``int32 symbol(void *)`` as a callable that releases the GIL."""
+        return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self.addresses[symbol])
+
+
+def load(
+    obj: bytes,
+    symbols: Iterable[str],
+    imports: Mapping[str, int] | None = None,
+    *,
+    forever: bool = False,
+) -> Loaded:
+    """Link the relocatable *obj* and return the addresses of *symbols*.
+
+    *imports* are addresses of symbols that the object needs beside those of the process (libc,
+    libm). *forever*: the code stays even when nothing refers to it. Raises BackendError if a symbol
+    is missing.
+    """
+    symbols = tuple(symbols)
+    builder = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
+    for name, address in (imports or {}).items():
+        builder.import_symbol(name, address)
+    for name in symbols:
+        builder.export_symbol(name)
+    with _LOCK:
+        try:
+            tracker = builder.link(_linker(), f"spcomp{next(_NUMBERS)}")
+        except RuntimeError as error:
+            raise BackendError(f"machine code does not link: {error}") from error
+    if forever:
+        tracker.detach()
+    return Loaded({name: tracker[name] for name in symbols}, tracker)
+
+
+@cache
+def _linker() -> llvm.LLJIT:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    made = llvm.create_lljit_compiler(suppress_errors=True)
+    made.detach()  # never disposed: at exit other threads may still be inside its code
+    return made

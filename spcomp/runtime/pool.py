@@ -1,0 +1,186 @@
+"""The worker pool: how many threads run a parallel loop, and the machine code that runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import operator
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from spcomp.codegen.abi import PARALLEL_FOR
+from spcomp.errors import ArgumentError
+from spcomp.runtime.pool_ir import SPIN, pool_ir
+from spcomp.target import Target
+
+MAX_THREADS = 1024
+_FAMILY = {"amd64": "x86_64", "arm64": "aarch64"}
+POOL_IR = pool_ir(
+    _FAMILY.get(platform.machine().lower(), platform.machine().lower()), sys.platform
+)  # for this machine; see object_with_pool for others
+
+_lock = threading.RLock()
+_threads: int | None = None  # None: not asked for yet
+
+
+def get_num_threads() -> int:
+    """Return how many threads, the caller's included, work on a parallel loop.
+
+    At first the least of SPCOMP_NUM_THREADS (else OMP_NUM_THREADS), the CPUs that this process may
+    run on, and its cgroup's quota. Raises ArgumentError for a variable that is no positive number.
+    """
+    global _threads  # noqa: PLW0603
+    with _lock:
+        if _threads is None:
+            _threads = default_num_threads()
+        return _threads
+
+
+def set_num_threads(n: int) -> None:
+    """Let parallel loops use *n* threads from now on, in the whole process; results do not change.
+
+    Raises ArgumentError unless *n* is an integer in 1..1024.
+    """
+    global _threads  # noqa: PLW0603
+    count = _checked("set_num_threads", n)
+    with _lock:
+        _threads = count
+        if _native.cache_info().currsize:
+            _apply(count)
+
+
+@contextmanager
+def num_threads(n: int) -> Iterator[None]:
+    """Let parallel loops use *n* threads inside the ``with``; process-wide, restored at its end."""
+    before = get_num_threads()
+    set_num_threads(n)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
+def address() -> int:
+    """Return the address of ``spcomp_parallel_for``; compiles and starts the pool the first time."""
+    with _lock:
+        if not _native.cache_info().currsize:
+            count = get_num_threads()
+            _native()
+            _apply(count)
+        return _native()[PARALLEL_FOR]
+
+
+def object_with_pool(llvm_ir: str, target: Target) -> bytes:
+    """Return an object of *llvm_ir* with the pool inside: it needs libc, libm and pthreads only.
+
+    Its pool is its own; ``void spcomp_set_threads(int64_t)`` sets the threads.
+    """
+    from spcomp.codegen import cpu
+    from spcomp.codegen.cpu.machine import family
+
+    pool = pool_ir(family(target), sys.platform)
+    return cpu.object_code(cpu.link(llvm_ir, [pool]), target)
+
+
+@cache
+def _native() -> dict[str, int]:
+    from spcomp.codegen import cpu
+    from spcomp.runtime import cache as disk
+    from spcomp.runtime import jit
+
+    target = cpu.resolve(Target())
+    name = disk.key(POOL_IR, target)
+    obj = disk.get(name)
+    if obj is None:
+        obj = cpu.object_code(POOL_IR, target)
+        disk.put(name, obj)
+    symbols = (PARALLEL_FOR, "spcomp_set_threads", "spcomp_set_spin", "spcomp_reset")
+    addresses = dict(jit.load(obj, symbols, forever=True).addresses)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["spcomp_reset"]))
+    return addresses
+
+
+def _apply(count: int) -> None:
+    setter = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+    crowded = count > _affinity()  # a thread that spins would keep another from working
+    setter(_native()["spcomp_set_spin"])(0 if crowded else SPIN)
+    setter(_native()["spcomp_set_threads"])(count)
+
+
+def default_num_threads() -> int:
+    """Return how many threads the environment and the machine allow."""
+    limits = [_affinity()]
+    for variable in ("SPCOMP_NUM_THREADS", "OMP_NUM_THREADS"):
+        if text := os.environ.get(variable, "").split(",")[0].strip():
+            limits.append(_checked(variable, text))
+            break
+    if (quota := cgroup_quota()) is not None:
+        limits.append(max(1, math.ceil(quota)))
+    return min(limits)
+
+
+def _checked(where: str, value: object) -> int:
+    try:
+        count = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        count = 0
+    if isinstance(value, bool) or not 1 <= count <= MAX_THREADS:
+        raise ArgumentError(
+            f"{where}: the number of threads must be an integer from 1 to {MAX_THREADS},"
+            f" got {value!r}"
+        )
+    return count
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cgroup_quota(root: Path = Path("/")) -> float | None:
+    """Return the CPUs' worth of time that the process's cgroups grant, or None for no limit."""
+    limits: list[float] = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if not controllers:
+            limits += _walk(root / "sys/fs/cgroup", path, _limit_v2)
+        elif "cpu" in controllers.split(","):
+            limits += _walk(root / "sys/fs/cgroup/cpu", path, _limit_v1)
+    return min(limits, default=None)
+
+
+def _walk(mount: Path, path: str, limit: Callable[[Path], float | None]) -> list[float]:
+    """Return the limits of the group at *path* and all above it."""
+    inner = Path(path.lstrip("/"))
+    found = (limit(mount / group) for group in (inner, *inner.parents))
+    return [quota for quota in found if quota is not None]
+
+
+def _limit_v2(group: Path) -> float | None:
+    return _ratio(" ".join(_lines(group / "cpu.max")).split())
+
+
+def _limit_v1(group: Path) -> float | None:
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    return _ratio([" ".join(_lines(group / name)) for name in names])
+
+
+def _ratio(words: list[str]) -> float | None:
+    if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
+        return None  # "max", -1 or no such file: no limit
+    return int(words[0]) / int(words[1])
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,105 @@
+"""Schedule: a program and the steps that made it; every step returns a new one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spcomp.errors import ScheduleError, Span
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import For, Func
+from spcomp.ir.visitor import walk
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.step import Step, Trace, known
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A program at any level, and the trace of steps applied to it.
+
+    Immutable: each step returns a new Schedule. Loops and blocks are called by name.
+    """
+
+    func: Func
+    trace: Trace = field(default_factory=Trace)
+
+    def apply(self, step: Step) -> Schedule:
+        """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
+        func = step.apply(self.func, _user_line())
+        return Schedule(func, self.trace.add(self.func.name, step))
+
+    def replay(self, trace: Trace) -> Schedule:
+        """Return the schedule with the steps of *trace* for this function applied."""
+        schedule = self
+        for step in trace.of(self.func.name):
+            schedule = schedule.apply(step)
+        return schedule
+
+    def get_block(self, name: str) -> str:
+        """Return *name* if a block is called so; raises ScheduleError that lists the blocks."""
+        blocks = [n.name for n in walk(self.func.body) if isinstance(n, Block)]
+        if name not in blocks:
+            raise ScheduleError(
+                f"no block {name!r} in {self.func.name}", _user_line(), hint=known(blocks, "blocks")
+            )
+        return name
+
+    def get_loops(self, block: str) -> tuple[str, ...]:
+        """Return the names of the loops around *block*, within the block that encloses it."""
+        self.get_block(block)
+        for loops, found in _blocks_with_loops(self.func):
+            if found.name == block:
+                return loops
+        return ()
+
+    def parallel(self, loop: str) -> Schedule:
+        """Apply :class:`Parallel`."""
+        return self.apply(Parallel(loop))
+
+    def vectorize(self, loop: str) -> Schedule:
+        """Apply :class:`Vectorize`."""
+        return self.apply(Vectorize(loop))
+
+    def unroll(self, loop: str) -> Schedule:
+        """Apply :class:`Unroll`."""
+        return self.apply(Unroll(loop))
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The names of all loops, outer ones first."""
+        return tuple(loop.var.name for loop in loops_of(self.func.body))
+
+    def show(self) -> None:
+        """Print the program."""
+        self.func.show()
+
+
+def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:
+    found: list[tuple[tuple[str, ...], Block]] = []
+    stack: list[tuple[object, tuple[str, ...]]] = [(func.body, ())]
+    while stack:
+        node, loops = stack.pop()
+        match node:
+            case Block():
+                found.append((loops, node))
+                stack.append((node.body, ()))
+            case For():
+                stack.append((node.body, (*loops, node.var.name)))
+            case tuple():
+                stack.extend((item, loops) for item in node if item is not None)
+            case _ if hasattr(node, "CHILDREN"):
+                children = (getattr(node, name) for name in node.CHILDREN)
+                stack.extend((child, loops) for child in children if child is not None)
+    return found
+
+
+def _user_line() -> Span | None:
+    """Return where the caller outside the package stands."""
+    frame = sys._getframe(1)  # noqa: SLF001
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else Span(frame.f_code.co_filename, frame.f_lineno)

@@ -1,0 +1,93 @@
+"""Steps and traces: what a schedule does, as frozen values that print, serialise and replay."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from spcomp.errors import ScheduleError, Span
+from spcomp.ir.stmt import Func
+
+STEPS: dict[str, type[Step]] = {}  # every step class by name
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """One change to a program; its docstring says ``before -> after``. *span*: the user's line."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super(Step, cls).__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            STEPS[cls.name] = cls
+
+    @abstractmethod
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* changed; raises ScheduleError where that would change its meaning."""
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Steps in order, each for the function it names."""
+
+    steps: tuple[tuple[str, Step], ...] = field(default=())
+
+    def __iter__(self) -> Iterator[tuple[str, Step]]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def add(self, func: str, step: Step) -> Trace:
+        """Return the trace with *step* behind it."""
+        return Trace((*self.steps, (func, step)))
+
+    def without(self, kind: str) -> Trace:
+        """Return the trace without the steps called *kind*: what they earn shows."""
+        return Trace(tuple((f, s) for f, s in self.steps if s.name != kind))
+
+    def of(self, func: str) -> tuple[Step, ...]:
+        """The steps for the function *func*."""
+        return tuple(step for name, step in self.steps if name == func)
+
+    def to_json_lines(self) -> str:
+        """Return one JSON object a line."""
+        return "".join(
+            json.dumps({"func": func, "step": step.name, **step.arguments()}) + "\n"
+            for func, step in self.steps
+        )
+
+    @staticmethod
+    def from_json_lines(text: str) -> Trace:
+        """Return the trace that *text* describes; raises ScheduleError for what is no step."""
+        return Trace(tuple(_read(line) for line in text.splitlines() if line.strip()))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{func}: {step}" for func, step in self.steps)
+
+
+def _read(line: str) -> tuple[str, Step]:
+    try:
+        record = json.loads(line)
+        func, kind = record.pop("func"), record.pop("step")
+        return func, STEPS[kind](**record)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ScheduleError(
+            f"not a step: {line.strip()!r}", hint=f"steps are {', '.join(sorted(STEPS))}"
+        ) from error
+
+
+def known(names: Iterable[str], what: str) -> str:
+    """Return a hint that lists *names*."""
+    return f"{what} are {', '.join(names) or 'none'}"

@@ -1,0 +1,3 @@
+"""The script language: ``from spcomp import script as T``; importing it imports no parser."""
+
+from spcomp.script.syntax import *  # noqa: F403

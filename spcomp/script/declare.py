@@ -1,0 +1,296 @@
+"""Python syntax to axes, domains and buffers, and the check that a buffer can be laid out."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from spcomp.errors import FormatError
+from spcomp.ir.axis import (
+    AnyBuffer,
+    Attach,
+    Axis,
+    Buffer,
+    BufferDomain,
+    Domain,
+    Flatten,
+    Fuse,
+    Intersect,
+    SparseBuffer,
+    Union,
+)
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.visitor import walk
+from spcomp.script.parse_expr import Expressions
+from spcomp.script.scope import is_none
+
+AXES = frozenset({"dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"})
+MATCHES = frozenset({"match_sparse_buffer", "match_buffer"})
+ALLOCS = frozenset({"alloc_sparse_buffer", "alloc_buffer"})
+DOMAINS = frozenset({"fuse", "attach", "flatten", "union", "intersect"})
+
+
+class Declarations:
+    """The declarations of one function."""
+
+    def __init__(self, ex: Expressions) -> None:
+        self.ex, self.ctx = ex, ex.ctx
+
+    # -- axes ---------------------------------------------------------------------------------
+
+    def axis(self, target: ast.expr, call: ast.Call) -> None:
+        """Declare the axis *target*, as *call* says."""
+        kind: Any = self.ctx.called(call)
+        args = self.ctx.arguments(call)
+        fields: dict[str, Any] = {"span": self.ctx.span(call)} | self._options(args)
+        if kind == "dense_fixed":
+            fields["length"] = self._size(args["length"])
+        else:
+            fields["parent"] = self.ctx.axis(args["parent"])
+            length, count = self._pair(args.get("shape"), call, "shape", "(length, count)")
+            fields["length"] = self._size(length)
+            fields |= self._ARRAYS[kind](self, args, count or args.get("nnz"), call)
+        axis = Axis(self._name(target), kind, **fields)
+        self.ctx.bind(axis.name, axis, target)
+        self.ctx.axes.append(axis)
+        self.ctx.features.setdefault("an axis", call)
+
+    def _options(self, args: dict[str, Any]) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if "idtype" in args:
+            options["idtype"] = self.ctx.dtype(args["idtype"])
+            if str(options["idtype"]) not in ("int32", "int64"):
+                raise self.ctx.error(args["idtype"], "an idtype is int32 or int64")
+        for name in ("sorted", "unique"):
+            if name in args:
+                options[name] = bool(self.ex.number(args[name]))
+        return options
+
+    def _dense_variable(
+        self, args: dict[str, Any], nnz: ast.expr | None, call: ast.Call
+    ) -> dict[str, Any]:
+        if "indptr" not in args:
+            raise self.ctx.error(call, "a dense_variable axis needs its indptr", kind=FormatError)
+        return {"indptr": self._array(args["indptr"]), "nnz": nnz and self._size(nnz)}
+
+    def _sparse_fixed(
+        self, args: dict[str, Any], count: ast.expr | None, call: ast.Call
+    ) -> dict[str, Any]:
+        if "indices" not in args:
+            raise self.ctx.error(call, "a sparse_fixed axis needs its indices", kind=FormatError)
+        if count is None:
+            raise self.ctx.error(
+                call,
+                "a sparse_fixed axis needs the number of elements per fiber",
+                hint="the shape is (length, nnz_cols)",
+                kind=FormatError,
+            )
+        return {"indices": self._array(args["indices"]), "nnz_cols": self._size(count)}
+
+    def _sparse_variable(
+        self, args: dict[str, Any], nnz: ast.expr | None, call: ast.Call
+    ) -> dict[str, Any]:
+        indptr, indices = self._pair(args.get("arrays"), call, "arrays", "(indptr, indices)")
+        if (indptr is None) != (indices is None):
+            raise self.ctx.error(
+                call,
+                "indptr and indices are both given, or both None",
+                hint="(None, None) declares an axis whose arrays are results",
+                kind=FormatError,
+            )
+        if indptr is None or indices is None:
+            if nnz is not None:
+                raise self.ctx.error(
+                    nnz,
+                    "an axis whose arrays are results has no nnz yet",
+                    hint="write None for it",
+                    kind=FormatError,
+                )
+            return {}
+        arrays = {"indptr": self._array(indptr), "indices": self._array(indices)}
+        return arrays | {"nnz": nnz and self._size(nnz)}
+
+    _ARRAYS: ClassVar[dict[str, Callable[..., dict[str, Any]]]] = {
+        "dense_variable": _dense_variable,
+        "sparse_fixed": _sparse_fixed,
+        "sparse_variable": _sparse_variable,
+    }
+
+    def _pair(
+        self, node: ast.expr | None, call: ast.Call, what: str, form: str
+    ) -> tuple[Any, ast.expr | None]:
+        """Return the two parts of a pair, None for a part that is None; a lone one is the first."""
+        if isinstance(node, ast.Tuple | ast.List):
+            if len(node.elts) != 2:
+                raise self.ctx.error(node, f"the {what} of an axis is a pair", hint=form)
+            first, second = (None if is_none(part) else part for part in node.elts)
+        else:
+            first, second = node, None
+        if first is None and what == "shape":
+            raise self.ctx.error(node or call, "an axis needs its length", kind=FormatError)
+        return first, second
+
+    def _array(self, node: ast.expr) -> Var:
+        """Return the handle *node*, or the one of the buffer that *node* names."""
+        found = self.ctx.find(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(found, SparseBuffer | Buffer) and found.data is not None:
+            return found.data
+        return self._handle(node)
+
+    def _handle(self, node: ast.expr) -> Var:
+        if not isinstance(node, ast.Name):
+            raise self.ctx.error(node, "a handle is given by its name")
+        found = self.ctx.find(node.id)
+        if found is None:
+            raise self.ctx.unknown(node.id, node)
+        if not isinstance(found, Var) or found.type.kind != "handle":
+            raise self.ctx.error(
+                node, f"{node.id} is not a handle", hint="declare the parameter as T.handle"
+            )
+        return found
+
+    def _size(self, node: ast.expr) -> Expr:
+        """Return *node*, an integer made of parameters and literals."""
+        size = self.ex.integer(node)
+        for part in walk(size):
+            if isinstance(part, Var) and part not in self.ctx.params:
+                raise self.ctx.error(
+                    node,
+                    f"a size is made of parameters, and {part.name} is none",
+                    hint="write its value in place",
+                )
+        return size
+
+    # -- domains ------------------------------------------------------------------------------
+
+    def domain(self, node: ast.expr) -> Domain:
+        """Return what an sp_iter runs over: an axis or a combination of some."""
+        name = self.ctx.called(node)
+        if not isinstance(node, ast.Call) or name not in DOMAINS:
+            return self.ctx.axis(node)
+        args = self.ctx.arguments(node)
+        if name == "attach":
+            return self._attach(args, node)
+        axes = tuple(self.ctx.axis(arg) for arg in args.get("axes", ()))
+        if not axes or (name in ("union", "intersect") and len(axes) < 2):
+            few = "two axes" if name in ("union", "intersect") else "one axis"
+            raise self.ctx.error(node, f"T.{name} takes at least {few}")
+        if name in ("union", "intersect"):
+            return Union(axes) if name == "union" else Intersect(axes)
+        for above, axis, arg in zip(axes, axes[1:], args["axes"][1:], strict=False):
+            if axis.parent is not above:
+                raise self.ctx.error(
+                    arg,
+                    f"{axis.name} is not a child of {above.name}",
+                    hint=f"T.{name} takes a chain of axes, each the parent of the next",
+                )
+        return Fuse(axes) if name == "fuse" else Flatten(axes)
+
+    def _attach(self, args: dict[str, Any], node: ast.Call) -> Attach:
+        axis, to = self.ctx.axis(args["axis"]), self.ctx.axis(args["to"])
+        if axis.parent is None:
+            raise self.ctx.error(node, f"{axis.name} has no parent to attach in place of")
+        return Attach(axis, to)
+
+    # -- buffers ------------------------------------------------------------------------------
+
+    def match(self, target: ast.expr, call: ast.Call) -> None:
+        """Declare the buffer *target* at a handle."""
+        args = self.ctx.arguments(call)
+        handle = self._handle(args["param"])
+        if any(b.data is handle for b in self.ctx.buffers):
+            self.ctx.features.setdefault("a handle matched twice", args["param"])
+        self.add(self.buffer(target, call, args, handle), target)
+
+    def add(self, buffer: AnyBuffer, node: ast.AST) -> None:
+        """Let the name of *buffer* stand for it in the whole function."""
+        self.ctx.bind(buffer.name, buffer, node)
+        self.ctx.buffers.append(buffer)
+
+    def buffer(
+        self, target: ast.expr, call: ast.Call, args: dict[str, Any], data: Var | None
+    ) -> AnyBuffer:
+        """Return the buffer that *call* describes."""
+        name, span = self._name(target), self.ctx.span(call)
+        dtype = self.ctx.dtype(args["dtype"]) if "dtype" in args else self.ctx.dtype(_FLOAT32)
+        options: dict[str, Any] = {}
+        if "scope" in args:
+            options["scope"] = self.ctx.text(args["scope"], "a scope") or "global"
+        if "axes" not in args:
+            return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
+        axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))
+        self._check_layout(axes, call)
+        if "fill" in args:
+            options["fill"] = self.ex.number(args["fill"])
+        if "extra_storage" in args:
+            options["extra_storage"] = self.ex.whole(args["extra_storage"])
+        self.ctx.features.setdefault("a sparse buffer", call)
+        return SparseBuffer(name, data, axes, dtype, span=span, **options)
+
+    def _dense(self, buffer: Buffer, args: dict[str, Any]) -> Buffer:
+        """Return *buffer* with its shape and strides; those of a parameter are made of parameters."""
+        size = self.ex.integer if buffer.data is None else self._size
+        shape = tuple(size(node) for node in items(args["shape"]))
+        strides = tuple(size(node) for node in items(args["strides"])) if "strides" in args else ()
+        if strides and len(strides) != len(shape):
+            raise self.ctx.error(args["strides"], f"{buffer.name} needs a stride per dimension")
+        return buffer.replace(shape=shape, strides=strides or None)
+
+    def domain_of_values(self, call: ast.Call) -> None:
+        """Note the promise of ``T.assume_buffer_domain``."""
+        args = self.ctx.arguments(call)
+        buffer, bounds = self.ctx.buffer(args["buffer"]), items(args["domain"])
+        if len(bounds) != 2:
+            raise self.ctx.error(args["domain"], "a domain is [low, high]")
+        low, high = (self.ex.integer(bound) for bound in bounds)
+        self.ctx.domains.append(BufferDomain(buffer, low, high))
+
+    def _name(self, target: ast.expr) -> str:
+        if not isinstance(target, ast.Name):
+            raise self.ctx.error(target, "a declaration is assigned to a plain name")
+        return target.id
+
+    def _check_layout(self, axes: Sequence[Axis], call: ast.Call) -> None:
+        """Raise FormatError if no address can be computed for an element along *axes*."""
+        for k, axis in enumerate(axes):
+            before = axes[:k]
+            if axis in before:
+                message = f"{axis.name} occurs twice in one buffer"
+                hint = "declare a second axis of the same length"
+                raise self.ctx.error(call, message, hint=hint, kind=FormatError)
+            for above in axis.ancestors():
+                if above not in before:
+                    late = "comes after it" if above in axes else "is not an axis of the buffer"
+                    raise self.ctx.error(
+                        call,
+                        f"{axis.name} hangs on {above.name}, which {late}",
+                        hint=f"list the axes from the root down: {_path(axis)}",
+                        kind=FormatError,
+                    )
+            self._check_siblings(before, axis, call)
+
+    def _check_siblings(self, before: Sequence[Axis], axis: Axis, call: ast.Call) -> None:
+        path = axis.path()
+        for other in before:
+            same_tree = other.path()[0] is path[0]
+            if axis.is_variable and other.is_variable and same_tree and other not in path:
+                raise self.ctx.error(
+                    call,
+                    f"{other.name} and {axis.name}: two variable siblings in one buffer have no"
+                    " addressable layout",
+                    hint=f"hang the second on an axis of its own: declare it with {other.name} as"
+                    f" its parent, T.{axis.kind}({other.name}, ...)",
+                    kind=FormatError,
+                )
+
+
+_FLOAT32 = ast.Constant("float32")
+
+
+def items(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+
+
+def _path(axis: Axis) -> str:
+    return ", ".join(a.name for a in axis.path())

@@ -1,0 +1,67 @@
+"""While parsing expressions: literals that meet only literals are computed, as Python would."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spcomp.ir.expr import Const
+from spcomp.ir.promotion import Value, literal
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "and": lambda a, b: bool(a and b),
+    "or": lambda a, b: bool(a or b),
+    "not": operator.not_,
+    "~": operator.invert,
+    "negative": operator.neg,
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "pow": operator.pow,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
+    "round": lambda x: float(round(x)),
+    "floor": lambda x: float(math.floor(x)),
+    "ceil": lambda x: float(math.ceil(x)),
+    "trunc": lambda x: float(math.trunc(x)),
+    "fma": lambda a, b, c: a * b + c,
+    "popcount": int.bit_count,
+}
+_SAME = (math.exp, math.log, math.log2, math.sqrt, math.tanh, math.erf, math.sin, math.cos)
+_RULES |= {rule.__name__: rule for rule in (*_SAME, math.isnan, math.isinf)}
+
+
+def folds(values: Sequence[Value]) -> bool:
+    """Say whether *values* are literals only, whose combination is a literal again."""
+    return all(value.weak and isinstance(value.expr, Const) for value in values)
+
+
+def fold(op: str, values: Sequence[Value]) -> Value:
+    """Return *op* of literals; raises ValueError where Python refuses to compute it."""
+    numbers = [value.expr.value for value in values if isinstance(value.expr, Const)]
+    try:
+        result = _RULES[op](*numbers)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise ValueError(f"{op} of {numbers} cannot be computed") from error
+    if not isinstance(result, bool | int | float):
+        raise ValueError(f"{op} of {numbers} is no real number")  # noqa: TRY004
+    return literal(result)

@@ -1,0 +1,144 @@
+"""Programs of the corpus that run over several sparse structures at once; some assemble one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.corpus_base import NUMBERS, Arrays, Draw, Inputs, Program
+from tests.oracle import assembled, dense, mask
+
+
+def _two_csr(d: Draw) -> Inputs:
+    m, n = d.size(6), d.size(7)
+    p: Inputs = {"m": m, "n": n}
+    for name in "ab":
+        axis = d.compressed(m, n)
+        p |= {name: d.values(axis.nnz), f"nnz_{name}": axis.nnz}
+        p |= {f"{name}_indptr": axis.indptr, f"{name}_indices": axis.indices}
+    return p
+
+
+def _operands(x: SimpleNamespace) -> tuple[np.ndarray, np.ndarray]:
+    shape = (x.m, x.n)
+    left = dense(x.a_indptr, x.a_indices, x.a, shape)
+    return left, dense(x.b_indptr, x.b_indices, x.b, shape)
+
+
+def _stored(x: SimpleNamespace) -> tuple[np.ndarray, np.ndarray]:
+    shape = (x.m, x.n)
+    return mask(x.a_indptr, x.a_indices, shape), mask(x.b_indptr, x.b_indices, shape)
+
+
+_HEAD = """
+@T.prim_func
+def {name}(a: T.handle, b: T.handle, c: T.handle, a_indptr: T.handle, a_indices: T.handle,
+           b_indptr: T.handle, b_indices: T.handle, m: T.int32, n: T.int32,
+           nnz_a: T.int32, nnz_b: T.int32) -> None:
+    I = T.dense_fixed(m)
+    JA = T.sparse_variable(I, (n, nnz_a), (a_indptr, a_indices), idtype="int32")
+    JB = T.sparse_variable(I, (n, nnz_b), (b_indptr, b_indices), idtype="int32")
+    A = T.match_sparse_buffer(a, (I, JA), "float32")
+    B = T.match_sparse_buffer(b, (I, JB), "float32")
+"""
+
+_ASSEMBLED = """
+    JC = T.sparse_variable(I, (n, None), (None, None), idtype="int32")
+    C = T.match_sparse_buffer(c, (I, JC), "float32")
+    with T.sp_iter([I, T.{domain}(JA, JB)], "SS", "{name}") as [i, j]:
+        C[i, j] = A[i, j] {op} B[i, j]
+"""
+
+_DENSE = """
+    N = T.dense_fixed(n)
+    C = T.match_sparse_buffer(c, (I, N), "float32")
+    with T.sp_iter([I, T.union(JA, JB)], "SS", "{name}") as [i, j]:
+        with T.init():
+            C[i, j] = T.float32(0)
+        C[i, j] = A[i, j] - B[i, j]
+"""
+
+_REDUCED = """
+    C = T.match_sparse_buffer(c, (I,), "float32")
+    with T.sp_iter([I, T.{domain}(JA, JB)], "SR", "{name}") as [i, j]:
+        with T.init():
+            C[i] = T.float32(0)
+        C[i] = C[i] + {term}
+"""
+
+
+def _assembling(name: str, domain: str, op: str, stored: Callable[..., np.ndarray]) -> Program:
+    def oracle(x: SimpleNamespace) -> Arrays:
+        left, right = _operands(x)
+        full = left + right if op == "+" else left * right
+        return assembled(stored(*_stored(x)), full, "JC", "c")
+
+    return Program(
+        (_HEAD + _ASSEMBLED).format(name=name, domain=domain, op=op),
+        _two_csr,
+        oracle,
+        dtypes=NUMBERS,
+        assembles=True,
+    )
+
+
+UNION_ADD = _assembling("csr_add", "union", "+", np.logical_or)
+INTERSECT_MUL = _assembling("csr_mul", "intersect", "*", np.logical_and)
+
+UNION_DENSE = Program(
+    (_HEAD + _DENSE).format(name="union_dense"),
+    lambda d: (p := _two_csr(d)) | {"c": d.output(p["m"], p["n"])},
+    lambda x: {"c": _operands(x)[0] - _operands(x)[1]},
+    dtypes=NUMBERS,
+    magnitude=lambda x: {"c": np.abs(_operands(x)[0]) + np.abs(_operands(x)[1])},
+)
+
+INTERSECT_DOT = Program(
+    (_HEAD + _REDUCED).format(name="row_dot", domain="intersect", term="A[i, j] * B[i, j]"),
+    lambda d: (p := _two_csr(d)) | {"c": d.output(p["m"])},
+    lambda x: {"c": (_operands(x)[0] * _operands(x)[1]).sum(axis=1)},
+    dtypes=NUMBERS,
+)
+
+UNION_DISTANCE = Program(
+    (_HEAD + _REDUCED).format(name="row_distance", domain="union", term="T.abs(A[i, j] - B[i, j])"),
+    lambda d: (p := _two_csr(d)) | {"c": d.output(p["m"])},
+    lambda x: {"c": np.abs(_operands(x)[0] - _operands(x)[1]).sum(axis=1)},
+    dtypes=NUMBERS,
+    magnitude=lambda x: {"c": (abs(_operands(x)[0]) + abs(_operands(x)[1])).sum(axis=1)},
+)
+
+UNION_WITH_DENSE = Program(
+    """
+@T.prim_func
+def union_with_dense(a: T.handle, b: T.handle, c: T.handle, indptr: T.handle, indices: T.handle,
+                     m: T.int32, n: T.int32, nnz: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), idtype="int32")
+    N = T.dense_fixed(n)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    B = T.match_sparse_buffer(b, (I, N), "float32")
+    C = T.match_sparse_buffer(c, (I, N), "float32")
+    with T.sp_iter([I, T.union(J, N)], "SS", "union_with_dense") as [i, j]:
+        C[i, j] = A[i, j] + B[i, j]
+""",
+    lambda d: _csr_and_dense(d),
+    lambda x: {"c": dense(x.indptr, x.indices, x.a, (x.m, x.n)) + x.b.reshape(x.m, x.n)},
+    dtypes=NUMBERS,
+)
+
+
+def _csr_and_dense(d: Draw) -> Inputs:
+    m, n = d.size(6), d.size(7)
+    axis = d.compressed(m, n)
+    arrays = {"a": d.values(axis.nnz), "b": d.values(m, n), "c": d.output(m, n)}
+    arrays |= {"indptr": axis.indptr, "indices": axis.indices}
+    return {**arrays, "m": m, "n": n, "nnz": axis.nnz}
+
+
+MERGE = (
+    *(UNION_ADD, INTERSECT_MUL, UNION_DENSE, INTERSECT_DOT),
+    *(UNION_DISTANCE, UNION_WITH_DENSE),
+)

@@ -1,0 +1,80 @@
+"""The layers a program of the corpus runs through: each test asks for the one it needs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sps
+
+from tests.corpus_base import Inputs
+from tests.programs import BY_NAME
+
+STAGES = ("coordinate", "position", "flat")
+
+
+@cache
+def source(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
+    """Return the program *name* as parsed."""
+    return BY_NAME[name].build(dtype, idtype)
+
+
+@cache
+def stages(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
+    """Return the program *name* lowered for the host: a Module per stage; warnings are muted."""
+    from spcomp.compiler.pipeline import lower
+    from spcomp.target import target
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
+        return lower(source(name, dtype, idtype), target("cpu"))
+
+
+@cache
+def kernel(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
+    """Return the program *name* compiled for the host."""
+    import spcomp
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
+        return spcomp.compile(source(name, dtype, idtype))
+
+
+def reparsed(program: Any, name: str) -> Any:
+    """Return what the parser reads from the printed *program*."""
+    from spcomp.ir.printer import print_program
+    from spcomp.script.parse import parse_source
+
+    (back,) = parse_source(print_program(program), f"{name}.py")
+    return back
+
+
+def interpreted(program: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run *program* (of any stage) on *inputs*; returns every array by name."""
+    from spcomp.ir.interpret import interpret
+
+    with np.errstate(all="ignore"):
+        results = interpret(program, inputs)
+    return {**inputs, **results}
+
+
+def called(name: str, inputs: Inputs, dtype: str = "float32", idtype: str = "int32") -> Inputs:
+    """Call the compiled program with *inputs*; returns every array by name."""
+    compiled = kernel(name, dtype, idtype)
+    if not BY_NAME[name].assembles:
+        func = source(name, dtype, idtype)
+        compiled(*(inputs[param.name] for param in func.params))
+        return inputs
+    result = compiled(A=_matrix(inputs, "a"), B=_matrix(inputs, "b"))
+    parts = {"JC_indptr": result.indptr, "JC_indices": result.indices, "c": result.data}
+    return {**inputs, **parts}
+
+
+def _matrix(inputs: Inputs, name: str) -> sps.csr_array:
+    arrays = (inputs[name], inputs[f"{name}_indices"], inputs[f"{name}_indptr"])
+    matrix = sps.csr_array((inputs["m"], inputs["n"]), dtype=inputs[name].dtype)
+    matrix.data, matrix.indices, matrix.indptr = arrays  # as they are: scipy would copy or check
+    return matrix

@@ -1,0 +1,192 @@
+"""Kernel files that are wrong: a message at the user's line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spcomp.cli.load import load
+from spcomp.cli.main import main
+from spcomp.errors import ScriptError
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = """
+@T.prim_func
+def {name}(a: T.handle, n: T.int32) -> None:
+    I = T.dense_fixed(n)
+    A = T.match_sparse_buffer(a, (I,), "float32")
+    with T.sp_iter([I], "S", "{name}") as [i]:
+        A[i] = A[i] * 2.0
+"""
+IMPORT = "from spcomp import script as T\n"
+
+
+def program(*names: str) -> str:
+    return IMPORT + "\n".join(PROGRAM.format(name=name) for name in names)
+
+
+@pytest.fixture
+def kernel_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str | bytes, name: str = "kernel.py") -> str:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return name
+
+    return write
+
+
+def invoke(*args: str) -> Result:
+    done = CliRunner().invoke(main, args)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+WRONG = {
+    "a syntax error": ("x = 1\ny = (\n", 2, 5, "the file is not Python: '(' was never closed"),
+    "an import error": ("\nimport no_such_module\n", 2, 1, "No module named 'no_such_module'"),
+    "a name error": ("def f():\n    return y\n\nf()\n", 2, 12, "NameError: name 'y' is not defined"),
+    "an exception of its own": ("raise KeyError(3)\n", 1, 1, "the file does not run: KeyError: 3"),
+    "an exit": ("import sys\nsys.exit(0)\n", 2, 1, "the file ends the process while it is loaded"),
+    "two programs of one name": (
+        program("twice", "other", "twice"), 19, 1, "two programs are called 'twice'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_file_gets_a_message_at_its_line(kernel_file, what):
+    text, line, column, message = WRONG[what]
+    done = invoke("build", kernel_file(text))
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    first, source, caret = done.stderr.splitlines()[:3]
+    assert first.startswith(f"kernel.py:{line}:{column}: ")
+    assert message in first
+    assert source.endswith(text.splitlines()[line - 1])
+    assert caret.index("^") == len("    1 | ") + column - 1
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_in_a_neighbour_is_shown_where_the_file_imports_it(kernel_file):
+    kernel_file("1 / 0\n", "neighbour.py")
+    done = invoke("build", kernel_file("\n\nimport neighbour\n"))
+    assert done.stderr.startswith("kernel.py:3:1: the file does not run: ZeroDivisionError")
+    sys.modules.pop("neighbour", None)
+
+
+def test_a_syntax_error_in_a_neighbour_is_shown_there(kernel_file):
+    kernel_file("x = = 1\n", "crooked.py")
+    done = invoke("build", kernel_file("import crooked\n"))
+    assert "crooked.py:1:5: the file is not Python: invalid syntax" in done.stderr
+
+
+def test_a_file_that_is_not_text_gets_a_message(kernel_file):
+    for content in (b"\xff\xfe\x00", b"x = '\x00'\n", b"# coding: klingon\n"):
+        done = invoke("build", kernel_file(content))
+        assert done.exit_code == 1
+        assert done.stderr.startswith("kernel.py:1:")
+
+
+def test_a_wrong_script_is_shown_as_the_parser_says_it(kernel_file):
+    done = invoke(
+        "build", kernel_file(program("f").replace("T.dense_fixed(n)", "T.dense_fixed(nn)"))
+    )
+    assert done.exit_code == 1
+    assert done.stderr.startswith("kernel.py:5:23: ") or "kernel.py:5:" in done.stderr
+    assert "    5 |     I = T.dense_fixed(nn)" in done.stderr
+
+
+def test_a_file_without_a_program_is_refused(kernel_file):
+    done = invoke("build", kernel_file("x = 1\n"))
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: there is no program in kernel.py\nhint: ")
+
+
+def test_a_file_that_does_not_exist_is_a_usage_error(kernel_file):
+    done = invoke("build", "nowhere.py")
+    assert done.exit_code == 2
+    assert "'nowhere.py' does not exist" in done.stderr
+
+
+def test_an_unknown_program_is_a_usage_error_with_the_nearest_name(kernel_file):
+    done = invoke("show", kernel_file(program("csrmm", "sddmm")), "csrm", "--forest")
+    assert done.exit_code == 2
+    assert "there is no program 'csrm'; did you mean 'csrmm'?" in done.stderr
+    done = invoke("show", "kernel.py", "zzz", "--forest")
+    assert "there is csrmm, sddmm" in done.stderr
+
+
+@pytest.mark.parametrize("given", ["feat", "=3", "feat=x", "feat="])
+def test_a_constant_that_is_no_number_is_a_usage_error(kernel_file, given):
+    done = invoke("build", kernel_file(program("f")), "--const", given)
+    assert done.exit_code == 2
+    assert "is not NAME=NUMBER" in done.stderr
+
+
+def test_a_constant_that_no_program_has_is_a_usage_error(kernel_file):
+    done = invoke("build", kernel_file(program("f")), "--const", "m=3")
+    assert done.exit_code == 2
+    assert "no program has a scalar parameter 'm'; there is n" in done.stderr
+
+
+def test_an_unknown_artefact_is_a_usage_error(kernel_file):
+    done = invoke("build", kernel_file(program("f")), "--emit", "llvm,ptx")
+    assert done.exit_code == 2
+    assert "'ptx' is not one of coordinate, position, flat" in done.stderr
+
+
+def test_programs_are_called_by_their_variables_in_order(kernel_file):
+    text = program("second", "first") + "again = second\nimport math\n"
+    assert list(load(kernel_file(text))) == ["second", "first"]
+
+
+def test_a_definition_may_replace_what_is_no_program(kernel_file):
+    text = IMPORT + "def f():\n    return 1\n\nf = None\n" + PROGRAM.format(name="g")
+    assert list(load(kernel_file(text))) == ["g"]
+
+
+def test_loading_leaves_the_process_as_it_was(kernel_file, capsys):
+    before = list(sys.path)
+    load(kernel_file("print('hello')\n" + program("f")))
+    assert sys.path == before
+    assert "spcomp.kernel_file" not in sys.modules
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_a_file_may_import_its_neighbours(kernel_file):
+    kernel_file(program("shared"), "kernels_of_mine.py")
+    assert list(load(kernel_file("from kernels_of_mine import shared\n"))) == ["shared"]
+    sys.modules.pop("kernels_of_mine", None)
+
+
+def test_an_error_without_a_line_has_no_span(kernel_file):
+    with pytest.raises(ScriptError) as error:
+        load(kernel_file("x = 1\n"))
+    assert error.value.span is None
+
+
+def test_the_command_line_runs_as_a_module(kernel_file):
+    kernel_file("y = (\n")
+    command = [sys.executable, "-m", "spcomp", "build", "kernel.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("kernel.py:1:5: the file is not Python")
+    version = subprocess.run(
+        [*command[:3], "--version"], capture_output=True, text=True, env=env, check=True
+    )
+    assert version.stdout == "spcomp 0.1.0\n"
+
+
+def test_no_command_prints_what_there_is():
+    done = invoke("--help")
+    assert done.exit_code == 0
+    for name in ("build", "show", "doctor"):
+        assert name in done.stdout

@@ -1,0 +1,120 @@
+"""The law of the project: every stage of every program means what the dense oracle says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.layers import STAGES, called, interpreted, reparsed, source, stages
+from tests.programs import BY_NAME, PROGRAMS, PUBLISHED_BMM, Program, fresh, variants
+from tests.strategies import DrawnByHypothesis
+
+VARIANTS = [(program, *v) for program in PROGRAMS for v in variants(program)]
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+every_stage = pytest.mark.parametrize("stage", STAGES)
+every_variant = pytest.mark.parametrize(
+    ("program", "dtype", "idtype"), VARIANTS, ids=lambda v: v if isinstance(v, str) else v.name
+)
+
+
+def _cases(program: Program, *, assembled_calls: bool = False) -> tuple[str, ...]:
+    """The cases of *program*; scipy does not take an ``indptr[0]`` other than 0."""
+    skipped = "indptr_offset" if assembled_calls and program.assembles else ""
+    return tuple(case for case in program.cases if case != skipped)
+
+
+@every_variant
+def test_a_program_parses_to_a_legal_function_of_its_name(program, dtype, idtype):
+    from spcomp.ir.coordinate import CoordFunc
+    from spcomp.ir.verify import verify
+
+    func = source(program.name, dtype, idtype)
+    assert isinstance(func, CoordFunc)
+    assert func.name == program.name
+    verify(func, "parse")
+
+
+@every_variant
+def test_what_is_printed_parses_to_the_same_program(program, dtype, idtype):
+    from spcomp.ir.structural import structural_equal
+
+    func = source(program.name, dtype, idtype)
+    assert structural_equal(reparsed(func, program.name), func)
+
+
+@every_variant
+def test_the_source_means_what_the_oracle_says(program, dtype, idtype):
+    func = source(program.name, dtype, idtype)
+    for case in program.cases:
+        inputs = program.inputs(case, dtype, idtype)
+        results = interpreted(func, fresh(inputs))
+        program.check(inputs, results, dtype, f"interpreted, {case}")
+
+
+@every_stage
+@every_program
+def test_a_stage_is_legal_and_prints_to_the_same_program(program, stage):
+    from spcomp.ir.structural import structural_equal
+    from spcomp.ir.verify import verify
+
+    module = getattr(stages(program.name, program.dtypes[0]), stage)
+    verify(module, stage)
+    back = reparsed(module, program.name)
+    again = module.funcs[0] if module.is_single and not hasattr(back, "funcs") else module
+    assert structural_equal(back, again)
+
+
+@every_stage
+@every_variant
+def test_a_stage_means_what_the_oracle_says(program, stage, dtype, idtype):
+    module = getattr(stages(program.name, dtype, idtype), stage)
+    for case in program.cases:
+        inputs = program.inputs(case, dtype, idtype)
+        results = interpreted(module, fresh(inputs))
+        program.check(inputs, results, dtype, f"{stage}, {case}")
+
+
+@every_variant
+def test_machine_code_computes_what_the_oracle_says(program, dtype, idtype):
+    for case in _cases(program, assembled_calls=True):
+        inputs = program.inputs(case, dtype, idtype)
+        results = called(program.name, fresh(inputs), dtype, idtype)
+        program.check(inputs, results, dtype, f"compiled, {case}")
+
+
+@every_program
+@settings(max_examples=10)
+@given(data=st.data())
+def test_source_and_machine_code_agree_on_any_structure(program, data):
+    dtype = program.dtypes[0]
+    draw = DrawnByHypothesis(data, dtype)
+    if program.assembles:
+        draw.case, draw.offset = "random", lambda: 0
+    inputs = program.make(draw)
+    program.check(inputs, interpreted(source(program.name, dtype), fresh(inputs)), dtype)
+    program.check(inputs, called(program.name, fresh(inputs), dtype), dtype)
+
+
+@pytest.mark.parametrize("name", [p.name for p in PROGRAMS if p.warns])
+def test_a_false_claim_of_a_spatial_axis_is_warned_about_by_name(name):
+    import spcomp
+
+    with pytest.warns(match=rf"\b{BY_NAME[name].warns}\b"):
+        spcomp.compile(source(name))
+
+
+def test_two_variable_siblings_in_one_buffer_are_refused():
+    import spcomp
+    from spcomp.errors import FormatError
+    from spcomp.script.parse import parse_source
+
+    with pytest.raises(FormatError) as caught:
+        spcomp.compile(parse_source(PUBLISHED_BMM, "bmm.py")[0])
+    assert re.search(r"\bI\b.*\bIJ\b|\bIJ\b.*\bI\b", caught.value.message)
+    assert caught.value.hint
+    assert caught.value.span is not None
+    line = PUBLISHED_BMM.splitlines()[caught.value.span.line - 1]
+    assert "match_sparse_buffer(x" in line

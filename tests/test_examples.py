@@ -1,0 +1,40 @@
+"""Every example is a program that checks its own result; each runs as a user would run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "kernel.py")
+MATRIX = """%%MatrixMarket matrix coordinate pattern symmetric
+4 4 4
+1 1
+2 1
+3 2
+4 3
+"""
+
+
+def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(path), *args]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_its_result_is_right(path):
+    done = run(path)
+    assert done.returncode == 0, done.stderr
+    assert "max error" in done.stdout
+
+
+def test_the_graph_network_runs_on_a_matrix_market_file(tmp_path):
+    (tmp_path / "path.mtx").write_text(MATRIX)
+    done = run(ROOT / "examples" / "gcn_layer.py", str(tmp_path / "path.mtx"))
+    assert done.returncode == 0, done.stderr
+    assert "GCN over 4 nodes" in done.stdout
