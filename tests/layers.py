@@ -24,13 +24,13 @@ def source(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 
 @cache
 def stages(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
-    """Return the program *name* lowered for the host: a Module per stage; warnings are muted."""
+    """Return the program *name* lowered: a Module per stage, the same on every machine."""
     from spcomp.compiler.pipeline import lower
-    from spcomp.target import target
+    from spcomp.target import Target
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
-        return lower(source(name, dtype, idtype), target("cpu"))
+        return lower(source(name, dtype, idtype), Target("cpu", "x86-64-v3", vector_bits=256))
 
 
 @cache

@@ -50,11 +50,11 @@ def invoke(*args: str) -> Result:
 WRONG = {
     "a syntax error": ("x = 1\ny = (\n", 2, 5, "the file is not Python: '(' was never closed"),
     "an import error": ("\nimport no_such_module\n", 2, 1, "No module named 'no_such_module'"),
-    "a name error": ("def f():\n    return y\n\nf()\n", 2, 12, "NameError: name 'y' is not defined"),
+    "a name error": ("def f():\n    return y\n\nf()\n", 2, 12, "NameError: name 'y' is not"),
     "an exception of its own": ("raise KeyError(3)\n", 1, 1, "the file does not run: KeyError: 3"),
     "an exit": ("import sys\nsys.exit(0)\n", 2, 1, "the file ends the process while it is loaded"),
     "two programs of one name": (
-        program("twice", "other", "twice"), 19, 1, "two programs are called 'twice'",
+        program("twice", "other", "twice"), 20, 1, "two programs are called 'twice'",
     ),
 }  # fmt: skip
 

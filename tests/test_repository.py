@@ -111,7 +111,7 @@ def test_the_readme_links_to_files_that_exist():
 
 
 def test_importing_spcomp_loads_nothing_heavy():
-    heavy = "llvmlite networkx numba scipy torch rich click".split()
+    heavy = ["llvmlite", "networkx", "numba", "scipy", "torch", "rich", "click"]
     code = f"import spcomp, sys; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert run.stdout.strip() == "[]", run.stderr

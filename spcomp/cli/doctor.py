@@ -19,7 +19,7 @@ from spcomp.errors import BackendError, SpcompError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIBRARIES = "numpy scipy llvmlite networkx numba numba-cuda torch".split()
+LIBRARIES = ["numpy", "scipy", "llvmlite", "networkx", "numba", "numba-cuda", "torch"]
 SCRIPT = """
 @T.prim_func
 def rows(a: T.handle, y: T.handle, indptr: T.handle, indices: T.handle,

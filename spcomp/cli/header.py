@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from spcomp import __version__
 from spcomp.codegen.abi import DIVISION, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from spcomp.codegen.abi import FunctionABI, Param
+    from spcomp.codegen.abi import Emitted, FunctionABI, Param
     from spcomp.dtypes import DType
 
+_PHASES = """
+ * It has several phases: {name}.position.py shows what the host does between them."""
+_THREADS = """\
+/* Use this many threads, the caller's included; at first one per processor. */
+void spcomp_set_threads(int64_t threads);
+"""
 _C_TYPES = {"float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double"}
 
 
-def header(name: str, functions: Sequence[FunctionABI], notes: Mapping[str, str]) -> str:
+def header(name: str, emitted: Emitted, notes: Mapping[str, str]) -> str:
     """Return the header of program *name*; *notes* says what a parameter means, by name."""
-    guard = f"SPCOMP_{name.upper()}_H"
-    body = "\n".join(_declaration(function, notes) for function in functions)
-    order = ""
-    if len(functions) > 1:
-        order = "\n * Call its phases in the order of their declarations, see NAME.flat.py for the host program."
-        order = order.replace("NAME", name)
+    guard = f"SPCOMP_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_H"
+    body = "\n".join(_declaration(function, notes) for function in emitted.functions)
+    if emitted.parallel:
+        body += f"\n{_THREADS}"
+    phases = _PHASES.format(name=name) if len(emitted.functions) > 1 else ""
     return f"""\
-/* {name}, compiled by spcomp {__version__}.{order}
+/* {name}, compiled by spcomp {__version__}.{phases}
  * Arrays are contiguous; a pointer that is not const is written. uint16_t holds the bits of a
- * 16-bit float, uint8_t a bool. Index arrays are trusted: they must be in range and in order. */
+ * 16-bit float, uint8_t a bool. Nothing is checked: sizes must be right, index arrays in range and
+ * in order, and what is written must not overlap anything else. */
 #ifndef {guard}
 #define {guard}
 

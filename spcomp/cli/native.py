@@ -13,6 +13,7 @@ from spcomp.cli import header as c_header
 from spcomp.errors import BackendError
 
 if TYPE_CHECKING:
+    from spcomp.codegen.abi import Emitted
     from spcomp.compiler.kernel import Kernel
     from spcomp.compiler.signature import Param
 
@@ -21,6 +22,16 @@ def compiler() -> str | None:
     """Return the path of the system's C compiler, which ``CC`` may name; None if there is none."""
     names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def object_file(kernel: Kernel) -> bytes:
+    """Return an object that needs nothing of spcomp: the thread pool is inside, if it is used."""
+    from spcomp.runtime.pool import object_with_pool
+
+    emitted = _emitted(kernel)
+    if not emitted.parallel:
+        return kernel.object_bytes
+    return object_with_pool(emitted.llvm_ir, kernel.target)
 
 
 def library(kernel: Kernel, linker: str | None) -> bytes:
@@ -46,7 +57,11 @@ def library(kernel: Kernel, linker: str | None) -> bytes:
 def header(name: str, kernel: Kernel) -> str:
     """Return the C header of *kernel*."""
     notes = {param.handle: _note(param) for param in kernel.signature.params}
-    return c_header.header(name, kernel.functions, notes)
+    return c_header.header(name, _emitted(kernel), notes)
+
+
+def _emitted(kernel: Kernel) -> Emitted:
+    return kernel._compiled.emitted  # noqa: SLF001 - of no use to callers from Python
 
 
 def _note(param: Param) -> str:

@@ -1,4 +1,4 @@
-"""Draws the axis forest as a picture: one box per axis, parents above, for ``spcomp show --svg``."""
+"""Draws the axis forest as a picture for ``spcomp show``: one box per axis, parents above."""
 
 from __future__ import annotations
 
@@ -76,12 +76,6 @@ def _document(width: float, height: float, parts: Sequence[str]) -> str:
         "path,rect{stroke:#475569;stroke-width:1.2}path{fill:none}"
         "text{font:12px monospace;text-anchor:middle;fill:#0f172a}.name{font-weight:bold}"
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}"'
-            f' viewBox="0 0 {width:g} {height:g}">',
-            f"<style>{style}</style>",
-            *parts,
-            "</svg>\n",
-        ]
-    )
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
+    return "\n".join([head, f"<style>{style}</style>", *parts, "</svg>\n"])

@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 
 def size(count: float) -> str:
     """Return a number of bytes with a unit, ``7.0 KiB``."""
-    if count < 1024:
-        return f"{int(count)} B"
-    for unit in ("KiB", "MiB", "GiB"):
+    units = ["B", "KiB", "MiB", "GiB"]
+    while count >= 1024 and len(units) > 1:
         count /= 1024
-        if count < 1024:
-            break
-    return f"{count:.1f} {unit}"
+        del units[0]
+    return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
 def print_table(columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]]) -> None:

@@ -1,9 +1,9 @@
 """Between code generation and the runtime: what a compiled function is called with and returns.
 
-A function is two symbols. ``i32 symbol(parameters in order)`` has C types: a pointer per handle, the
-bits of a 16-bit float as ``uint16_t``, a bool as ``uint8_t``. ``i32 packed(ptr slots)`` takes an array
-of 8-byte slots in the same order. Both return the status: 0, the number of the message plus one, or
-``DIVISION`` for an integer divided by zero.
+A function is two symbols. ``i32 symbol(parameters in order)`` has C types: a pointer per handle,
+the bits of a 16-bit float as ``uint16_t``, a bool as ``uint8_t``. ``i32 packed(ptr slots)`` takes
+an array of 8-byte slots in the same order. Both return the status: 0, the number of the message
+plus one, or ``DIVISION`` for an integer divided by zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,21 @@ from spcomp.ir.expr import CALLS
 OK, DIVISION = 0, -1
 OUT_OF_MEMORY = "out of memory"
 PARALLEL_FOR = "spcomp_parallel_for"  # void (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
-_LIBC = "main malloc free memcpy memmove memset bcmp abort exit fmod rint round nearbyint".split()
+_LIBC = [
+    "main",
+    "malloc",
+    "free",
+    "memcpy",
+    "memmove",
+    "memset",
+    "bcmp",
+    "abort",
+    "exit",
+    "fmod",
+    "rint",
+    "round",
+    "nearbyint",
+]
 _TAKEN = frozenset(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
 
 
@@ -89,27 +103,30 @@ def pack(dtype: DType, value: float) -> int:
     """
     if dtype.kind == "bfloat":
         return bfloat16_bits(float(value))
-    if not dtype.is_float:
-        return struct.unpack("<q", int(value).to_bytes(8, "little", signed=value < 0))[0]  # type: ignore[no-any-return]
-    code = {16: "<e6x", 32: "<f4x", 64: "<d"}[dtype.bits]
-    return struct.unpack("<q", struct.pack(code, _in_range(dtype.bits, float(value))))[0]  # type: ignore[no-any-return]
+    if dtype.is_float:
+        code = {16: "<e6x", 32: "<f4x", 64: "<d"}[dtype.bits]
+        data = struct.pack(code, _in_range(dtype.bits, float(value)))
+    else:
+        data = int(value).to_bytes(8, "little", signed=value < 0)
+    return int.from_bytes(data, "little", signed=True)
 
 
 def bfloat16_bits(value: float) -> int:
     """Return the 16 bits of *value* rounded to bfloat16."""
-    (word,) = struct.unpack("<I", struct.pack("<f", _in_range(32, value)))
     if value != value:
         return 0x7FC0
+    word = int.from_bytes(struct.pack("<f", _in_range(32, value)), "little")
     return (word + 0x7FFF + ((word >> 16) & 1)) >> 16
 
 
 def rounded(dtype: DType, value: float) -> float:
     """Return *value* rounded to the float type *dtype*."""
-    value = _in_range(dtype.bits if dtype.kind == "float" else 32, value)
     if dtype.kind == "bfloat":
-        return struct.unpack("<f", struct.pack("<I", bfloat16_bits(value) << 16))[0]  # type: ignore[no-any-return]
-    code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
-    return struct.unpack(code, struct.pack(code, value))[0]  # type: ignore[no-any-return]
+        code, data = "<f", struct.pack("<I", bfloat16_bits(value) << 16)
+    else:
+        code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
+        data = struct.pack(code, _in_range(dtype.bits, value))
+    return float(struct.unpack(code, data)[0])
 
 
 def _in_range(bits: int, value: float) -> float:

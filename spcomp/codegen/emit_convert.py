@@ -167,5 +167,3 @@ def _round_to_odd(bits: Bits, value: str, double: str) -> str:
     toward_zero = bits.op("sub", word, bits.cast("zext", above, bits.i1, bits.i32))
     odd = bits.select(exact, word, bits.op("or", toward_zero, 1))
     return bits.cast("bitcast", odd, bits.i32, bits.f32)
-
-

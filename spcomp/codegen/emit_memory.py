@@ -54,14 +54,14 @@ def read(code: Code, at: Access) -> str:
         return decode(code, raw, dtype)
     if dtype.lanes == 1:
         plain = Access(at.pointer, at.offset, dtype, None)
-        return code.choose(
-            at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype)
-        )
+        return code.choose(at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype))
     address, (pointers, name) = at.address(code), _pointers(at, "load", "gather")
     mask = at.mask or "splat (i1 true)"
     truth = vector("i1", dtype.lanes)
     called = code.unit.declare(
-        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}", kind, f"{pointers}, {truth}, {kind}"
+        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}",
+        kind,
+        f"{pointers}, {truth}, {kind}",
     )
     raw = code.value(
         f"call {kind} {called}({pointers} align {at.align} {address}, {truth} {mask},"
@@ -85,7 +85,9 @@ def write(code: Code, at: Access, value: str) -> None:
     pointers, name = _pointers(at, "store", "scatter")
     truth, mask = vector("i1", dtype.lanes), at.mask or "splat (i1 true)"
     called = code.unit.declare(
-        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}", "void", f"{kind}, {pointers}, {truth}"
+        f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}",
+        "void",
+        f"{kind}, {pointers}, {truth}",
     )
     code.do(
         f"call void {called}({kind} {raw}, {pointers} align {at.align} {address}, {truth} {mask})"

@@ -1,4 +1,4 @@
-"""Flat IR to LLVM IR, statements: control flow, stores, allocation. Parallel loops are the target's."""
+"""Flat IR to LLVM IR, statements: control flow, stores, allocation, all but parallel loops."""
 
 from __future__ import annotations
 
@@ -188,7 +188,9 @@ class Stmts(Visitor[None]):
         new = code.value(f"bitcast {kind} {new} to {bits}")
         code.jump(tail)
         code.start(tail)
-        result = code.value(f"cmpxchg ptr {address}, {bits} {seen}, {bits} {new} monotonic monotonic")
+        result = code.value(
+            f"cmpxchg ptr {address}, {bits} {seen}, {bits} {new} monotonic monotonic"
+        )
         code.do(f"{other} = extractvalue {{ {bits}, i1 }} {result}, 0")
         code.branch(code.value(f"extractvalue {{ {bits}, i1 }} {result}, 1"), done, again)
         code.start(done)

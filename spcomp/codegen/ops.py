@@ -48,7 +48,23 @@ REDUCTIONS: dict[str, tuple[str, str, str]] = {
 }
 # Functions of floats that LLVM knows; rint rounds to even, and is in every C library.
 MATH = {
-    **{name: name for name in "exp log log2 sqrt tanh pow floor ceil trunc sin cos fma".split()},
+    **{
+        name: name
+        for name in [
+            "exp",
+            "log",
+            "log2",
+            "sqrt",
+            "tanh",
+            "pow",
+            "floor",
+            "ceil",
+            "trunc",
+            "sin",
+            "cos",
+            "fma",
+        ]
+    },
     "abs": "fabs",
     "round": "rint",
 }

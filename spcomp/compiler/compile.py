@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
@@ -47,17 +48,20 @@ class Compiled:
     """A program and all that was made of it; shared by the Kernels of equal programs."""
 
     program: Any
+    target: Target  # with the features of the machine
     stages: Stages
     emitted: Emitted
-    executable: Executable
+    executable: Executable | BackendError  # an error where this machine cannot run the code
     interface: Interface
     funcs: Mapping[str, Func]
     host: Sequence[HostOp]
     timings: dict[str, float]
 
     def call(self, name: str, slots: Sequence[int]) -> int:
-        """Run the function *name* on its slots; return the status."""
-        return int(self.executable.call(name, slots))
+        """Run the function *name* on its slots; return the status. Raises BackendError."""
+        if isinstance(self.executable, BackendError):
+            raise self.executable
+        return self.executable.call(name, (ctypes.c_int64 * len(slots))(*slots))
 
     def message(self, name: str, status: int) -> str:
         """Return what the *status* of the function *name* means."""
@@ -80,9 +84,20 @@ class Compiled:
 
     def source(self, kind: str) -> str:
         """Return the LLVM IR or the assembly."""
+        from spcomp.codegen import cpu
+
         if kind not in ("llvm", "asm"):
             raise ArgumentError(f"argument kind: got {kind!r}", hint="sources are llvm and asm")
-        return str(self.executable.llvm_ir if kind == "llvm" else self.executable.asm)
+        llvm_ir = self.emitted.llvm_ir
+        return llvm_ir if kind == "llvm" else cpu.assembly(llvm_ir, self.target)
+
+    def object_bytes(self) -> bytes:
+        """Return the machine code as an object file."""
+        from spcomp.codegen import cpu
+
+        if isinstance(self.executable, BackendError):
+            return cpu.compile(self.emitted.llvm_ir, self.target).object
+        return self.executable.object_bytes
 
 
 def compile(  # noqa: A001
@@ -138,27 +153,28 @@ def _compiled(program: Any, options: Options) -> Compiled:
 
 
 def _build(program: Any, options: Options) -> Compiled:
-    from spcomp.codegen.cpu.emit import emit
+    from spcomp.codegen import cpu
     from spcomp.compiler.pipeline import lower
     from spcomp.runtime.executable import Executable
 
     if options.target.kind != "cpu":
         raise BackendError(f"target {options.target} has no code generator yet")
-    begin = time.perf_counter()
-    stages = lower(program, options.target, options.constants)
-    lowered = time.perf_counter()
-    emitted = emit(stages.flat, options.target)
-    emitted_at = time.perf_counter()
-    executable = Executable(emitted, options.target)
-    timings = {
-        "lower": lowered - begin,
-        **stages.timings,
-        "emit": emitted_at - lowered,
-        **executable.timings,
-    }
+    target = cpu.resolve(options.target)
+    begin = perf_counter()
+    stages = lower(program, target, options.constants)
+    lowered = perf_counter()
+    emitted = cpu.emit(stages.flat, target)
+    timings = {**stages.timings, "emit": perf_counter() - lowered, "lower": lowered - begin}
+    executable: Executable | BackendError
+    try:
+        executable = Executable(emitted, target)
+        timings |= executable.timings
+    except BackendError as error:
+        executable = error
     flat = stages.flat
     return Compiled(
         program=program,
+        target=target,
         stages=stages,
         emitted=emitted,
         executable=executable,
@@ -171,16 +187,17 @@ def _build(program: Any, options: Options) -> Compiled:
 
 def _key(program: Any, options: Options) -> tuple[object, ...]:
     """What decides the machine code, and the names by which it is called."""
-    module = program if isinstance(program, (Func, Module)) else program.mod
-    source = module.source if isinstance(module, Module) else module
+    base = program if isinstance(program, (Func, Module)) else program.func
+    source = base.source if isinstance(base, Module) else base
     params = tuple(param.name for param in source.params)
     constants = tuple(sorted(options.constants.items()))
-    trace = "" if module is program else repr(getattr(program, "trace", ""))
-    return content_hash(module), params, options.target, constants, type(program).__name__, trace
+    return content_hash(base), params, options.target, constants, type(program).__name__
 
 
 def _checked_program(program: Any) -> Any:
-    if isinstance(program, (Func, Module)) or isinstance(getattr(program, "mod", None), Module):
+    from spcomp.schedule.schedule import Schedule
+
+    if isinstance(program, (Func, Module, Schedule)):
         return program
     hint = "give a function decorated with @T.prim_func, a module, or a Schedule"
     if callable(program):

@@ -169,6 +169,19 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
     return _compressed(arg, matrix, plan, style, verify=verify)
 
 
+def put_together(
+    make: Any, shape: tuple[int, ...], data: Array, indices: Array, indptr: Array
+) -> Any:
+    """Return the scipy csr or bsr object, of class *make*, of exactly these arrays.
+
+    The constructors of scipy check in part, may convert index arrays, and refuse float16.
+    """
+    blocks = {"blocksize": data.shape[1:]} if data.ndim == 3 else {}
+    made = make(shape, dtype=np.float32, **blocks)
+    made.data, made.indices, made.indptr = data, indices, indptr
+    return made
+
+
 def _wrong_format(kind: str, plan: BufferPlan) -> ArgumentError:
     hint = "convert it with .tocsr()"
     if plan.layout == "bsr":
@@ -198,7 +211,7 @@ def _compressed(
         canonical = bool(matrix.has_canonical_format)
     if first:  # scipy itself does not cope with it
         arrays = matrix.data[first:], matrix.indices[first:], matrix.indptr - first
-        matrix = type(matrix)(arrays, shape=matrix.shape, copy=False)
+        matrix = put_together(type(matrix), matrix.shape, *arrays)
     if not canonical:
         matrix = _canonical(matrix, plan)
     count = int(matrix.indptr[-1])
@@ -230,7 +243,8 @@ def _canonical(matrix: Any, plan: BufferPlan) -> Any:
             f"argument {plan.name}: has repeated or unsorted coordinates, but is written",
             hint="call .sum_duplicates() on it first",
         )
-    copy = type(matrix)(matrix, copy=True)
-    copy.has_sorted_indices = copy.has_canonical_format = False  # what it was told may be stale
+    arrays = matrix.data.copy(), matrix.indices.copy(), matrix.indptr.copy()
+    copy = put_together(type(matrix), matrix.shape, *arrays)
+    copy.has_sorted_indices = copy.has_canonical_format = False
     copy.sum_duplicates()
     return copy

@@ -9,6 +9,7 @@ import numpy as np
 
 from spcomp.compiler import host
 from spcomp.compiler.bind import Frame
+from spcomp.compiler.convert import put_together
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
 from spcomp.errors import ArgumentError
 
@@ -67,8 +68,9 @@ class Kernel:
         verify = self._options.check != "off"
         frame = Frame(self._face, self._options.constants)
         for name, arg in named.items():
-            frame.take(name, _frozen(arg), verify=verify)
             plan = self._face.by_name.get(name)
+            index = plan is None and name in self._face.index_names
+            frame.take(name, _private(arg) if index else _frozen(arg), verify=verify)
             if plan is not None and plan.handle:
                 frame.given[plan.handle] = arg
         frame.settle()
@@ -102,7 +104,7 @@ class Kernel:
     @property
     def object_bytes(self) -> bytes:
         """The machine code as an object file."""
-        return bytes(self._compiled.executable.object_bytes)
+        return self._compiled.object_bytes()
 
     def stage(self, name: str) -> str:
         """Return the program in the script language at ``coordinate``, ``position`` or ``flat``.
@@ -224,7 +226,14 @@ class BoundKernel:
 def _frozen(arg: Any) -> Any:
     """Return *arg* with private, read-only index arrays; values and dense arrays are shared."""
     if getattr(arg, "format", None) in ("csr", "bsr") and hasattr(arg, "indptr"):
-        indptr, indices = np.array(arg.indptr), np.array(arg.indices)
-        indptr.flags.writeable = indices.flags.writeable = False
-        return type(arg)((arg.data, indices, indptr), shape=arg.shape, copy=False)
+        pattern = _private(arg.indices), _private(arg.indptr)
+        return put_together(type(arg), arg.shape, arg.data, *pattern)
     return arg
+
+
+def _private(array: Any) -> Any:
+    """Return a read-only copy of an index array, which nobody can change after the check."""
+    if isinstance(array, np.ndarray):
+        array = np.array(array, order="C")
+        array.flags.writeable = False
+    return array

@@ -8,6 +8,7 @@ import numpy as np
 
 from spcomp.codegen.abi import bfloat16_bits
 from spcomp.compiler import validate
+from spcomp.compiler.convert import put_together
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.errors import ArgumentError
 
@@ -140,8 +141,7 @@ def _scipy(frame: Frame, plan: BufferPlan, style: str, values: Array, pattern: A
     import scipy.sparse as sps
 
     make = getattr(sps, f"{plan.layout}_{style}")
-    shape = tuple(_extents(frame, plan))
-    made = make((values, pattern[1], pattern[0]), shape=shape, copy=False)
+    made = put_together(make, tuple(_extents(frame, plan)), values, pattern[1], pattern[0])
     if plan.axes[1].name in frame.checked:
         made.has_canonical_format = True  # just verified: spares scipy the pass over the indices
     return made
@@ -158,17 +158,19 @@ def _assembled(frame: Frame, plan: BufferPlan, arrays: dict[str, Array]) -> Any:
     """Build a result whose pattern the program found: a csr array, or a Tensor of higher rank."""
     shape = tuple(frame.size_of(extent) for extent in plan.shape)
     values = arrays[plan.handle]
-    levels: list[Level | None] = []
-    for axis in plan.axes:
-        own = tuple(arrays.get(f"{axis.name}_{part}") for part in ("indptr", "indices"))
-        if own[0] is None:
-            levels.append(_level(frame, axis))
-        else:
-            levels.append(Level("compressed", *own))
-    if plan.layout == "csr" and levels[1] is not None:
+    if plan.layout == "csr":
         import scipy.sparse as sps
 
         matrix = any(style == "matrix" for style, _, _ in frame.patterns.values())
         make: Any = sps.csr_matrix if matrix else sps.csr_array
-        return make((values, levels[1].indices, levels[1].indptr), shape=shape, copy=False)
-    return Tensor(shape, tuple(levels), values)
+        name = plan.axes[1].name
+        return put_together(
+            make, shape, values, arrays[f"{name}_indices"], arrays[f"{name}_indptr"]
+        )
+    levels = [
+        Level("compressed", arrays[f"{axis.name}_indptr"], arrays[f"{axis.name}_indices"])
+        if axis.positions is None and axis.indptr is None
+        else _level(frame, axis)
+        for axis in plan.axes
+    ]
+    return Tensor(shape, levels, values)

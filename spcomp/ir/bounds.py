@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from spcomp.dtypes import DType
 from spcomp.ir.axis import AnyBuffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import (
     COMPARISONS,
@@ -24,6 +23,11 @@ from spcomp.ir.expr import (
     Var,
 )
 from spcomp.ir.visitor import Visitor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spcomp.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +292,11 @@ def _max(a: Interval, b: Interval) -> Interval:
 
 def _bit_and(a: Interval, b: Interval) -> Interval:
     sides = [x for x in (a, b) if x in NONNEGATIVE]
-    return Interval(0, min((s.high for s in sides if s.high is not None), default=None)) if (
-        sides
-    ) else ANY
+    return (
+        Interval(0, min((s.high for s in sides if s.high is not None), default=None))
+        if (sides)
+        else ANY
+    )
 
 
 def _bit_or(a: Interval, b: Interval) -> Interval:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from spcomp.ir.expr import Load
 from spcomp.ir.init_plan import Loop, Nest, init_plan
 from spcomp.ir.interpret_stmt import Interpreter
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Case, Cursor, Merge
+from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge
 from spcomp.ir.stmt import For, Func, If, Let, Store
 from spcomp.ir.storage import Array
 
@@ -71,15 +71,17 @@ class PositionInterpreter(Interpreter):
             self.env[it.var] = self.visit(it.value)
         if node.where is not None and not self.visit(node.where):
             return
-        for it in node.iters:
-            if not 0 <= self.env[it.var] < self.number(it.extent):
-                what = (
-                    f"{it.var.name} is {self.env[it.var]} in block {node.name}, out of its extent"
-                )
-                raise InternalError("interpretation", what)
+        self._check_extents(node, node.iters)
         if node.init is not None and node not in self.hoisted:
             self.visit(node.init)
         self.visit(node.body)
+
+    def _check_extents(self, node: Block, iters: Iterable[BlockIter]) -> None:
+        for it in iters:
+            value = self.env[it.var]
+            if not 0 <= value < self.number(it.extent):
+                what = f"{it.var.name} is {value} in block {node.name}, out of its extent"
+                raise InternalError("interpretation", what)
 
     def _cases(self, node: Merge) -> Iterator[Case]:
         """Bind coordinate and cursors to each point of the merge; yield the case it has."""
@@ -123,6 +125,7 @@ class PositionInterpreter(Interpreter):
         values = tuple(int(self.env[it.var]) for it in spatial)
         if values in done or not all(map(self.visit, nest.known(nest.block.where)[0])):
             return
+        self._check_extents(nest.block, spatial)
         done.add(values)
         if nest.block.init is not None:
             self.visit(nest.block.init)

@@ -1,8 +1,8 @@
-"""Canonical form of integer expressions: sums of products of atoms, with floor division folded in."""
+"""Canonical form of integer expressions: sums of products of atoms, ``//`` and ``%`` folded in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import Any, TypeAlias
@@ -102,6 +102,15 @@ class Linear:
                 parts[frozenset(powers.items())] = Term(term.factor * other_term.factor, atoms)
             total += _tidy(parts, self.dtype)
         return total
+
+    @property
+    def atoms(self) -> Iterator[Expr]:
+        """The atoms of all terms."""
+        return (atom for term in self.terms.values() for atom in term.atoms)
+
+    def without(self, key: Monomial) -> Linear:
+        """Return the sum less one of its terms."""
+        return Linear({k: term for k, term in self.terms.items() if k != key}, self.dtype)
 
     def split(self, keep: Callable[[Monomial, Term], bool]) -> tuple[Linear, Linear]:
         """Return the terms that *keep* accepts, and the others."""
@@ -208,9 +217,9 @@ def is_ring(expr: Expr) -> bool:
     return False
 
 
-def mentions(exprs: Iterable[Expr | None], variables: frozenset[Var]) -> bool:
+def mentions(exprs: Iterable[Expr | None], variables: Collection[Var]) -> bool:
     """Say whether one of *variables* occurs in *exprs*."""
-    return any(node in variables for e in exprs if e is not None for node in walk(e))
+    return any(node in variables for expr in exprs if expr is not None for node in walk(expr))
 
 
 class Algebra:
@@ -277,7 +286,7 @@ class Algebra:
         terms = {}
         for term in form.terms.values():
             atoms = tuple(cast(one, dtype) for one in term.atoms)
-            terms[_monomial(atoms)] = Term(term.factor, atoms)
+            terms[monomial(atoms)] = Term(term.factor, atoms)
         return _tidy(terms, dtype)
 
     def _joined(self, form: Linear) -> Linear:
@@ -293,7 +302,7 @@ class Algebra:
                         continue
                     (other,) = quotient.terms
                     if other in form.terms and form.terms[other].factor == term.factor * k:
-                        _, rest = form.split(lambda at, _, gone=(key, other): at in gone)
+                        rest = form.without(key).without(other)
                         return self._joined(rest + whole.scale(term.factor))
         return form
 
@@ -311,8 +320,8 @@ class Algebra:
         if multiple.terms and self.exact(rest):
             return _divided(multiple, k) + self.div(rest, k)
         match form.single:
-            case BinOp(op="//", lhs=x, rhs=Const(value=int(j))) if (
-                j > 0 and j * k in dtype_range(form.dtype)
+            case BinOp(op="//", lhs=x, rhs=Const(value=int(j))) if j > 0 and j * k in dtype_range(
+                form.dtype
             ):
                 return self.div(self.of(x), j * k)
             case BinOp(op="%", lhs=x, rhs=Const(value=int(j))) if j > 0 and j % k == 0:
@@ -354,7 +363,7 @@ def _far(dtype: DType) -> int:
 
 
 def _divisors(form: Linear, k: int) -> list[int]:
-    """Return the divisors of *k* worth dividing by first: itself, and what factors share with it."""
+    """Return the divisors of *k* to try: itself, and what the factors share with it."""
     shared = {gcd(k, term.factor) for key, term in form.terms.items() if key != ONE}
     return sorted({k, *shared} - {1}, reverse=True)
 
@@ -371,7 +380,8 @@ def _divided(form: Linear, k: int) -> Linear:
     return Linear(terms, form.dtype)
 
 
-def _monomial(atoms: tuple[Expr, ...]) -> Monomial:
+def monomial(atoms: Iterable[Expr]) -> Monomial:
+    """Return what identifies the product of *atoms*."""
     powers: dict[Key, int] = {}
     for one in atoms:
         key = key_of(one)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from spcomp.dtypes import DType, bool_, float64, int64, promote
 from spcomp.ir.expr import CALLS, BinOpKind, Broadcast, Cast, Const, Expr, Select, cast, const
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _RANK = {"bool": 0, "int": 1, "uint": 1, "bfloat": 2, "float": 2}
 BITWISE = frozenset({"&", "|", "^", "<<", ">>"})
@@ -106,6 +109,11 @@ def arguments(func: str, values: Sequence[Value]) -> tuple[Expr, ...]:
     if common.kind == "bool":
         raise ValueError(f"{func} needs a number, not a bool")
     return tuple(coerce(value, common) for value in values)
+
+
+def folds(values: Sequence[Value]) -> bool:
+    """Say whether *values* are literals only, whose combination is a literal again."""
+    return all(value.weak and isinstance(value.expr, Const) for value in values)
 
 
 def fits(value: float, dtype: DType) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product as product_of
+from typing import TYPE_CHECKING, TypeAlias
 
-from spcomp.ir.axis import AnyBuffer
+from spcomp.dtypes import DType
 from spcomp.ir.bounds import Env, Interval, as_env, bounds_of
 from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Load, UnOp, Var
 from spcomp.ir.linear import (
@@ -13,17 +14,19 @@ from spcomp.ir.linear import (
     Algebra,
     Key,
     Linear,
-    Monomial,
     Term,
-    constant,
     is_integer,
     key_of,
     mentions,
+    monomial,
 )
-from spcomp.ir.visitor import substitute
+
+if TYPE_CHECKING:
+    from spcomp.ir.axis import AnyBuffer
 
 Facts: TypeAlias = Mapping[Var, tuple[Expr, Expr]]  # var: low <= var < high, outer loops first
 Bounds: TypeAlias = Env | Mapping[Var, Interval] | None
+WIDE = DType("int", 1024)  # of proofs: no sum in them wraps around
 DEPTH = 12  # how many bounds a proof may put into one another
 
 _NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
@@ -43,10 +46,10 @@ def coefficient(expr: Expr, var: Var) -> int | None:
     """Return c if *expr* is ``c * var`` plus what does not depend on *var*, else None."""
     if not is_integer(expr):
         return None
-    own, rest = Algebra(Env(), trusted=True).of(expr).split(lambda key, _: key == _key(var))
-    if mentions((rest.expr(),), frozenset((var,))):
+    own, rest = Algebra(Env(), trusted=True).of(expr).split(lambda at, _: at == monomial((var,)))
+    if mentions(rest.atoms, {var}):
         return None
-    return own.terms[_key(var)].factor if own.terms else 0
+    return sum(term.factor for term in own.terms.values())
 
 
 def divides(k: int, expr: Expr, bounds: Bounds = None) -> bool:
@@ -69,7 +72,8 @@ class Prover:
 
     A variable with a range is replaced by the end of it that makes the sum smallest, innermost
     first; ``min``, ``max`` and ``//`` by what bounds them; what then remains is a matter of
-    intervals. *monotone* are buffers whose values do not decrease.
+    intervals. *monotone* are one-dimensional buffers whose values do not decrease. Sums here are
+    integers without limits.
     """
 
     def __init__(
@@ -77,77 +81,61 @@ class Prover:
     ) -> None:
         self.algebra, self.monotone = algebra, monotone
         self.ranges: dict[Var, tuple[Linear, Linear]] = {}  # both ends included
-        self.known: list[Linear] = []  # sums that are not negative: no range is empty
+        self.known: list[Linear] = []  # not negative, because no range is empty
         self.lows: dict[Key, int] = {}
         for var, (low, high) in facts.items():
             self._learn(var, low, high)
 
     def _learn(self, var: Var, low: Expr, high: Expr) -> None:
-        first, last = self.algebra.of(low), self.algebra.of(high)
-        if not self.algebra.exact(first) or not self.algebra.exact(last):
+        first, end = self.form(low), self.form(high)
+        if first is None or end is None:
             return
-        last = last.shift(-1)
+        last = end.shift(-1)
         self.ranges[var] = first, last
         size = last - first
         self.known.append(size)
-        if len(size.terms) <= 2 and (one := size.split(lambda key, _: key != ONE)[0].single):
+        if (one := size.without(ONE).single) is not None:
             self.lows[key_of(one)] = -size.constant
         env = self.algebra.env
-        inside = Interval(bounds_of(low, env).low, self._interval(last).high)
-        known = env.vars.get(var, Interval())
-        self.algebra = Algebra(
-            Env({**env.vars, var: inside & known}, env.buffers), trusted=self.algebra.trusted
-        )
+        inside = Interval(self.interval(first).low, self.interval(last).high)
+        variables = {**env.vars, var: env.vars.get(var, inside) & inside}
+        self.algebra = Algebra(Env(variables, env.buffers), trusted=self.algebra.trusted)
 
-    def holds(self, cond: Expr) -> bool:
-        """Say whether *cond* is proved."""
+    def form(self, expr: Expr) -> Linear | None:
+        """Return the sum that *expr* is, None where it may leave its dtype."""
+        form = self.algebra.of(expr)
+        return Linear(form.terms, WIDE) if self.algebra.exact(form) else None
+
+    def holds(self, cond: Expr, *, truth: bool = True) -> bool:
+        """Say whether *cond* is proved to be *truth*."""
         match cond:
             case Const(value=value):
-                return bool(value)
-            case BinOp(op="and", lhs=a, rhs=b):
-                return self.holds(a) and self.holds(b)
-            case BinOp(op="or", lhs=a, rhs=b):
-                return self.holds(a) or self.holds(b)
+                return bool(value) == truth
+            case BinOp(op="and" | "or" as op, lhs=a, rhs=b):
+                both = (op == "and") == truth
+                return (all if both else any)(self.holds(x, truth=truth) for x in (a, b))
             case UnOp(op="not", value=value):
-                return self._fails(value)
+                return self.holds(value, truth=not truth)
             case BinOp(op=op, lhs=a, rhs=b) if op in COMPARISONS and is_integer(a):
-                return self._compares(op, a, b)
+                return self._compares(op if truth else _NEGATED[op], self.form(a), self.form(b))
         return False
 
-    def _fails(self, cond: Expr) -> bool:
-        match cond:
-            case Const(value=value):
-                return not value
-            case BinOp(op="and", lhs=a, rhs=b):
-                return self._fails(a) or self._fails(b)
-            case BinOp(op="or", lhs=a, rhs=b):
-                return self._fails(a) and self._fails(b)
-            case UnOp(op="not", value=value):
-                return self.holds(value)
-            case BinOp(op=op, lhs=a, rhs=b) if op in COMPARISONS and is_integer(a):
-                return self._compares(_NEGATED[op], a, b)
-        return False
-
-    def _compares(self, op: str, lhs: Expr, rhs: Expr) -> bool:
-        a, b = self.algebra.of(lhs), self.algebra.of(rhs)
-        if not self.algebra.exact(a) or not self.algebra.exact(b):
+    def _compares(self, op: str, a: Linear | None, b: Linear | None) -> bool:
+        if a is None or b is None:
             return False
         match op:
-            case "<":
-                return self.nonnegative((b - a).shift(-1))
-            case "<=":
-                return self.nonnegative(b - a)
-            case ">":
-                return self.nonnegative((a - b).shift(-1))
-            case ">=":
-                return self.nonnegative(a - b)
+            case "<" | ">=":
+                return self.nonnegative((b - a).shift(-1) if op == "<" else a - b)
+            case ">" | "<=":
+                return self.nonnegative((a - b).shift(-1) if op == ">" else b - a)
             case "==":
                 return not (a - b).terms or (self.nonnegative(a - b) and self.nonnegative(b - a))
-        return self.nonnegative((a - b).shift(-1)) or self.nonnegative((b - a).shift(-1))
+        return any(self.nonnegative(d.shift(-1)) for d in (a - b, b - a))
 
     def nonnegative(self, form: Linear, depth: int = DEPTH) -> bool:
-        """Say whether *form*, as an integer, is proved not to be below zero."""
-        if self._low(form) >= 0:
+        """Say whether *form* is proved not to be below zero."""
+        low = self.interval(form).low
+        if low is not None and low >= 0:
             return True
         if depth == 0:
             return False
@@ -155,13 +143,13 @@ class Prover:
             proved = step(form, depth - 1)
             if proved is not None:
                 return proved
-        return self._by_known(form)
+        return any(
+            (least := self.interval(form - fact).low) is not None and least >= 0
+            for fact in (*self.known, *self._steps(form))
+        )
 
-    def _low(self, form: Linear) -> float:
-        low = self._interval(form).low
-        return float("-inf") if low is None else low
-
-    def _interval(self, form: Linear) -> Interval:
+    def interval(self, form: Linear) -> Interval:
+        """Return where *form* lies."""
         total = Interval(0, 0)
         for term in form.terms.values():
             part = Interval(term.factor, term.factor)
@@ -172,105 +160,89 @@ class Prover:
         return total
 
     def _by_choice(self, form: Linear, depth: int) -> bool | None:
-        """``min`` and ``max`` are one of their sides: any will do, or both must."""
+        """``min`` and ``max`` are one of their sides: either will do, or both must."""
         for key, term in form.terms.items():
-            if len(term.atoms) != 1:
-                continue
-            match term.atoms[0]:
-                case BinOp(op="min" | "max" as op, lhs=a, rhs=b):
-                    rest = form.split(lambda at, _, gone=key: at != gone)[0]
-                    sides = (rest + self.algebra.of(x).scale(term.factor) for x in (a, b))
-                    either = any if (term.factor < 0) == (op == "min") else all
-                    return either(self.nonnegative(side, depth) for side in sides)
+            match term.atoms:
+                case (BinOp(op="min" | "max" as op, lhs=a, rhs=b),):
+                    sides = [s.scale(term.factor) for x in (a, b) if (s := self.form(x))]
+                    proofs = (self.nonnegative(form.without(key) + side, depth) for side in sides)
+                    if (term.factor < 0) == (op == "min"):
+                        return any(proofs)
+                    return len(sides) == 2 and all(proofs)
         return None
 
     def _by_range(self, form: Linear, depth: int) -> bool | None:
         for var in reversed(self.ranges):
-            low, high = self.ranges[var]
-            made = self.extreme(form, var, low, high, depth)
-            if made is not None:
-                return self.nonnegative(made, depth)
+            least = self.least(form, var, depth)
+            if least is not None:
+                return self.nonnegative(least, depth)
         return None
 
-    def extreme(
-        self, form: Linear, var: Var, low: Linear, high: Linear, depth: int = DEPTH
-    ) -> Linear | None:
-        """Return *form* with *var* replaced so that it is smallest over ``low..high``.
+    def least(self, form: Linear, var: Var, depth: int = DEPTH) -> Linear | None:
+        """Return *form* where *var* takes the end of its range that makes it smallest.
 
-        None if it does not contain *var* in a way that allows this.
+        None if *form* does not contain *var* in a way that allows this.
         """
-        key, total, met = _key(var), Linear({}, form.dtype), False
-        slope = Linear({}, form.dtype)
-        for at, term in form.terms.items():
-            if at == key or (key_in(var, at) == 1 and not _hidden(term, var)):
-                atoms = list(term.atoms)
-                atoms.remove(var)
-                slope += product(term.factor, atoms, form.dtype, self.algebra)
-            elif (bound := self._monotone_atom(term, var, low, high)) is not None:
+        low, high = self.ranges[var]
+        total, slope, met = Linear({}, WIDE), Linear({}, WIDE), False
+        for key, term in form.terms.items():
+            others = [atom for atom in term.atoms if atom is not var]
+            if len(term.atoms) - len(others) == 1 and not mentions(others, {var}):
+                slope += product(term.factor, others)
+            elif (bound := self._least_quotient(term, var)) is not None:
                 total, met = total + bound, True
             else:
-                total += Linear({at: term}, form.dtype)
+                total += Linear({key: term}, WIDE)
         if slope.terms:
-            end = self._worst(slope, low, high, depth)
-            if end is None:
+            sign = 1 if self.nonnegative(slope, min(depth, 3)) else -1
+            if sign < 0 and not self.nonnegative(slope.scale(-1), min(depth, 3)):
                 return None
-            total, met = total + slope * end, True
+            return total + slope * (low if sign > 0 else high)
         return total if met else None
 
-    def _worst(self, slope: Linear, low: Linear, high: Linear, depth: int) -> Linear | None:
-        if self.nonnegative(slope, min(depth, 3)):
-            return low
-        return high if self.nonnegative(slope.scale(-1), min(depth, 3)) else None
-
-    def _monotone_atom(self, term: Term, var: Var, low: Linear, high: Linear) -> Linear | None:
-        """Bound ``c * ((a * var + ...) // k)`` over the range of *var*."""
-        if len(term.atoms) != 1:
-            return None
-        match term.atoms[0]:
-            case BinOp(op="//", lhs=x, rhs=Const(value=int(k))) if k > 0:
-                form = self.algebra.of(x)
-                own, rest = form.split(lambda key, _: key == _key(var))
-                if not own.terms or mentions((rest.expr(),), frozenset((var,))):
+    def _least_quotient(self, term: Term, var: Var) -> Linear | None:
+        """Return the least of ``f * ((c * var + ...) // k)`` over the range of *var*."""
+        match term.atoms:
+            case (BinOp(op="//", lhs=x, rhs=Const(value=int(k))),) if k > 0:
+                whole = self.form(x)
+                if whole is None:
                     return None
-                slope = own.terms[_key(var)].factor
-                end = low if (slope > 0) == (term.factor > 0) else high
-                return self.algebra.div(rest + end.scale(slope), k).scale(term.factor)
+                own, rest = whole.split(lambda key, _: key == monomial((var,)))
+                if not own.terms or mentions(rest.atoms, {var}):
+                    return None
+                (slope,) = (t.factor for t in own.terms.values())
+                end = self.ranges[var][(slope > 0) != (term.factor > 0)]
+                inner = Linear((rest + end.scale(slope)).terms, x.dtype)
+                if self.algebra.exact(inner):
+                    quotient = self.algebra.div(inner, k)
+                    return Linear(quotient.terms, WIDE).scale(term.factor)
         return None
 
     def _by_division(self, form: Linear, depth: int) -> bool | None:
         """``x - k + 1 <= k * (x // k) <= x``, after multiplying *form* by k."""
         for key, term in form.terms.items():
-            if len(term.atoms) != 1:
-                continue
-            match term.atoms[0]:
-                case BinOp(op="//", lhs=x, rhs=Const(value=int(k))) if k > 0:
-                    rest = form.split(lambda at, _, gone=key: at != gone)[0]
-                    bound = self.algebra.of(x).shift(1 - k if term.factor > 0 else 0)
-                    return self.nonnegative(rest.scale(k) + bound.scale(term.factor), depth)
+            match term.atoms:
+                case (BinOp(op="//", lhs=x, rhs=Const(value=int(k))),) if k > 0:
+                    whole = self.form(x)
+                    if whole is None:
+                        continue
+                    bound = whole.shift(1 - k if term.factor > 0 else 0).scale(term.factor)
+                    return self.nonnegative(form.without(key).scale(k) + bound, depth)
         return None
 
-    def _by_known(self, form: Linear) -> bool:
-        """Subtract what is known not to be negative: sizes of ranges, steps of monotone buffers."""
-        for fact in (*self.known, *self._steps(form)):
-            if fact.dtype == form.dtype and self._low(form - fact) >= 0:
-                return True
-        return False
-
-    def _steps(self, form: Linear) -> list[Linear]:
-        """Return ``b[x + c] - b[x]``, c > 0, for the loads of monotone buffers in *form*."""
-        loads = [(term, load) for term in form.terms.values() if (load := self._load(term))]
-        found = []
-        for upper, a in loads:
-            for lower, b in loads:
-                if upper.factor > 0 > lower.factor and a.buffer is b.buffer and self._after(a, b):
-                    found.append(_single(upper.atoms[0]) - _single(lower.atoms[0]))
-        return found
+    def _steps(self, form: Linear) -> Iterator[Linear]:
+        """Yield ``b[x + c] - b[x]``, c > 0, for the loads of monotone buffers in *form*."""
+        loads = [(t, load) for t in form.terms.values() if (load := self._load(t)) is not None]
+        for (upper, a), (lower, b) in product_of(loads, repeat=2):
+            if upper.factor > 0 > lower.factor and a.buffer is b.buffer and self._after(a, b):
+                yield product(1, upper.atoms) - product(1, lower.atoms)
 
     def _load(self, term: Term) -> Load | None:
-        inner = term.atoms[0] if len(term.atoms) == 1 else None
-        if isinstance(inner, Cast) and inner.dtype.bits >= inner.value.dtype.bits:
-            inner = inner.value
-        return inner if isinstance(inner, Load) and inner.buffer in self.monotone else None
+        match term.atoms:
+            case (Load() as load,) | (Cast(value=Load() as load),):
+                widened = term.atoms[0].dtype.bits >= load.dtype.bits
+                return load if widened and load.buffer in self.monotone else None
+        return None
 
     def _after(self, a: Load, b: Load) -> bool:
         if len(a.indices) != 1 or a.indices[0] is None or b.indices[0] is None:
@@ -279,14 +251,6 @@ class Prover:
         return step.is_constant and step.constant > 0
 
 
-def product(factor: int, atoms: Sequence[Expr], dtype: object, algebra: Algebra) -> Linear:
-    """Return *factor* times *atoms*."""
-    raise NotImplementedError
-
-
-def _key(var: Var) -> Monomial:
-    return frozenset(((var, 1),))
-
-
-def _single(expr: Expr) -> Linear:
-    raise NotImplementedError
+def product(factor: int, atoms: Sequence[Expr]) -> Linear:
+    """Return *factor* times *atoms*, as an integer without limits."""
+    return Linear({monomial(atoms): Term(factor, tuple(atoms))}, WIDE)

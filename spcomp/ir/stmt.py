@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+import sys
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain
-from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node, attr, binder, node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain
+    from spcomp.ir.expr import Expr, Var
 
 LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bound"]
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
@@ -134,6 +139,32 @@ class Func(Node):
     def with_attr(self, name: str, value: Any) -> Func:
         """Return the function with the attribute *name* set."""
         return self.replace(attrs=tuple((dict(self.attrs) | {name: value}).items()))
+
+    def script(self) -> str:
+        """Return the function as a Python file that parses back to it."""
+        from spcomp.ir.printer import print_func
+
+        return print_func(self)
+
+    def show(self) -> None:
+        """Write the script to stdout, in colour on a terminal."""
+        if not sys.stdout.isatty():
+            sys.stdout.write(self.script())
+            return
+        from rich.console import Console
+        from rich.syntax import Syntax
+
+        text = Syntax("", "python", background_color="default").highlight(self.script())
+        Console().print(text, soft_wrap=True, end="")
+
+    def specialize(self, values: Mapping[Var | str, float]) -> Self:
+        """Return the function with scalar parameters, by variable or name, fixed to *values*.
+
+        Raises ArgumentError for a key that is no scalar parameter, or a value it does not hold.
+        """
+        from spcomp.ir.relink import specialize
+
+        return specialize(self, values)
 
 
 def seq(*stmts: Stmt | None) -> Stmt:

@@ -13,6 +13,7 @@ from spcomp.ir.axis import (
     Axis,
     Buffer,
     Domain,
+    Flatten,
     Fuse,
     SparseBuffer,
     domain_axes,
@@ -174,8 +175,7 @@ class CoordVerifier(StmtVerifier):
         for axis in axes:
             if axis not in self.axes:
                 self.fail(f"axis {axis.name} of iteration {node.name} is not declared", node)
-            chained = isinstance(domain, Fuse) or domain_width(domain) < len(axes)
-            above = self.running if chained else before
+            above = self.running if isinstance(domain, Fuse | Flatten) else before
             free = axis.parent is None or isinstance(domain, Attach)
             if not free and axis.parent not in above:
                 self.fail(f"iteration {node.name} runs over {axis.name} without its parent", node)

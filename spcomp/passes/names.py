@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Func
@@ -19,6 +20,8 @@ class Names:
             self._take(node)
 
     def _take(self, node: Node) -> None:
+        if isinstance(node, SpIter):  # its coordinates are gone when loops have names
+            return
         for name in node.BINDERS:
             bound = getattr(node, name)
             for var in bound if isinstance(bound, tuple) else (bound,):

@@ -55,7 +55,7 @@ def load(
         except RuntimeError as error:
             raise BackendError(f"machine code does not link: {error}") from error
     if forever:
-        tracker.detach()
+        _immortal(tracker)
     return Loaded({name: tracker[name] for name in symbols}, tracker)
 
 
@@ -64,5 +64,10 @@ def _linker() -> llvm.LLJIT:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     made = llvm.create_lljit_compiler(suppress_errors=True)
-    made.detach()  # never disposed: at exit other threads may still be inside its code
+    _immortal(made)
     return made
+
+
+def _immortal(made: object) -> None:
+    """Never dispose *made*: when the process ends other threads may still be inside its code."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))

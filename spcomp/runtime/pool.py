@@ -35,7 +35,7 @@ def get_num_threads() -> int:
     At first the least of SPCOMP_NUM_THREADS (else OMP_NUM_THREADS), the CPUs that this process may
     run on, and its cgroup's quota. Raises ArgumentError for a variable that is no positive number.
     """
-    global _threads  # noqa: PLW0603
+    global _threads
     with _lock:
         if _threads is None:
             _threads = default_num_threads()
@@ -47,7 +47,7 @@ def set_num_threads(n: int) -> None:
 
     Raises ArgumentError unless *n* is an integer in 1..1024.
     """
-    global _threads  # noqa: PLW0603
+    global _threads
     count = _checked("set_num_threads", n)
     with _lock:
         _threads = count
@@ -67,7 +67,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def address() -> int:
-    """Return the address of ``spcomp_parallel_for``; compiles and starts the pool the first time."""
+    """Return the address of ``spcomp_parallel_for``; the first time, make the pool."""
     with _lock:
         if not _native.cache_info().currsize:
             count = get_num_threads()
@@ -149,7 +149,7 @@ def cgroup_quota(root: Path = Path("/")) -> float | None:
     """Return the CPUs' worth of time that the process's cgroups grant, or None for no limit."""
     limits: list[float] = []
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
             limits += _walk(root / "sys/fs/cgroup", path, _limit_v2)
         elif "cpu" in controllers.split(","):

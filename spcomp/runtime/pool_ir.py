@@ -142,7 +142,8 @@ exit:
 
 _JOB = """
 ; Start workers, publish the job, work on it, wait for what the others took.
-define internal void @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads) noinline {
+define internal void @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks,
+                          i64 %threads) noinline {
 entry:
   %helpers = sub i64 %threads, 1
   %started = load i64, ptr @started

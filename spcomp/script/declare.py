@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import (
@@ -22,12 +21,17 @@ from spcomp.ir.axis import (
 )
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.visitor import walk
-from spcomp.script.parse_expr import Expressions
 from spcomp.script.scope import is_none
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spcomp.script.parse_expr import Expressions
 
 AXES = frozenset({"dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"})
 MATCHES = frozenset({"match_sparse_buffer", "match_buffer"})
 ALLOCS = frozenset({"alloc_sparse_buffer", "alloc_buffer"})
+HALF = "an indptr without indices"
 DOMAINS = frozenset({"fuse", "attach", "flatten", "union", "intersect"})
 
 
@@ -92,13 +96,12 @@ class Declarations:
         self, args: dict[str, Any], nnz: ast.expr | None, call: ast.Call
     ) -> dict[str, Any]:
         indptr, indices = self._pair(args.get("arrays"), call, "arrays", "(indptr, indices)")
-        if (indptr is None) != (indices is None):
-            raise self.ctx.error(
-                call,
-                "indptr and indices are both given, or both None",
-                hint="(None, None) declares an axis whose arrays are results",
-                kind=FormatError,
-            )
+        if indptr is None and indices is not None:
+            message = "indices without an indptr"
+            raise self.ctx.error(indices, message, hint=HALF_HINT, kind=FormatError)
+        if indptr is not None and indices is None:
+            self.ctx.features.setdefault(HALF, call)
+            return {"indptr": self._array(indptr), "nnz": nnz and self._size(nnz)}
         if indptr is None or indices is None:
             if nnz is not None:
                 raise self.ctx.error(
@@ -198,7 +201,7 @@ class Declarations:
     def match(self, target: ast.expr, call: ast.Call) -> None:
         """Declare the buffer *target* at a handle."""
         args = self.ctx.arguments(call)
-        handle = self._handle(args["param"])
+        handle = self._array(args["param"])
         if any(b.data is handle for b in self.ctx.buffers):
             self.ctx.features.setdefault("a handle matched twice", args["param"])
         self.add(self.buffer(target, call, args, handle), target)
@@ -229,7 +232,7 @@ class Declarations:
         return SparseBuffer(name, data, axes, dtype, span=span, **options)
 
     def _dense(self, buffer: Buffer, args: dict[str, Any]) -> Buffer:
-        """Return *buffer* with its shape and strides; those of a parameter are made of parameters."""
+        """Return *buffer* with its shape and strides; a parameter's are made of parameters."""
         size = self.ex.integer if buffer.data is None else self._size
         shape = tuple(size(node) for node in items(args["shape"]))
         strides = tuple(size(node) for node in items(args["strides"])) if "strides" in args else ()
@@ -285,10 +288,12 @@ class Declarations:
                 )
 
 
+HALF_HINT = "(None, None) declares an axis whose arrays are results"
 _FLOAT32 = ast.Constant("float32")
 
 
 def items(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of a tuple or list, or the one thing that *node* is."""
     return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
 
 

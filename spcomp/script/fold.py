@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spcomp.ir.expr import Const
 from spcomp.ir.promotion import Value, literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _RULES: dict[str, Callable[..., Any]] = {
     "+": operator.add,
@@ -48,11 +50,6 @@ _RULES: dict[str, Callable[..., Any]] = {
 }
 _SAME = (math.exp, math.log, math.log2, math.sqrt, math.tanh, math.erf, math.sin, math.cos)
 _RULES |= {rule.__name__: rule for rule in (*_SAME, math.isnan, math.isinf)}
-
-
-def folds(values: Sequence[Value]) -> bool:
-    """Say whether *values* are literals only, whose combination is a literal again."""
-    return all(value.weak and isinstance(value.expr, Const) for value in values)
 
 
 def fold(op: str, values: Sequence[Value]) -> Value:

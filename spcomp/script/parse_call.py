@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from spcomp.dtypes import DType
 from spcomp.ir.expr import (
     CALLS,
     BinOpKind,
@@ -25,6 +23,9 @@ from spcomp.ir.promotion import Value, coerce, fits, limit, literal, settle
 from spcomp.script.scope import DTYPE_NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spcomp.dtypes import DType
     from spcomp.script.parse_expr import Expressions
 
 _SEARCHES: dict[str, SearchKind] = {
@@ -136,7 +137,7 @@ def _masked_load(ex: Expressions, _name: str, args: dict[str, Any], call: ast.Ca
 
 def _search(ex: Expressions, name: str, args: dict[str, Any], call: ast.Call) -> Value:
     buffer = ex.ctx.buffer(args["buffer"])
-    begin, end = ex.integer(args["begin"]), ex.integer(args["end"])
+    begin, end = ex.count(args["begin"]), ex.count(args["end"])
     key = ex.expr(args["key"])
     return Value(Search(_SEARCHES[name], buffer, begin, end, key, span=ex.ctx.span(call)))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.dtypes import DType, int64
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
@@ -12,6 +11,7 @@ from spcomp.ir.expr import BinOp, BinOpKind, Call, Expr, Load, Select, UnOp, UnO
 from spcomp.ir.promotion import (
     Value,
     arguments,
+    folds,
     implicit,
     literal,
     operands,
@@ -20,8 +20,11 @@ from spcomp.ir.promotion import (
     unify,
 )
 from spcomp.script import parse_call
-from spcomp.script.fold import fold, folds
+from spcomp.script.fold import fold
 from spcomp.script.scope import MISSING, Context, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _BINARY: dict[type[ast.AST], BinOpKind] = {
     ast.Add: "+",
@@ -86,8 +89,8 @@ class Expressions:
         with self.ctx.blame(node):
             return truth(value)
 
-    def bound(self, node: ast.expr) -> Expr:
-        """Return *node* as the int64 bound of a loop."""
+    def count(self, node: ast.expr) -> Expr:
+        """Return *node* as an int64: the bound of a loop, an extent, an absolute position."""
         return self.stored(node, int64)
 
     def integer(self, node: ast.expr) -> Expr:
@@ -273,7 +276,7 @@ class Expressions:
 
     def _builtin(self, node: ast.Call) -> Value:
         func = node.func
-        if isinstance(func, ast.Name) and func.id in _BUILTINS and self.ctx.find(func.id) is None:
+        if isinstance(func, ast.Name) and self.ctx.is_builtin(func, _BUILTINS):
             values = [self.value(arg) for arg in node.args]
             if func.id in ("min", "max") and len(values) > 1:
                 return parse_call.extreme(self, func.id, values, node)

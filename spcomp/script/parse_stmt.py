@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import Const, Expr, Load, const
-from spcomp.ir.promotion import Value, settle
+from spcomp.ir.expr import Expr, Load, const
+from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import (
     Alloc,
     Attrs,
@@ -29,7 +27,12 @@ from spcomp.ir.stmt import (
 )
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
 from spcomp.script.parse_expr import _BINARY, Expressions
-from spcomp.script.scope import Context, describe, is_none
+from spcomp.script.scope import Context, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spcomp.ir.axis import AnyBuffer
 
 _LOOPS: dict[str, LoopKind] = {
     "serial": "serial",
@@ -183,20 +186,22 @@ class Statements:
     def _for(self, node: ast.For) -> Stmt:
         self._no_else(node)
         call, name = node.iter, self.ctx.called(node.iter)
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-            if call.func.id == "range" and self.ctx.find("range") is None:
+        if isinstance(call, ast.Call):
+            if self.ctx.is_builtin(call.func, ("range",)):
                 return self._range(node, call)
-        if name == "grid" and isinstance(call, ast.Call):
-            return self._grid(node, call)
-        if name not in _LOOPS or not isinstance(call, ast.Call):
-            raise self.ctx.error(
-                call, "this is nothing to loop over", hint="use range, T.serial, T.parallel, ..."
-            )
+            if name == "grid":
+                return self._grid(node, call)
+            if name in _LOOPS:
+                return self._loop_call(node, name, call)
+        raise self.ctx.error(
+            call, "this is nothing to loop over", hint="use range, T.serial, T.parallel, ..."
+        )
+
+    def _loop_call(self, node: ast.For, name: str, call: ast.Call) -> Stmt:
         args = self.ctx.arguments(call)
         end = args.get("end")
-        if name == "thread_binding" and isinstance(end, ast.Constant) and end.value is not None:
-            if isinstance(end.value, str):  # T.thread_binding(extent, "threadIdx.x")
-                args["thread"] = args.pop("end")
+        if isinstance(end, ast.Constant) and isinstance(end.value, str):
+            args["thread"] = args.pop("end")  # T.thread_binding(extent, "threadIdx.x")
         options: dict[str, Any] = {"kind": _LOOPS[name]}
         if name == "thread_binding":
             if "thread" not in args:
@@ -223,11 +228,9 @@ class Statements:
                 node.target, f"{len(targets)} variables for {len(extents)} loops of T.grid"
             )
         with self.ctx.scope():
-            ends = [self.ex.bound(extent) for extent in extents]
+            ends = [self.ex.count(extent) for extent in extents]
             made = [self.ctx.bind_var(target, int64) for target in targets]
-            self.ctx.loops |= {
-                v: (const(0), end) for v, end in zip(made, ends, strict=True)
-            }
+            self.ctx.loops |= {v: (const(0), end) for v, end in zip(made, ends, strict=True)}
             body = self.block(node.body)
         for var, end in zip(reversed(made), reversed(ends), strict=True):
             body = For(var, const(0), end, body, span=self.ctx.span(node))
@@ -241,8 +244,8 @@ class Statements:
         body: Sequence[ast.stmt],
         **options: Any,
     ) -> Stmt:
-        low = const(0) if end is None else self.ex.bound(begin)
-        high = self.ex.bound(begin if end is None else end)
+        low = const(0) if end is None else self.ex.count(begin)
+        high = self.ex.count(begin if end is None else end)
         with self.ctx.scope():
             var = self.ctx.bind_var(node.target, int64)
             self.ctx.loops[var] = (low, high)
@@ -322,16 +325,16 @@ class Statements:
             raise self.misplaced(name, call)
         raise self.ctx.error(call, f"T.{name} cannot be opened by with")
 
-    def _scoped(
-        self, node: ast.With, name: str, call: ast.Call, target: ast.expr | None
-    ) -> Stmt:
+    def _scoped(self, node: ast.With, name: str, call: ast.Call, target: ast.expr | None) -> Stmt:
         if target is None:
             raise self.ctx.error(node, f"with T.{name}(...) needs a name", hint="add: as x")
         if name == "let":
             args = self.ctx.arguments(call)
             value = self.ex.expr(args["value"])
         with self.ctx.scope():
-            opened = self._let(target, value, node).node if name == "let" else self.alloc(target, call)
+            opened = (
+                self._let(target, value, node).node if name == "let" else self.alloc(target, call)
+            )
             return opened.replace(body=self.block(node.body))
 
     def _pass(self, _node: ast.Pass) -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from numbers import Integral, Real
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import DType, dtype
 from spcomp.errors import ScriptError, Span, SpcompError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.script import syntax
-from spcomp.script.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from spcomp.script.source import Source
 
 Binding: TypeAlias = Var | Axis | SparseBuffer | Buffer
 MISSING = object()
@@ -28,12 +31,13 @@ MISSING = object()
 class Context:
     """What parsing one function shares.
 
-    *outer* are the Python names around the function, *alias* those that mean this language.
+    *outer* are the Python names around the function *name*, *alias* those that mean this language.
     *features* remembers where something was first used that only some levels have.
     """
 
     source: Source
     outer: Mapping[str, Any]
+    name: str = ""
     alias: frozenset[str] = frozenset({"T"})
     frames: list[dict[str, Binding]] = field(default_factory=lambda: [{}])
     params: list[Var] = field(default_factory=list)
@@ -197,6 +201,10 @@ class Context:
     def called(self, node: ast.AST | None) -> str | None:
         """Return the name if *node* calls one of ours."""
         return self.syntax_name(node.func) if isinstance(node, ast.Call) else None
+
+    def is_builtin(self, func: ast.expr, names: Collection[str]) -> bool:
+        """Say whether *func* is one of Python's *names*, not hidden by a name of the script."""
+        return isinstance(func, ast.Name) and func.id in names and self.find(func.id) is None
 
     def arguments(self, call: ast.Call) -> dict[str, Any]:
         """Return the syntax given for each parameter of the function that *call* calls.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ScriptError, Span, SpcompError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)

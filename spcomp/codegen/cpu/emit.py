@@ -204,9 +204,7 @@ class _CpuStmts(Stmts):
 
 
 def _field(code: Code, kinds: str, context: str, number: int) -> str:
-    return code.value(
-        f"getelementptr inbounds {{ {kinds} }}, ptr {context}, i32 0, i32 {number}"
-    )
+    return code.value(f"getelementptr inbounds {{ {kinds} }}, ptr {context}, i32 0, i32 {number}")
 
 
 def _type_of(key: Key) -> str:

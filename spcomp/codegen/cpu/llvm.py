@@ -41,7 +41,8 @@ def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # no
 
     *opt* is 0 (registers and peepholes) to 3. Raises BackendError for an unknown target.
     """
-    target, timings = resolve(target), {}
+    target = resolve(target)
+    timings: dict[str, float] = {}
     with _LOCK:
         module, machine = _optimized(llvm_ir, target, opt, timings)
         start = time.perf_counter()

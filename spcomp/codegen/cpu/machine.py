@@ -10,9 +10,9 @@ import llvmlite.binding as llvm
 from spcomp.errors import BackendError
 from spcomp.target import Target
 
-_V2 = "cx16 sahf popcnt sse3 ssse3 sse4.1 sse4.2".split()
-_V3 = [*_V2, *"avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave".split()]
-_V4 = [*_V3, *"avx512f avx512bw avx512cd avx512dq avx512vl".split()]
+_V2 = ["cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"]
+_V3 = [*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"]
+_V4 = [*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]
 LEVELS: dict[str, list[str]] = {
     "x86-64": [],
     "x86-64-v2": _V2,
@@ -20,7 +20,7 @@ LEVELS: dict[str, list[str]] = {
     "x86-64-v4": _V4,
     "aarch64": ["neon"],
 }
-# CPUs by the level whose instructions they all have: code uses the level's and is tuned for the CPU.
+# CPUs by the level that they have all of: code uses the level's instructions, tuned for the CPU.
 _TUNED: dict[str, str] = {
     "x86-64": "core2 k8 btver1",
     "x86-64-v2": "nehalem westmere sandybridge ivybridge silvermont goldmont tremont btver2 bdver2",
@@ -47,11 +47,11 @@ def resolve(target: Target) -> Target:
     if target.features:
         return target
     if target.cpu == "native":
-        features = dict(llvm.get_host_cpu_features())
+        host = dict(llvm.get_host_cpu_features())
         if _host_family() == "aarch64":
-            features["neon"] = True  # always there; not every system reports it
-        text = ",".join(f"{'+' if there else '-'}{name}" for name, there in sorted(features.items()))
-        width = _width({name for name, there in features.items() if there})
+            host["neon"] = True  # always there; not every system reports it
+        text = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(host.items()))
+        width = _width({name for name, on in host.items() if on})
         cpu = llvm.get_host_cpu_name()
         return dataclasses.replace(target, cpu=cpu, features=text, vector_bits=width)
     if (level := _LEVEL_OF.get(target.cpu)) is None:

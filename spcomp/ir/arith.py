@@ -1,0 +1,388 @@
+"""The simplifier: folds, cancels and decides, and never changes what a program computes.
+
+The facts it stands on, re-exported here: intervals (bounds), canonical sums (linear), proofs
+(proof, injectivity) and index maps (indexmap).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width
+from spcomp.ir.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import (
+    COMPARISONS,
+    BinOp,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    UnOp,
+    Var,
+    const,
+)
+from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.injectivity import injective
+from spcomp.ir.linear import Algebra, expr_equal, is_integer, key_of, wrap
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Merge
+from spcomp.ir.proof import Prover, coefficient, divides, prove
+from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, seq
+from spcomp.ir.visitor import Rewriter, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spcomp.dtypes import DType
+    from spcomp.ir.position import Cursor
+
+__all__ = [
+    "Env",
+    "IndexMap",
+    "Interval",
+    "Simplify",
+    "bounds_of",
+    "coefficient",
+    "divides",
+    "expr_equal",
+    "injective",
+    "prove",
+    "simplify",
+    "simplify_stmt",
+]
+
+N = TypeVar("N", bound=Node)
+MAX_TRIPS = 1 << 48  # no loop that ends runs longer
+
+
+def simplify(expr: Expr, bounds: Env | Mapping[Var, Interval] | None = None) -> Expr:
+    """Return *expr* in fewer operations, with the same value for all that *bounds* allow.
+
+    Integers wrap around, floats keep every bit, a division that may fail stays. The same object
+    comes back if there is nothing to do.
+    """
+    return Simplify(as_env(bounds)).rewrite(expr)
+
+
+def simplify_stmt(node: N, bounds: Env | Mapping[Var, Interval] | None = None) -> N:
+    """Return the statement or function *node* with its expressions simplified.
+
+    Loops that never run and branches that are never taken go; loops that run once stay. Variables
+    of loops and blocks are bounded by their ranges, values in buffers by the function's domains.
+    """
+    return Simplify(as_env(bounds)).rewrite(node)
+
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_INVERSE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+
+
+class Simplify(Rewriter):
+    """The rewriter behind simplify and simplify_stmt."""
+
+    COVERS = (SpIter, Block, Merge)
+
+    def __init__(self, env: Env) -> None:
+        self.vars = dict(env.vars)
+        self.env = Env(self.vars, env.buffers)
+        self.facts: dict[Var, tuple[Expr, Expr]] = {}
+
+    # Expressions
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        """Fold constants, then apply what holds for the operator and dtype."""
+        op = cast("BinOp", self.visit_Node(op))
+        if (folded := _fold(op)) is not None:
+            return folded
+        if op.op in ("and", "or"):
+            return self._logic(op)
+        if op.op in COMPARISONS:
+            return self._comparison(op)
+        if not is_integer(op):
+            return _float_identity(op)
+        if op.op in ("min", "max"):
+            return self._choice(op)
+        return self._sum(op) if op.op in ("+", "-", "*", "//", "%") else self._pinned(op)
+
+    def visit_UnOp(self, op: UnOp) -> Node:
+        """Undo a double operator, fold a constant, turn a comparison around."""
+        op = cast("UnOp", self.visit_Node(op))
+        match op.value:
+            case UnOp(op=inner, value=value) if inner == op.op:
+                return value
+            case Const(value=value) if op.op == "not":
+                return const(not value, op.dtype).replace(span=op.span)
+            case Const(value=int(value)) if is_integer(op):
+                new = -value if op.op == "-" else ~value
+                return const(wrap(new, op.dtype), op.dtype).replace(span=op.span)
+            case BinOp(op=inner, lhs=lhs) if op.op == "not" and inner in _INVERSE:
+                if lhs.dtype.is_integer:
+                    return op.value.replace(op=_INVERSE[inner])
+        return self._sum(op) if op.op == "-" and is_integer(op) else op
+
+    def visit_Cast(self, cast_: Cast) -> Node:
+        """Fold a constant; leave out a cast that changes nothing."""
+        cast_ = cast("Cast", self.visit_Node(cast_))
+        value, to = cast_.value, cast_.type
+        if value.dtype == to:
+            return value
+        if isinstance(value, Const) and (folded := _fold_cast(value, to)) is not None:
+            return folded.replace(span=cast_.span)
+        if isinstance(value, Cast) and all(map(is_integer, (value.value, value, cast_))):
+            where = bounds_of(value.value, self.env)  # the inner cast keeps the value, or all its
+            if where in dtype_range(value.type) or to.bits <= value.type.bits:  # bits that count
+                inner = value.value
+                return inner if inner.dtype == to else cast_.replace(value=inner)
+        return cast_
+
+    def visit_Select(self, select: Select) -> Node:
+        """Take the side that is known to be chosen."""
+        select = cast("Select", self.visit_Node(select))
+        if isinstance(select.cond, Const):
+            return select.then if select.cond.value else select.otherwise
+        if expr_equal(select.then, select.otherwise) and self._droppable(select.cond):
+            return select.then
+        return select
+
+    def _logic(self, op: BinOp) -> Expr:
+        decides = op.op == "or"  # the value that ends it
+        if isinstance(op.lhs, Const):
+            return op.lhs if op.lhs.value == decides else op.rhs
+        if isinstance(op.rhs, Const):
+            if op.rhs.value != decides:
+                return op.lhs
+            return op.rhs if self._droppable(op.lhs) else op
+        return op.lhs if expr_equal(op.lhs, op.rhs) else op
+
+    def _comparison(self, op: BinOp) -> Expr:
+        if op.lhs.dtype.lanes > 1 or op.lhs.dtype.is_float or not self._droppable(op):
+            return op
+        known = bounds_of(op, self.env).value
+        if known is None and is_integer(op.lhs):
+            known = self._decide(op)
+        return op if known is None else const(known, op.dtype).replace(span=op.span)
+
+    def _decide(self, op: BinOp) -> int | None:
+        algebra = Algebra(self.env)
+        apart = algebra.of(op.lhs) - algebra.of(op.rhs)
+        if op.op in ("==", "!=") and apart.is_constant:  # holds even where both sides wrap
+            return int((not apart.terms) == (op.op == "=="))
+        prover = Prover(algebra, self.facts)
+        if prover.holds(op):
+            return 1
+        return 0 if prover.holds(op, truth=False) else None
+
+    def _choice(self, op: BinOp) -> Expr:
+        below = self._decide(BinOp("<=", op.lhs, op.rhs))
+        if below is None or not self._droppable(op):
+            return op.lhs if expr_equal(op.lhs, op.rhs) else op
+        return op.lhs if bool(below) == (op.op == "min") else op.rhs
+
+    def _sum(self, op: Expr) -> Expr:
+        """Return the canonical form of *op* if that takes fewer nodes."""
+        new = self._pinned(op)
+        if new is op:
+            new = Algebra(self.env).of(op).expr()
+            if _size(new) >= _size(op):
+                return op
+        kept = {key_of(part) for part in self._failing(new)}
+        lost = [part for part in self._failing(op) if key_of(part) not in kept]
+        return op if lost else new.replace(span=new.span or op.span)
+
+    def _pinned(self, op: Expr) -> Expr:
+        value = bounds_of(op, self.env).value
+        return op if value is None or not self._droppable(op) else const(value, op.dtype)
+
+    def _droppable(self, expr: Expr) -> bool:
+        return not self._failing(expr)
+
+    def _failing(self, expr: Expr) -> list[BinOp]:
+        """Return the divisions in *expr* that are not proved to succeed."""
+        return [
+            node
+            for node in walk(expr)
+            if isinstance(node, BinOp)
+            and node.op in ("//", "%")
+            and not node.dtype.is_float
+            and 0 in bounds_of(node.rhs, self.env)
+        ]
+
+    # Statements
+
+    def visit_Func(self, func: Func) -> Node:
+        """Simplify the body under what the function's domains promise."""
+        buffers = {**self.env.buffers, **_values(func.domains, self.env)}
+        self.env = Env(self.vars, buffers)
+        return self.visit_Node(func)
+
+    def visit_Seq(self, stmts: Seq) -> Node:
+        """Flatten."""
+        new = cast("Seq", self.visit_Node(stmts))
+        nested = len(new.body) == 1 or any(isinstance(s, Seq) for s in new.body)
+        return seq(*new.body) if nested else new
+
+    def visit_Let(self, let: Let) -> Node:
+        """Bound the variable by its value."""
+        self.vars[let.var] = bounds_of(cast("Expr", self.visit(let.value)), self.env)
+        return self.visit_Node(let)
+
+    def visit_If(self, branch: If) -> Node:
+        """Take the branch that is known to be taken."""
+        new = cast("If", self.visit_Node(branch))
+        if isinstance(new.cond, Const):
+            return (new.then if new.cond.value else new.otherwise) or Seq((), span=new.span)
+        if new.otherwise is not None and _empty(new.otherwise):
+            new = new.replace(otherwise=None)
+        if _empty(new.then) and new.otherwise is None and self._droppable(new.cond):
+            return Seq((), span=new.span)
+        return new
+
+    def visit_While(self, loop: While) -> Node:
+        """Drop a loop whose condition is false."""
+        new = cast("While", self.visit_Node(loop))
+        false = isinstance(new.cond, Const) and not new.cond.value
+        return Seq((), span=new.span) if false else new
+
+    def visit_For(self, loop: For) -> Node:
+        """Drop a loop that never runs; else bound its variable."""
+        begin = cast("Expr", self.visit(loop.begin))
+        end = cast("Expr", self.visit(loop.end))
+        never = self._comparison(BinOp("<=", end, begin))
+        if isinstance(never, Const) and never.value:
+            return Seq((), span=loop.span)
+        self._range(loop.var, begin, end)
+        new = self.visit_Node(loop)
+        del self.facts[loop.var]
+        return new
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        """Drop an allocation for nothing."""
+        new = cast("Alloc", self.visit_Node(alloc))
+        return new.body if _empty(new.body) else new
+
+    def visit_Evaluate(self, stmt: Evaluate) -> Node:
+        """Drop a constant."""
+        new = cast("Evaluate", self.visit_Node(stmt))
+        return Seq((), span=new.span) if isinstance(new.value, Const) else new
+
+    def visit_Block(self, block: Block) -> Node:
+        """Bound the block's variables by their extents and values, where the guard holds."""
+        for it in block.iters:
+            self.vars[it.var] = bounds_of(it.value, self.env)
+        where = block.where and cast("Expr", self.visit(block.where))
+        for it in block.iters:
+            known = self.vars[it.var]
+            self._range(it.var, const(0), cast("Expr", self.visit(it.extent)))
+            self.vars[it.var] &= known
+        inside = block if block.where is None else block.replace(where=None)
+        new = cast("Block", self.visit_Node(inside))
+        for it in block.iters:
+            del self.facts[it.var]
+        if new is inside and where is block.where:
+            return block
+        return new.replace(where=None if isinstance(where, Const) and where.value else where)
+
+    def visit_SpIter(self, it: SpIter) -> Node:
+        """Bound the coordinates by the lengths of their axes."""
+        at = 0
+        for domain in it.domains:
+            lengths = [axis.length for axis in domain_axes(domain)]
+            for k in range(domain_width(domain)):
+                if isinstance(domain, Axis):
+                    self._range(it.vars[at + k], const(0), lengths[k])
+                else:
+                    self.vars[it.vars[at + k]] = Interval(0, None)
+            at += domain_width(domain)
+        new = self.visit_Node(it)
+        for var in it.vars:
+            self.facts.pop(var, None)
+        return new
+
+    def visit_Merge(self, merge: Merge) -> Node:
+        """Bound the coordinate, and the positions by their cursors."""
+        self.vars[merge.coordinate] = dtype_range(merge.coordinate.type)
+        for cursor in merge.cursors:
+            self._cursor(cursor)
+        return self.visit_Node(merge)
+
+    def _cursor(self, cursor: Cursor) -> None:
+        begin, end = (bounds_of(e, self.env) for e in (cursor.begin, cursor.end))
+        self.vars[cursor.pos] = hull(begin, end + Interval(-1, -1)) | begin
+
+    def _range(self, var: Var, begin: Expr, end: Expr) -> None:
+        low, high = bounds_of(begin, self.env), bounds_of(end, self.env)
+        within = Interval(low.low, None if high.high is None else high.high - 1)
+        self.vars[var] = within & Interval(None, (low.high or 0) + MAX_TRIPS)
+        self.facts[var] = begin, end
+
+
+def _values(domains: tuple[BufferDomain, ...], env: Env) -> Mapping[Any, Interval]:
+    return Env.of(env.vars, domains).buffers
+
+
+def _empty(stmt: Stmt) -> bool:
+    return isinstance(stmt, Seq) and not stmt.body
+
+
+def _size(expr: Expr) -> int:
+    return sum(1 for _ in walk(expr))
+
+
+def _fold(op: BinOp) -> Const | None:
+    """Return the value of an operation on two integer constants, if it has one."""
+    a, b = op.lhs, op.rhs
+    if not isinstance(a, Const) or not isinstance(b, Const) or a.type.is_float or a.type.lanes > 1:
+        return None
+    if op.op in ("//", "%") and b.value == 0:
+        return None
+    if op.op in ("<<", ">>") and not 0 <= b.value < a.type.bits:
+        return None
+    rule = _FOLD.get(op.op)
+    if rule is None or (a.type.kind == "bool" and op.op not in COMPARISONS):
+        return None
+    value = rule(a.value, b.value)
+    return const(value if op.op in COMPARISONS else wrap(value, op.dtype), op.dtype).replace(
+        span=op.span
+    )
+
+
+def _float_identity(op: BinOp) -> Expr:
+    """``x * 1.0`` and ``x / 1.0`` are x, bit for bit; ``x + 0.0`` is not (x = -0.0)."""
+    one = [isinstance(x, Const) and x.type.is_float and x.value == 1 for x in (op.lhs, op.rhs)]
+    if one[1] and op.op in ("*", "/"):
+        return op.lhs
+    return op.rhs if one[0] and op.op == "*" else op
+
+
+def _fold_cast(value: Const, to: DType) -> Const | None:
+    """Return the constant that *value* is cast to, if no rounding is involved."""
+    digits = {"bfloat": 8}.get(to.kind, {16: 11, 32: 24, 64: 53}.get(to.bits, 0))
+    if value.type.is_float:
+        small = to.is_integer and 0 <= value.value < 128 and value.value == int(value.value)
+        return const(value.value, to) if small else None
+    if to.is_float:
+        return const(value.value, to) if abs(value.value) <= 1 << digits else None
+    if to.kind == "bool":
+        return const(value.value != 0, to)
+    return const(wrap(int(value.value), to), to) if to.is_integer else None

@@ -1,0 +1,142 @@
+"""Index maps: functions from indices to indices, and the inverse of those that split and join."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spcomp.dtypes import int64
+from spcomp.ir.bounds import Env, Interval, bounds_of
+from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.linear import ONE, Algebra, Key, Linear, key_of
+from spcomp.ir.visitor import substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+MAX_EXTENT = 1 << 48  # what is indexed fits in memory
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """``params -> results``, all int64."""
+
+    params: tuple[Var, ...]
+    results: tuple[Expr, ...]
+
+    @classmethod
+    def from_func(cls, func: Callable[..., object]) -> IndexMap:
+        """Return the map that *func* computes from variables named as its parameters.
+
+        *func* returns an expression or int, or a list or tuple of them.
+        """
+        params = tuple(Var(name, int64) for name in inspect.signature(func).parameters)
+        found = func(*params)
+        results = found if isinstance(found, (tuple, list)) else (found,)
+        return cls(params, tuple(const(r) if isinstance(r, int) else r for r in results))
+
+    def apply(self, exprs: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Return the results for *exprs*, one per parameter; nothing is simplified."""
+        values = dict(zip(self.params, exprs, strict=True))
+        return tuple(substitute(result, values) for result in self.results)
+
+    def inverse(self, extents: Sequence[int | Expr]) -> IndexMap | None:
+        """Return the map back, for parameters in ``0..extent-1``; None if none is found.
+
+        Found for bijections made of ``+``, ``*``, ``//`` and ``%`` by constants. Both ways round
+        it is the identity: on the parameters, and on results in the smallest box that holds them
+        all. Where extents do not divide, that box has points which no parameters map to.
+        """
+        highs = [
+            e - 1 if isinstance(e, int) else min(bounds_of(e).high or 0, MAX_EXTENT) - 1
+            for e in extents
+        ]
+        domain = {p: Interval(0, high) for p, high in zip(self.params, highs, strict=True)}
+        outputs = tuple(Var(f"{_name(r)}{at}", int64) for at, r in enumerate(self.results))
+        solver = _Solver(domain)
+        for result, output in zip(self.results, outputs, strict=True):
+            solver.learn(solver.algebra.of(result), output)
+        found = [solver.known.get(param) for param in self.params]
+        solved = tuple(value for value in found if value is not None)
+        if len(solved) < len(found):
+            return None
+        image = {o: bounds_of(r, Env(domain)) for o, r in zip(outputs, self.results, strict=True)}
+        algebra = Algebra(Env(image), trusted=True)
+        inverse = IndexMap(outputs, tuple(algebra.of(value).expr() for value in solved))
+        back = inverse.is_inverse_of(self, domain) and self.is_inverse_of(inverse, image)
+        return inverse if back else None
+
+    def is_inverse_of(self, other: IndexMap, domain: dict[Var, Interval]) -> bool:
+        """Say whether ``self(other(x)) == x`` is proved for x in *domain*."""
+        algebra = Algebra(Env(domain), trusted=True)
+        again = self.apply(other.results)
+        pairs = zip(again, other.params, strict=True)
+        return all(not (algebra.of(a) - algebra.of(b)).terms for a, b in pairs)
+
+    def renamed(self, names: Sequence[str]) -> IndexMap:
+        """Return the map with parameters called *names*."""
+        params = tuple(Var(name, int64) for name in names)
+        return replace(self, params=params, results=self.apply(params))
+
+
+def _name(result: Expr) -> str:
+    return result.name if isinstance(result, Var) else "r"
+
+
+class _Solver:
+    """Finds what each atom is in terms of the results, by taking known sums apart."""
+
+    def __init__(self, domain: dict[Var, Interval]) -> None:
+        self.algebra = Algebra(Env(domain), trusted=True)
+        self.known: dict[Key, Expr] = {}
+        self.halves: list[BinOp] = []
+
+    def learn(self, form: Linear, value: Expr) -> None:
+        """Take in that *form* equals *value*."""
+        value = value if not form.constant else value - form.constant
+        parts = sorted(
+            (form.without(ONE)).terms.items(), key=lambda part: abs(part[1].factor), reverse=True
+        )
+        if not parts or len(parts[0][1].atoms) != 1:
+            return
+        key, term = parts[0]
+        rest = form.without(ONE).without(key)
+        if not rest.terms:
+            sign = const(-1) if term.factor < 0 else const(1)
+            self._found(term.atoms[0], (value * sign) // abs(term.factor))
+            return
+        where = self.algebra.interval(rest)
+        if term.factor < 0 or where.low is None or where.high is None:
+            return
+        if where.high - where.low < term.factor:
+            offset = value - where.low
+            self._found(term.atoms[0], offset // term.factor)
+            self.learn(rest, offset % term.factor + where.low)
+
+    def _found(self, atom: Expr, value: Expr) -> None:
+        if key_of(atom) in self.known:
+            return
+        self.known[key_of(atom)] = value
+        if isinstance(atom, BinOp):
+            self.halves.append(atom)
+        for half in self.halves:
+            self._join(half)
+
+    def _join(self, half: BinOp) -> None:
+        """``x = k * (x // k) + x % k``."""
+        if not isinstance(half.rhs, Const) or half.op not in ("//", "%"):
+            return
+        k = int(half.rhs.value)
+        whole = self.algebra.of(half.lhs)
+        values = list(self._values(self.algebra.div(whole, k), self.algebra.mod(whole, k)))
+        target = whole.single
+        if len(values) == 2 and not (target is not None and key_of(target) in self.known):
+            self.learn(whole, values[0] * k + values[1])
+
+    def _values(self, *forms: Linear) -> Iterator[Expr]:
+        for form in forms:
+            if form.is_constant:
+                yield const(form.constant)
+            elif form.key in self.known:
+                yield self.known[form.key]

@@ -1,0 +1,197 @@
+"""The injectivity oracle: can two iterations of a loop touch one element of a buffer?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spcomp.dtypes import int64
+from spcomp.ir.bounds import as_env
+from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.linear import Algebra, Key, Linear, key_of, mentions
+from spcomp.ir.proof import WIDE, Bounds, Facts, Prover, product
+from spcomp.ir.visitor import substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from spcomp.ir.axis import AnyBuffer
+
+
+def injective(
+    indices: Sequence[Expr | None],
+    var: Var,
+    inner: Facts,
+    *,
+    bounds: Bounds = None,
+    monotone: Collection[AnyBuffer] = (),
+) -> bool:
+    """Say whether two values of *var* are proved never to give the same tuple of *indices*.
+
+    The variables of *inner* range over ``[low, high)`` independently in the two iterations, outer
+    loops first; bounds may use *var* and variables before them. Variables that *indices* do not
+    need are ignored, so that nothing is concluded from loops around other accesses. What is not
+    in *inner*, and the buffers read in *indices*, are the same in both. *inner* may give *var* its
+    own range. *monotone*:
+    one-dimensional buffers whose values do not decrease. False: not proved.
+    """
+    return _Meeting(indices, var, _needed(indices, var, inner), bounds, monotone).apart()
+
+
+def _needed(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
+    needed: dict[Var, tuple[Expr, Expr]] = {}
+    used: list[Expr | None] = list(indices)
+    for own, ends in reversed(inner.items()):
+        if own is var or mentions(used, {own}):
+            needed[own] = ends
+            used.extend(ends)
+    return dict(reversed(needed.items()))
+
+
+class _Meeting:
+    """Two iterations that give one tuple; what must then be equal in both is *fixed*.
+
+    A fixed sum ``c * x + rest`` fixes x and rest if rest spreads over less than c; ``x // k`` and
+    ``x % k`` fix x; a fixed variable is as good as a constant. If this fixes *var*, the two
+    iterations are one.
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[Expr | None],
+        var: Var,
+        inner: Facts,
+        bounds: Bounds,
+        monotone: Collection[AnyBuffer],
+    ) -> None:
+        self.var = var
+        algebra = Algebra(as_env(bounds), trusted=True)
+        self.prover = Prover(algebra, inner, monotone)
+        self.unknown = {var, *inner}
+        steady = {w: ends for w, ends in inner.items() if not mentions(ends, self.unknown)}
+        self.steady = Prover(algebra, steady, monotone)  # what holds for every value of var
+        self.fixed: set[Key] = set()
+        forms = [self.prover.form(index) for index in indices if index is not None]
+        self.sums: dict[Key, Linear] = {form.key: form for form in forms if form is not None}
+
+    def apart(self) -> bool:
+        """Fix what can be fixed until that includes the variable."""
+        seen = -1
+        while seen != len(self.fixed) + len(self.sums):
+            seen = len(self.fixed) + len(self.sums)
+            for form in tuple(self.sums.values()):
+                self._solve(form)
+                if self.var not in self.unknown:
+                    return True
+        return any(
+            self._ascends(form) or self._ascends(form.scale(-1)) for form in self.sums.values()
+        )
+
+    def _open(self, atom: Expr) -> bool:
+        """Say whether *atom* may differ between the iterations."""
+        return key_of(atom) not in self.fixed and mentions((atom,), self.unknown)
+
+    def _parts(self, form: Linear) -> dict[Key, tuple[Linear, Linear]] | None:
+        """Return what of *form* is not fixed, as products: a slope that is, times a sum.
+
+        None if that is no sum of single atoms.
+        """
+        parts: dict[Key, tuple[Linear, Linear]] = {}
+        for term in form.terms.values():
+            free = [atom for atom in term.atoms if self._open(atom)]
+            if len(free) > 1:
+                return None
+            if free:
+                others = list(term.atoms)
+                others.remove(free[0])
+                slope = product(term.factor, others)
+                total = parts[slope.key][1] if slope.key in parts else Linear({}, WIDE)
+                parts[slope.key] = slope, total + product(1, free)
+        return parts
+
+    def _solve(self, form: Linear) -> None:
+        parts = self._parts(form) or {}
+        for key, (slope, total) in parts.items():
+            rest = Linear({}, WIDE)
+            for other, (factor, addend) in parts.items():
+                if other != key:
+                    rest += factor * addend
+            spread = self._spread(rest)
+            if spread is not None and self._exceeds(slope, spread):
+                self._settle(total)
+                self._settle(rest)
+                return
+
+    def _settle(self, form: Linear) -> None:
+        """Take in that *form* is fixed."""
+        if form.single is not None:
+            self._fix(form.single)
+        elif form.terms:
+            self.sums[form.key] = form
+
+    def _spread(self, rest: Linear) -> Linear | None:
+        """Return a bound, equal in both iterations, on how far values of *rest* lie apart."""
+        low, high = self._least(rest), self._least(rest.scale(-1))
+        return None if low is None or high is None else (low + high).scale(-1)
+
+    def _least(self, form: Linear) -> Linear | None:
+        """Return a lower bound of *form* made of what is fixed."""
+        form = self._over_inner(form)
+        total = Linear({}, WIDE)
+        for key, term in form.terms.items():
+            if not any(self._open(atom) for atom in term.atoms):
+                total += Linear({key: term}, WIDE)
+                continue
+            low = self.prover.interval(Linear({key: term}, WIDE)).low
+            if low is None:
+                return None
+            total += product(low, ())
+        return total
+
+    def _over_inner(self, form: Linear) -> Linear:
+        """Return *form* at its least over the inner variables, as far as they can be replaced."""
+        for var in reversed(self.prover.ranges):
+            if var in self.unknown:
+                form = self.prover.least(form, var) or form
+        return form
+
+    def _exceeds(self, slope: Linear, spread: Linear) -> bool:
+        sides = (slope, slope.scale(-1))
+        return any(self.prover.nonnegative((side - spread).shift(-1)) for side in sides)
+
+    def _fix(self, atom: Expr) -> None:
+        if key_of(atom) in self.fixed:
+            return
+        self.fixed.add(key_of(atom))
+        if isinstance(atom, Var):
+            self.unknown.discard(atom)
+        match atom:
+            case BinOp(op="//" | "%", lhs=x, rhs=Const(value=int(k))) if k > 0:
+                algebra = self.prover.algebra
+                whole = algebra.of(x)
+                halves = algebra.div(whole, k), algebra.mod(whole, k)
+                if all(self._parts(half) == {} for half in halves):
+                    self._settle(Linear(whole.terms, WIDE))
+
+    def _ascends(self, form: Linear) -> bool:
+        """Say whether *form* at v + 1 is always above *form* at v, whatever the inner variables.
+
+        That needs its least value not to decrease with v, and to pass at v + 1 the greatest at v.
+        """
+        inner = [var for var in reversed(self.prover.ranges) if var is not self.var]
+        low, high = form, form.scale(-1)
+        for var in inner:
+            low = self.prover.least(low, var) or low
+            high = self.prover.least(high, var) or high
+        if any(mentions(end.atoms, self.unknown - {self.var}) for end in (low, high)):
+            return False
+        after = self._next(low)
+        if after is None:
+            return False
+        passes = self.prover.nonnegative((after + high).shift(-1))
+        return passes and self.steady.nonnegative(after - low)
+
+    def _next(self, form: Linear) -> Linear | None:
+        if any(abs(term.factor) >> 62 for term in form.terms.values()):
+            return None
+        moved = substitute(Linear(form.terms, int64).expr(), {self.var: self.var + 1})
+        return self.prover.form(moved)

@@ -1,0 +1,214 @@
+"""Reductions seen in statements: the combiner, where it starts, and what it adds up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from spcomp.ir.bounds import dtype_range
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Load, Select, UnOp, binary, const
+from spcomp.ir.linear import expr_equal
+from spcomp.ir.stmt import If, Seq, Stmt, Store
+from spcomp.ir.visitor import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from spcomp.dtypes import DType
+    from spcomp.ir.axis import AnyBuffer
+
+Combiner: TypeAlias = Literal["+", "*", "min", "max", "and", "or"]
+Strategy: TypeAlias = Literal["private", "segmented", "workspace", "atomic"]
+"""How a reduction runs in parallel: an accumulator per output element; a sorted key cut into
+chunks, sums carried across; a buffer of its own for each worker, added up; updates in place."""
+
+_COMBINERS: frozenset[str] = frozenset(get_args(Combiner))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``buffer[indices] = combiner(buffer[indices], value)``, for one buffer or several.
+
+    With several, the first decides by ``min`` or ``max``, and the others keep the value that came
+    with it (argmin, argmax; the earliest of equals). *values* have the dtype in which they are
+    combined; for floats that may be wider than the buffer's. *identity* leaves each buffer as is.
+    """
+
+    buffers: tuple[AnyBuffer, ...]
+    indices: tuple[Expr | None, ...]
+    combiner: Combiner
+    identity: tuple[Const, ...]
+    values: tuple[Expr, ...]
+
+    @property
+    def buffer(self) -> AnyBuffer:
+        """The buffer, or the one that decides."""
+        return self.buffers[0]
+
+    @property
+    def value(self) -> Expr:
+        """What is combined into *buffer*."""
+        return self.values[0]
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether other buffers follow the first (argmin, argmax)."""
+        return len(self.buffers) > 1
+
+
+def identity(op: Combiner, dtype: DType) -> Const:
+    """Return the constant that *op* with a value leaves that value."""
+    match op:
+        case "+" | "or":
+            return const(0, dtype)
+        case "*" | "and":
+            return const(1, dtype)
+    if dtype.is_float:
+        return const(float("inf" if op == "min" else "-inf"), dtype)
+    limits = dtype_range(dtype)
+    return const((limits.high if op == "min" else limits.low) or 0, dtype)
+
+
+def combine(op: Combiner, a: Expr, b: Expr) -> Expr:
+    """Return *a* combined with *b*, both of one dtype."""
+    return BinOp(op, a, b)
+
+
+def combine_tuples(op: Combiner, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return whichever tuple has the smaller (``min``) or greater first element.
+
+    Of equals, the one whose second element is smaller: the smaller coordinate.
+    """
+    wins = binary("<" if op == "min" else ">", b[0], a[0])
+    ties = binary("and", binary("==", b[0], a[0]), binary("<", b[1], a[1]))
+    take = binary("or", wins, ties)
+    return tuple(Select(take, y, x) for x, y in zip(a, b, strict=True))
+
+
+def as_reduction(stmt: Stmt) -> Reduction | None:
+    """Return the reduction that *stmt* is a step of; None if it is none.
+
+    Understood: ``B[i] = B[i] op x`` with ``+ - * min max and or``, in either order and nested
+    (``B + x + y``, ``B - x`` adds ``-x``); choices between ``B[i]`` and x by comparing them, as an
+    expression or an ``if``; and ``if x > M[i]: M[i] = x; A[i] = j`` (also ``<``). The values do not
+    read the buffers.
+    """
+    match stmt:
+        case Seq(body=(inner,)):
+            return as_reduction(inner)
+        case Store(mask=None):
+            return _from_store(stmt)
+        case If(otherwise=None):
+            return _from_if(stmt)
+    return None
+
+
+def _from_store(store: Store) -> Reduction | None:
+    target = store.value
+    if isinstance(target, Cast) and _rounds(target):
+        target = target.value
+    if (choice := _from_select(store, target)) is not None:
+        return choice
+    if not isinstance(target, BinOp) or target.op not in {*_COMBINERS, "-"}:
+        return None
+    op: BinOpKind = "+" if target.op == "-" else target.op
+    addends = list(_operands(op, target, negative=False))
+    own = [x for x, negative in addends if not negative and _is_own(store, x)]
+    if len(own) != 1:
+        return None
+    rest = [UnOp("-", x, span=x.span) if minus else x for x, minus in addends if x is not own[0]]
+    value = rest[0]
+    for other in rest[1:]:
+        value = BinOp(op, value, other, span=store.span)
+    return _made(op, (store,), (value,))
+
+
+def _operands(op: BinOpKind, expr: Expr, *, negative: bool) -> Iterator[tuple[Expr, bool]]:
+    """Yield what *op* combines in *expr*, and whether it is subtracted."""
+    if isinstance(expr, BinOp) and expr.op == op:
+        yield from _operands(op, expr.lhs, negative=negative)
+        yield from _operands(op, expr.rhs, negative=negative)
+    elif isinstance(expr, BinOp) and expr.op == "-" and op == "+":
+        yield from _operands(op, expr.lhs, negative=negative)
+        yield from _operands(op, expr.rhs, negative=not negative)
+    else:
+        yield expr, negative
+
+
+def _from_select(store: Store, expr: Expr) -> Reduction | None:
+    """``B[i] = x if x > B[i] else B[i]``, and its mirror images."""
+    if not isinstance(expr, Select):
+        return None
+    if _is_own(store, expr.otherwise):
+        op = _winner(store, expr.cond, expr.then)
+        return _made(op, (store,), (expr.then,))
+    if _is_own(store, expr.then):
+        op = _winner(store, expr.cond, expr.otherwise)
+        opposite: dict[Combiner | None, Combiner] = {"min": "max", "max": "min"}
+        return _made(opposite.get(op), (store,), (expr.otherwise,))
+    return None
+
+
+def _from_if(stmt: If) -> Reduction | None:
+    body = stmt.then.body if isinstance(stmt.then, Seq) else (stmt.then,)
+    stores = tuple(s for s in body if isinstance(s, Store) and s.mask is None)
+    if not stores or len(stores) < len(body):
+        return None
+    for first in stores:  # the one that decides may be written anywhere
+        strict = isinstance(stmt.cond, BinOp) and stmt.cond.op in ("<", ">")
+        op = _winner(first, stmt.cond, first.value)
+        if op is not None and (strict or len(stores) == 1):
+            ordered = (first, *(s for s in stores if s is not first))
+            return _made(op, ordered, tuple(s.value for s in ordered))
+    return None
+
+
+def _winner(store: Store, cond: Expr, value: Expr) -> Combiner | None:
+    """Return ``max`` if *cond* says that *value* exceeds the stored one, ``min`` if it is less."""
+    if not isinstance(cond, BinOp) or cond.op not in ("<", "<=", ">", ">="):
+        return None
+    greater = cond.op[0] == ">"
+    if expr_equal(cond.lhs, value) and _is_own(store, cond.rhs):
+        return "max" if greater else "min"
+    if expr_equal(cond.rhs, value) and _is_own(store, cond.lhs):
+        return "min" if greater else "max"
+    return None
+
+
+def _is_own(store: Store, expr: Expr) -> bool:
+    """Say whether *expr* reads the element that *store* writes, perhaps as a wider float."""
+    if isinstance(expr, Cast) and expr.dtype.is_float and expr.value.dtype.is_float:
+        expr = expr.value
+    if not isinstance(expr, Load) or expr.buffer is not store.buffer or expr.mask is not None:
+        return False
+    pairs = zip(expr.indices, store.indices, strict=True)
+    return all(expr_equal(a, b) for a, b in pairs)
+
+
+def _rounds(cast: Cast) -> bool:
+    """Say whether *cast* brings a result in a wider float back to the buffer's dtype."""
+    return cast.dtype.is_float and cast.value.dtype.is_float
+
+
+def _made(op: str | None, stores: tuple[Store, ...], values: tuple[Expr, ...]) -> Reduction | None:
+    if op not in _COMBINERS:
+        return None
+    buffers = tuple(store.buffer for store in stores)
+    indices = stores[0].indices
+    read = {
+        node.buffer
+        for e in (*values, *indices)
+        if e is not None
+        for node in walk(e)
+        if isinstance(node, Load)
+    }
+    same = all(
+        len(s.indices) == len(indices) and all(map(expr_equal, s.indices, indices))
+        for s in stores[1:]
+    )
+    if not same or read & set(buffers) or len(set(buffers)) < len(buffers):
+        return None
+    combiner: Combiner = op  # type: ignore[assignment]
+    payload = tuple(identity("min", value.dtype) for value in values[1:])
+    start = identity(combiner, values[0].dtype)
+    return Reduction(buffers, indices, combiner, (start, *payload), values)

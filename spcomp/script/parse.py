@@ -1,0 +1,310 @@
+"""Script text to functions and modules: the first step of the route."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spcomp.errors import FormatError, ScriptError
+from spcomp.ir.axis import Buffer
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.expr import Var
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.module import Module
+from spcomp.ir.position import PosFunc
+from spcomp.ir.stmt import Func, Stmt
+from spcomp.ir.visitor import walk
+from spcomp.script.declare import AXES, HALF, HALF_HINT, MATCHES
+from spcomp.script.parse_host import host_program
+from spcomp.script.parse_stmt import Statements, close
+from spcomp.script.scope import DTYPE_NAMES, Context
+from spcomp.script.source import Source, read_function, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spcomp.dtypes import DType
+
+Program: TypeAlias = Func | Module[Func]
+LEVEL = "sparse_tir_level"
+_LEVELS: dict[int, type[Func]] = {2: CoordFunc, 1: PosFunc, 0: FlatFunc}
+_FOREIGN: dict[int, tuple[str, ...]] = {
+    2: ("T.block", "T.merge", "an absolute position", "a handle matched twice", HALF),
+    1: ("T.sp_iter",),
+    0: ("T.sp_iter", "T.block", "T.merge", "a sparse buffer", "an axis", "an absolute position"),
+}
+_SPACE = {2: "coordinate", 1: "position", 0: "flat"}
+_FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, namesakes included
+
+
+def parse_function(function: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Func:
+    """Return the CoordFunc, PosFunc or FlatFunc that the Python *function* spells.
+
+    *names* are Python names that it may use besides its globals and what it closes over. Raises
+    ScriptError or FormatError at the line that is wrong.
+    """
+    source, node = read_function(function)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closed = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+    return _function(source, node, {**function.__globals__, **(names or {}), **closed})
+
+
+def parse_source(text: str, filename: str) -> list[Program]:
+    """Return the programs that Python *text* defines at its top level, in order.
+
+    Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
+    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
+    """
+    source, tree = read_text(text, filename)
+    outer: dict[str, Any] = {}
+    alias = frozenset({"T", *_aliases(tree)})
+    made: list[Program] = []
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef() if _is_decorated(node, "prim_func"):
+                made.append(_function(source, node, outer, alias))
+            case ast.ClassDef() if _is_decorated(node, "ir_module"):
+                made.append(_class(source, node, outer, alias))
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
+                outer[name] = value
+    return made
+
+
+def decorate(function: Callable[..., Any]) -> Func:
+    """Parse the function that ``T.prim_func`` decorates."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"] in (__name__, "spcomp.script.syntax"):
+        frame = frame.f_back
+    names = frame.f_locals if frame is not None else {}
+    func = parse_function(function, names)
+    if "__qualname__" in names:  # a class body
+        names.setdefault(_FUNCTIONS, []).append(func)
+    return func
+
+
+def decorate_class(cls: type) -> Module[Func]:
+    """Assemble the class that ``T.ir_module`` decorates."""
+    funcs: list[Func] = vars(cls).get(_FUNCTIONS, [])
+    hosts = [value for value in vars(cls).values() if inspect.isfunction(value)]
+    if not funcs:
+        raise ScriptError(f"the module {cls.__name__} has no T.prim_func")
+    if not hosts:
+        return _alone(funcs, cls.__name__)
+    source, node = read_function(hosts[0])
+    ctx = Context(source, hosts[0].__globals__, node.name)
+    return _module(funcs, ctx, node)
+
+
+def _class(
+    source: Source, node: ast.ClassDef, outer: Mapping[str, Any], alias: frozenset[str]
+) -> Module[Func]:
+    inside = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+    funcs = [
+        _function(source, item, outer, alias) for item in inside if _is_decorated(item, "prim_func")
+    ]
+    hosts = [item for item in inside if _is_decorated(item, "host")]
+    if not funcs:
+        raise source.error(node, f"the module {node.name} has no T.prim_func")
+    if not hosts:
+        return _alone(funcs, node.name)
+    return _module(funcs, Context(source, outer, hosts[0].name, alias), hosts[0])
+
+
+def _alone(funcs: list[Func], name: str) -> Module[Func]:
+    from spcomp.ir.module import single
+
+    if len(funcs) > 1:
+        raise ScriptError(
+            f"the module {name} has {len(funcs)} functions and does not say which runs when",
+            funcs[1].span,
+            hint="add a function decorated with @T.host that launches them",
+        )
+    return single(funcs[0])
+
+
+def _module(funcs: list[Func], ctx: Context, node: ast.FunctionDef) -> Module[Func]:
+    source, *phases = funcs
+    launched = tuple(phases or funcs)
+    host = host_program(ctx, node, source, {func.name for func in launched})
+    return Module(source, launched, host)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a name that is assigned after the definition
+        return False
+
+
+def _aliases(tree: ast.Module) -> list[str]:
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "spcomp":
+            found += [a.asname or a.name for a in node.names if a.name == "script"]
+        elif isinstance(node, ast.Import):
+            found += [a.asname for a in node.names if a.name == "spcomp.script" and a.asname]
+    return found
+
+
+def _is_decorated(node: ast.FunctionDef | ast.ClassDef, name: str) -> bool:
+    return any(isinstance(d, ast.Attribute) and d.attr == name for d in node.decorator_list)
+
+
+# -- one function --------------------------------------------------------------------------------
+
+
+def _function(
+    source: Source,
+    node: ast.FunctionDef,
+    outer: Mapping[str, Any],
+    alias: frozenset[str] = frozenset({"T"}),
+) -> Func:
+    ctx = Context(source, outer, node.name, alias)
+    st = Statements(ctx)
+    _parameters(st, node)
+    rest = (stmt for stmt in node.body if not _declaration(st, stmt))
+    body = close([st.statement(stmt) for stmt in rest])
+    level = _level(ctx, body, node)
+    return _LEVELS[level](
+        node.name,
+        tuple(ctx.params),
+        tuple(ctx.axes),
+        tuple(ctx.buffers),
+        body,
+        tuple(ctx.domains),
+        tuple(ctx.attrs.items()),
+        span=ctx.span(node),
+    )
+
+
+def _parameters(st: Statements, node: ast.FunctionDef) -> None:
+    ctx, args = st.ctx, node.args
+    extra = (args.vararg, args.kwarg, *args.defaults, *(d for d in args.kw_defaults if d))
+    for wrong in extra:
+        if wrong is not None:
+            raise ctx.error(wrong, "a parameter is a name and its type, nothing else")
+    arrays: list[tuple[ast.arg, dict[str, Any]]] = []
+    for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+        annotation = _annotation(ctx, arg)
+        array = _array(ctx, annotation)
+        if array is not None:
+            arrays.append((arg, array))
+        dtype = ctx.dtype(_HANDLE) if array is not None else _scalar(ctx, annotation)
+        var = Var(arg.arg, dtype, span=ctx.span(arg))
+        ctx.bind(arg.arg, var, arg)
+        ctx.params.append(var)
+    for arg, array in arrays:  # shapes may use any parameter
+        handle = ctx.find(arg.arg)
+        name = ast.copy_location(ast.Name(arg.arg), arg)
+        call = ast.copy_location(ast.Call(name, [], []), arg)
+        if isinstance(handle, Var):
+            st.declare.add(st.declare.buffer(name, call, array, handle), arg)
+
+
+_HANDLE = ast.Constant("handle")
+
+
+def _annotation(ctx: Context, arg: ast.arg) -> ast.expr:
+    node = arg.annotation
+    if node is None:
+        raise ctx.error(
+            arg, f"{arg.arg} needs a type", hint=f"write {arg.arg}: T.handle or {arg.arg}: T.int32"
+        )
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return node
+    try:
+        inner = ast.parse(node.value, mode="eval").body
+    except SyntaxError as error:
+        raise ctx.error(node, f"{node.value!r} is no type") from error
+    for part in ast.walk(inner):
+        ast.copy_location(part, node)
+    return inner
+
+
+def _array(ctx: Context, node: ast.expr) -> dict[str, Any] | None:
+    """Return the arguments of ``T.Buffer[...]`` or ``T.Buffer(...)``, None if it is not that."""
+    match node:
+        case ast.Subscript(value=value, slice=inner) if ctx.syntax_name(value) == "Buffer":
+            if isinstance(inner, ast.Tuple) and len(inner.elts) == 2 and _is_type(inner.elts[1]):
+                return {"shape": inner.elts[0], "dtype": inner.elts[1]}
+            return {"shape": inner}
+        case ast.Call() if ctx.called(node) == "Buffer":
+            return ctx.arguments(node)
+    return None
+
+
+def _is_type(node: ast.expr) -> bool:
+    return isinstance(node, ast.Attribute) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def _scalar(ctx: Context, node: ast.expr) -> DType:
+    if ctx.syntax_name(node) not in DTYPE_NAMES:
+        raise ctx.error(
+            node, f"{ast.unparse(node)} is no type of a parameter", hint="use T.handle or T.int32"
+        )
+    return ctx.dtype(node)
+
+
+def _declaration(st: Statements, stmt: ast.stmt) -> bool:
+    """Take *stmt* if it declares something about the function."""
+    match stmt:
+        case ast.Assign(targets=[target], value=ast.Call() as call):
+            name = st.ctx.called(call)
+            if name in AXES:
+                st.declare.axis(target, call)
+            elif name in MATCHES:
+                st.declare.match(target, call)
+            return name in AXES or name in MATCHES
+        case ast.Expr(value=ast.Call() as call):
+            name = st.ctx.called(call)
+            if name == "func_attr":
+                st.ctx.attrs |= dict(st.attrs(st.ctx.arguments(call)["attrs"]))
+                st.ctx.features["T.func_attr"] = call
+            elif name == "assume_buffer_domain":
+                st.declare.domain_of_values(call)
+            return name in ("func_attr", "assume_buffer_domain")
+    return False
+
+
+def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
+    """Return the level of the function: what its attribute says, else what it contains."""
+    level = ctx.attrs.pop(LEVEL, None)
+    if level is None:
+        level = _infer(ctx, body)
+    elif level not in _LEVELS:
+        where = ctx.features.get("T.func_attr", node)
+        raise ctx.error(where, f"{LEVEL} is 2, 1 or 0, not {level!r}")
+    for feature in _FOREIGN[level]:
+        if feature in ctx.features:
+            raise ctx.error(
+                ctx.features[feature],
+                f"{feature} has no meaning in a function of {_SPACE[level]} space",
+                hint=_foreign_hint(feature, level),
+                kind=FormatError if feature == HALF else ScriptError,
+            )
+    return int(level)
+
+
+def _foreign_hint(feature: str, level: int) -> str:
+    if feature == "a handle matched twice":
+        return "give the second buffer a handle of its own"
+    if feature == HALF:
+        return HALF_HINT
+    if feature == "T.sp_iter":
+        return f'the function says "{LEVEL}": {level}; leave that out'
+    return "use it in a function without T.sp_iter" if level == 2 else ""
+
+
+def _infer(ctx: Context, body: Stmt) -> int:
+    if "T.sp_iter" in ctx.features:
+        return 2
+    if "T.block" in ctx.features or "T.merge" in ctx.features:
+        return 1
+    if "a sparse buffer" in ctx.features or "an axis" in ctx.features:
+        runs = any(type(part).__name__ in ("For", "Store", "While") for part in walk(body))
+        return 1 if runs else 2  # declarations only: the description of a format
+    dense = [buffer for buffer in ctx.buffers if isinstance(buffer, Buffer)]
+    return 0 if all(len(buffer.shape) == 1 for buffer in dense) else 1

@@ -1,0 +1,98 @@
+"""Python syntax to the host program of a module: launches, scans, arrays made at run time."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from spcomp.dtypes import handle
+from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import Var
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
+from spcomp.script.parse_expr import Expressions
+from spcomp.script.scope import Context, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from spcomp.ir.stmt import Func
+
+
+def host_program(
+    ctx: Context, node: ast.FunctionDef, source: Func, funcs: Collection[str]
+) -> tuple[HostOp, ...]:
+    """Return what the function *node* does; its parameters are those of *source*, by name.
+
+    *funcs* are the names that may be launched. Raises ScriptError at the line that is wrong.
+    """
+    known = {var.name: var for var in source.params}
+    for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        if arg.arg not in known:
+            raise ctx.error(
+                arg,
+                f"{arg.arg} is no parameter of {source.name}",
+                hint=did_you_mean(arg.arg, known) or "the host program has the same parameters",
+            )
+        ctx.bind(arg.arg, known[arg.arg], arg)
+        ctx.params.append(known[arg.arg])
+    return _Host(Expressions(ctx), funcs).ops(node)
+
+
+class _Host:
+    def __init__(self, ex: Expressions, funcs: Collection[str]) -> None:
+        self.ex, self.ctx, self.funcs = ex, ex.ctx, funcs
+        self.calls: dict[str | None, Callable[[dict[str, Any]], HostOp]] = {
+            "launch": self.launch,
+            "scan": self.scan,
+            "host_return": self.hand_back,
+        }
+
+    def ops(self, node: ast.FunctionDef) -> tuple[HostOp, ...]:
+        return tuple(op for stmt in node.body if (op := self.op(stmt)) is not None)
+
+    def op(self, stmt: ast.stmt) -> HostOp | None:
+        match stmt:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                return None
+            case ast.Assign(targets=[target], value=ast.Call() as call):
+                if self.ctx.called(call) == "host_alloc":
+                    return self.alloc(target, call)
+            case ast.Expr(value=ast.Call() as call):
+                if (handler := self.calls.get(self.ctx.called(call))) is not None:
+                    return handler(self.ctx.arguments(call))
+        raise self.ctx.error(
+            stmt,
+            "a host program does not do this",
+            hint="it has T.host_alloc, T.launch, T.scan and T.host_return",
+        )
+
+    def alloc(self, target: ast.expr, call: ast.Call) -> HostOp:
+        args = self.ctx.arguments(call)
+        if not isinstance(target, ast.Name):
+            raise self.ctx.error(target, "an array is assigned to a plain name")
+        size, dtype = self.ex.count(args["size"]), self.ctx.dtype(args["dtype"])
+        data = self.ctx.find(target.id) or Var(target.id, handle, span=self.ctx.span(target))
+        if not isinstance(data, Var):
+            raise self.ctx.error(target, f"{target.id} is made twice")
+        buffer = Buffer(target.id, data, (size,), dtype, span=self.ctx.span(call))
+        self.ctx.bind(target.id, buffer, target)
+        return HostAlloc(buffer, self.ex.number(args["fill"]) if "fill" in args else 0)
+
+    def launch(self, args: dict[str, Any]) -> HostOp:
+        name = self.ctx.text(args["name"], "the name of a function")
+        if name not in self.funcs:
+            hint = did_you_mean(name, self.funcs)
+            raise self.ctx.error(args["name"], f"the module has no function {name!r}", hint=hint)
+        return Launch(name)
+
+    def scan(self, args: dict[str, Any]) -> HostOp:
+        return Scan(self.array(args["buffer"]))
+
+    def hand_back(self, args: dict[str, Any]) -> HostOp:
+        return Return(tuple(self.array(node) for node in args.get("buffers", ())))
+
+    def array(self, node: ast.expr) -> Buffer:
+        buffer = self.ctx.buffer(node)
+        if not isinstance(buffer, Buffer):
+            raise self.ctx.error(node, f"{buffer.name} is not made by T.host_alloc")
+        return buffer

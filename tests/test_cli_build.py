@@ -1,0 +1,227 @@
+"""``spcomp build`` writes every artefact: each is read back, linked, called."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+ROOT = Path(__file__).parents[1]
+KERNEL = ROOT / "examples" / "kernel.py"
+PROGRAMS = ("csrmm", "sddmm", "segment_reduce")
+SUFFIXES = ["coordinate.py", "position.py", "flat.py", "ll", "s", "o", "so", "h"]
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def spcomp(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spcomp", *map(str, args)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder that ``spcomp build examples/kernel.py`` fills, and the summary that it prints."""
+    folder = tmp_path_factory.mktemp("out")
+    done = spcomp("build", KERNEL, "-o", folder, "--json")
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout)
+
+
+@pytest.fixture
+def csrmm():
+    rng = np.random.default_rng(0)
+    a = sps.random_array((7, 5), density=0.4, format="csr", dtype=np.float32, rng=rng)
+    return a, rng.random((5, 3), dtype=np.float32), np.full((7, 3), 9, np.float32)
+
+
+@needs_cc
+def test_every_artefact_of_every_program_is_written(built):
+    folder, _ = built
+    expected = {f"{name}.{suffix}" for name in PROGRAMS for suffix in SUFFIXES}
+    assert {path.name for path in folder.iterdir()} == expected
+    assert all(path.stat().st_size for path in folder.iterdir())
+
+
+def test_the_summary_says_what_was_written_and_how_long_it_took(built):
+    _, summary = built
+    assert [program["name"] for program in summary["programs"]] == list(PROGRAMS)
+    for program in summary["programs"]:
+        for artefact in program["artefacts"].values():
+            assert Path(artefact["path"]).stat().st_size == artefact["bytes"]
+        assert list(program["milliseconds"]) == ["parse", "lower", "emit", "llvm"]
+        assert all(0 < program["milliseconds"][step] < 5000 for step in ("parse", "lower", "emit"))
+
+
+@pytest.mark.parametrize("stage", ["coordinate", "position", "flat"])
+def test_a_printed_stage_builds_to_the_same_machine_code(built, tmp_path, stage):
+    folder, _ = built
+    done = spcomp("build", folder / f"csrmm.{stage}.py", "-o", tmp_path, "--emit", "asm,obj,flat")
+    assert done.returncode == 0, done.stderr
+    for suffix in ("s", "o", "flat.py"):
+        assert (tmp_path / f"csrmm.{suffix}").read_bytes() == (
+            folder / f"csrmm.{suffix}"
+        ).read_bytes()
+
+
+def test_a_program_written_at_a_stage_has_no_stage_above(built, tmp_path):
+    folder, _ = built
+    done = spcomp("build", folder / "sddmm.flat.py", "-o", tmp_path, "--emit", "all")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "sddmm.position.py").exists()
+    assert (tmp_path / "sddmm.flat.py").exists()
+
+
+@needs_cc
+def test_the_library_computes_what_scipy_does(built, csrmm):
+    folder, _ = built
+    a, b, c = csrmm
+    library = ctypes.CDLL(str(folder / "csrmm.so"))
+    arrays = (a.data, b, c, a.indptr.astype(np.int32), a.indices.astype(np.int32))
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
+    assert library.csrmm(*pointers, *map(ctypes.c_int32, (7, 5, 3, a.nnz))) == 0
+    np.testing.assert_allclose(c, a @ b, rtol=1e-5)
+
+
+@needs_cc
+def test_the_library_needs_only_the_system(built):
+    folder, _ = built
+    run = subprocess.run(["nm", "-D", "-u", folder / "csrmm.so"], capture_output=True, text=True)
+    if run.returncode:
+        pytest.skip("no nm")
+    assert "spcomp_" not in run.stdout
+
+
+@needs_cc
+def test_the_header_and_the_object_make_a_c_program(built, tmp_path):
+    folder, _ = built
+    (tmp_path / "main.c").write_text("""
+#include <stdio.h>
+#include "segment_reduce.h"
+int main(void) {
+    float a[] = {1, 2, 3, 4}, b[3];
+    int32_t indptr[] = {0, 1, 1, 4};
+    int32_t status = segment_reduce(a, b, indptr, 3, 5, 4);
+    printf("%d %g %g %g", status, b[0], b[1], b[2]);
+    return 0;
+}
+""")
+    command = ["cc", "-Wall", "-Werror", "-I", folder, "main.c", folder / "segment_reduce.o"]
+    subprocess.run([*command, "-lm", "-lpthread", "-o", "main"], check=True, cwd=tmp_path)
+    run = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True)
+    assert run.stdout == "0 1 0 9"
+
+
+def test_the_header_documents_every_parameter_and_status(built):
+    folder, _ = built
+    text = (folder / "csrmm.h").read_text()
+    for name in ["a", "b", "c", "indptr", "indices", "m", "n", "feat", "nnz"]:
+        assert f" * {name}: " in text
+    assert "values of C(m, feat)" in text
+    assert "0: done" in text
+    assert "const float *a" in text
+    assert "    float *c" in text
+
+
+def test_the_table_shows_files_sizes_and_times(tmp_path):
+    done = spcomp("build", KERNEL, "csrmm", "-o", tmp_path / "deep" / "out", "--emit", "flat,llvm")
+    assert done.returncode == 0, done.stderr
+    assert "csrmm" in done.stdout
+    assert " ms" in done.stdout
+    assert "KiB" in done.stdout
+    assert {path.name for path in (tmp_path / "deep" / "out").iterdir()} == {
+        "csrmm.flat.py", "csrmm.ll",
+    }  # fmt: skip
+
+
+def test_constants_are_compiled_in(tmp_path):
+    done = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "coordinate", "--const", "feat=64")
+    assert done.returncode == 0, done.stderr
+    assert "T.dense_fixed(64)" in (tmp_path / "csrmm.coordinate.py").read_text()
+    assert "feat" not in (tmp_path / "csrmm.coordinate.py").read_text()
+    assert "T.dense_fixed(n)" in (tmp_path / "segment_reduce.coordinate.py").read_text()
+
+
+def test_another_target_is_built_for(tmp_path):
+    done = spcomp(
+        "build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "llvm", "--target", "cpu:x86-64"
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"target-cpu"="x86-64"' in (tmp_path / "csrmm.ll").read_text()
+    done = spcomp("build", KERNEL, "-o", tmp_path, "--target", "tpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: unknown target 'tpu'")
+
+
+def test_a_program_is_called_by_the_variable_that_holds_it(tmp_path):
+    text = KERNEL.read_text() + "\nrenamed = csrmm.specialize({'feat': 32})\n"
+    (tmp_path / "kernel.py").write_text(text)
+    done = spcomp("build", tmp_path / "kernel.py", "renamed", "-o", tmp_path, "--emit", "header")
+    assert done.returncode == 0, done.stderr
+    assert "int32_t renamed(" in (tmp_path / "renamed.h").read_text()
+
+
+def test_without_a_c_compiler_the_rest_is_built_unless_the_library_was_asked_for(tmp_path):
+    args = ("build", KERNEL, "csrmm", "-o", tmp_path)
+    done = spcomp(*args, CC="/nowhere/cc")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "csrmm.so").exists()
+    assert (tmp_path / "csrmm.h").exists()
+    done = spcomp(*args, "--emit", "so", CC="/nowhere/cc")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no C compiler to link the library with\nhint: ")
+
+
+@needs_cc
+def test_a_linker_that_fails_is_reported(tmp_path):
+    done = spcomp(
+        "build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "so", CC=shutil.which("false")
+    )
+    assert done.returncode == 1
+    assert "cannot link csrmm" in done.stderr
+
+
+def test_an_output_that_cannot_be_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert spcomp("build", KERNEL, "-o", tmp_path / "file").returncode == 2
+    done = spcomp("build", KERNEL, "-o", tmp_path / "file" / "below")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (tmp_path / "csrmm.ll").mkdir()
+    done = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "llvm")
+    assert done.returncode == 1
+    assert "csrmm.ll" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_several_programs_show_a_progress_bar_on_a_terminal(tmp_path):
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "spcomp", "build", str(KERNEL), "-o", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    run = subprocess.run([*command, "--emit", "flat"], stderr=end, stdout=subprocess.PIPE, env=env)
+    os.close(end)
+    shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert run.returncode == 0
+    assert "compiling" in shown
+
+
+def test_a_program_of_two_phases_is_built_phase_by_phase(tmp_path):
+    done = spcomp("build", ROOT / "examples" / "sparse_add.py", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "spadd.h").read_text().count("int32_t ") >= 2
+    done = spcomp(
+        "build", tmp_path / "spadd.position.py", "-o", tmp_path / "again", "--emit", "asm"
+    )
+    assert done.returncode == 0, done.stderr
+    again = (tmp_path / "again" / "spadd.s").read_text()
+    assert again == (tmp_path / "spadd.s").read_text()
