@@ -48,10 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, (text, _, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
     try:
-        from hypothesis import settings
+        from hypothesis import Phase, settings
     except ModuleNotFoundError:
         return
-    settings.register_profile("ci", deadline=None, derandomize=True, max_examples=25, database=None)
+    quick = [phase for phase in Phase if phase is not Phase.explain]
+    options = {"deadline": None, "derandomize": True, "database": None, "phases": quick}
+    settings.register_profile("ci", max_examples=25, **options)
     settings.load_profile("ci")
 
 

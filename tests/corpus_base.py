@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spcomp.script.parse import parse_source
 from tests import oracle
 
 CASES = ("random", "empty_rows", "full_row", "nnz0", "one", "zero", "indptr_offset")
@@ -152,8 +153,6 @@ class Program:
         """Parse the program; returns a CoordFunc."""
         if self.function is not None:
             return self.function()
-        from spcomp.script.parse import parse_source
-
         (func,) = parse_source(self.text(dtype, idtype), f"{self.name}.py")
         return func
 

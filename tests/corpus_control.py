@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spcomp import script as T
 from tests.corpus_base import ALL, HALVES, NUMBERS, Arrays, Draw, Inputs, Program
 from tests.oracle import dense, entries, gathered, mask
 
@@ -288,7 +289,6 @@ def normalize(a: T.handle, b: T.handle, indptr: T.handle, indices: T.handle,
 
 def _closed_over(scale: float, bias: int) -> Any:
     """Return a program decorated in a function, over whose Python numbers it closes."""
-    from spcomp import script as T
 
     @T.prim_func
     def closure(a: T.handle, b: T.handle, n: T.int32) -> None:

@@ -23,7 +23,8 @@ def _homo(x: SimpleNamespace) -> Arrays:
     weights, features = x.w.reshape(x.rels, x.fout, x.fin), x.x.reshape(x.n, x.fin)
     y = np.zeros((x.m, x.fout), x.x.dtype)
     for i, p, j in entries(x.indptr, x.indices):
-        y[i] += weights[x.e[p]] @ features[j]
+        if x.e[p] < x.rels:  # with no relation at all, every number is out of range: reads as 0
+            y[i] += weights[x.e[p]] @ features[j]
     return {"y": y}
 
 
@@ -215,7 +216,8 @@ def sampled_attention(q: T.handle, k: T.handle, v: T.handle, y: T.handle, indptr
 
 
 def _edges_inputs(d: Draw) -> Inputs:
-    n, feat, edges = d.size(5), d.size(3), 0 if d.case == "nnz0" else d.size(12)
+    n, feat = d.size(5), d.size(3)
+    edges = 0 if d.case == "nnz0" or n == 0 else d.size(12)
     arrays = {"src": d.integers(edges, 0, n), "x": d.values(n, feat)}
     sizes = {"n": n, "feat": feat, "edges": edges}
     return {**arrays, **sizes, "to": d.integers(edges, 0, n)}

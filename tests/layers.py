@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sps
 
+import spcomp
+from spcomp.compiler.pipeline import lower
+from spcomp.ir.interpret import interpret
+from spcomp.ir.printer import print_program
+from spcomp.script.parse import parse_source
+from spcomp.target import Target
 from tests.corpus_base import Inputs
 from tests.programs import BY_NAME
 
@@ -25,9 +31,6 @@ def source(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 @cache
 def stages(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
     """Return the program *name* lowered: a Module per stage, the same on every machine."""
-    from spcomp.compiler.pipeline import lower
-    from spcomp.target import Target
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
         return lower(source(name, dtype, idtype), Target("cpu", "x86-64-v3", vector_bits=256))
@@ -36,8 +39,6 @@ def stages(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 @cache
 def kernel(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
     """Return the program *name* compiled for the host."""
-    import spcomp
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
         return spcomp.compile(source(name, dtype, idtype))
@@ -45,17 +46,12 @@ def kernel(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 
 def reparsed(program: Any, name: str) -> Any:
     """Return what the parser reads from the printed *program*."""
-    from spcomp.ir.printer import print_program
-    from spcomp.script.parse import parse_source
-
     (back,) = parse_source(print_program(program), f"{name}.py")
     return back
 
 
 def interpreted(program: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run *program* (of any stage) on *inputs*; returns every array by name."""
-    from spcomp.ir.interpret import interpret
-
     with np.errstate(all="ignore"):
         results = interpret(program, inputs)
     return {**inputs, **results}

@@ -6,7 +6,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import script as T
-from spcomp.errors import ArgumentError, BackendError, ScriptError
+from spcomp.errors import ArgumentError, BackendError
 from tests.test_api import A, B, add, scale, spmm
 
 F32 = np.float32
@@ -105,6 +105,23 @@ def some_rows(y: T.handle, unused: T.handle, n: T.int32, step: T.int32) -> None:
 
 
 @T.prim_func
+def one_per_step(y: T.handle, n: T.int32, step: T.int32) -> None:
+    I = T.dense_fixed(n // step)
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I], "S", "one_per_step") as [i]:
+        Y[i] = T.float32(1)
+
+
+@T.prim_func
+def view(x: T.handle, y: T.handle, n: T.int32) -> None:
+    X = T.match_buffer(x, (n,), "float32", strides=(2,))
+    Y = T.match_buffer(y, (n,), "float32")
+    I = T.dense_fixed(n)
+    with T.sp_iter([I], "S", "view") as [i]:
+        Y[i] = X[i]
+
+
+@T.prim_func
 def negate(flag: T.bool, x: T.handle, y: T.handle, n: T.int32) -> None:
     I = T.dense_fixed(n)
     X = T.match_sparse_buffer(x, (I,), "uint8")
@@ -188,10 +205,11 @@ def test_an_index_that_the_axis_cannot_hold_is_refused():
 def test_an_index_array_of_floats_is_refused():
     a = A.copy()
     a.indices = a.indices.astype("float64")
-    with pytest.raises(ArgumentError, match=r"A\.indices: got float64, expected int32"):
+    with pytest.raises(ArgumentError, match="A: got index arrays of int32 and float64"):
         spcomp.compile(scale, check="off")(A=a, alpha=1)
 
 
+@pytest.mark.filterwarnings("ignore:.*declared spatial")
 def test_elements_that_are_not_written_hold_the_fill_value():
     kernel = spcomp.compile(some_rows)
     assert kernel(n=5, step=2).tolist() == [1, -1, 1, -1, -1]
@@ -201,11 +219,14 @@ def test_elements_that_are_not_written_hold_the_fill_value():
     assert "unused: handle unused" in str(kernel.signature)
 
 
+@pytest.mark.filterwarnings("ignore:.*declared spatial")
 def test_sizes_that_make_no_sense_are_refused():
     kernel = spcomp.compile(some_rows)
     with pytest.raises(ArgumentError, match=r"argument Y: its shape \(-3,\) is negative"):
         kernel(n=-3, step=1)
     assert kernel(n=0, step=1).tolist() == []
+    with pytest.raises(ArgumentError, match="the size n // step divides by zero"):
+        spcomp.compile(one_per_step)(n=4, step=0)
 
 
 def test_bool_and_byte_scalars_are_checked():
@@ -222,8 +243,11 @@ def test_a_subclass_of_an_array_and_what_converts_to_one_are_inputs():
         def __array__(self, dtype=None, copy=None):
             return B
 
+    class Named(np.ndarray):
+        pass
+
     kernel = spcomp.compile(spmm)
-    np.testing.assert_allclose(kernel(A=A, B=np.asmatrix(B)), A @ B, rtol=1e-5)
+    np.testing.assert_allclose(kernel(A=A, B=B.view(Named)), A @ B, rtol=1e-5)
     np.testing.assert_allclose(kernel(A=A, B=Lazy()), A @ B, rtol=1e-5)
 
 
@@ -235,9 +259,25 @@ def test_a_dense_tensor_is_a_dense_argument():
 
 
 def test_a_position_program_takes_its_index_buffers_by_either_name():
-    position = spcomp.compile(spcomp.compile(spmm)._compiled.stages.position)
+    position = spcomp.compile(spcomp.compile(spmm)._compiled.stages.position.funcs[0])
     C = position(A=A.data, J_indptr=A.indptr, J_indices=A.indices, B=B)
     np.testing.assert_allclose(C, A @ B, rtol=1e-5)
+
+
+def test_a_program_has_no_stage_above_its_own():
+    flat = spcomp.compile(spcomp.compile(spmm)._compiled.stages.flat.funcs[0])
+    C = np.zeros(18, F32)
+    flat(A=A.data, J_indptr=A.indptr, J_indices=A.indices, B=B, C=C, m=6, n=7, feat=3, nnz=A.nnz)
+    np.testing.assert_allclose(C.reshape(6, 3), A @ B, rtol=1e-5)
+    with pytest.raises(ArgumentError, match="has no position stage"):
+        flat.stage("position")
+
+
+def test_a_view_takes_an_array_with_room_for_its_strides():
+    kernel = spcomp.compile(view)
+    assert kernel(X=np.arange(6, dtype=F32), n=3).tolist() == [0, 2, 4]
+    with pytest.raises(ArgumentError, match=r"X: room .* is 4, expected at least 5"):
+        kernel(X=np.arange(4, dtype=F32), n=3)
 
 
 def test_code_for_another_machine_can_be_read_but_not_run():
@@ -249,7 +289,7 @@ def test_code_for_another_machine_can_be_read_but_not_run():
 
 
 def test_constants_that_name_no_parameter_are_refused():
-    with pytest.raises(ScriptError):
+    with pytest.raises(ArgumentError, match="'width', it is no parameter of spmm"):
         spcomp.compile(spmm, constants={"width": 3})
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from spcomp import dtypes as dt
-from spcomp.errors import ArgumentError, FormatError, LoweringError
-from spcomp.ir.axis import Attach, Flatten, Fuse, Intersect, SparseBuffer, Union
+from spcomp.errors import ArgumentError, FormatError, InternalError, LoweringError
+from spcomp.ir.axis import Attach, Axis, Buffer, Flatten, Fuse, Intersect, SparseBuffer, Union
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Call, binary, cast, const
 from spcomp.ir.interpret import interpret
@@ -20,6 +20,7 @@ from tests.interpret_helpers import (
     f32,
     fixed,
     get,
+    handle,
     i32,
     i64,
     ids,
@@ -114,7 +115,7 @@ def test_a_matrix_without_elements_has_zero_sums(rows):
 
 
 def test_a_write_that_misses_raises_when_all_else_is_done():
-    I, J, A = csr()
+    I, _, A = csr()
     N = dense("N", 3)
     body = seq(
         sp_iter([I, N], "SS", [i, j], put(A, (i, j), 8.0)),
@@ -343,9 +344,10 @@ def test_a_coordinate_that_occurs_twice_is_read_at_the_iteration_and_found_at_th
     b = np.zeros(3, "float32")
     interpret(row_sums(unique=False), args(b=b, J_indices=ids(1, 1, 0, 2)))
     assert b.tolist() == [3, 0, 7]
-    I, J, A = csr(unique=False)
-    body = sp_iter([I], "S", [i], put(sparse_b := sparse("B", (I,)), (i,), get(A, i, const(1))))
-    interpret(program(CoordFunc, body, (A, sparse_b)), args(b=b, J_indices=ids(1, 1, 0, 2)))
+    I, _, A = csr(unique=False)
+    B = sparse("B", (I,))
+    body = sp_iter([I], "S", [i], put(B, (i,), get(A, i, 1)))
+    interpret(program(CoordFunc, body, (A, B)), args(b=b, J_indices=ids(1, 1, 0, 2)))
     assert b.tolist() == [1, 0, 0]
 
 
@@ -424,3 +426,51 @@ def test_sixteen_bit_sums_are_rounded_at_each_store(dtype, one, large):
     a, b = (np.array(x, dtype.numpy_name) for x in ([one] * 3, [large]))
     interpret(program(CoordFunc, body, (A, B)), {"a": a, "b": b})
     assert b[0] == large
+
+
+def test_a_dense_array_reads_as_zero_outside_and_refuses_writes_there():
+    D = Buffer("D", handle("d"), (const(2), const(2)), f32)
+    Y = sparse("Y", (dense("I", 3),))
+    body = sp_iter([Y.axes[0]], "S", [i], put(Y, (i,), get(D, i, 1)))
+    d, y = np.float32([1, 2, 3, 4]), np.full(3, 9, "float32")
+    interpret(program(CoordFunc, body, (D, Y)), {"d": d, "y": y})
+    assert y.tolist() == [2, 4, 0]
+    with pytest.raises(ArgumentError, match="not stored in D"):
+        interpret(program(CoordFunc, put(D, (0, 2), 7.0), (D,)), {"d": d})
+    assert d.tolist() == [1, 2, 3, 4]
+
+
+def test_a_child_of_an_absent_part_of_a_union_has_no_elements():
+    I1, I2 = (compressed(name, dense("O" + name, 1), 3) for name in ("P", "Q"))
+    J = compressed("J", I1, 3)
+    A, B, Y = sparse("A", J.path()), sparse("B", I2.path()), sparse("Y", (dense("N", 3),))
+    o, o2 = var("o"), var("o2")
+    roots = [I1.path()[0], I2.path()[0]]
+    store = add(Y, (i,), get(A, o, i, j))
+    body = sp_iter([*roots, Union((I1, I2)), J], "RRSR", [o, o2, i, j], store, put(Y, (i,), 0.0))
+    given = {"P_indptr": ids(0, 2), "P_indices": ids(0, 2), "Q_indptr": ids(0, 1)}
+    given |= {"Q_indices": ids(1), "J_indptr": ids(0, 2, 3), "J_indices": ids(0, 1, 2)}
+    y = np.ones(3, "float32")
+    values = {"a": np.float32([1, 2, 3]), "b": np.float32([7]), "y": y}
+    interpret(program(CoordFunc, body, (A, B, Y)), given | values)
+    assert y.tolist() == [3, 0, 3]
+
+
+def test_what_has_no_meaning_in_coordinates_is_a_bug_of_the_program():
+    I, J, A = csr()
+    with pytest.raises(InternalError, match="A is indexed by absolute position"):
+        interpret(program(CoordFunc, Evaluate(get(A, None, 0)), (A,)), args())
+    with pytest.raises(InternalError, match="nothing runs over axis I here"):
+        interpret(program(CoordFunc, sp_iter([J], "S", [j], Evaluate(j)), (A,)), args())
+    gone = Axis("Q", "sparse_variable", const(2), I, indptr=None, indices=handle("Q_indices"))
+    body = Evaluate(
+        get(SparseBuffer("B", None, (I, gone.replace(kind="dense_variable")), f32), 0, 0)
+    )
+    with pytest.raises(InternalError, match="Q has no array"):
+        interpret(program(CoordFunc, body, (A,)), args())
+    short = args(J_indptr=INDPTR[:2], b=np.zeros(3, "float32"))
+    with pytest.raises(InternalError, match="J has no fiber at 2"):
+        interpret(row_sums(), short)
+    orphan = sparse("C", (Axis("Z", "sparse_variable", const(2)),))
+    with pytest.raises(FormatError, match="the assembled axis Z has no parent"):
+        interpret(program(CoordFunc, put(orphan, (0,), 1.0), (orphan,)), {})

@@ -253,6 +253,22 @@ def test_init_runs_before_a_merge_that_reduces_even_if_nothing_meets():
     assert y.tolist() == [1, 4]
 
 
+def test_init_repeats_the_spatial_merge_and_let_below_the_reduction():
+    A, Y = sparse("A", (dense("P", 2),), i32), sparse("Y", (dense("N", 8),))
+    c, p, twice = var("c"), var("p"), var("twice")
+    inner = block(
+        "b",
+        [("S", vi, 8, twice), ("R", vj, 3, j)],
+        add(Y, (vi,), cast(vj, f32)),
+        put(Y, (vi,), 1.0),
+    )
+    body = Let(twice, binary("*", c, 2), inner)
+    nest = Merge("union", c, (Cursor(p, A, const(0), const(2)),), (Case((True,), body),))
+    y = np.full(8, 9, "float32")
+    interpret(program(PosFunc, loop(j, 3, nest), (A, Y)), {"a": ids(0, 3), "y": y})
+    assert y.tolist() == [4, 9, 9, 9, 9, 9, 4, 9]
+
+
 def test_a_position_outside_its_fiber_is_a_bug_of_the_program():
     P = dense("P", 2)
     Q = compressed("Q", P, 5)

@@ -13,13 +13,15 @@ import pytest
 
 from spcomp import dtypes as dt
 from spcomp.codegen import cpu
+from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.errors import ArgumentError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
 from spcomp.ir.expr import const
 from spcomp.ir.module import Launch, Module
-from spcomp.runtime import pool
+from spcomp.runtime import jit, pool
 from spcomp.runtime.executable import Executable
+from spcomp.runtime.pool_ir import pool_ir
 from spcomp.target import target
 from tests.test_codegen import buffer, build, function, load, loop, slots_of, store
 
@@ -281,3 +283,25 @@ def test_the_process_ends_while_workers_sleep_or_spin():
     )
     for _ in range(3):
         subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+@pytest.mark.parametrize("family", ["x86_64", "aarch64", "riscv64"])
+def test_the_pool_exists_for_every_platform(family, platform):
+    where = target("cpu:aarch64" if family == "aarch64" else "cpu:x86-64")
+    text = cpu.assembly(pool_ir(family, platform), where)
+    assert "spcomp_parallel_for" in text
+    assert ("pthread_create" in text) == (platform != "win32")
+
+
+def test_without_threads_the_caller_runs_the_loop():
+    executable = build(row_sums())
+    serial = jit.load(
+        cpu.object_code(pool_ir("x86_64", "win32"), executable.target), [PARALLEL_FOR], forever=True
+    )
+    imports = {PARALLEL_FOR: serial.addresses[PARALLEL_FOR]}
+    entry = jit.load(executable.object_bytes, ["f__packed"], imports).function("f__packed")
+    x, ends = ragged(500)
+    result = np.zeros(500, np.float32)
+    assert entry(slots_of(executable, [result, x, ends, 500]).ctypes.data) == 0
+    assert np.array_equal(result, answer(executable, x, ends))

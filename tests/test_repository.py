@@ -57,7 +57,7 @@ def test_no_function_is_over_60_lines(path):
 def test_every_module_says_where_it_stands(path):
     docstring = ast.get_docstring(ast.parse(path.read_bytes()))
     assert docstring, "a module starts with a docstring"
-    assert docstring.splitlines()[0].endswith((".", ":")), "its first line is a sentence"
+    assert docstring.splitlines()[0].endswith((".", ":", "?")), "its first line is a sentence"
 
 
 def test_every_folder_with_modules_is_a_package():

@@ -89,7 +89,7 @@ def build(
     if as_json:
         click.echo(json.dumps(_summary(file, target, built), indent=2))
     else:
-        _print(built)
+        _print(built, output)
 
 
 def _make(folder: Path) -> None:
@@ -119,20 +119,19 @@ def _build(
 ) -> Built:
     kernel = options.compiled(name, program, target, constants)
     files = {}
-    stages = options.stages(program)
-    for kind, content in _contents(name, kernel, stages, emit):
+    for kind, content in _contents(name, program, kernel, emit):
         files[kind] = folder / f"{name}{SUFFIX[kind]}"
         options.write(files[kind], content)
-    return Built(name, files, _times(kernel, stages))
+    return Built(name, files, _times(kernel, options.stages(program)[0]))
 
 
 def _contents(
-    name: str, kernel: Kernel, stages: tuple[str, ...], emit: tuple[str, ...] | None
+    name: str, program: Program, kernel: Kernel, emit: tuple[str, ...] | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what to write, by artefact; what is only possible sometimes, only if asked for."""
     from spcomp.cli import native
 
-    linker = native.compiler()
+    stages, linker = options.stages(program), native.compiler()
     for kind in SUFFIX if emit is None else emit:
         match kind:
             case "coordinate" | "position" | "flat":
@@ -146,14 +145,14 @@ def _contents(
                 if linker is not None or emit is not None:
                     yield kind, native.library(kernel, linker)
             case "header":
-                yield kind, native.header(name, kernel).encode()
+                yield kind, native.header(name, kernel, options.source(program)).encode()
 
 
-def _times(kernel: Kernel, stages: tuple[str, ...]) -> dict[str, float]:
+def _times(kernel: Kernel, stage: str) -> dict[str, float]:
     """Milliseconds by step; the parser is timed on the program as it is printed."""
     from spcomp.script.parse import parse_source
 
-    text = kernel.stage(stages[0])
+    text = kernel.stage(stage)
     begin = time.perf_counter()
     parse_source(text, f"<{kernel.name}>")
     seconds = {"parse": time.perf_counter() - begin, **kernel.timings}
@@ -177,14 +176,12 @@ def _summary(file: str, target: str, built: Iterable[Built]) -> dict[str, object
     return {"file": file, "target": target, "programs": programs}
 
 
-def _print(built: Iterable[Built]) -> None:
+def _print(built: Iterable[Built], output: Path) -> None:
     groups = []
     for program in built:
         python = sum(program.milliseconds[step] for step in PYTHON_STEPS)
         llvm = program.milliseconds["llvm"]
-        first = (program.name, f"{python:.1f} ms", f"{llvm:.1f} ms")
-        rows = [(str(path), size(path.stat().st_size)) for path in program.files.values()]
-        groups.append(
-            [(*(first if at == 0 else ("", "", "")), *row) for at, row in enumerate(rows)]
-        )
-    print_table(("program", ">python", ">LLVM", "file", ">size"), groups)
+        first = (program.name, f"{python:.1f} ms", f"{llvm:.1f} ms" if llvm else "cached")
+        rows = [(path.name, size(path.stat().st_size)) for path in program.files.values()]
+        groups.append([(*(("", "", "") if at else first), *row) for at, row in enumerate(rows)])
+    print_table(("program", ">python", ">LLVM", "file", ">size"), groups, f"written to {output}")

@@ -65,7 +65,8 @@ def _declaration(function: FunctionABI, notes: Mapping[str, str]) -> str:
 def _note(param: Param, notes: Mapping[str, str]) -> str:
     if param.dtype.kind == "handle" and param.element is None:
         return "not used, may be NULL"
-    return notes.get(param.name, "an array of the host program")
+    made = "made by the host program" if param.dtype.kind == "handle" else "a number"
+    return notes.get(param.name, made)
 
 
 def _parameter(param: Param) -> str:

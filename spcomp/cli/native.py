@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING
 
 from spcomp.cli import header as c_header
 from spcomp.errors import BackendError
+from spcomp.ir.expr import Var
 
 if TYPE_CHECKING:
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.kernel import Kernel
-    from spcomp.compiler.signature import Param
+    from spcomp.ir.stmt import Func
+
+
+_VERBS = {
+    "in": "read",
+    "out": "written",
+    "inout": "read and written",
+    "assembled": "written; the host program allocates it once the size is known",
+}
 
 
 def compiler() -> str | None:
@@ -54,25 +63,33 @@ def library(kernel: Kernel, linker: str | None) -> bytes:
         return made.read_bytes()
 
 
-def header(name: str, kernel: Kernel) -> str:
-    """Return the C header of *kernel*."""
-    notes = {param.handle: _note(param) for param in kernel.signature.params}
+def header(name: str, kernel: Kernel, source: Func) -> str:
+    """Return the C header of *kernel*, which *source* was written as."""
+    notes = _sizes(source)
+    for param in kernel.signature.params:
+        if param.kind in _VERBS:
+            shape = f"({', '.join(param.shape)})" if param.shape else ""
+            layout = f" along {', '.join(param.layout)}" if param.layout else ""
+            notes[param.handle] = f"{param.name}{shape}{layout}, {_VERBS[param.kind]}"
     return c_header.header(name, _emitted(kernel), notes)
+
+
+def _sizes(source: Func) -> dict[str, str]:
+    """What the parameters are that axes are made of, by name."""
+    notes: dict[str, str] = {}
+    for axis in source.axes:
+        roles = (
+            ("length", axis.length),
+            ("number of positions", axis.nnz),
+            ("size of a fiber", axis.nnz_cols),
+            ("where each fiber begins, and the end", axis.indptr),
+            ("coordinates", axis.indices),
+        )
+        for role, param in roles:
+            if isinstance(param, Var):
+                notes.setdefault(param.name, f"axis {axis.name}: {role}")
+    return notes
 
 
 def _emitted(kernel: Kernel) -> Emitted:
     return kernel._compiled.emitted  # noqa: SLF001 - of no use to callers from Python
-
-
-def _note(param: Param) -> str:
-    shape = f"({', '.join(param.shape)})" if param.shape else ""
-    layout = f", along {', '.join(param.layout)}" if param.layout else ""
-    match param.kind:
-        case "scalar":
-            return "a number"
-        case "index":
-            return "index array"
-        case "in" | "out" | "inout":
-            verb = {"in": "read", "out": "written", "inout": "read and written"}[param.kind]
-            return f"values of {param.name}{shape}{layout}, {verb}"
-    return f"values of {param.name}{shape}{layout}"

@@ -17,13 +17,15 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
-def print_table(columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]]) -> None:
+def print_table(
+    columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]], caption: str | None = None
+) -> None:
     """Print rows under *columns*, a rule between groups; a column named ``>x`` is aligned right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=box.ROUNDED)
+    table = Table(box=box.ROUNDED, caption=caption)
     for column in columns:
         name = column.lstrip(">")
         table.add_column(name, justify="right" if column != name else "left", overflow="fold")

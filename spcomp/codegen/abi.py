@@ -19,21 +19,10 @@ from spcomp.ir.expr import CALLS
 OK, DIVISION = 0, -1
 OUT_OF_MEMORY = "out of memory"
 PARALLEL_FOR = "spcomp_parallel_for"  # void (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
-_LIBC = [
-    "main",
-    "malloc",
-    "free",
-    "memcpy",
-    "memmove",
-    "memset",
-    "bcmp",
-    "abort",
-    "exit",
-    "fmod",
-    "rint",
-    "round",
-    "nearbyint",
-]
+_LIBC = (
+    *("main", "malloc", "free", "memcpy", "memmove", "memset", "bcmp", "abort", "exit"),
+    *("fmod", "rint", "round", "nearbyint"),
+)
 _TAKEN = frozenset(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
 
 

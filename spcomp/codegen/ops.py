@@ -48,23 +48,8 @@ REDUCTIONS: dict[str, tuple[str, str, str]] = {
 }
 # Functions of floats that LLVM knows; rint rounds to even, and is in every C library.
 MATH = {
-    **{
-        name: name
-        for name in [
-            "exp",
-            "log",
-            "log2",
-            "sqrt",
-            "tanh",
-            "pow",
-            "floor",
-            "ceil",
-            "trunc",
-            "sin",
-            "cos",
-            "fma",
-        ]
-    },
+    **{name: name for name in ("exp", "log", "log2", "sqrt", "tanh", "pow", "sin", "cos", "fma")},
+    **{name: name for name in ("floor", "ceil", "trunc")},
     "abs": "fabs",
     "round": "rint",
 }

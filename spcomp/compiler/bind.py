@@ -275,8 +275,6 @@ class Frame:
 def as_index(who: str, array: Array, idtype: np.dtype[np.generic]) -> Array:
     """Return *array* in *idtype* and contiguous; raises ArgumentError if a value does not fit."""
     if array.dtype != idtype:
-        if array.dtype.kind not in "iu":
-            raise ArgumentError(f"argument {who}: got {array.dtype}, expected {idtype}")
         limit = np.iinfo(idtype)  # type: ignore[type-var]
         if array.size and not limit.min <= int(array.min()) <= int(array.max()) <= limit.max:
             raise ArgumentError(

@@ -228,6 +228,11 @@ def _compressed(
 def _check_sizes(who: str, matrix: Any, rows: int) -> None:
     """Refuse an object whose arrays were replaced by ones that do not go together."""
     indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
+    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
+        raise ArgumentError(
+            f"argument {who}: got index arrays of {indptr.dtype} and {indices.dtype},"
+            " expected integers"
+        )
     fits = indptr.ndim == indices.ndim == 1 and len(indptr) == rows + 1
     if not fits or not int(indptr[-1]) <= min(len(indices), len(data)):
         raise ArgumentError(

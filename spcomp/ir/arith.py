@@ -208,7 +208,10 @@ class Simplify(Rewriter):
                 return op
         kept = {key_of(part) for part in self._failing(new)}
         lost = [part for part in self._failing(op) if key_of(part) not in kept]
-        return op if lost else new.replace(span=new.span or op.span)
+        if lost:
+            return op
+        made = new.span is None and isinstance(new, (BinOp, UnOp, Const))
+        return new.replace(span=op.span) if made else new
 
     def _pinned(self, op: Expr) -> Expr:
         value = bounds_of(op, self.env).value

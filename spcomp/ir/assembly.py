@@ -10,7 +10,7 @@ import numpy as np
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
 from spcomp.ir.stmt import Func
-from spcomp.ir.storage import Array, Storage, encode, locate
+from spcomp.ir.storage import Array, Storage, encode, locate, number_type
 
 Coordinates = tuple[int, ...]
 
@@ -72,7 +72,7 @@ class Assembly:
 
     def _fill(self, buffer: SparseBuffer) -> Array:
         dtype = buffer.dtype.numpy_name
-        fill = encode(np.float64(buffer.fill), buffer.dtype)
+        fill = encode(number_type(buffer.dtype)(buffer.fill), buffer.dtype)
         array = np.full(self._storage.elements(buffer), fill, dtype)
         for at, value in (self._starts[buffer] | self._values[buffer]).items():
             place = self._locate(buffer.axes, at)

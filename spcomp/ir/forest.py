@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     import networkx as nx
 
-    from spcomp.ir.expr import Expr
 
 LAYOUT_HINT = (
     "list an axis after all its ancestors, and hang a second variable axis below the first:"
@@ -186,7 +185,7 @@ def draw(axes: Sequence[Axis], buffers: Sequence[AnyBuffer] = ()) -> str:
     lines = [line for root in forest.roots for line in _branch(forest, root, "", "")]
     for buffer in buffers:
         if isinstance(buffer, Buffer):
-            along = [_text(size) for size in buffer.shape]
+            along = [print_expr(size) for size in buffer.shape]
         else:
             along = [axis.name for axis in buffer.axes]
         lines.append(f"{buffer.name}({', '.join(along)}) {buffer.dtype}")
@@ -210,7 +209,7 @@ def _branch(forest: Forest, axis: Axis, lead: str, below: str) -> Iterator[str]:
 def _describe(axis: Axis) -> str:
     sizes = (axis.length, axis.nnz_cols, axis.nnz)
     arrays = (("indptr", axis.indptr), ("indices", axis.indices))
-    parts = [_text(size) for size in sizes if size is not None]
+    parts = [print_expr(size) for size in sizes if size is not None]
     parts += [f"{role}={var.name}" for role, var in arrays if var is not None]
     notes = {
         "assembled": axis.is_assembled,
@@ -219,9 +218,3 @@ def _describe(axis: Axis) -> str:
     }
     marks = "".join(f" {note}" for note, holds in notes.items() if holds)
     return f"{axis.kind}({', '.join(parts)}){marks}"
-
-
-def _text(size: Expr) -> str:
-    from spcomp.ir.printer import print_expr  # the printer draws in all of the language
-
-    return print_expr(size)

@@ -72,7 +72,8 @@ class IndexMap:
         algebra = Algebra(Env(domain), trusted=True)
         again = self.apply(other.results)
         pairs = zip(again, other.params, strict=True)
-        return all(not (algebra.of(a) - algebra.of(b)).terms for a, b in pairs)
+        same = Interval(0, 0)
+        return all(algebra.interval(algebra.of(a) - algebra.of(b)) == same for a, b in pairs)
 
     def renamed(self, names: Sequence[str]) -> IndexMap:
         """Return the map with parameters called *names*."""

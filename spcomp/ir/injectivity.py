@@ -40,7 +40,7 @@ def injective(
 def _needed(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
     needed: dict[Var, tuple[Expr, Expr]] = {}
     used: list[Expr | None] = list(indices)
-    for own, ends in reversed(inner.items()):
+    for own, ends in reversed(tuple(inner.items())):
         if own is var or mentions(used, {own}):
             needed[own] = ends
             used.extend(ends)
@@ -171,6 +171,10 @@ class _Meeting:
                 halves = algebra.div(whole, k), algebra.mod(whole, k)
                 if all(self._parts(half) == {} for half in halves):
                     self._settle(Linear(whole.terms, WIDE))
+            case BinOp(op="//" | "%", lhs=x, rhs=k) if not mentions((k,), self.unknown):
+                twin = BinOp("%" if atom.op == "//" else "//", x, k)
+                if key_of(twin) in self.fixed and (whole := self.prover.form(x)) is not None:
+                    self._settle(whole)  # x is (x // k) * k + x % k, whatever k
 
     def _ascends(self, form: Linear) -> bool:
         """Say whether *form* at v + 1 is always above *form* at v, whatever the inner variables.

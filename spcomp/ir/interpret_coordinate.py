@@ -160,9 +160,8 @@ class CoordinateInterpreter(Interpreter):
 
     def _attached(self, axis: Axis, place: Place) -> int | None:
         """Return the coordinate of *place* as a position of the parent, None if it is none."""
-        if axis.parent is None:
-            return None
-        return place.coordinate if 0 <= place.coordinate < self.storage.count(axis.parent) else None
+        at, parent = place.coordinate, axis.parent
+        return at if parent is not None and 0 <= at < self.storage.count(parent) else None
 
     # Access: coordinates are located along the axes of the buffer.
 

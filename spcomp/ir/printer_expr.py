@@ -14,6 +14,7 @@ from itertools import product
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
+from spcomp.dtypes import int64
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -45,7 +46,7 @@ from spcomp.ir.visitor import Visitor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from spcomp.dtypes import DType, int64
+    from spcomp.dtypes import DType
     from spcomp.ir.node import Node
 
 _GROUPS = ("or", "and", "not", "< <= > >= == !=", "|", "^", "&", "<< >>", "+ -", "* / // %")

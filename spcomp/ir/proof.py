@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from spcomp.dtypes import DType
 from spcomp.ir.bounds import Env, Interval, as_env, bounds_of
-from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Load, UnOp, Var
+from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Load, UnOp, Var, cast
 from spcomp.ir.linear import (
     ONE,
     Algebra,
@@ -87,7 +87,7 @@ class Prover:
             self._learn(var, low, high)
 
     def _learn(self, var: Var, low: Expr, high: Expr) -> None:
-        first, end = self.form(low), self.form(high)
+        first, end = (self.form(cast(x, var.type)) for x in (low, high))
         if first is None or end is None:
             return
         last = end.shift(-1)

@@ -6,7 +6,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from spcomp.dtypes import int64
 from spcomp.errors import LoweringError, SpcompWarning
+from spcomp.ir.arith import injective
 from spcomp.ir.axis import (
     Axis,
     Domain,
@@ -17,10 +19,11 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import Const, Expr, Var, cast
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, Stmt, Store
 from spcomp.ir.visitor import walk
+from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 
 InitPlace: TypeAlias = Literal["none", "inside", "outside"]
@@ -65,8 +68,9 @@ def plan_iteration(it: SpIter) -> IterationPlan:
         end = start + domain_width(domain)
         own = it.vars[start:end]
         reduces = False
-        for var, kind in zip(own, it.kinds[start:end], strict=True):
-            if kind == "S" and _is_false_spatial(it, var, stores):
+        axes = domain_axes(domain)[: end - start]
+        for axis, var, kind in zip(axes, own, it.kinds[start:end], strict=True):
+            if kind == "S" and _is_false_spatial(it, axis, var, stores):
                 reduces = True
             reduces |= kind == "R"
         loops.append(LoopPlan(domain, own, reduces))
@@ -80,18 +84,30 @@ def _stores(body: Stmt) -> list[Store]:
     return [n for n in walk(body) if isinstance(n, Store) and n.buffer not in private]
 
 
-def _is_false_spatial(it: SpIter, var: Var, stores: list[Store]) -> bool:
+def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> bool:
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
+    if isinstance(axis.length, Const) and axis.length.value == 1:
+        return False
+    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var}
     for store in stores:
-        if not any(var in variables(i) for i in store.indices if i is not None):
-            warnings.warn(
-                f"{it.span or it.name}: {var.name} is declared spatial in {it.name!r}, but does not"
-                f" index {store.buffer.name}: it is treated as a reduction",
-                SpcompWarning,
-                stacklevel=2,
-            )
-            return True
+        indices = tuple(i for i in store.indices if i is not None)
+        if injective(indices, var, ranges):
+            continue
+        where = f"{it.span}: " if it.span else ""
+        warnings.warn(
+            f"{where}axis {axis.name} is declared spatial in {it.name!r}, but {var.name} does not"
+            f" tell apart the elements of {store.buffer.name}: it is treated as a reduction",
+            SpcompWarning,
+            stacklevel=2,
+        )
+        return True
     return False
+
+
+def _length(it: SpIter, var: Var) -> Expr:
+    """The length of the axis that *var* runs over, as an int64."""
+    own = [a for d in it.domains for a in domain_axes(d)[: domain_width(d)]]
+    return cast(own[it.vars.index(var)].length, int64)
 
 
 def _place_init(it: SpIter, plan: IterationPlan) -> IterationPlan:

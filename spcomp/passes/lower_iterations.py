@@ -51,19 +51,21 @@ def lower_function(func: CoordFunc, assembly: Assembly) -> PosFunc:
     aux = Auxiliary(func)
     lowerer = _Lowerer(func, aux, assembly)
     body = lowerer.lower(func.body, Scope(func.params))
-    handles = set(func.params)
+    handles = set(func.params)  # a phase does not take all that its source does
     extra = tuple(b for h, b in aux.buffers.items() if h in handles)
-    domains = tuple(d for d in aux.domains if d.buffer in extra)
+    own = tuple(b for b in func.buffers if b.data in handles)
+    axes = tuple(a for a in func.axes if {a.indptr, a.indices} <= {None, *handles})
+    domains = tuple(d for d in (*aux.domains, *func.domains) if d.buffer in (*extra, *own))
     attrs = dict(func.attrs)
     if lowerer.locator.searched:
         attrs["order_needed"] = tuple(sorted(lowerer.locator.searched))
     return PosFunc(
         func.name,
         func.params,
-        func.axes,
-        (*extra, *func.buffers),
+        axes,
+        (*extra, *own),
         annotate_regions(body),
-        (*domains, *func.domains),
+        domains,
         tuple(attrs.items()),
         span=func.span,
     )

@@ -73,7 +73,9 @@ def _region(buffer: AnyBuffer, access: Node, bound: set[Var]) -> Region:
 
 
 def _depends(index: Expr, bound: set[Var]) -> bool:
-    return bool(variables(index) & bound)
+    """Whether *index* has no value outside the block: it uses what is bound or allocated there."""
+    private = any(isinstance(n, Load) and n.buffer.data is None for n in walk(index))
+    return private or bool(variables(index) & bound)
 
 
 def _sizes(buffer: AnyBuffer) -> list[Expr]:

@@ -12,9 +12,11 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from spcomp.codegen.cpu.machine import hold_while_forking
 from spcomp.errors import BackendError
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
+hold_while_forking(_LOCK)
 _NUMBERS = itertools.count()
 
 

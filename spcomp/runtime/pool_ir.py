@@ -375,12 +375,10 @@ exit:
 }
 """
 
-_PAUSES = {
-    "x86_64": "call void @llvm.x86.sse2.pause()",
-    "aarch64": 'call void asm sideeffect "yield", ""()',
+_PAUSES = {  # intrinsics: inline assembly needs a parser that LLVM may be built without
+    "x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
+    "aarch64": ("@llvm.aarch64.hint(i32)", "@llvm.aarch64.hint(i32 1)"),
 }
-
-
 _PROCESSORS = {"darwin": 58}  # sysconf's number for the processors online; elsewhere Linux's
 
 
@@ -391,10 +389,9 @@ def pool_ir(family: str, platform: str) -> str:
     """
     if platform == "win32":
         return _SERIAL
-    pause = _PAUSES.get(family, "")
     text = _STATE.replace("{spin}", str(SPIN)) + _ENTRY + _JOB + _WORKERS
-    if family == "x86_64":
-        text += "declare void @llvm.x86.sse2.pause()\n"
+    declared, called = _PAUSES.get(family, ("", ""))
+    text += f"declare void {declared}\n" if declared else ""
     text = text.replace("CHUNKS_LESS_1", str(CHUNKS - 1)).replace("CHUNKS", str(CHUNKS))
     text = text.replace("PROCESSORS", str(_PROCESSORS.get(platform, 84)))
-    return text.replace("  PAUSE\n", f"  {pause}\n")
+    return text.replace("  PAUSE\n", f"  call void {called}\n" if called else "")

@@ -13,12 +13,13 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from spcomp.codegen.cpu.machine import resolve, triple
+from spcomp.codegen.cpu.machine import hold_while_forking, resolve, triple
 from spcomp.errors import InternalError
 from spcomp.target import Target
 
 LLVM_VERSION = ".".join(str(part) for part in llvm.llvm_version_info)
-_LOCK = threading.Lock()  # one LLVM context serves all threads
+_LOCK = threading.RLock()  # one LLVM context serves all threads
+hold_while_forking(_LOCK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -33,6 +35,14 @@ _TUNED: dict[str, str] = {
 }
 _LEVEL_OF = {cpu: level for level, cpus in _TUNED.items() for cpu in cpus.split()}
 _LEVEL_OF |= {level: level for level in LEVELS}
+
+
+def hold_while_forking(lock: threading.RLock) -> None:
+    """Let no process fork while another thread holds *lock*: the child could never take it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
 
 
 @cache
