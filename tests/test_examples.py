@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,12 @@ def test_the_graph_network_runs_on_a_matrix_market_file(tmp_path):
     done = run(ROOT / "examples" / "gcn_layer.py", str(tmp_path / "path.mtx"))
     assert done.returncode == 0, done.stderr
     assert "GCN over 4 nodes" in done.stdout
+
+
+def test_the_example_of_the_readme_runs(tmp_path):
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert block is not None
+    (tmp_path / "readme.py").write_text(block[1] + "\nprint(C.shape, C.sum())\n")
+    done = run(tmp_path / "readme.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("(34, 64) ")

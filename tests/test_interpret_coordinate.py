@@ -469,8 +469,10 @@ def test_what_has_no_meaning_in_coordinates_is_a_bug_of_the_program():
     with pytest.raises(InternalError, match="Q has no array"):
         interpret(program(CoordFunc, body, (A,)), args())
     short = args(J_indptr=INDPTR[:2], b=np.zeros(3, "float32"))
-    with pytest.raises(InternalError, match="J has no fiber at 2"):
+    with pytest.raises(InternalError, match="J has no fiber at 3"):
         interpret(row_sums(), short)
+    with pytest.raises(InternalError, match="element 3 of J_indices, which has 3"):
+        interpret(row_sums(), args(J_indices=INDICES[:3], b=np.zeros(3, "float32")))
     orphan = sparse("C", (Axis("Z", "sparse_variable", const(2)),))
     with pytest.raises(FormatError, match="the assembled axis Z has no parent"):
         interpret(program(CoordFunc, put(orphan, (0,), 1.0), (orphan,)), {})

@@ -7,9 +7,9 @@ import pytest
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
+from spcomp.ir.module import single
 from spcomp.ir.structural import structural_equal
 from spcomp.passes.lower_iterations import LowerIterations
-from spcomp.ir.module import single
 from spcomp.schedule.default_trace import default_steps
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize
@@ -21,8 +21,17 @@ CPU = Target(vector_bits=256)
 
 
 @T.prim_func
-def csrmm(a: T.handle, b: T.handle, c: T.handle, indptr: T.handle, indices: T.handle,
-          m: T.int32, n: T.int32, feat: T.int32, nnz: T.int32) -> None:
+def csrmm(
+    a: T.handle,
+    b: T.handle,
+    c: T.handle,
+    indptr: T.handle,
+    indices: T.handle,
+    m: T.int32,
+    n: T.int32,
+    feat: T.int32,
+    nnz: T.int32,
+) -> None:
     I = T.dense_fixed(m)
     J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
     J_detach = T.dense_fixed(n)
@@ -37,8 +46,17 @@ def csrmm(a: T.handle, b: T.handle, c: T.handle, indptr: T.handle, indices: T.ha
 
 
 @T.prim_func
-def scatter(a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle,
-            m: T.int32, n: T.int32, feat: T.int32, nnz: T.int32) -> None:
+def scatter(
+    a: T.handle,
+    x: T.handle,
+    y: T.handle,
+    indptr: T.handle,
+    indices: T.handle,
+    m: T.int32,
+    n: T.int32,
+    feat: T.int32,
+    nnz: T.int32,
+) -> None:
     I = T.dense_fixed(m)
     J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
     J_detach = T.dense_fixed(n)
@@ -108,7 +126,7 @@ def test_vectorize_refuses_a_loop_around_loops():
 
 
 def test_vectorize_refuses_iterations_that_share_an_element():
-    with pytest.raises(ScheduleError, match="straight-line|same element"):
+    with pytest.raises(ScheduleError, match=r"straight-line|same element"):
         Schedule(position(scatter)).vectorize("j")
 
 

@@ -119,7 +119,7 @@ def test_an_enclosing_name_used_in_an_annotation_only_is_found():
 
     def local():
         @T.prim_func
-        def sized(a: T.Buffer[(size,), float32]) -> None:
+        def sized(a: "T.Buffer[(size,), 'float32']") -> None:  # noqa: UP037
             A0 = T.min_value("float32")
             a[size - 1] = A0
 
@@ -364,7 +364,7 @@ def test_an_allocation_is_in_force_for_the_rest_of_the_list():
         ("m + big", "m + big", "int64"),
         ("m * w", "m * w", "float32"),
         ("m / n", "m / n", "float64"),
-        ("m / 2", "m / 2", "float64"),
+        ("m / 2", "m / 2.0", "float64"),
         ("m // 2", "m // 2", "int32"),
         ("ok + 1", "ok + 1", "int64"),
         ("w * (1 / 4)", "w * 0.25", "float32"),
@@ -388,7 +388,7 @@ def test_an_allocation_is_in_force_for_the_rest_of_the_list():
         ("T.floordiv(m, 2) + T.floormod(m, 2)", "m // 2 + m % 2", "int32"),
         ("1.0 if ok else w", "T.if_then_else(ok, 1.0, w)", "float32"),
         ("T.Select(m < n, 1, 0)", "T.if_then_else(m < n, 1, 0)", "int64"),
-        ("w * T.if_then_else(ok, 1, 0)", "w * T.if_then_else(ok, 1, 0)", "float32"),
+        ("w * T.if_then_else(ok, 1, 0)", "w * T.if_then_else(ok, 1.0, 0.0)", "float32"),
         ("T.if_then_else(m, 1.0, 0)", "T.if_then_else(m, 1.0, 0.0)", "float64"),
         ("T.float32(1)", "T.float32(1.0)", "float32"),
         ('T.float32("nan")', 'T.float32("nan")', "float32"),

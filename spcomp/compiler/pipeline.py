@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ScriptError
+from spcomp.ir.expr import Var
 from spcomp.ir.module import Module, single
 from spcomp.ir.relink import specialize
 from spcomp.ir.stmt import Func
@@ -66,7 +67,8 @@ def as_module(program: Program, constants: Mapping[str, int | float]) -> Module[
         if constants:
             raise ScriptError("constants are for a program of one function, not for a module")
         return program
-    return single(specialize(program, constants) if constants else program)
+    values: dict[Var | str, int | float] = {name: constants[name] for name in constants}
+    return single(specialize(program, values) if values else program)
 
 
 def lower(
@@ -82,6 +84,8 @@ def lower(
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
     resolved (``vector_bits`` known). Raises ScriptError, LoweringError, ScheduleError.
     """
+    if isinstance(program, Schedule) and program.trace and trace is None:
+        trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
     stages: dict[Stage, Module[Any]] = {stage_of(module): module}
     timings: dict[str, float] = {}

@@ -10,10 +10,12 @@ from spcomp.ir.node import Node, attr, node
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
+# fmt: off
 BinOpKind: TypeAlias = Literal[
-    *("+", "-", "*", "/", "//", "%", "min", "max"),
-    *("<", "<=", ">", ">=", "==", "!=", "and", "or", "&", "|", "^", "<<", ">>"),
+    "+", "-", "*", "/", "//", "%", "min", "max", "and", "or", "&", "|", "^", "<<", ">>",
+    "<", "<=", ">", ">=", "==", "!=",
 ]
+# fmt: on
 UnOpKind: TypeAlias = Literal["-", "not", "~"]
 SearchKind: TypeAlias = Literal["lower", "upper", "linear"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})

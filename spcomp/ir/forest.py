@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, domain_axes
+from spcomp.ir.printer import print_expr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

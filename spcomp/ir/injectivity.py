@@ -173,8 +173,8 @@ class _Meeting:
                     self._settle(Linear(whole.terms, WIDE))
             case BinOp(op="//" | "%", lhs=x, rhs=k) if not mentions((k,), self.unknown):
                 twin = BinOp("%" if atom.op == "//" else "//", x, k)
-                if key_of(twin) in self.fixed and (whole := self.prover.form(x)) is not None:
-                    self._settle(whole)  # x is (x // k) * k + x % k, whatever k
+                if key_of(twin) in self.fixed and (both := self.prover.form(x)) is not None:
+                    self._settle(both)  # x is (x // k) * k + x % k, whatever k
 
     def _ascends(self, form: Linear) -> bool:
         """Say whether *form* at v + 1 is always above *form* at v, whatever the inner variables.
@@ -188,8 +188,7 @@ class _Meeting:
             high = self.prover.least(high, var) or high
         if any(mentions(end.atoms, self.unknown - {self.var}) for end in (low, high)):
             return False
-        after = self._next(low)
-        if after is None:
+        if (after := self._next(low)) is None:
             return False
         passes = self.prover.nonnegative((after + high).shift(-1))
         return passes and self.steady.nonnegative(after - low)

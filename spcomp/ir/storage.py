@@ -175,11 +175,9 @@ class Storage:
     def _count(self, axis: Axis) -> int:
         if axis.parent is None:
             return self.size(axis.length)
-        if not axis.is_variable:
-            return self.count(axis.parent) * self.width(axis)
-        if axis.nnz is not None:
+        if axis.is_variable and axis.nnz is not None:
             return self.size(axis.nnz)
-        return int(self.indptr(axis)[self.count(axis.parent)])
+        return self._first(axis, self.count(axis.parent))
 
     def width(self, axis: Axis) -> int:
         """Return the length of each fiber of an axis whose fibers are all alike."""
@@ -202,7 +200,11 @@ class Storage:
 
     def coordinate(self, axis: Axis, fiber: range, position: int) -> int:
         """Return the coordinate of an absolute *position* in *fiber*."""
-        return int(self.indices(axis)[position]) if axis.is_sparse else position - fiber.start
+        if not axis.is_sparse:
+            return position - fiber.start
+        stored = self.indices(axis)
+        _check(f"{axis.name}_indices", position, len(stored))
+        return int(stored[position])
 
     def find(self, axis: Axis, parent: int, coordinate: int) -> list[int]:
         """Return the absolute positions under *parent* that have *coordinate*."""
@@ -293,17 +295,16 @@ class Storage:
     def read(self, buffer: AnyBuffer, offset: int) -> Any:
         """Return the value at *offset*; raises InternalError outside the array."""
         array = self.array(buffer)
-        _check(buffer, offset, len(array))
+        _check(buffer.name, offset, len(array))
         return decode(array[offset], buffer.dtype)
 
     def write(self, buffer: AnyBuffer, offset: int, value: Any) -> None:
         """Set the value at *offset*; raises InternalError outside the array."""
         array = self.array(buffer)
-        _check(buffer, offset, len(array))
+        _check(buffer.name, offset, len(array))
         array[offset] = encode(value, buffer.dtype)
 
 
-def _check(buffer: AnyBuffer, offset: int, length: int) -> None:
+def _check(name: str, offset: int, length: int) -> None:
     if not 0 <= offset < length:
-        what = f"element {offset} of {buffer.name}, which has {length}"
-        raise InternalError("interpretation", what)
+        raise InternalError("interpretation", f"element {offset} of {name}, which has {length}")

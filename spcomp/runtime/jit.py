@@ -28,8 +28,10 @@ class Loaded:
     _keep: Any = field(repr=False)
 
     def function(self, symbol: str) -> Any:
-        """Return ``int32 symbol(void *)`` as a callable that releases the GIL."""
-        return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self.addresses[symbol])
+        """Return ``int32 symbol(void *)`` as a callable that keeps the code alive."""
+        made = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self.addresses[symbol])
+        made.loaded = self  # type: ignore[attr-defined]
+        return made
 
 
 def load(

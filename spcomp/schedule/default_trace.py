@@ -65,8 +65,8 @@ def _accesses(body: Stmt) -> list[Load | Store]:
 
 def _in_order(access: Load | Store, var: Var) -> bool:
     """Whether *access* moves by one element, or not at all, when *var* moves by one."""
-    *outer, last = access.indices
-    if any(i is not None and var in variables(i) for i in outer):
+    last = access.indices[-1] if access.indices else None
+    if any(i is not None and var in variables(i) for i in access.indices[:-1]):
         return False
     return last is None or var not in variables(last) or _unit(access.buffer, last, var)
 

@@ -152,9 +152,9 @@ def _key(access: Access, var: Var, body: Accesses) -> list[object]:
     keys: list[object] = [
         (k, len(access.indices), fingerprint(i))
         for k, i in usable
-        if not variables(i) & set(body.inner) and injective((i,), var, {})
+        if i is var or (not variables(i) & set(body.inner) and injective((i,), var, {}))
     ]
-    if injective(tuple(i for _, i in usable), var, body.inner):
+    if not keys and injective(tuple(i for _, i in usable), var, body.inner):
         keys.append((access.buffer, _by_ranges(tuple(i for _, i in usable), body.inner)))
     return keys
 

@@ -164,7 +164,7 @@ def _function(
     st = Statements(ctx)
     _parameters(st, node)
     rest = (stmt for stmt in node.body if not _declaration(st, stmt))
-    body = close([st.statement(stmt) for stmt in rest])
+    body = close([st.statement(stmt) for stmt in rest], ctx.span(node))
     level = _level(ctx, body, node)
     return _LEVELS[level](
         node.name,
@@ -226,18 +226,15 @@ def _array(ctx: Context, node: ast.expr) -> dict[str, Any] | None:
     """Return the arguments of ``T.Buffer[...]`` or ``T.Buffer(...)``, None if it is not that."""
     match node:
         case ast.Subscript(value=value, slice=inner) if ctx.syntax_name(value) == "Buffer":
-            if isinstance(inner, ast.Tuple) and len(inner.elts) == 2 and _is_type(inner.elts[1]):
-                return {"shape": inner.elts[0], "dtype": inner.elts[1]}
+            match inner:
+                case ast.Tuple(elts=[ast.Tuple() | ast.List() as shape, kind]):
+                    return {"shape": shape, "dtype": kind}
+                case ast.Tuple(elts=[shape, ast.Constant(value=str()) | ast.Attribute() as kind]):
+                    return {"shape": shape, "dtype": kind}
             return {"shape": inner}
         case ast.Call() if ctx.called(node) == "Buffer":
             return ctx.arguments(node)
     return None
-
-
-def _is_type(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
 
 
 def _scalar(ctx: Context, node: ast.expr) -> DType:

@@ -210,7 +210,7 @@ def _remap(st: Statements, target: ast.expr, call: ast.Call) -> list[BlockIter]:
                 loop, "T.axis.remap takes loop variables", hint="T.axis.spatial(extent, value)"
             )
         begin, end = st.ctx.loops[value]
-        extent = end if _is_zero(begin) else BinOp("-", end, begin)
+        extent = end if _is_zero(begin) else BinOp("-", end, begin, span=st.ctx.span(loop))
         var = st.ctx.bind_var(name, int64)
         made.append(BlockIter(var, extent, value, cast("IterKind", letter), span=var.span))
     return made
@@ -261,10 +261,11 @@ def _range(st: Statements, node: ast.expr, dim: Axis | Expr) -> tuple[Expr | Non
     """Return begin and extent of one dimension; ``b : b + e`` has the extent e as it is written."""
     if not isinstance(node, ast.Slice):
         index = st.ex.index(node)
-        return index, None if index is None else const(1)
+        return index, None if index is None else const(1).replace(span=st.ctx.span(node))
     if node.step is not None:
         raise st.ctx.error(node.step, "a region has no step")
-    begin = const(0) if node.lower is None else st.ex.integer(node.lower)
+    zero = const(0).replace(span=st.ctx.span(node))
+    begin = zero if node.lower is None else st.ex.integer(node.lower)
     if node.upper is None:
         return begin, _rest(st, node, dim, begin)
     if _is_zero(begin):

@@ -32,6 +32,7 @@ from spcomp.script.scope import Context, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from spcomp.errors import Span
     from spcomp.ir.axis import AnyBuffer
 
 _LOOPS: dict[str, LoopKind] = {
@@ -77,11 +78,8 @@ class Statements:
     def block(self, stmts: Sequence[ast.stmt]) -> Stmt:
         """Return *stmts* in order; what they bind is forgotten after them."""
         with self.ctx.scope():
-            return self.rest(stmts)
-
-    def rest(self, stmts: Sequence[ast.stmt]) -> Stmt:
-        """Return *stmts* in order, binding into the scope at hand."""
-        return close([self.statement(stmt) for stmt in stmts])
+            made = [self.statement(stmt) for stmt in stmts]
+        return close(made, self.ctx.span(stmts[0]) if stmts else None)
 
     def statement(self, node: ast.stmt) -> Stmt | Open | None:
         """Return what *node* spells, None if it does nothing."""
@@ -227,13 +225,14 @@ class Statements:
             raise self.ctx.error(
                 node.target, f"{len(targets)} variables for {len(extents)} loops of T.grid"
             )
+        zero = const(0).replace(span=self.ctx.span(node.iter))
         with self.ctx.scope():
             ends = [self.ex.count(extent) for extent in extents]
             made = [self.ctx.bind_var(target, int64) for target in targets]
-            self.ctx.loops |= {v: (const(0), end) for v, end in zip(made, ends, strict=True)}
+            self.ctx.loops |= {v: (zero, end) for v, end in zip(made, ends, strict=True)}
             body = self.block(node.body)
         for var, end in zip(reversed(made), reversed(ends), strict=True):
-            body = For(var, const(0), end, body, span=self.ctx.span(node))
+            body = For(var, zero, end, body, span=self.ctx.span(node))
         return body
 
     def _loop(
@@ -244,7 +243,9 @@ class Statements:
         body: Sequence[ast.stmt],
         **options: Any,
     ) -> Stmt:
-        low = const(0) if end is None else self.ex.count(begin)
+        low: Expr = const(0).replace(span=self.ctx.span(begin))
+        if end is not None:
+            low = self.ex.count(begin)
         high = self.ex.count(begin if end is None else end)
         with self.ctx.scope():
             var = self.ctx.bind_var(node.target, int64)
@@ -359,12 +360,20 @@ class Statements:
     }
 
 
-def close(made: Sequence[Stmt | Open | None]) -> Stmt:
-    """Return the statements *made* in order, each Open one around what follows it."""
+def close(made: Sequence[Stmt | Open | None], span: Span | None) -> Stmt:
+    """Return the statements *made* in order, each Open one around what follows it.
+
+    *span* is where they stand, for what no statement stands for.
+    """
     done: list[Stmt | None] = []
     for item in reversed(made):
         if isinstance(item, Open):
-            done = [item.node.replace(body=seq(*reversed(done)))]
+            done = [item.node.replace(body=_sequence(done, item.node.span))]
         else:
             done.append(item)
-    return seq(*reversed(done))
+    return _sequence(done, span)
+
+
+def _sequence(backwards: list[Stmt | None], span: Span | None) -> Stmt:
+    result = seq(*reversed(backwards))
+    return result if result.span is not None else result.replace(span=span)

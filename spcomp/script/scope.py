@@ -261,7 +261,8 @@ def _signature(name: str) -> inspect.Signature | None:
     owner: Any = syntax
     for part in name.split("."):
         owner = getattr(owner, part, None)
-    known = getattr(owner, "__module__", "") == syntax.__name__ and not isinstance(owner, type)
+    ours = getattr(owner, "__module__", "") == syntax.__name__
+    known = ours and (not isinstance(owner, type) or owner is syntax.Buffer)
     return inspect.signature(owner) if known and callable(owner) else None
 
 
