@@ -19,6 +19,7 @@ from spcomp.target import Target
 from tests.corpus_base import Inputs
 from tests.programs import BY_NAME
 
+TARGET = Target("cpu", "x86-64-v3", vector_bits=256)
 STAGES = ("coordinate", "position", "flat")
 
 
@@ -33,7 +34,7 @@ def stages(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
     """Return the program *name* lowered: a Module per stage, the same on every machine."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if BY_NAME[name].warns else "error")
-        return lower(source(name, dtype, idtype), Target("cpu", "x86-64-v3", vector_bits=256))
+        return lower(source(name, dtype, idtype), TARGET)
 
 
 @cache

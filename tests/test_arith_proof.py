@@ -116,6 +116,8 @@ def test_divisibility():
         ((k,), {k: upto(n)}, False),
         ((at(v),), {}, False),
         ((v // 4, v % 4), {}, True),
+        ((v // n, v % n), {}, True),
+        ((v // n, v % m), {}, False),
         ((v // 4,), {}, False),
         (((v // 4) * 8 + v % 4,), {}, True),
         (((v // 4) * 3 + v % 4,), {}, False),

@@ -246,3 +246,36 @@ int main(void) { spcomp_set_threads(2); return 0; }
     run = subprocess.run([*command, "-o", "main"], capture_output=True, text=True, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     subprocess.run([tmp_path / "main"], check=True)
+
+
+SERIAL = """
+from spcomp import script as T
+
+@T.prim_func
+def total(a: T.handle, y: T.handle, spare: T.handle, n: T.int32, scale: T.float64) -> None:
+    I = T.dense_fixed(n)
+    O = T.dense_fixed(1)
+    A = T.match_sparse_buffer(a, (I,), "float16")
+    Y = T.match_sparse_buffer(y, (O,), "float64")
+    with T.sp_iter([I], "R", "total") as [i]:
+        with T.init():
+            Y[0] = 0.0
+        Y[0] = Y[0] + T.cast(A[i], "float64") * scale
+"""
+
+
+@needs_cc
+def test_a_program_without_a_parallel_loop_has_no_pool_in_its_library(tmp_path):
+    (tmp_path / "total.py").write_text(SERIAL)
+    done = spcomp("build", tmp_path / "total.py", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    header = (tmp_path / "total.h").read_text()
+    assert "spcomp_set_threads" not in header
+    for line in (" * spare: not used, may be NULL", " * scale: a number", "const uint16_t *a"):
+        assert line in header
+    a, y = np.arange(5, dtype=np.float16), np.zeros(1)
+    library = ctypes.CDLL(str(tmp_path / "total.so"))
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in (a, y))
+    scalars = (ctypes.c_int32(5), ctypes.c_double(0.5))
+    assert library.total(*pointers, None, *scalars) == 0
+    assert y[0] == 5.0

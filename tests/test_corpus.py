@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spcomp
+from spcomp.compiler.pipeline import lower
 from spcomp.errors import FormatError, SpcompWarning
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify import verify
 from spcomp.script.parse import parse_source
-from tests.layers import STAGES, called, interpreted, kernel, reparsed, source, stages
+from tests.layers import STAGES, TARGET, called, interpreted, kernel, reparsed, source, stages
 from tests.programs import BY_NAME, PROGRAMS, PUBLISHED_BMM, Program, fresh, variants
 from tests.strategies import DrawnByHypothesis
 
@@ -100,7 +101,7 @@ def test_source_and_machine_code_agree_on_any_structure(program, data):
 @pytest.mark.parametrize("name", [p.name for p in PROGRAMS if p.warns])
 def test_a_false_claim_of_a_spatial_axis_is_warned_about_by_name(name):
     with pytest.warns(SpcompWarning, match=rf"\b{BY_NAME[name].warns}\b"):
-        spcomp.compile(source(name))
+        lower(source(name), TARGET)
 
 
 def test_two_variable_siblings_in_one_buffer_are_refused():

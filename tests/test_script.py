@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -128,21 +129,23 @@ def test_an_enclosing_name_used_in_an_annotation_only_is_found():
     assert local().buffers[0].shape[0].value == 5
 
 
-def test_a_comment_or_string_left_of_the_body_does_not_hide_the_source():
-    def nest():
-        if True:
+def test_a_comment_or_string_at_the_margin_does_not_hide_the_source(tmp_path):
+    text = """from spcomp import script as T
 
-            @T.prim_func
-            def odd(a: T.handle) -> None:
-                """Describe
-                at the margin."""
-                A = T.match_buffer(a, (1,), "float32")
-                # at the margin
-                A[0] = 1.0
-
-            return odd
-
-    assert nest().body.span.col == 16
+def nest():
+    @T.prim_func
+    def odd(a: T.handle) -> None:
+        '''Describe
+at the margin.'''
+        A = T.match_buffer(a, (1,), "float32")
+# at the margin
+        A[0] = 1.0
+    return odd
+"""
+    path = tmp_path / "margin.py"
+    path.write_text(text)
+    span = runpy.run_path(str(path))["nest"]().body.span
+    assert (span.file, span.line, span.col) == (str(path), 10, 8)
 
 
 def test_columns_count_characters_not_bytes():
@@ -302,7 +305,7 @@ def test_a_size_may_be_computed_from_parameters():
             {"fill": -1.5, "extra_storage": 1, "scope": "shared"},
         ),
         (
-            'T.match_sparse_buffer(param=b, axes=(I,), dtype="float32", fill=T.max_value("float32"))',
+            'T.match_sparse_buffer(b, axes=(I,), dtype="float32", fill=T.max_value("float32"))',
             {"fill": math.inf},
         ),
         (

@@ -18,6 +18,7 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
+    Load,
     Select,
     UnOp,
     Var,
@@ -201,14 +202,13 @@ class Simplify(Rewriter):
 
     def _sum(self, op: Expr) -> Expr:
         """Return the canonical form of *op* if that takes fewer nodes."""
-        new = self._pinned(op)
-        if new is op:
-            new = Algebra(self.env).of(op).expr()
-            if _size(new) >= _size(op):
-                return op
+        if not _may_shrink(op):
+            return op
+        new = Algebra(self.env).of(op).expr()
+        if _size(new) >= _size(op):
+            return op
         kept = {key_of(part) for part in self._failing(new)}
-        lost = [part for part in self._failing(op) if key_of(part) not in kept]
-        if lost:
+        if any(key_of(part) not in kept for part in self._failing(op)):
             return op
         made = new.span is None and isinstance(new, (BinOp, UnOp, Const))
         return new.replace(span=op.span) if made else new
@@ -271,8 +271,11 @@ class Simplify(Rewriter):
         """Drop a loop that never runs; else bound its variable."""
         begin = cast("Expr", self.visit(loop.begin))
         end = cast("Expr", self.visit(loop.end))
-        never = self._comparison(BinOp("<=", end, begin))
-        if isinstance(never, Const) and never.value:
+        algebra = Algebra(self.env)
+        first, last = algebra.of(begin), algebra.of(end)
+        trips = algebra.interval(last - first).high
+        never = trips is not None and trips <= 0 and algebra.exact(first) and algebra.exact(last)
+        if never and self._droppable(begin) and self._droppable(end):
             return Seq((), span=loop.span)
         self._range(loop.var, begin, end)
         new = self.visit_Node(loop)
@@ -346,6 +349,33 @@ def _values(domains: tuple[BufferDomain, ...], env: Env) -> Mapping[Any, Interva
 
 def _empty(stmt: Stmt) -> bool:
     return isinstance(stmt, Seq) and not stmt.body
+
+
+def _may_shrink(op: Expr) -> bool:
+    """Say whether the canonical form can be shorter: something repeats, or a constant vanishes.
+
+    Quick and generous: two loads from one buffer pass for one atom.
+    """
+    seen: set[object] = set()
+    stack = [op]
+    while stack:
+        match stack.pop():
+            case BinOp(op="+" | "-" | "*", lhs=lhs, rhs=rhs) as part:
+                unit = 1 if part.op == "*" else 0
+                if any(isinstance(x, Const) and x.value in (0, unit) for x in (lhs, rhs)):
+                    return True
+                stack += [lhs, rhs]
+            case BinOp() | UnOp():
+                return True
+            case Cast(value=value):
+                stack.append(value)
+            case other:
+                mark = other.buffer if isinstance(other, Load) else other
+                mark = Const if isinstance(other, Const) else mark
+                if mark in seen:
+                    return True
+                seen.add(mark)
+    return False
 
 
 def _size(expr: Expr) -> int:

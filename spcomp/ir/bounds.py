@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 from spcomp.ir.axis import AnyBuffer, BufferDomain, SparseBuffer
@@ -94,6 +95,7 @@ def _limit(end: float) -> int | None:
     return None if end in (_INF, -_INF) else int(end)
 
 
+@cache
 def dtype_range(dtype: DType) -> Interval:
     """Return the integers that *dtype* holds; no limits for what is not an integer or bool."""
     match dtype.kind:

@@ -249,7 +249,7 @@ class Algebra:
                 return self.div(self.of(a), k)
             case BinOp(op="%", lhs=a, rhs=Const(value=int(k))) if k > 0:
                 return self.mod(self.of(a), k)
-            case Cast(value=a) if a.dtype.is_integer and is_integer(expr):
+            case Cast(value=BinOp() | UnOp() | Cast() as a) if is_integer(a) and is_integer(expr):
                 return self._widen(expr, a)
         return atom(expr)
 

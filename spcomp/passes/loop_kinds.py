@@ -124,7 +124,7 @@ class _Vectorizer(Rewriter):
         found = as_reduction(store)
         if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
             return loop.replace(kind="serial")
-        op: BinOpKind = found.combiner
+        op = found.combiner
         dtype = store.buffer.dtype
         acc = Buffer(
             self.names.unique(f"{store.buffer.name}_acc"), None, (const(lanes),), dtype, "local"

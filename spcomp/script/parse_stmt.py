@@ -26,7 +26,7 @@ from spcomp.ir.stmt import (
     seq,
 )
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
-from spcomp.script.parse_expr import _BINARY, Expressions
+from spcomp.script.parse_expr import BINARY, Expressions
 from spcomp.script.scope import Context, describe
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Statements:
         if isinstance(node.op, ast.Pow):
             new = self.ex.call("pow", [old, value], node)
         else:
-            new = self.ex.binary(_BINARY[type(node.op)], old, value, node)
+            new = self.ex.binary(BINARY[type(node.op)], old, value, node)
         return self._stored(buffer, indices, new, node)
 
     def _store(self, target: ast.Subscript, value: ast.expr, node: ast.stmt) -> Stmt:
