@@ -8,13 +8,14 @@ from typing import Literal, TypeAlias
 
 from spcomp.dtypes import handle, int64
 from spcomp.errors import LoweringError
-from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, domain_axes
+from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
 from spcomp.ir.node import Node
 from spcomp.ir.relink import relink
 from spcomp.ir.stmt import Alloc, If, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
 
 Phase: TypeAlias = Literal["none", "count", "fill"]
@@ -135,6 +136,7 @@ def assemble(func: CoordFunc) -> Phases:
     outer = next((a for a in func.axes if a.is_assembled and _above(a)), None)
     if outer is not None:
         raise LoweringError(f"{outer.name} is assembled below another assembled axis", func.span)
+    _refuse_iteration(func)
     handles: dict[Axis, tuple[Var, Var]] = {
         axis: (Var(f"{axis.name}_indptr", handle), Var(f"{axis.name}_indices", handle))
         for axis in func.axes
@@ -155,6 +157,18 @@ def assemble(func: CoordFunc) -> Phases:
     fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
     phases = ((count, Assembly("count", axes)), (fill, Assembly("fill", axes)))
     return Phases(phases, tuple(_host(count.name, fill.name, tuple(axes), results)))
+
+
+def _refuse_iteration(func: CoordFunc) -> None:
+    iterations = (node for node in walk(func.body) if isinstance(node, SpIter))
+    for it, domain in ((it, domain) for it in iterations for domain in it.domains):
+        for axis in domain_axes(domain):
+            if axis.is_assembled:
+                raise LoweringError(
+                    f"{it.name!r} runs over {axis.name}, whose coordinates are its result",
+                    it.span,
+                    hint="iterate over the axes of the operands",
+                )
 
 
 def _above(axis: Axis) -> bool:

@@ -48,12 +48,6 @@ class LoopOpener:
 
     def _open_axis(self, domain: Domain, var: Var, block_var: Var, scope: Scope) -> Expr:
         (axis,) = domain_axes(domain)
-        if axis.is_assembled:
-            raise LoweringError(
-                f"{self.it.name!r} runs over {axis.name}, whose coordinates are its result",
-                self.it.span,
-                hint="iterate over the axes of the operands",
-            )
         parent = self.parent_of(domain, axis, scope)
         pos = Pos(axis, parent, relative=block_var, guard=parent.guard if parent else None)
         scope.bind(var, Binding(lambda: self.aux.coordinate(pos), {axis: pos}))
