@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 from spcomp import script as T
 from spcomp.errors import FormatError, ScriptError, SpcompError
 from spcomp.script.parse import parse_function, parse_source
+from tests.conftest import ROOT
 
 HEAD = """from spcomp import script as T
 
@@ -66,12 +68,12 @@ def cases(*rows):
     ("«'text'", "'text' is no number", ""),
     ("«None", "None is no number", ""),
     ("«[m]", "a script has no expression of the kind list", ""),
-    ("«(lambda: m)", "a script has no expression of the kind lambda", ""),
+    ("(«lambda: m)", "a script has no expression of the kind lambda", ""),
     ("«m @ n", "@ has no meaning here", "iterate over the axes"),
     ("«0 < m < n", "comparisons do not chain here", "write ... m and m ... n"),
     ("«m is n", "is and in have no meaning here", "use == or !="),
     ("«w & 1", "& needs integers, not floats", ""),
-    ("«ok << 1 << ok", "", ""),
+    ("«ok << ok", "<< needs integers, not bools", ""),
     ("«ok + ok", "no arithmetic + on bools", ""),
     ("«-ok", "- has no meaning for bool", ""),
     ("«~w", "~ has no meaning for float32", ""),
@@ -92,11 +94,13 @@ def cases(*rows):
     ("«B[0][0]", "a buffer is given by its name", ""),
     ("«foo(m)", "foo cannot be called in a script", "use the functions of T"),
     ("«min(m)", "min cannot be called in a script", ""),
-    ("«T.expp(m)", "", ""),
+    ("«T.expp(m)", "T has no function 'expp'", "did you mean 'exp'?"),
     ("«T.exp(m, n, m)", "T.exp: too many positional arguments", "T.exp(x, dtype=None)"),
     ("«T.exp()", "T.exp: missing a required argument: 'x'", ""),
     ("T.min(«*m)", "T.min takes no starred arguments", ""),
     ("«T.exp(**m)", "T.exp takes no ** arguments", ""),
+    ("T.exp(«None)", "None is no number", ""),
+    ("T.lower_bound(«None, 0, 1, w)", "a buffer is given by its name", ""),
     ("«T.min(m)", "T.min takes two or more values", ""),
     ("«T.serial(m)", "T.serial has no value", ""),
     ("«T.cast(m, 'handle')", "nothing can be cast to a handle", ""),
@@ -112,13 +116,6 @@ def cases(*rows):
     ("T.lower_bound(B, «w, 0, w)", "a value of float32 does not become an int64 by itself", ""),
 )
 def test_a_wrong_expression_is_refused_where_it_stands(text, message, hint):
-    known = {"«ok << 1 << ok": ("ok << 1 << ok", "")}
-    if text in known:  # bools shift once they meet an integer
-        parse_source(body(f"T.evaluate({known[text][0]})"), "right.py")
-        return
-    if text == "«T.expp(m)":
-        text, message, hint = "«T.expp(m)", "T has no function 'expp'", "did you mean 'exp'?"
-        text = text.replace("«", "") and "«T.expp(m)"
     check_error(body(f"T.evaluate({text})"), message, hint=hint)
 
 
@@ -139,9 +136,8 @@ def test_a_python_object_that_is_no_number_is_named_by_its_type():
 
 
 @cases(
-    (["B[0] = «T.int32(1) * 2.5 if ok else A[m, n]", "pass"], "", ""),
     (["«x = y = m"], "one assignment sets one thing", "write two"),
-    (["«x, y = m, n"], "", ""),
+    (["«x, y = m"], "one assignment binds one name", "write one each"),
     (["x = m", "«x = n"], "x is a scalar already, and a name keeps its value", "alloc_buffer"),
     (["«I = m"], "I is an axis already, and a name keeps its value", ""),
     (["«a.b = m"], "a variable is a plain name here", ""),
@@ -162,52 +158,74 @@ def test_a_python_object_that_is_no_number_is_named_by_its_type():
     (["for i in «B:", "    pass"], "this is nothing to loop over", "T.serial"),
     (["for i in «T.exp(m):", "    pass"], "this is nothing to loop over", ""),
     (["for i in «range(0, 4, 2):", "    pass"], "range takes an end, or a begin and an end", ""),
-    (["for i in T.serial(«w):", "    pass"],
-     "a value of float32 does not become an int64 by itself", 'T.cast(value, "int64")'),
-    (["for i in range(«2.5):", "    pass"], "the literal 2.5 does not become an int64 by itself",
-     "write a literal that int64 holds"),
+    (
+        ["for i in T.serial(«w):", "    pass"],
+        "a value of float32 does not become an int64 by itself",
+        'T.cast(value, "int64")',
+    ),
+    (
+        ["for i in range(«2.5):", "    pass"],
+        "the literal 2.5 does not become an int64 by itself",
+        "write a literal that int64 holds",
+    ),
     (["for «i, j in T.grid(m):", "    pass"], "2 variables for 1 loops of T.grid", ""),
     (["for «i in T.grid():", "    pass"], "1 variables for 0 loops of T.grid", ""),
-    (["for i in «T.thread_binding(4):", "    pass"],
-     "T.thread_binding needs the name of its thread", ""),
+    (
+        ["for i in «T.thread_binding(4):", "    pass"],
+        "T.thread_binding needs the name of its thread",
+        "",
+    ),
     (["for «m in range(3):", "    pass"], "m is declared already, as a scalar", ""),
-    (["for i in range(3):", "    for «i in range(3):", "        pass"],
-     "i is declared already, as a scalar", ""),
+    (
+        ["for i in range(3):", "    for «i in range(3):", "        pass"],
+        "i is declared already, as a scalar",
+        "",
+    ),
     (["for «B[0] in range(3):", "    pass"], "a variable is a plain name here", ""),
-    (["for i in T.serial(3, annotations=«[1]):", "    pass"],
-     "attributes are a dict with strings for keys", ""),
-    (["for i in T.serial(3, annotations=«{1: 2}):", "    pass"],
-     "attributes are a dict with strings for keys", ""),
+    (
+        ["for i in T.serial(3, annotations=«[1]):", "    pass"],
+        "attributes are a dict with strings for keys",
+        "",
+    ),
+    (
+        ["for i in T.serial(3, annotations=«{1: 2}):", "    pass"],
+        "attributes are a dict with strings for keys",
+        "",
+    ),
     (["for i in T.serial(3, annotations=«{**m}):", "    pass"], "** has no meaning here", ""),
     (["T.fail(«m)"], "the message is a string", "write it in quotes"),
     (["«T.reads(B[0])"], "T.reads has no meaning here", "it stands in T.block"),
     (["x = «T.axis.spatial(m, n)"], "T.axis.spatial has no meaning here", "it stands in T.block"),
-    (["if ok:", "    X = «T.dense_fixed(m)"], "T.dense_fixed has no meaning here",
-     "it stands in the function"),
+    (
+        ["if ok:", "    X = «T.dense_fixed(m)"],
+        "T.dense_fixed has no meaning here",
+        "it stands in the function",
+    ),
     (["with «T.init():", "    pass"], "T.init has no meaning here", "T.sp_iter or T.block"),
     (["with T.let(m) as x, «T.let(n) as y:", "    pass"], "one with opens one thing", ""),
     (["with «m:", "    pass"], "this cannot be opened by with", ""),
     (["with «T.exp(w):", "    pass"], "T.exp cannot be opened by with", ""),
     (["«with T.let(m):", "    pass"], "with T.let(...) needs a name", "add: as x"),
-    (["T.store(B, 0, w, mask=ok, «atomic)"], "", ""),
 )
 def test_a_wrong_statement_is_refused_where_it_stands(text, message, hint):
-    if not message:
-        pytest.skip("stated below")
     check_error(body(*text), message, hint=hint)
-
-
-def test_one_assignment_binds_one_name():
-    check_error(body("«x, y = m"), "one assignment binds one name")
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "message", "hint"),
     [
-        ("int32", "«w", "a value of float32 does not become an int32 by itself",
-         'T.cast(value, "int32")'),
-        ("int32", "«0.5", "the literal 0.5 does not become an int32 by itself",
-         "write a literal that int32 holds"),
+        (
+            "int32",
+            "«w",
+            "a value of float32 does not become an int32 by itself",
+            'T.cast(value, "int32")',
+        ),
+        (
+            "int32",
+            "«0.5",
+            "the literal 0.5 does not become an int32 by itself",
+            "write a literal that int32 holds",
+        ),
         ("bool", "«m", "a value of int32 does not become a bool by itself", ""),
         ("int8", "«300", "the literal 300 does not fit int8", ""),
         ("float32", "«T.broadcast(w, 4)", "a vector of 4 lanes does not become a float32", ""),
@@ -234,11 +252,14 @@ def test_a_value_that_loses_its_kind_is_not_stored_by_itself(kind, value, messag
     ("X = T.dense_variable(I, (n, nnz), «m)", "m is not a handle", "T.handle"),
     ("X = T.dense_variable(I, (n, nnz), «ptrr)", "unknown name 'ptrr'", "did you mean 'ptr'?"),
     ("X = T.dense_variable(I, (n, nnz), «B[0])", "a handle is given by its name", ""),
-    ("X = T.dense_variable(I, «(n, nnz, m), ptr)", "the shape of an axis is a pair",
-     "(length, count)"),
+    (
+        "X = T.dense_variable(I, «(n, nnz, m), ptr)",
+        "the shape of an axis is a pair",
+        "(length, count)",
+    ),
     ("X = T.sparse_variable(I, (n, nnz), «(ptr,))", "the arrays of an axis is a pair", ""),
     ("X = T.match_buffer(«I, (n,))", "I is not a handle", ""),
-    ("X = T.match_sparse_buffer(ptr, («I, m))", "", ""),
+    ("X = T.match_sparse_buffer(ptr, (I, «m))", "m is a scalar, not an axis", ""),
     ("X = T.match_sparse_buffer(ptr, (I,), 'float32', scope=«3)", "a scope is a string", ""),
     ("X = T.match_buffer(ptr, (n, m), strides=«(1,))", "X needs a stride per dimension", ""),
     ("T.assume_buffer_domain(B, «[0])", "a domain is [low, high]", ""),
@@ -247,8 +268,6 @@ def test_a_value_that_loses_its_kind_is_not_stored_by_itself(kind, value, messag
     ("«T.func_attr({'sparse_tir_level': 7})", "sparse_tir_level is 2, 1 or 0, not 7", ""),
 )
 def test_a_wrong_declaration_is_refused_where_it_stands(text, message, hint):
-    if "«I, m" in text:
-        text, message = text.replace("«I, m", "I, «m"), "m is a scalar, not an axis"
     check_error(body(text), message, hint=hint)
 
 
@@ -264,15 +283,26 @@ def test_a_size_is_made_of_parameters():
     [
         ("X = «T.dense_variable(I, (n, nnz), None)", "a dense_variable axis needs its indptr", ""),
         ("X = «T.sparse_fixed(I, (n, 4), None)", "a sparse_fixed axis needs its indices", ""),
-        ("X = «T.sparse_fixed(I, n, idx)",
-         "a sparse_fixed axis needs the number of elements per fiber", "(length, nnz_cols)"),
-        ("X = T.sparse_variable(I, (n, nnz), (None, «idx))", "indices without an indptr",
-         "(None, None)"),
-        ("X = «T.sparse_variable(I, (n, None), (ptr, None))",
-         "an indptr without indices has no meaning in a function of coordinate space",
-         "(None, None)"),
-        ("X = T.sparse_variable(I, (n, «nnz), (None, None))",
-         "an axis whose arrays are results has no nnz yet", "write None for it"),
+        (
+            "X = «T.sparse_fixed(I, n, idx)",
+            "a sparse_fixed axis needs the number of elements per fiber",
+            "(length, nnz_cols)",
+        ),
+        (
+            "X = T.sparse_variable(I, (n, nnz), (None, «idx))",
+            "indices without an indptr",
+            "(None, None)",
+        ),
+        (
+            "X = «T.sparse_variable(I, (n, None), (ptr, None))",
+            "an indptr without indices has no meaning in a function of coordinate space",
+            "(None, None)",
+        ),
+        (
+            "X = T.sparse_variable(I, (n, «nnz), (None, None))",
+            "an axis whose arrays are results has no nnz yet",
+            "write None for it",
+        ),
         ("X = T.sparse_variable(I, «(None, nnz), (ptr, idx))", "an axis needs its length", ""),
     ],
 )
@@ -286,10 +316,16 @@ def test_an_axis_that_describes_no_storage_is_a_format_error(text, message, hint
         ("J", "J hangs on I, which is not an axis of the buffer", "root down: I, J"),
         ("J, I", "J hangs on I, which comes after it", "root down: I, J"),
         ("I, I", "I occurs twice in one buffer", "a second axis of the same length"),
-        ("I, J, V", "J and V: two variable siblings in one buffer have no addressable layout",
-         "declare it with J as its parent, T.dense_variable(J, ...)"),
-        ("I, J, E, V2", "J and V2: two variable siblings in one buffer have no addressable layout",
-         ""),
+        (
+            "I, J, V",
+            "J and V: two variable siblings in one buffer have no addressable layout",
+            "declare it with J as its parent, T.dense_variable(J, ...)",
+        ),
+        (
+            "I, J, E, V2",
+            "J and V2: two variable siblings in one buffer have no addressable layout",
+            "",
+        ),
     ],
 )
 def test_a_buffer_that_cannot_be_addressed_is_a_format_error(axes, message, hint):
@@ -348,13 +384,15 @@ def iteration(text):
     ("T.sp_iter([I, J], 'SR', 'x') as «[i]", "the domains bind 2 variables, not 1", ""),
     ("T.sp_iter([T.fuse(I, J)], 'SR', 'x') as «i", "the domains bind 2 variables, not 1", ""),
     ("T.sp_iter([I, J], 'SR', 'x') as [i, «i]", "i is declared already, as a scalar", ""),
-    ("T.sp_iter([T.fuse(I, «N)], 'SS', 'x') as [i, j]", "N is not a child of I",
-     "T.fuse takes a chain of axes"),
+    (
+        "T.sp_iter([T.fuse(I, «N)], 'SS', 'x') as [i, j]",
+        "N is not a child of I",
+        "T.fuse takes a chain of axes",
+    ),
     ("T.sp_iter([T.flatten(J, «I)], 'S', 'x') as [i]", "I is not a child of J", "T.flatten"),
     ("T.sp_iter([«T.union(J)], 'S', 'x') as [i]", "T.union takes at least two axes", ""),
     ("T.sp_iter([«T.fuse()], '', 'x') as []", "T.fuse takes at least one axis", ""),
-    ("T.sp_iter([«T.attach(I, J)], 'S', 'x') as [i]",
-     "I has no parent to attach in place of", ""),
+    ("T.sp_iter([«T.attach(I, J)], 'S', 'x') as [i]", "I has no parent to attach in place of", ""),
     ("T.sp_iter([«T.exp(I)], 'S', 'x') as [i]", "an axis is given by its name", ""),
     ("T.block('x') as «b", "a block binds no name here", ""),
     ("T.merge(«'both', T.cursor(B, 0, m)) as [c, p]", "there is no merge 'both'", "union"),
@@ -370,27 +408,68 @@ def test_a_wrong_with_is_refused_where_it_stands(text, message, hint):
     (["«with T.sp_iter([I], 'S', 'x'):", "    pass"], "an sp_iter binds variables", "as [i, j]"),
     (["«with T.merge('union'):", "    pass"], "0 cursors bind 1 variables", ""),
     (["with T.merge('union') as [c]:", "    «pass"], "a merge holds cases only", "T.case"),
-    (["with T.merge('union', T.cursor(B, 0, m)) as [c, p]:", "    with «T.case(1, 1):",
-      "        pass"], "a case of 1 cursors has 1 marks, not 2", ""),
-    (["with T.sp_iter([I], 'S', 'x') as [i]:", "    with T.init():", "        pass",
-      "    «with T.init():", "        pass"], "one T.sp_iter has one T.init", ""),
-    (["with T.sp_iter([I], 'S', 'x') as [i]:", "    «T.reads(B[i])"],
-     "T.reads has no meaning here", "T.block"),
+    (
+        [
+            "with T.merge('union', T.cursor(B, 0, m)) as [c, p]:",
+            "    with «T.case(1, 1):",
+            "        pass",
+        ],
+        "a case of 1 cursors has 1 marks, not 2",
+        "",
+    ),
+    (
+        [
+            "with T.sp_iter([I], 'S', 'x') as [i]:",
+            "    with T.init():",
+            "        pass",
+            "    «with T.init():",
+            "        pass",
+        ],
+        "one T.sp_iter has one T.init",
+        "",
+    ),
+    (
+        ["with T.sp_iter([I], 'S', 'x') as [i]:", "    «T.reads(B[i])"],
+        "T.reads has no meaning here",
+        "T.block",
+    ),
     (["with T.block():", "    «T.sp_iter_attr({})"], "T.sp_iter_attr has no meaning here", ""),
-    (["with T.block():", "    if ok:", "        with «T.init():", "            pass"],
-     "T.init has no meaning here", ""),
-    (["with T.block():", "    v = T.axis.spatial(«(1, m), n)"],
-     "the domain of a block variable is (0, extent)", ""),
-    (["with T.block():", "    v = T.axis.spatial(m, «w)"],
-     "a value of float32 does not become an int64 by itself", ""),
-    (["with T.block():", "    «m = T.axis.spatial(m, n)"], "m is declared already, as a scalar", ""),
+    (
+        ["with T.block():", "    if ok:", "        with «T.init():", "            pass"],
+        "T.init has no meaning here",
+        "",
+    ),
+    (
+        ["with T.block():", "    v = T.axis.spatial(«(1, m), n)"],
+        "the domain of a block variable is (0, extent)",
+        "",
+    ),
+    (
+        ["with T.block():", "    v = T.axis.spatial(m, «w)"],
+        "a value of float32 does not become an int64 by itself",
+        "",
+    ),
+    (
+        ["with T.block():", "    «m = T.axis.spatial(m, n)"],
+        "m is declared already, as a scalar",
+        "",
+    ),
     (["with T.block():", "    v = «T.axis.scan(m, n)"], "T has no function 'axis.scan'", ""),
-    (["for i in range(m):", "    with T.block():", "        v = «T.axis.remap('SS', [i])"],
-     "1 variables, 2 kinds and 1 loops", ""),
-    (["for i in range(m):", "    with T.block():", "        v = T.axis.remap(«'X', [i])"],
-     "there is no kind 'X'", ""),
-    (["with T.block():", "    v = T.axis.remap('S', [«m])"],
-     "T.axis.remap takes loop variables", "T.axis.spatial"),
+    (
+        ["for i in range(m):", "    with T.block():", "        v = «T.axis.remap('SS', [i])"],
+        "1 variables, 2 kinds and 1 loops",
+        "",
+    ),
+    (
+        ["for i in range(m):", "    with T.block():", "        v = T.axis.remap(«'X', [i])"],
+        "there is no kind 'X'",
+        "",
+    ),
+    (
+        ["with T.block():", "    v = T.axis.remap('S', [«m])"],
+        "T.axis.remap takes loop variables",
+        "T.axis.spatial",
+    ),
     (["with T.block():", "    T.reads(«B)"], "a region is A[index or slice, ...]", ""),
     (["with T.block():", "    T.reads(«A[m])"], "A takes 2 indices, not 1", ""),
     (["with T.block():", "    T.reads(B[0:4:«2])"], "a region has no step", ""),
@@ -405,18 +484,40 @@ def test_a_wrong_part_of_an_iteration_is_refused_where_it_stands(text, message, 
 
 
 @cases(
-    (["T.func_attr({'sparse_tir_level': 1})", "with «T.sp_iter([I], 'S', 'x') as i:", "    pass"],
-     "T.sp_iter has no meaning in a function of position space", "leave that out"),
-    (["with T.sp_iter([I], 'S', 'x') as i:", "    with «T.block():", "        pass"],
-     "T.block has no meaning in a function of coordinate space", "without T.sp_iter"),
-    (["with T.sp_iter([I], 'S', 'x') as i:", "    with «T.merge('union') as [c]:",
-      "        with T.case():", "            pass"],
-     "T.merge has no meaning in a function of coordinate space", ""),
-    (["with T.sp_iter([I], 'S', 'x') as i:", "    A[«_, i] = 0.0"],
-     "an absolute position has no meaning in a function of coordinate space", ""),
-    (["X = T.match_buffer(«b, (n,))"],
-     "a handle matched twice has no meaning in a function of coordinate space",
-     "a handle of its own"),
+    (
+        [
+            "T.func_attr({'sparse_tir_level': 1})",
+            "with «T.sp_iter([I], 'S', 'x') as i:",
+            "    pass",
+        ],
+        "T.sp_iter has no meaning in a function of position space",
+        "leave that out",
+    ),
+    (
+        ["with T.sp_iter([I], 'S', 'x') as i:", "    with «T.block():", "        pass"],
+        "T.block has no meaning in a function of coordinate space",
+        "without T.sp_iter",
+    ),
+    (
+        [
+            "with T.sp_iter([I], 'S', 'x') as i:",
+            "    with «T.merge('union') as [c]:",
+            "        with T.case():",
+            "            pass",
+        ],
+        "T.merge has no meaning in a function of coordinate space",
+        "",
+    ),
+    (
+        ["with T.sp_iter([I], 'S', 'x') as i:", "    A[«_, i] = 0.0"],
+        "an absolute position has no meaning in a function of coordinate space",
+        "",
+    ),
+    (
+        ["X = T.match_buffer(«b, (n,))"],
+        "a handle matched twice has no meaning in a function of coordinate space",
+        "a handle of its own",
+    ),
 )
 def test_what_belongs_to_another_level_is_refused(text, message, hint):
     check_error(body(*text), message, hint=hint)
@@ -438,7 +539,6 @@ def test_a_flat_function_has_no_sparse_buffers():
         ("«a", "a needs a type"),
         ("a: «int", "int is no type of a parameter"),
         ("a: «'T.'", "'T.' is no type"),
-        ("a: T.handle, «a: T.handle", None),
         ("a: T.int32 = «3", "a parameter is a name and its type, nothing else"),
         ("*«args", "a parameter is a name and its type, nothing else"),
         ("*, a: T.int32 = «3", "a parameter is a name and its type, nothing else"),
@@ -448,9 +548,9 @@ def test_a_flat_function_has_no_sparse_buffers():
     ],
 )
 def test_a_wrong_parameter_is_refused_where_it_stands(params, message):
-    if message is None:
-        return  # Python itself refuses two parameters of one name
-    check_error(f"from spcomp import script as T\n@T.prim_func\ndef f({params}):\n    pass\n", message)
+    check_error(
+        f"from spcomp import script as T\n@T.prim_func\ndef f({params}):\n    pass\n", message
+    )
 
 
 def test_text_that_is_not_python_is_refused():
@@ -500,7 +600,10 @@ def test_a_class_without_functions_is_no_module():
 
 
 def test_a_class_with_two_functions_must_say_which_runs_when():
-    text = MODULE.partition("    @T.host")[0] + "    @T.prim_func\n    «def g(a: T.handle):\n        pass\n"
+    text = (
+        MODULE.partition("    @T.host")[0]
+        + "    @T.prim_func\n    «def g(a: T.handle):\n        pass\n"
+    )
     message = "the module M has 2 functions and does not say which runs when"
     check_error(text, message, hint="@T.host")
     with pytest.raises(ScriptError, match="has 2 functions"):
@@ -565,6 +668,9 @@ def test_an_error_shows_the_line_of_the_users_file(tmp_path):
                 A[0] = B[1]
         """)
     )
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, env=env
+    )
     assert f"{path}:8:16: unknown buffer 'B'" in done.stderr
     assert "        A[0] = B[1]\n" + " " * (8 + 15) + "^" in done.stderr

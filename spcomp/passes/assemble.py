@@ -160,12 +160,12 @@ def assemble(func: CoordFunc) -> Phases:
 
 
 def _refuse_iteration(func: CoordFunc) -> None:
-    iterations = (node for node in walk(func.body) if isinstance(node, SpIter))
-    for it, domain in ((it, domain) for it in iterations for domain in it.domains):
-        for axis in domain_axes(domain):
-            if axis.is_assembled:
+    for it in walk(func.body):
+        if isinstance(it, SpIter):
+            axes = [a for domain in it.domains for a in domain_axes(domain) if a.is_assembled]
+            if axes:
                 raise LoweringError(
-                    f"{it.name!r} runs over {axis.name}, whose coordinates are its result",
+                    f"{it.name!r} runs over {axes[0].name}, whose coordinates are its result",
                     it.span,
                     hint="iterate over the axes of the operands",
                 )

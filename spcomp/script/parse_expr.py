@@ -26,7 +26,7 @@ from spcomp.script.scope import MISSING, Context, describe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BINARY: dict[type[ast.AST], BinOpKind] = {
+_BINARY: dict[type[ast.AST], BinOpKind] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
@@ -162,6 +162,14 @@ class Expressions:
             lhs, rhs = operands(op, a, b)
         return Value(BinOp(op, lhs, rhs, span=self.ctx.span(node)))
 
+    def operator(self, op: ast.operator, a: Value, b: Value, node: ast.AST) -> Value:
+        """Return *a* and *b* under a Python operator."""
+        if isinstance(op, ast.Pow):
+            return self.call("pow", [a, b], node)
+        if isinstance(op, ast.MatMult):
+            raise self.ctx.error(node, "@ has no meaning here", hint="iterate over the axes")
+        return self.binary(_BINARY[type(op)], a, b, node)
+
     def call(self, func: str, values: list[Value], node: ast.AST) -> Value:
         """Return the function *func* of CALLS applied to *values*."""
         with self.ctx.blame(node):
@@ -220,17 +228,12 @@ class Expressions:
         )
 
     def _bin_op(self, node: ast.BinOp) -> Value:
-        a, b = self.value(node.left), self.value(node.right)
-        if isinstance(node.op, ast.Pow):
-            return self.call("pow", [a, b], node)
-        if type(node.op) not in BINARY:
-            raise self.ctx.error(node, "@ has no meaning here", hint="iterate over the axes")
-        return self.binary(BINARY[type(node.op)], a, b, node)
+        return self.operator(node.op, self.value(node.left), self.value(node.right), node)
 
     def _bool_op(self, node: ast.BoolOp) -> Value:
         result = self.value(node.values[0])
         for other in node.values[1:]:
-            result = self.binary(BINARY[type(node.op)], result, self.value(other), node)
+            result = self.binary(_BINARY[type(node.op)], result, self.value(other), node)
         return result
 
     def _compare(self, node: ast.Compare) -> Value:
@@ -241,10 +244,10 @@ class Expressions:
                 "comparisons do not chain here",
                 hint=f"write ... {first} and {first} ... {last}",
             )
-        if type(node.ops[0]) not in BINARY:
+        if type(node.ops[0]) not in _BINARY:
             raise self.ctx.error(node, "is and in have no meaning here", hint="use == or !=")
         a, b = self.value(node.left), self.value(node.comparators[0])
-        return self.binary(BINARY[type(node.ops[0])], a, b, node)
+        return self.binary(_BINARY[type(node.ops[0])], a, b, node)
 
     def _unary_op(self, node: ast.UnaryOp) -> Value:
         value = self.value(node.operand)

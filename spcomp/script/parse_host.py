@@ -74,6 +74,9 @@ class _Host:
         data = self.ctx.find(target.id) or Var(target.id, handle, span=self.ctx.span(target))
         if not isinstance(data, Var):
             raise self.ctx.error(target, f"{target.id} is made twice")
+        if data.type != handle:
+            message = f"{target.id} is a scalar, and an array is bound to a handle"
+            raise self.ctx.error(target, message)
         buffer = Buffer(target.id, data, (size,), dtype, span=self.ctx.span(call))
         self.ctx.bind(target.id, buffer, target)
         return HostAlloc(buffer, self.ex.number(args["fill"]) if "fill" in args else 0)

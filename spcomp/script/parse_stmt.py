@@ -26,7 +26,7 @@ from spcomp.ir.stmt import (
     seq,
 )
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
-from spcomp.script.parse_expr import BINARY, Expressions
+from spcomp.script.parse_expr import Expressions
 from spcomp.script.scope import Context, describe
 
 if TYPE_CHECKING:
@@ -136,10 +136,7 @@ class Statements:
         buffer, indices = self.ex.access(node.target)
         old = Value(Load(buffer, indices, span=self.ctx.span(node.target)))
         value = self.ex.value(node.value)
-        if isinstance(node.op, ast.Pow):
-            new = self.ex.call("pow", [old, value], node)
-        else:
-            new = self.ex.binary(BINARY[type(node.op)], old, value, node)
+        new = self.ex.operator(node.op, old, value, node)
         return self._stored(buffer, indices, new, node)
 
     def _store(self, target: ast.Subscript, value: ast.expr, node: ast.stmt) -> Stmt:

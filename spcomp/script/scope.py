@@ -209,7 +209,8 @@ class Context:
     def arguments(self, call: ast.Call) -> dict[str, Any]:
         """Return the syntax given for each parameter of the function that *call* calls.
 
-        Parameters that are left out, or given as None, are absent; ``*names`` give tuples.
+        Parameters that are left out are absent, and so are those that may be None and are;
+        ``*names`` give tuples.
         """
         name = self.called(call) or ""
         signature = _signature(name)
@@ -226,9 +227,12 @@ class Context:
         try:
             given = signature.bind(*call.args, **keywords).arguments
         except TypeError as error:
-            hint = f"T.{name}{signature.replace(return_annotation=signature.empty)}"
-            raise self.error(call, f"T.{name}: {error}", hint=_plain(hint)) from error
-        return {key: value for key, value in given.items() if not is_none(value)}
+            raise self.error(call, f"T.{name}: {error}", hint=_form(name, signature)) from error
+        optional = {
+            *_NULLABLE,
+            *(p.name for p in signature.parameters.values() if p.default is None),
+        }
+        return {k: v for k, v in given.items() if not (k in optional and is_none(v))}
 
 
 def is_none(node: object) -> bool:
@@ -252,6 +256,7 @@ def describe(binding: Binding) -> str:
     return "a buffer"
 
 
+_NULLABLE = ("indptr", "indices")  # arrays that are results, or a dense fiber
 NAMES = frozenset(syntax.__all__)
 DTYPE_NAMES = tuple(k for k, v in vars(syntax).items() if isinstance(v, syntax.DTypeName))
 
@@ -266,8 +271,9 @@ def _signature(name: str) -> inspect.Signature | None:
     return inspect.signature(owner) if known and callable(owner) else None
 
 
-def _plain(signature: str) -> str:
-    return signature.replace(": Any", "").replace(": str", "").replace(": 'Any'", "")
+def _form(name: str, signature: inspect.Signature) -> str:
+    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return f"T.{name}{inspect.Signature(plain)}"
 
 
 def _redeclared(name: str, old: Binding) -> tuple[str, ...]:
