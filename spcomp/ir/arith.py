@@ -202,8 +202,10 @@ class Simplify(Rewriter):
 
     def _sum(self, op: Expr) -> Expr:
         """Return the canonical form of *op* if that takes fewer nodes."""
-        if not _may_shrink(op):
+        if not self._may_shrink(op):
             return op
+        if (value := self._pinned(op)) is not op:
+            return value
         new = Algebra(self.env).of(op).expr()
         if _size(new) >= _size(op):
             return op
@@ -212,6 +214,35 @@ class Simplify(Rewriter):
             return op
         made = new.span is None and isinstance(new, (BinOp, UnOp, Const))
         return new.replace(span=op.span) if made else new
+
+    def _may_shrink(self, op: Expr) -> bool:
+        """Say whether the canonical form can be shorter: something repeats, or a number is known.
+
+        Quick and generous: two loads from one buffer pass for one atom.
+        """
+        seen: set[object] = set()
+        stack = [op]
+        while stack:
+            match stack.pop():
+                case BinOp(op="+" | "-" | "*", lhs=lhs, rhs=rhs) as part:
+                    unit = 1 if part.op == "*" else 0
+                    if any(isinstance(x, Const) and x.value in (0, unit) for x in (lhs, rhs)):
+                        return True
+                    stack += [lhs, rhs]
+                case BinOp() | UnOp():
+                    return True
+                case Cast(value=value):
+                    stack.append(value)
+                case other:
+                    mark: object = other.buffer if isinstance(other, Load) else other
+                    mark = Const if isinstance(other, Const) else mark
+                    if mark in seen or (isinstance(other, Var) and self._is_pinned(other)):
+                        return True
+                    seen.add(mark)
+        return False
+
+    def _is_pinned(self, var: Var) -> bool:
+        return var in self.vars and self.vars[var].value is not None
 
     def _pinned(self, op: Expr) -> Expr:
         value = bounds_of(op, self.env).value
@@ -349,33 +380,6 @@ def _values(domains: tuple[BufferDomain, ...], env: Env) -> Mapping[Any, Interva
 
 def _empty(stmt: Stmt) -> bool:
     return isinstance(stmt, Seq) and not stmt.body
-
-
-def _may_shrink(op: Expr) -> bool:
-    """Say whether the canonical form can be shorter: something repeats, or a constant vanishes.
-
-    Quick and generous: two loads from one buffer pass for one atom.
-    """
-    seen: set[object] = set()
-    stack = [op]
-    while stack:
-        match stack.pop():
-            case BinOp(op="+" | "-" | "*", lhs=lhs, rhs=rhs) as part:
-                unit = 1 if part.op == "*" else 0
-                if any(isinstance(x, Const) and x.value in (0, unit) for x in (lhs, rhs)):
-                    return True
-                stack += [lhs, rhs]
-            case BinOp() | UnOp():
-                return True
-            case Cast(value=value):
-                stack.append(value)
-            case other:
-                mark = other.buffer if isinstance(other, Load) else other
-                mark = Const if isinstance(other, Const) else mark
-                if mark in seen:
-                    return True
-                seen.add(mark)
-    return False
 
 
 def _size(expr: Expr) -> int:

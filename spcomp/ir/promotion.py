@@ -146,12 +146,10 @@ def literal(value: float) -> Value:
 
 
 def a_value(value: Value) -> str:
-    """Say what *value* is, for messages: ``a float32 value``."""
-    return f"the literal {value.expr.value}" if _is_literal(value) else f"a value of {value.dtype}"
-
-
-def _is_literal(value: Value) -> bool:
-    return value.weak and isinstance(value.expr, Const)
+    """Say what *value* is, for messages: ``the literal 2`` or ``a value of float32``."""
+    if value.weak and isinstance(value.expr, Const):
+        return f"the literal {value.expr.value}"
+    return f"a value of {value.dtype}"
 
 
 def _retype(expr: Expr, dtype: DType) -> Expr:

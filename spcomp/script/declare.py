@@ -212,7 +212,7 @@ class Declarations:
         self.ctx.buffers.append(buffer)
 
     def buffer(
-        self, target: ast.expr, call: ast.Call, args: dict[str, Any], data: Var | None
+        self, target: ast.expr, call: ast.AST, args: dict[str, Any], data: Var | None
     ) -> AnyBuffer:
         """Return the buffer that *call* describes."""
         name, span = self._name(target), self.ctx.span(call)
@@ -254,7 +254,7 @@ class Declarations:
             raise self.ctx.error(target, "a declaration is assigned to a plain name")
         return target.id
 
-    def _check_layout(self, axes: Sequence[Axis], call: ast.Call) -> None:
+    def _check_layout(self, axes: Sequence[Axis], call: ast.AST) -> None:
         """Raise FormatError if no address can be computed for an element along *axes*."""
         for k, axis in enumerate(axes):
             before = axes[:k]
@@ -273,7 +273,7 @@ class Declarations:
                     )
             self._check_siblings(before, axis, call)
 
-    def _check_siblings(self, before: Sequence[Axis], axis: Axis, call: ast.Call) -> None:
+    def _check_siblings(self, before: Sequence[Axis], axis: Axis, call: ast.AST) -> None:
         path = axis.path()
         for other in before:
             same_tree = other.path()[0] is path[0]

@@ -6,6 +6,7 @@ import ast
 import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spcomp.dtypes import handle
 from spcomp.errors import FormatError, ScriptError
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
@@ -132,9 +133,10 @@ def _module(funcs: list[Func], ctx: Context, node: ast.FunctionDef) -> Module[Fu
 
 def _filled(cell: Any) -> bool:
     try:
-        return cell.cell_contents is not None
+        cell.cell_contents  # noqa: B018
     except ValueError:  # a name that is assigned after the definition
         return False
+    return True
 
 
 def _aliases(tree: ast.Module) -> list[str]:
@@ -184,25 +186,19 @@ def _parameters(st: Statements, node: ast.FunctionDef) -> None:
     for wrong in extra:
         if wrong is not None:
             raise ctx.error(wrong, "a parameter is a name and its type, nothing else")
-    arrays: list[tuple[ast.arg, dict[str, Any]]] = []
+    arrays: list[tuple[ast.arg, Var, dict[str, Any]]] = []
     for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs):
         annotation = _annotation(ctx, arg)
         array = _array(ctx, annotation)
-        if array is not None:
-            arrays.append((arg, array))
-        dtype = ctx.dtype(_HANDLE) if array is not None else _scalar(ctx, annotation)
+        dtype = handle if array is not None else _scalar(ctx, annotation)
         var = Var(arg.arg, dtype, span=ctx.span(arg))
         ctx.bind(arg.arg, var, arg)
         ctx.params.append(var)
-    for arg, array in arrays:  # shapes may use any parameter
-        handle = ctx.find(arg.arg)
+        if array is not None:
+            arrays.append((arg, var, array))
+    for arg, var, array in arrays:  # shapes may use any parameter
         name = ast.copy_location(ast.Name(arg.arg), arg)
-        call = ast.copy_location(ast.Call(name, [], []), arg)
-        if isinstance(handle, Var):
-            st.declare.add(st.declare.buffer(name, call, array, handle), arg)
-
-
-_HANDLE = ast.Constant("handle")
+        st.declare.add(st.declare.buffer(name, arg, array, var), arg)
 
 
 def _annotation(ctx: Context, arg: ast.arg) -> ast.expr:

@@ -228,10 +228,8 @@ class Context:
             given = signature.bind(*call.args, **keywords).arguments
         except TypeError as error:
             raise self.error(call, f"T.{name}: {error}", hint=_form(name, signature)) from error
-        optional = {
-            *_NULLABLE,
-            *(p.name for p in signature.parameters.values() if p.default is None),
-        }
+        params = signature.parameters.values()
+        optional = {*_NULLABLE, *(p.name for p in params if p.default is None)}
         return {k: v for k, v in given.items() if not (k in optional and is_none(v))}
 
 

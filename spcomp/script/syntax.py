@@ -171,10 +171,7 @@ def sparse_variable(
     unique: Any = True,
     nnz: Any = None,
 ) -> Any:
-    """The stored coordinates per position of *parent*; *arrays* is ``(indptr, indices)``.
-
-    ``(None, None)`` for the arrays: the axis is a result of the program.
-    """
+    """The stored coordinates per position of *parent*; *arrays*: (indptr, indices), or Nones."""
 
 
 @_only_in_scripts
