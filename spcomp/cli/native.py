@@ -14,7 +14,6 @@ from spcomp.errors import BackendError
 from spcomp.ir.expr import Var
 
 if TYPE_CHECKING:
-    from spcomp.codegen.abi import Emitted
     from spcomp.compiler.kernel import Kernel
     from spcomp.ir.stmt import Func
 
@@ -37,7 +36,7 @@ def object_file(kernel: Kernel) -> bytes:
     """Return an object that needs nothing of spcomp: the thread pool is inside, if it is used."""
     from spcomp.runtime.pool import object_with_pool
 
-    emitted = _emitted(kernel)
+    emitted = kernel.emitted
     if not emitted.parallel:
         return kernel.object_bytes
     return object_with_pool(emitted.llvm_ir, kernel.target)
@@ -71,7 +70,7 @@ def header(name: str, kernel: Kernel, source: Func) -> str:
             shape = f"({', '.join(param.shape)})" if param.shape else ""
             layout = f" along {', '.join(param.layout)}" if param.layout else ""
             notes[param.handle] = f"{param.name}{shape}{layout}, {_VERBS[param.kind]}"
-    return c_header.header(name, _emitted(kernel), notes)
+    return c_header.header(name, kernel.emitted, notes)
 
 
 def _sizes(source: Func) -> dict[str, str]:
@@ -89,7 +88,3 @@ def _sizes(source: Func) -> dict[str, str]:
             if isinstance(param, Var):
                 notes.setdefault(param.name, f"axis {axis.name}: {role}")
     return notes
-
-
-def _emitted(kernel: Kernel) -> Emitted:
-    return kernel._compiled.emitted  # noqa: SLF001 - of no use to callers from Python

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from spcomp.codegen.abi import Emitted
     from spcomp.compiler.compile import Compiled, Options
     from spcomp.compiler.signature import Interface, Signature
     from spcomp.target import Target
@@ -100,6 +101,11 @@ class Kernel:
     def timings(self) -> dict[str, float]:
         """Seconds that each step of compilation took."""
         return self._compiled.timings
+
+    @property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and how its functions are called."""
+        return self._compiled.emitted
 
     @property
     def object_bytes(self) -> bytes:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-LAYOUT_HINT = (
-    "list an axis after all its ancestors, and hang a second variable axis below the first:"
-    " IJ = dense_variable(I, ...), not beside it"
-)
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why values cannot be laid along some axes, and how to declare them instead."""
+
+    message: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -155,27 +157,35 @@ def fusable(axes: Sequence[Axis]) -> bool:
     return len(axes) > 1 and all(b.parent is a for a, b in itertools.pairwise(axes))
 
 
-def layout_conflict(axes: Sequence[Axis]) -> str | None:
-    """Say why values cannot be laid along *axes* (see LAYOUT_HINT); None if they can.
+def layout_conflict(axes: Sequence[Axis]) -> Conflict | None:
+    """Return why no address can be computed for an element along *axes*; None if one can.
 
-    An axis comes after all its ancestors, and of two variable axes in one tree one descends from
-    the other: the sizes of siblings multiply within each fiber, and no indptr adds that up.
+    An axis comes once, after all its ancestors, and of two variable axes in one tree one descends
+    from the other: the sizes of siblings multiply within each fiber, and no indptr adds that up.
     """
     for at, axis in enumerate(axes):
-        for ancestor in axis.ancestors():
-            if ancestor not in axes:
-                return f"axis {axis.name!r} is laid out without its ancestor {ancestor.name!r}"
-            if ancestor not in axes[:at]:
-                return f"axis {axis.name!r} is laid out before its ancestor {ancestor.name!r}"
-    variable = [axis for axis in axes if axis.is_variable]
-    for at, b in enumerate(variable):
-        for a in variable[:at]:
-            if a is b:
-                return f"variable axis {a.name!r} is laid out twice"
-            if a.path()[0] is b.path()[0] and a not in b.ancestors() and b not in a.ancestors():
-                return (
-                    f"variable axes {a.name!r} and {b.name!r} are siblings, so the layout has no"
-                    " address for their product"
+        before = axes[:at]
+        if axis in before:
+            return Conflict(
+                f"{axis.name} occurs twice in one buffer",
+                "declare a second axis of the same length",
+            )
+        for above in axis.ancestors():
+            if above not in before:
+                late = "comes after it" if above in axes else "is not an axis of the buffer"
+                names = ", ".join(a.name for a in axis.path())
+                return Conflict(
+                    f"{axis.name} hangs on {above.name}, which {late}",
+                    f"list the axes from the root down: {names}",
+                )
+        for other in before if axis.is_variable else ():
+            path = axis.path()
+            if other.is_variable and other.path()[0] is path[0] and other not in path:
+                return Conflict(
+                    f"{other.name} and {axis.name}: two variable siblings in one buffer have no"
+                    " addressable layout",
+                    f"hang the second on an axis of its own: declare it with {other.name} as"
+                    f" its parent, T.{axis.kind}({other.name}, ...)",
                 )
     return None
 

@@ -18,7 +18,7 @@ from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.assemble import Assembly, Place
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, guarded
-from spcomp.passes.scope import Lookup, Scope, fingerprint
+from spcomp.passes.scope import Lookup, Scope, fingerprint, may_fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,11 @@ class Locator:
     # -- lookups ------------------------------------------------------------------------------
 
     def lookup(self, scope: Scope, wish: str, value: Expr) -> Expr:
-        """Return a variable that holds *value*, computed as far out as its operands allow."""
-        if isinstance(value, (Var, Const)):
+        """Return a variable that holds *value*, computed as far out as its operands allow.
+
+        What may fail is computed only where it is used: a condition may stand in between.
+        """
+        if isinstance(value, (Var, Const)) or may_fail(value):
             return value
         moves = self.hoists and not any(
             isinstance(n, Load) and n.buffer in self.written for n in walk(value)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import For, If, Let, Stmt, seq
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
@@ -54,6 +54,11 @@ class _LowerBlocks(Rewriter):
         new = self.visit_Node(let)
         self.around.pop()
         return new
+
+    def visit_Seq(self, stmt: Seq) -> Node:
+        new = self.visit_Node(stmt)
+        assert isinstance(new, Seq)
+        return new if new is stmt else seq(*new.body)
 
     def visit_Block(self, block: Block) -> Node:
         outer, self.around = self.around, []

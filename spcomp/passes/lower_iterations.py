@@ -50,7 +50,8 @@ def lower_function(func: CoordFunc, assembly: Assembly) -> PosFunc:
     """Return *func* in position space."""
     aux = Auxiliary(func)
     lowerer = _Lowerer(func, aux, assembly)
-    body = lowerer.lower(func.body, Scope(func.params))
+    scope = Scope(func.params)
+    body = scope.segment.wrap(-1, lowerer.lower(func.body, scope))
     handles = set(func.params)  # a phase does not take all that its source does
     extra = tuple(b for h, b in aux.buffers.items() if h in handles)
     own = tuple(b for b in func.buffers if b.data in handles)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spcomp.ir.axis import Axis
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import BinOp, Const, Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import walk
@@ -112,6 +112,17 @@ class Scope:
 def variables(node: Node) -> set[Var]:
     """Return the variables used in *node*."""
     return {n for n in walk(node) if isinstance(n, Var)}
+
+
+def may_fail(node: Node) -> bool:
+    """Return whether evaluating *node* can fail the call: an integer divisor that may be zero."""
+    return any(
+        isinstance(n, BinOp)
+        and n.op in ("//", "%")
+        and n.dtype.is_integer
+        and not (isinstance(n.rhs, Const) and n.rhs.value != 0)
+        for n in walk(node)
+    )
 
 
 def fingerprint(node: object) -> object:

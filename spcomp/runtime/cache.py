@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from spcomp.codegen.cpu.llvm import LLVM_VERSION
 from spcomp.target import Target
 
 FORMAT = b"spcomp1\n"
@@ -59,10 +60,7 @@ def _versions() -> tuple[str, ...]:
         ours = version("spcomp")
     except PackageNotFoundError:
         ours = "source"
-    import llvmlite.binding
-
-    llvm = ".".join(map(str, llvmlite.binding.llvm_version_info))
-    return ours, version("llvmlite"), llvm, platform.system()
+    return ours, version("llvmlite"), LLVM_VERSION, platform.system()
 
 
 def get(name: str) -> bytes | None:

@@ -54,7 +54,7 @@ declare i32 @pthread_cond_broadcast(ptr)
 """
 
 _ENTRY = """
-define void @spcomp_set_threads(i64 %count) {
+define weak void @spcomp_set_threads(i64 %count) {
   store atomic i64 %count, ptr @threads monotonic, align 8
   ret void
 }
@@ -79,13 +79,13 @@ exit:
   ret i64 %result
 }
 
-define void @spcomp_set_spin(i64 %count) {
+define weak void @spcomp_set_spin(i64 %count) {
   store atomic i64 %count, ptr @spin monotonic, align 8
   ret void
 }
 
 ; For the child of a fork, where no worker is left: the pool as it was at the start.
-define void @spcomp_reset() {
+define weak void @spcomp_reset() {
   store i64 0, ptr @started
   store i64 0, ptr @sleepers
   store i64 0, ptr @waiting
@@ -97,7 +97,7 @@ define void @spcomp_reset() {
   ret void
 }
 
-define void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
 entry:
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %divide, label %exit
@@ -355,16 +355,16 @@ worked:
 """
 
 _SERIAL = """
-define void @spcomp_set_threads(i64 %count) {
+define weak void @spcomp_set_threads(i64 %count) {
   ret void
 }
-define void @spcomp_set_spin(i64 %count) {
+define weak void @spcomp_set_spin(i64 %count) {
   ret void
 }
-define void @spcomp_reset() {
+define weak void @spcomp_reset() {
   ret void
 }
-define void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %go, label %exit
 go:

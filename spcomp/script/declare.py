@@ -20,11 +20,12 @@ from spcomp.ir.axis import (
     Union,
 )
 from spcomp.ir.expr import Expr, Var
+from spcomp.ir.forest import layout_conflict
 from spcomp.ir.visitor import walk
 from spcomp.script.scope import is_none
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from spcomp.script.parse_expr import Expressions
 
@@ -223,7 +224,8 @@ class Declarations:
         if "axes" not in args:
             return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
         axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))
-        self._check_layout(axes, call)
+        if (conflict := layout_conflict(axes)) is not None:
+            raise self.ctx.error(call, conflict.message, hint=conflict.hint, kind=FormatError)
         if "fill" in args:
             options["fill"] = self.ex.number(args["fill"])
         if "extra_storage" in args:
@@ -254,39 +256,6 @@ class Declarations:
             raise self.ctx.error(target, "a declaration is assigned to a plain name")
         return target.id
 
-    def _check_layout(self, axes: Sequence[Axis], call: ast.AST) -> None:
-        """Raise FormatError if no address can be computed for an element along *axes*."""
-        for k, axis in enumerate(axes):
-            before = axes[:k]
-            if axis in before:
-                message = f"{axis.name} occurs twice in one buffer"
-                hint = "declare a second axis of the same length"
-                raise self.ctx.error(call, message, hint=hint, kind=FormatError)
-            for above in axis.ancestors():
-                if above not in before:
-                    late = "comes after it" if above in axes else "is not an axis of the buffer"
-                    raise self.ctx.error(
-                        call,
-                        f"{axis.name} hangs on {above.name}, which {late}",
-                        hint=f"list the axes from the root down: {_path(axis)}",
-                        kind=FormatError,
-                    )
-            self._check_siblings(before, axis, call)
-
-    def _check_siblings(self, before: Sequence[Axis], axis: Axis, call: ast.AST) -> None:
-        path = axis.path()
-        for other in before:
-            same_tree = other.path()[0] is path[0]
-            if axis.is_variable and other.is_variable and same_tree and other not in path:
-                raise self.ctx.error(
-                    call,
-                    f"{other.name} and {axis.name}: two variable siblings in one buffer have no"
-                    " addressable layout",
-                    hint=f"hang the second on an axis of its own: declare it with {other.name} as"
-                    f" its parent, T.{axis.kind}({other.name}, ...)",
-                    kind=FormatError,
-                )
-
 
 HALF_HINT = "(None, None) declares an axis whose arrays are results"
 _FLOAT32 = ast.Constant("float32")
@@ -295,7 +264,3 @@ _FLOAT32 = ast.Constant("float32")
 def items(node: ast.expr) -> list[ast.expr]:
     """Return the parts of a tuple or list, or the one thing that *node* is."""
     return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-
-
-def _path(axis: Axis) -> str:
-    return ", ".join(a.name for a in axis.path())
