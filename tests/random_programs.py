@@ -56,9 +56,11 @@ class Writer:
         self.rng = random.Random(self.seed)
         self.dtype = self.rng.choice(("int32", "int64", "int32", "float64", "float32"))
         self.idtype = self.rng.choice(("int32", "int64"))
-        shuffled = self.rng.sample(LAYOUTS, 6)
+        shuffled = self.rng.sample(LAYOUTS, 5)
         self.read = {f"A{at}": axes for at, axes in enumerate(shuffled[:4])}
-        self.written = {f"C{at}": axes for at, axes in enumerate(shuffled[4:])}
+        dense = [axes for axes in LAYOUTS if not set(axes.split()) & PARENT.keys()]
+        results = (shuffled[4], *self.rng.sample(dense, 2))
+        self.written = {f"C{at}": axes for at, axes in enumerate(results)}
         self.index = {"E0": "I", "E1": "N", "E2": self.rng.choice(("I J", "I K", "K"))}
         for at in range(self.rng.choice((1, 1, 1, 2))):
             self.iteration(at)
@@ -165,18 +167,24 @@ class Writer:
         return (self.written | self.read | self.index)[name].split()
 
     def target(self) -> str:
-        """Return an element to write."""
-        return self.element(self.rng.choice(list(self.written)), wild=0.25)
+        """Return an element to write: of a sparse buffer, where the iteration stands."""
+        here = set(self.axis_of.values())
+        open_ = [n for n, of in self.written.items() if set(of.split()) & PARENT.keys() <= here]
+        return self.element(self.rng.choice(open_), wild=0.25, safe=not self.chance(0.03))
 
-    def element(self, name: str, wild: float = 0.4) -> str:
-        """Return an element of a buffer: mostly at the variables that run over its axes."""
+    def element(self, name: str, wild: float = 0.4, *, safe: bool = False) -> str:
+        """Return an element of a buffer: mostly at the variables that run over its axes.
+
+        *safe*: it is stored, unless an index array leads elsewhere.
+        """
+        sparse = bool(set(self.layout(name)) & PARENT.keys())
         indices = []
         for axis in self.layout(name):
             own = [v for v, a in self.axis_of.items() if a == axis or EXTENT[a] == EXTENT[axis]]
             exact = [v for v in own if self.axis_of[v] == axis]
-            if own and not self.chance(wild):
+            if (sparse and exact and safe) or (own and not self.chance(wild)):
                 indices.append(self.rng.choice(exact or own))
-            elif self.chance(0.8):
+            elif safe or self.chance(0.8):
                 indices.append(f"({self.position()}) % {EXTENT[axis]}")
             else:
                 indices.append(self.position())

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import ScriptError
 from spcomp.ir.expr import Var
 from spcomp.ir.module import Module, single
-from spcomp.ir.relink import specialize
+from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.cleanup import Cleanup
@@ -63,11 +62,9 @@ def as_module(program: Program, constants: Mapping[str, int | float]) -> Module[
     """Return *program* as a Module, with *constants* in place of the parameters they name."""
     if isinstance(program, Schedule):
         program = program.func
-    if isinstance(program, Module):
-        if constants:
-            raise ScriptError("constants are for a program of one function, not for a module")
-        return program
     values: dict[Var | str, int | float] = {name: constants[name] for name in constants}
+    if isinstance(program, Module):
+        return specialize_module(program, values) if values else program
     return single(specialize(program, values) if values else program)
 
 

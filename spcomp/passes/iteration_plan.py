@@ -19,12 +19,12 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Const, Expr, Var, cast
+from spcomp.ir.expr import Const, Expr, Load, Var, cast
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
-from spcomp.passes.scope import variables
+from spcomp.passes.scope import fingerprint, variables
 
 InitPlace: TypeAlias = Literal["none", "inside", "outside"]
 
@@ -57,6 +57,12 @@ class IterationPlan:
         """The index of the outermost loop that reduces; the number of loops if none does."""
         flags = [loop.reduces for loop in self.loops]
         return flags.index(True) if True in flags else len(flags)
+
+    @property
+    def init_reduces(self) -> bool:
+        """Whether init uses a variable of a loop that reduces, as a false spatial one."""
+        own = set(self.init_vars)
+        return any(loop.reduces and own & set(loop.vars) for loop in self.loops)
 
 
 def plan_iteration(it: SpIter) -> IterationPlan:
@@ -118,10 +124,49 @@ def _place_init(it: SpIter, plan: IterationPlan) -> IterationPlan:
     first = plan.first_reduction
     covered = [_covers(loop, stores, plan) for loop in plan.loops]
     inner = [k for k in range(first, len(plan.loops)) if set(plan.loops[k].vars) & used]
-    if all(covered[k] for k in (*range(first), *inner)) and not _needs_inner(plan, first, inner):
+    outer = [v for loop in plan.loops[:first] for v in loop.vars]
+    if (
+        all(covered[k] for k in (*range(first), *inner))
+        and not _needs_inner(plan, first, inner)
+        and all(_meets_own(it, v) for v in outer)
+    ):
         return _separate(plan, "inside", first, stores, used, inner)
     spatial = [k for k, loop in enumerate(plan.loops) if set(loop.vars) & used]
     return _separate(plan, "outside", 0, stores, used, spatial)
+
+
+def _meets_own(it: SpIter, var: Var) -> bool:
+    """Whether iteration *var* of the body meets only what the same iteration initialised.
+
+    So it is where each buffer that init and body share is accessed by one index that tells the
+    iterations apart, or always at the same indices, which a spatial variable does.
+    """
+    assert it.init is not None
+    before, after = _accesses(it.init), _accesses(it.body)
+    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var}
+    for memory in before.keys() & after.keys():
+        shared = (*before[memory], *after[memory])
+        if not any(isinstance(access, Store) for access in shared):
+            continue
+        spelled = [tuple(map(fingerprint, access.indices)) for access in shared]
+        if len({access.buffer for access in shared}) > 1:
+            return False
+        if len(set(spelled)) == 1 and any(isinstance(access, Store) for access in after[memory]):
+            continue
+        same = (k for k, column in enumerate(zip(*spelled, strict=True)) if len(set(column)) == 1)
+        if not any(injective((shared[0].indices[k],), var, ranges) for k in same):
+            return False
+    return True
+
+
+def _accesses(stmt: Stmt) -> dict[object, list[Load | Store]]:
+    """The loads and stores of *stmt* by the memory they touch."""
+    private = {n.buffer for n in walk(stmt) if isinstance(n, Alloc)}
+    found: dict[object, list[Load | Store]] = {}
+    for n in walk(stmt):
+        if isinstance(n, (Load, Store)) and n.buffer not in private:
+            found.setdefault(n.buffer.data or n.buffer, []).append(n)
+    return found
 
 
 def _needs_inner(plan: IterationPlan, first: int, inner: list[int]) -> bool:

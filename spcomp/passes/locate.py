@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import Rewriter, walk
@@ -42,18 +42,20 @@ class Locator:
         self.aux, self.names, self.written, self.assembly = aux, names, written, assembly
         self.local: list[Lookup] = []  # lookups that only the statement at hand can make
         self.hoists = True  # whether lookups may move out of the statement at hand
+        self.conditional = False  # whether what is translated may not be evaluated at all
         self.searched: set[str] = set()  # names of axes whose order is relied upon
 
     # -- lookups ------------------------------------------------------------------------------
 
-    def lookup(self, scope: Scope, wish: str, value: Expr) -> Expr:
+    def lookup(self, scope: Scope, wish: str, value: Expr, *, fails: bool | None = None) -> Expr:
         """Return a variable that holds *value*, computed as far out as its operands allow.
 
-        What may fail is computed only where it is used: a condition may stand in between.
+        What may fail stays in its statement, and there under the condition that it stands under.
         """
-        if isinstance(value, (Var, Const)) or may_fail(value):
+        fails = may_fail(value) if fails is None else fails
+        if isinstance(value, (Var, Const)) or (fails and self.conditional):
             return value
-        moves = self.hoists and not any(
+        moves = self.hoists and not fails and not any(
             isinstance(n, Load) and n.buffer in self.written for n in walk(value)
         )
         key = fingerprint(value)
@@ -277,6 +279,25 @@ class _Translate(Rewriter):
     def visit_Var(self, var: Var) -> Node:
         binding = self.scope.bindings.get(var)
         return var if binding is None else cast(binding.coordinate(), int64)
+
+    def visit_Select(self, select: Select) -> Node:
+        return Select(
+            self.rewrite(select.cond),
+            self._conditional(select.then),
+            self._conditional(select.otherwise),
+            span=select.span,
+        )
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        if op.op not in ("and", "or"):
+            return self.visit_Node(op)
+        return op.replace(lhs=self.rewrite(op.lhs), rhs=self._conditional(op.rhs))
+
+    def _conditional(self, expr: Expr) -> Expr:
+        outer, self.locator.conditional = self.locator.conditional, True
+        result = self.rewrite(expr)
+        self.locator.conditional = outer
+        return result
 
     def visit_Load(self, load: Load) -> Node:
         return self.locator.load(load, self.scope)

@@ -21,7 +21,7 @@ from spcomp.passes.names import Names
 from spcomp.passes.open_loops import LoopOpener, OpenLoop
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
 from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import Binding, Scope, variables
+from spcomp.passes.scope import Binding, Lookup, Scope, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class _Lowerer(Visitor[Stmt]):
         nest = _Nest(prefix, loops, inner, scope, it)
         if plan.init == "inside" and start <= plan.first_reduction and it.init is not None:
             level = plan.first_reduction - start
-            if level >= nest.last_group() and not merges:
+            if level >= nest.last_group() and not merges and not plan.init_reduces:
                 nest.init = self._init(it.init, scope)
             elif level <= len(loops):
                 nest.before = (level, self._init_nest(it, plan, scope))
@@ -190,8 +190,7 @@ class _Lowerer(Visitor[Stmt]):
         """Lower the value where it stands: it may read what was just written."""
         mark = len(self.locator.local)
         value = self._expr(stmt.value)
-        lookups = self.locator.local[mark:]
-        del self.locator.local[mark:]
+        lookups = self._set_aside(mark)
         new = stmt.replace(value=value, body=self.visit(stmt.body))
         self.locator.local.extend(lookups)
         return self.locator.with_local(new, mark)
@@ -226,8 +225,7 @@ class _Lowerer(Visitor[Stmt]):
         """Lower condition and sides."""
         mark = len(self.locator.local)
         cond = self._expr(stmt.cond)
-        lookups = self.locator.local[mark:]
-        del self.locator.local[mark:]
+        lookups = self._set_aside(mark)
         then = self.visit(stmt.then)
         otherwise = None if stmt.otherwise is None else self.visit(stmt.otherwise)
         self.locator.local.extend(lookups)
@@ -236,14 +234,26 @@ class _Lowerer(Visitor[Stmt]):
 
     def visit_For(self, stmt: For) -> Stmt:
         """Lower a dense loop written by the user; its variable is an ordinary value."""
+        mark = len(self.locator.local)
         begin, end = self._expr(stmt.begin), self._expr(stmt.end)
-        return stmt.replace(begin=begin, end=end, body=self.visit(stmt.body))
+        lookups = self._set_aside(mark)
+        new = stmt.replace(begin=begin, end=end, body=self.visit(stmt.body))
+        self.locator.local.extend(lookups)
+        return self.locator.with_local(new, mark)
+
+    def _set_aside(self, mark: int) -> list[Lookup]:
+        """Take the lookups made since *mark* off, while the statements inside make theirs."""
+        lookups = self.locator.local[mark:]
+        del self.locator.local[mark:]
+        return lookups
 
     def visit_While(self, stmt: While) -> Stmt:
         """Lower a while loop; its condition may not need a search, which would not be repeated."""
         hoists, self.locator.hoists = self.locator.hoists, False
+        outer, self.locator.conditional = self.locator.conditional, True
         mark = len(self.locator.local)
         cond = self._expr(stmt.cond)
+        self.locator.conditional = outer
         self.locator.refuse_local(mark, "the condition of a while loop", stmt)
         self.locator.hoists = hoists
         return stmt.replace(cond=cond, body=self.visit(stmt.body))

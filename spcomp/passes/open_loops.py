@@ -141,6 +141,6 @@ class LoopOpener:
                 assert axis.nnz_cols is not None
                 found = binary("//", absolute, cast(axis.nnz_cols, int64))
             assert axis.parent is not None
-            return self.locator.lookup(scope, f"{axis.parent.name}_at", found)
+            return self.locator.lookup(scope, f"{axis.parent.name}_at", found, fails=False)
 
         return find

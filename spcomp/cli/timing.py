@@ -1,0 +1,224 @@
+"""Under ``spcomp bench`` and the benchmarks: interleaved timing, disturbed samples, ratios.
+
+Contenders take turns (A B C A B C ...), so that a slow minute of the machine slows all of them, and
+results are ratios of medians with an interval from resampling whole rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+MAX_WAIT = 0.03  # share of a sample that our threads may have waited for a CPU
+MAX_OTHERS = 0.15  # CPUs that other processes may have used meanwhile
+PATIENCE = 4.0  # a contender this many times slower than the best is not measured to the end
+TRIAL_ROUNDS = 3
+DRAWS = 2000  # resamplings behind an interval
+_TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
+_STAT, _TASKS = Path("/proc/stat"), Path("/proc/self/task")
+
+Samples: TypeAlias = "Sequence[Sample]"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement: *seconds* per call, mean over *calls*; *dirty* if others used the CPUs."""
+
+    seconds: float
+    calls: int
+    dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Best rival's time over ours: above 1 we are faster.
+
+    *low* and *high* hold 95 % of the resampled ratios, *rival* is the nearest one. *clean*: only
+    rounds in which nobody else used the CPUs went into it.
+    """
+
+    value: float
+    low: float
+    high: float
+    rival: str
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the CPUs have done since the machine started, in seconds."""
+
+    wall: float
+    own: float
+    waited: float
+    busy: float
+
+    @staticmethod
+    def now() -> Usage:
+        """Read the counters; zero for those that the system does not have."""
+        return Usage(time.perf_counter(), time.process_time(), _waited(), _busy())
+
+    def was_disturbed(self, now: Usage) -> bool:
+        """Whether others disturbed what ran from here to *now*."""
+        wall = now.wall - self.wall
+        others = (now.busy - self.busy) - (now.own - self.own)
+        return (
+            now.waited - self.waited > MAX_WAIT * wall + 1e-5 or others > MAX_OTHERS * wall + _TICK
+        )
+
+
+def measure(
+    calls: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    seconds: float = 0.02,
+    retakes: int = 3,
+) -> dict[str, tuple[Sample, ...]]:
+    """Time *calls* in turns and return the samples of each, in the order of the rounds.
+
+    A sample lasts about *seconds* and at least one call, after calls that are not timed. It is
+    taken again up to *retakes* times while others use the CPUs. A contender far behind the best
+    is left out after a few rounds.
+    """
+    counts = {name: _calibrate(call, seconds) for name, call in calls.items()}
+    samples: dict[str, list[Sample]] = {name: [] for name in calls}
+    for at in range(rounds):
+        running = _in_the_race(samples) if at == min(TRIAL_ROUNDS, rounds - 1) else running_of(
+            samples, at
+        )
+        for name in running:
+            samples[name].append(_sample(calls[name], counts[name], retakes))
+    return {name: tuple(taken) for name, taken in samples.items()}
+
+
+def median(samples: Samples) -> float:
+    """Return the median seconds per call of the clean samples, of all if none is clean."""
+    clean = [sample.seconds for sample in samples if not sample.dirty]
+    return float(np.median(clean or [sample.seconds for sample in samples]))
+
+
+def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
+    """Return how the best rival compares: *pairs* has (rival's samples, ours) by rival.
+
+    The interval is a bootstrap over rounds, each drawn with everybody's sample of that round; the
+    best rival is chosen anew in each draw, which is to the rivals' advantage.
+    """
+    full = max(min(len(rival), len(ours)) for rival, ours in pairs.values())
+    racing = {n: pair for n, pair in pairs.items() if min(map(len, pair)) == full}
+    table = np.array([[s.seconds for s in side] for pair in racing.values() for side in pair])
+    dirty = np.array([[s.dirty for s in side] for pair in racing.values() for side in pair])
+    fit = ~dirty.any(axis=0)
+    clean = int(fit.sum()) >= max(2, math.ceil(full / 3))
+    times = (table[:, fit] if clean else table).reshape(len(racing), 2, -1)
+    rng = np.random.default_rng(0)
+    drawn = times[:, :, rng.integers(0, times.shape[2], (DRAWS, times.shape[2]))]
+    each = _quotient(np.median(drawn, axis=3)).min(axis=0)
+    value = _quotient(np.median(times, axis=2))
+    best = int(value.argmin())
+    low, high = np.percentile(each, [2.5, 97.5])
+    return Ratio(float(value[best]), float(low), float(high), list(racing)[best], clean)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive numbers; nan of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def running_of(samples: Mapping[str, Sequence[Sample]], at: int) -> list[str]:
+    """Return who has been measured in each of the *at* rounds so far."""
+    return [name for name, taken in samples.items() if len(taken) == at]
+
+
+def _in_the_race(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
+    medians = {name: median(taken) for name, taken in samples.items() if taken}
+    best = min(medians.values(), default=0.0)
+    return [name for name in samples if medians.get(name, 0.0) <= PATIENCE * best]
+
+
+def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    quotient: np.ndarray[Any, Any] = medians[:, 0] / medians[:, 1]
+    return quotient
+
+
+def _calibrate(call: Callable[[], object], seconds: float) -> int:
+    """Return how many calls last about *seconds*."""
+    call()
+    count, taken = 1, 0.0
+    while True:
+        taken = _time(call, count)
+        if taken >= seconds / 4 or count >= 1_000_000:
+            return max(1, round(count * seconds / max(taken, 1e-9)))
+        count *= 4
+
+
+def _sample(call: Callable[[], object], count: int, retakes: int) -> Sample:
+    for _ in range(retakes + 1):
+        _settle()
+        _time(call, max(1, count // 8))
+        before = Usage.now()
+        taken = _time(call, count)
+        disturbed = before.was_disturbed(Usage.now())
+        if not disturbed:
+            break
+    return Sample(taken / count, count, disturbed)
+
+
+def _time(call: Callable[[], object], count: int) -> float:
+    """Return the seconds that *count* calls take, without garbage collections."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        begin = time.perf_counter()
+        for _ in repeat(None, count):
+            call()
+        return time.perf_counter() - begin
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _settle(limit: float = 0.4) -> None:
+    """Wait until the worker threads of whoever ran before have stopped spinning (OpenMP's do)."""
+    end = time.perf_counter() + limit
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(0.002)
+        if time.process_time() - before < 0.0005:
+            return
+
+
+def _waited() -> float:
+    """Seconds that the threads of this process were ready to run, and did not."""
+    total = 0
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:
+        return 0.0
+    for task in tasks:
+        try:
+            total += int((task / "schedstat").read_text().split()[1])
+        except (OSError, IndexError):  # it has just ended, or the system counts nothing
+            continue
+    return total * 1e-9
+
+
+def _busy() -> float:
+    """Seconds that all CPUs together were busy, with what the host took from them."""
+    try:
+        user, nice, system, _, _, irq, softirq, steal = map(
+            int, _STAT.read_text().split(maxsplit=9)[1:9]
+        )
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) * _TICK
