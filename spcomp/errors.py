@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -88,3 +90,15 @@ class InternalError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return InternalError, (self.where, self.message)
+
+
+@contextmanager
+def refuse_deep_nests(kind: type[SpcompError]) -> Iterator[None]:
+    """Raise *kind* where a program nests more deeply than Python lets a visitor descend."""
+    try:
+        yield
+    except RecursionError:
+        raise kind(
+            "the program nests too deeply",
+            hint="split long expressions and deep nests over several statements or iterations",
+        ) from None

@@ -13,8 +13,10 @@ from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.schedule.default_trace import default_steps
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
 
 CPU = Target(vector_bits=256)
@@ -87,8 +89,20 @@ def position(func):
     return LowerIterations().run(single(func)).funcs[0]
 
 
-def test_default_steps_run_rows_in_parallel_and_features_in_lanes():
-    assert default_steps(position(csrmm), CPU) == (Parallel("i"), Vectorize("k"))
+def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
+    steps = default_steps(position(csrmm), CPU)
+    assert steps[:8] == (
+        Parallel("i"),
+        Reorder(("k", "j")),
+        LoopPartition("k", 64),
+        Split("k", 64),
+        Reorder(("k_o", "j", "k_i")),
+        CacheWrite("csrmm1", "k_o"),
+        Vectorize("k_i"),
+        Vectorize("k_i_1"),
+    )
+    widths = [step.factor for step in steps if isinstance(step, Split)]
+    assert widths == [64, 8, 8]
 
 
 def test_a_dot_product_is_vectorized():

@@ -93,11 +93,11 @@ def measure(
     """
     counts = {name: _calibrate(call, seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
+    racing = list(calls)
     for at in range(rounds):
-        running = _in_the_race(samples) if at == min(TRIAL_ROUNDS, rounds - 1) else running_of(
-            samples, at
-        )
-        for name in running:
+        if at == TRIAL_ROUNDS:
+            racing = _in_the_race(samples)
+        for name in racing:
             samples[name].append(_sample(calls[name], counts[name], retakes))
     return {name: tuple(taken) for name, taken in samples.items()}
 
@@ -116,8 +116,8 @@ def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
     """
     full = max(min(len(rival), len(ours)) for rival, ours in pairs.values())
     racing = {n: pair for n, pair in pairs.items() if min(map(len, pair)) == full}
-    table = np.array([[s.seconds for s in side] for pair in racing.values() for side in pair])
-    dirty = np.array([[s.dirty for s in side] for pair in racing.values() for side in pair])
+    table = np.array([[s.seconds for s in side[:full]] for pair in racing.values() for side in pair])
+    dirty = np.array([[s.dirty for s in side[:full]] for pair in racing.values() for side in pair])
     fit = ~dirty.any(axis=0)
     clean = int(fit.sum()) >= max(2, math.ceil(full / 3))
     times = (table[:, fit] if clean else table).reshape(len(racing), 2, -1)
@@ -135,15 +135,10 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
-def running_of(samples: Mapping[str, Sequence[Sample]], at: int) -> list[str]:
-    """Return who has been measured in each of the *at* rounds so far."""
-    return [name for name, taken in samples.items() if len(taken) == at]
-
-
 def _in_the_race(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
-    medians = {name: median(taken) for name, taken in samples.items() if taken}
-    best = min(medians.values(), default=0.0)
-    return [name for name in samples if medians.get(name, 0.0) <= PATIENCE * best]
+    medians = {name: median(taken) for name, taken in samples.items()}
+    best = min(medians.values())
+    return [name for name, value in medians.items() if value <= PATIENCE * best]
 
 
 def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -13,6 +13,7 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Var
 
 Key: TypeAlias = Var | AnyBuffer
+STACK_LIMIT = 64 << 10  # bytes of buffers that a function may keep on its stack
 STATUS = Var("status", handle)  # the word that failures are written to; see Code.fail
 
 
@@ -53,6 +54,7 @@ class Code:
         self.unit = unit
         self.lines: list[str] = []
         self.allocas: list[str] = []
+        self.stack = 0  # bytes of buffers among them
         self.block = "entry"
         self._names = 0
 
@@ -71,6 +73,12 @@ class Code:
     def do(self, instruction: str) -> None:
         """Write an instruction without a result."""
         self.lines.append(f"  {instruction}")
+
+    def fits_stack(self, size: int) -> bool:
+        """Whether *size* more bytes may live on the function's stack; if so, count them."""
+        fits = self.stack + size <= STACK_LIMIT
+        self.stack += size if fits else 0
+        return fits
 
     def alloca(self, llvm_type: str, align: int) -> str:
         """Return a stack slot that lives as long as the function."""

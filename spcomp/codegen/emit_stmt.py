@@ -9,8 +9,8 @@ from spcomp.codegen.emit import STATUS, Code, Scope
 from spcomp.codegen.emit_convert import decode, encode
 from spcomp.codegen.emit_expr import Exprs
 from spcomp.codegen.emit_memory import Access, prefetch, write
-from spcomp.codegen.ops import memory
-from spcomp.dtypes import bool_, int64
+from spcomp.codegen.ops import float_literal, memory
+from spcomp.dtypes import bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
@@ -18,7 +18,7 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import Rewriter, Visitor, walk
 
-STACK_LIMIT = 32 << 10  # bytes of a buffer of constant size that may live on the stack
+LARGEST = 1 << 62  # bytes that no allocation grants
 UNROLL_LIMIT = 256  # trips of an unrolled loop that are written out
 NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
 UNROLL = '!"llvm.loop.unroll.enable"'
@@ -115,9 +115,8 @@ class Stmts(Visitor[None]):
             return
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
         if node.kind == "unroll" and not (begin + end).count("%"):
-            trips = range(int(begin), int(end))
-            if len(trips) <= UNROLL_LIMIT:
-                for trip in trips:
+            if int(end) - int(begin) <= UNROLL_LIMIT:
+                for trip in range(int(begin), int(end)):
                     self.scope[node.var] = str(trip)
                     self.visit(node.body)
                 return
@@ -199,7 +198,7 @@ class Stmts(Visitor[None]):
         """Memory on the stack if the size is a small constant, else from the heap."""
         buffer = node.buffer
         size, element = self._elements(buffer), buffer.dtype
-        if not size.startswith("%") and int(size) * element.itemsize <= STACK_LIMIT:
+        if not size.startswith("%") and self.code.fits_stack(int(size) * element.itemsize):
             array = f"[{max(int(size), 1)} x {memory(element)}]"
             self.scope[buffer] = self.code.alloca(array, 64)
             self.visit(node.body)
@@ -217,12 +216,21 @@ class Stmts(Visitor[None]):
             total = self.exprs.binary("*", int64, total, size)
         return total
 
+    def _addressable(self, buffer: AnyBuffer) -> str:
+        """Return the i1: the exact size, in floats, which do not wrap around, fits in memory."""
+        code, total = self.code, float_literal(float(buffer.dtype.itemsize))
+        for extent in getattr(buffer, "shape", ()):
+            extent = self.exprs.converted(_as_float(extent), float64)
+            total = code.value(f"fmul double {total}, {extent}")
+        return code.value(f"fcmp olt double {total}, {float_literal(float(LARGEST))}")
+
     def _on_heap(self, buffer: AnyBuffer, size: str, body: st.Stmt) -> None:
         code = self.code
         malloc = code.unit.declare("malloc", "noalias ptr", "i64")
         free = code.unit.declare("free", "void", "ptr")
         least = code.intrinsic("smax", "i64", size, "1")
-        amount = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
+        bytes_ = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
+        amount = code.value(f"select i1 {self._addressable(buffer)}, i64 {bytes_}, i64 {LARGEST}")
         pointer = code.value(f"call noalias ptr {malloc}(i64 {amount})")
         ready, missing, join = (code.label(hint) for hint in ("ready", "missing", "join"))
         code.branch(code.value(f"icmp eq ptr {pointer}, null"), missing, ready)
@@ -235,6 +243,15 @@ class Stmts(Visitor[None]):
         code.do(f"call void {free}(ptr {pointer})")
         code.jump(join)
         code.start(join)
+
+
+def _as_float(size: ex.Expr) -> ex.Expr:
+    """Return *size* computed in float64."""
+    if isinstance(size, ex.BinOp) and size.op in ("+", "-", "*"):
+        return ex.BinOp(size.op, _as_float(size.lhs), _as_float(size.rhs))
+    if isinstance(size, ex.Cast) and size.type == int64:
+        return _as_float(size.value)
+    return ex.cast(size, float64)
 
 
 class _Replace(Rewriter):

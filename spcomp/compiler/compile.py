@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
 from spcomp.compiler.signature import Interface, interface
-from spcomp.errors import ArgumentError, BackendError
+from spcomp.errors import ArgumentError, BackendError, LoweringError, refuse_deep_nests
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
@@ -129,7 +129,8 @@ def compile(  # noqa: A001
     options = Options(
         parse_target(target), name, dict(constants or {}), _threads(threads), _check(check)
     )
-    return Kernel(_compiled(_checked_program(program), options), options)
+    with refuse_deep_nests(LoweringError):
+        return Kernel(_compiled(_checked_program(program), options), options)
 
 
 def rebuild(program: Any, options: Options) -> Kernel:
@@ -161,7 +162,7 @@ def _build(program: Any, options: Options) -> Compiled:
         raise BackendError(f"target {options.target} has no code generator yet")
     target = cpu.resolve(options.target)
     begin = perf_counter()
-    stages = lower(program, target, options.constants)
+    stages = lower(program, target, options.constants, trusted=options.check == "off")
     lowered = perf_counter()
     emitted = cpu.emit(stages.flat, target)
     timings = {**stages.timings, "emit": perf_counter() - lowered, "lower": lowered - begin}
@@ -191,7 +192,8 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     source = base.source if isinstance(base, Module) else base
     params = tuple(param.name for param in source.params)
     constants = tuple(sorted(options.constants.items()))
-    return content_hash(base), params, options.target, constants, type(program).__name__
+    trusted = options.check == "off"
+    return content_hash(base), params, options.target, constants, trusted, type(program).__name__
 
 
 def _checked_program(program: Any) -> Any:

@@ -81,13 +81,8 @@ def as_values(plan: BufferPlan, arg: Any) -> Array:
 
 
 def _as_array(plan: BufferPlan, arg: Any) -> Array:
-    if isinstance(arg, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"argument {plan.name}: got a masked array, expected a plain one",
-            hint="fill it with .filled(value)",
-        )
     if isinstance(arg, np.ndarray):
-        return arg.view(np.ndarray)
+        return validate.plain(plan.name, arg)
     if plan.role == "in":
         if hasattr(arg, "__array__"):
             return np.asarray(arg)
@@ -199,6 +194,10 @@ def _compressed(
 ) -> Storage:
     block = matrix.blocksize if plan.layout == "bsr" else (1, 1)
     rows, columns = (n // b for n, b in zip(matrix.shape, block, strict=True))
+    parts = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    if any(type(array) is not np.ndarray for array in parts.values()):
+        owned = [validate.plain(f"{plan.name}.{name}", array) for name, array in parts.items()]
+        matrix = put_together(type(matrix), matrix.shape, *owned)
     _check_sizes(plan.name, matrix, rows)
     first = int(matrix.indptr[0])
     if verify:

@@ -200,7 +200,7 @@ def _level(at: int, spec: LevelSpec) -> Level | None:
 
 def _frozen(who: str, array: Any) -> Array:
     """A private, read-only copy of an index array: nobody can change it after the check."""
-    array = np.asarray(array)
+    array = np.asarray(validate.plain(who, array))
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"argument {who}: got dtype {array.dtype}, expected integers")
     owned = np.array(array, copy=True, order="C")

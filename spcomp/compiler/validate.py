@@ -15,6 +15,19 @@ from spcomp.errors import ArgumentError
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
+def plain(who: str, array: Array) -> Array:
+    """Return *array* as numpy's own class, whose methods see every element.
+
+    Raises ArgumentError for a masked array: its masked elements would be used, too.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"argument {who}: got a masked array, expected a plain one",
+            hint="fill it with .filled(value)",
+        )
+    return array if type(array) is np.ndarray else np.asarray(array)
+
+
 def in_range(who: str, array: Array, low: int, high: int) -> None:
     """Raise ArgumentError unless every element is in ``low..high``, both included."""
     if array.size == 0 or _spans(array, low, high):

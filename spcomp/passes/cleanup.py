@@ -12,6 +12,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.scope import may_fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class _Tidy(Rewriter):
         body = self.rewrite(let.body)
         if isinstance(let.value, (Const, Var)):
             return substitute(body, {let.var: let.value})
-        if not any(node is let.var for node in walk(body)):  # no expression has an effect
+        if not may_fail(let.value) and not any(node is let.var for node in walk(body)):
             return body
         return let if body is let.body else Let(let.var, let.value, body, span=let.span)
 
@@ -46,14 +47,16 @@ class _Tidy(Rewriter):
     def visit_For(self, loop: For) -> Node:
         new = self.visit_Node(loop)
         assert isinstance(new, For)
-        return new.body if _is_empty(new.body) else new
+        fails = may_fail(new.begin) or may_fail(new.end)
+        return new.body if _is_empty(new.body) and not fails else new
 
     def visit_If(self, stmt: If) -> Node:
         new = self.visit_Node(stmt)
         assert isinstance(new, If)
         if new.otherwise is not None and _is_empty(new.otherwise):
             new = new.replace(otherwise=None)
-        return new.then if new.otherwise is None and _is_empty(new.then) else new
+        empty = new.otherwise is None and _is_empty(new.then)
+        return new.then if empty and not may_fail(new.cond) else new
 
 
 def _is_empty(stmt: Stmt) -> bool:

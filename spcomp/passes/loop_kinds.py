@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.arith import simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
     BinOp,
@@ -29,13 +30,14 @@ from spcomp.ir.expr import (
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
 from spcomp.ir.reduction import as_reduction, identity
-from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, For, If, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 
+MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
 
@@ -64,7 +66,12 @@ def lane_bits(dtype: DType) -> int:
 
 
 def can_vectorize(body: Stmt, var: Var) -> bool:
-    """Say whether *body* is straight-line stores of what vectors can compute, over *var*."""
+    """Say whether *body* is straight-line stores of what vectors can compute, over *var*.
+
+    One condition may stand around all of it: it becomes a mask.
+    """
+    if isinstance(body, If) and body.otherwise is None and _is_mask(body.cond):
+        body = body.then
     if any(not isinstance(n, (Seq, Store)) for n in walk(body) if isinstance(n, Stmt)):
         return False
     for node in walk(body):
@@ -75,6 +82,17 @@ def can_vectorize(body: Stmt, var: Var) -> bool:
         if isinstance(node, BinOp) and node.op in ("//", "%") and var in variables(node):
             return False
         if isinstance(node, Select) and var in variables(node) and _reads(node, var):
+            return False
+    return True
+
+
+def _is_mask(cond: Expr) -> bool:
+    """Whether *cond* compares indices, so that all lanes of it may be evaluated."""
+    for node in walk(cond):
+        if isinstance(node, BinOp):
+            if node.op in ("//", "%") and not (isinstance(node.rhs, Const) and node.rhs.value):
+                return False
+        elif not isinstance(node, (Var, Const, Cast)):
             return False
     return True
 
@@ -98,11 +116,12 @@ class _Vectorizer(Rewriter):
         if new.kind != "vectorized":
             return new
         lanes = self._lanes(new.body)
-        if lanes < 2 or not can_vectorize(new.body, new.var):
+        small = isinstance(new.end, Const) and new.begin is ZERO and new.end.value < lanes
+        if lanes < 2 or small or not can_vectorize(new.body, new.var):
             return new.replace(kind="serial")
         if isinstance(new.body, Store) and not _depends(new.body, new.var):
             return self._reduce(new, new.body, lanes)
-        return seq(*self._split(new, lanes, lambda k: _Widen(new.var, k, lanes).rewrite(new.body)))
+        return seq(*self._split(new, lanes, lambda k: _Widen(new, k, lanes).rewrite(new.body)))
 
     def _lanes(self, body: Stmt) -> int:
         dtypes = [n.buffer.dtype for n in walk(body) if isinstance(n, (Load, Store))]
@@ -114,7 +133,9 @@ class _Vectorizer(Rewriter):
         whole = binary("//", count, lanes)
         k = self.names.var(f"{loop.var.name}_v")
         base = binary("+", loop.begin, binary("*", k, lanes))
-        main = For(k, ZERO, whole, body(base), span=loop.span)
+        trips = simplify(whole)
+        few = isinstance(trips, Const) and trips.value <= MAX_UNROLL
+        main = For(k, ZERO, trips, body(base), "unroll" if few else "serial", span=loop.span)
         rest = self.names.var(loop.var.name)
         start = binary("+", loop.begin, binary("*", whole, lanes))
         tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
@@ -133,7 +154,7 @@ class _Vectorizer(Rewriter):
         start = Store(acc, at, Broadcast(identity(op, dtype), lanes))
 
         def body(k: Expr) -> Stmt:
-            value = _Widen(loop.var, k, lanes).rewrite(found.values[0])
+            value = _Widen(loop, k, lanes).rewrite(found.values[0])
             return Store(acc, at, BinOp(op, Load(acc, at), _wide(cast_lanes(value, dtype), lanes)))
 
         main, tail = self._split(loop, lanes, body)
@@ -158,8 +179,28 @@ def _wide(value: Expr, lanes: int) -> Expr:
 class _Widen(Rewriter):
     """Replaces a scalar index by the vector of *lanes* indices from *base* on."""
 
-    def __init__(self, var: Var, base: Expr, lanes: int) -> None:
-        self.var, self.base, self.lanes = var, base, lanes
+    def __init__(self, loop: For, base: Expr, lanes: int) -> None:
+        self.var, self.end, self.base, self.lanes = loop.var, loop.end, base, lanes
+        self.mask: Expr | None = None
+
+    def visit_If(self, stmt: If) -> Node:
+        self.mask = _wide(self.rewrite(stmt.cond), self.lanes)
+        return self.rewrite(stmt.then)
+
+    def visit_Load(self, load: Load) -> Node:
+        new = self.visit_Node(load)
+        assert isinstance(new, Load)
+        if new is load or self._is_tile(load):
+            return new
+        return new.replace(mask=self.mask)
+
+    def _is_tile(self, access: Load | Store) -> bool:
+        """Whether every lane of *access* lies in a local buffer as long as the loop."""
+        buffer = access.buffer
+        inside = (
+            buffer.data is None and isinstance(buffer, Buffer) and access.indices == (self.var,)
+        )
+        return inside and isinstance(buffer, Buffer) and _same(buffer.shape[0], self.end)
 
     def visit_Var(self, var: Var) -> Node:
         return Ramp(self.base, 1, self.lanes) if var is self.var else var
@@ -195,7 +236,15 @@ class _Widen(Rewriter):
 
     def visit_Store(self, store: Store) -> Node:
         indices = tuple(_wide(self.rewrite(i), self.lanes) for i in store.indices if i is not None)
-        return store.replace(indices=indices, value=_wide(self.rewrite(store.value), self.lanes))
+        value = _wide(self.rewrite(store.value), self.lanes)
+        if self.mask is not None and self._is_tile(store):  # blended, so that it stays in registers
+            value = Select(self.mask, value, Load(store.buffer, indices))
+            return store.replace(indices=indices, value=value)
+        return store.replace(indices=indices, value=value, mask=self.mask)
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return isinstance(a, Const) and isinstance(b, Const) and a.value == b.value
 
 
 def _ramp(op: BinOpKind, lhs: Expr, rhs: Expr) -> Ramp | None:

@@ -3,28 +3,151 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from spcomp.ir.arith import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
-from spcomp.ir.expr import Expr, Load, Var
+from spcomp.ir.expr import Const, Expr, Load, Var
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, While
+from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.loop_kinds import can_vectorize
+from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.loops import Parallel, Vectorize, innermost, is_dot
+from spcomp.schedule.loops import Parallel, Vectorize
+from spcomp.schedule.memory import CacheWrite
+from spcomp.schedule.nests import chain, reduction_loops
+from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.step import Step
+from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
+
+TILE_VECTORS = 8  # vectors of accumulators that stay in registers beside what the loop body needs
 
 
 def default_steps(func: PosFunc, target: Target) -> tuple[Step, ...]:
-    """Return the default steps for *func*: parallel outer loops, vectors innermost."""
+    """Return the default steps for *func*; see default_schedule."""
+    return default_schedule(func, target)[1]
+
+
+def default_schedule(func: PosFunc, target: Target) -> tuple[Func, tuple[Step, ...]]:
+    """Return *func* with the default steps applied, and the steps.
+
+    Outer loops in parallel; a reduction over sparse positions runs inside a tile of the innermost
+    dense axis, whose accumulators are registers; innermost loops over memory in order in vectors.
+    """
+    plan = _Plan(func, target)
     if target.kind != "cpu" or any(loop.kind != "serial" for loop in loops_of(func.body)):
-        return ()  # the program comes with decisions of its own
-    steps: list[Step] = [Parallel(loop.var.name) for loop in _outermost_legal(func.body)]
-    steps += [Vectorize(loop.var.name) for loop in loops_of(func.body) if _is_contiguous(loop)]
-    return tuple(steps)
+        return func, ()  # the program comes with decisions of its own
+    for loop in list(_outermost_legal(func.body)):
+        plan.take(Parallel(loop.var.name))
+    for loop in [x for x in loops_of(func.body) if _is_contiguous(x)]:
+        plan.vectors(loop.var.name)
+    return plan.func, tuple(plan.steps)
+
+
+class _Plan:
+    """Steps in the making: each is chosen by looking at the program that those before it made."""
+
+    def __init__(self, func: Func, target: Target) -> None:
+        self.func, self.target = func, target
+        self.steps: list[Step] = []
+
+    def take(self, step: Step) -> None:
+        """Append *step*."""
+        self.func = step.apply(self.func)
+        self.steps.append(step)
+
+    def loop(self, name: str) -> For | None:
+        """Return the loop called *name*, if it still exists."""
+        return next((x for x in loops_of(self.func.body) if x.var.name == name), None)
+
+    def vectors(self, name: str) -> None:
+        """Run the loop *name* in vectors, in register tiles where loops around it reduce."""
+        tile = self._tile(name)
+        if tile is None:
+            self.take(Vectorize(name))
+            return
+        self.take(Reorder((*tile.spatial, name, *tile.reductions)))
+        for width in self._widths(tile):
+            loop = self.loop(name)
+            if loop is None:
+                return
+            rest = not _is_multiple(loop.end, width)
+            if rest and width > 0:
+                self.take(LoopPartition(name, width))
+            self._tile_by(name, tile, max(width, tile.lanes))
+            if not rest:
+                return
+            name, tile = f"{name}_rest", tile.rest()
+
+    def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
+        if self.loop(name) is None:
+            return
+        self.take(Split(name, width))
+        self.take(Reorder((f"{name}_o", *tile.reductions, f"{name}_i")))
+        self.take(CacheWrite(tile.block, f"{name}_o"))
+        for loop in loops_of(self.func.body):
+            if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
+                self.take(Vectorize(loop.var.name))
+
+    def _widths(self, tile: _Tile) -> tuple[int, ...]:
+        """Tile widths from the widest on; 0 stands for what is left, in masked vectors."""
+        return (TILE_VECTORS * tile.lanes, tile.lanes, 0)
+
+    def _tile(self, name: str) -> _Tile | None:
+        """Return what is around the loop *name* if it is worth a register tile."""
+        loop = self.loop(name)
+        reducing = reduction_loops(self.func)
+        if loop is None or loop.var in reducing or not isinstance(loop.body, Block):
+            return None
+        loops = next(loops for loops in map(_chain, loops_of(self.func.body)) if loop in loops)
+        first = next((k for k, x in enumerate(loops) if x.var in reducing), len(loops))
+        inside = loops[first:-1]
+        lanes = self._lanes(loop.body)
+        if loops[-1] is not loop or not inside or lanes < 2:
+            return None
+        if not isinstance(loop.body.body, Store):
+            return None
+        return _Tile(
+            loop.body.name,
+            tuple(x.var.name for x in inside if x.var not in reducing),
+            tuple(x.var.name for x in inside if x.var in reducing),
+            lanes,
+        )
+
+    def _lanes(self, block: Block) -> int:
+        bits = [lane_bits(n.buffer.dtype) for n in walk(block) if isinstance(n, (Load, Store))]
+        return self.target.vector_bits // max(bits, default=64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A block whose innermost loop becomes a register tile inside the loops that reduce."""
+
+    block: str
+    spatial: tuple[str, ...]  # loops between the reductions, to go outside
+    reductions: tuple[str, ...]
+    lanes: int
+
+    def rest(self) -> _Tile:
+        """The same for the part that a loop_partition left over."""
+        names = tuple(f"{name}_rest" for name in self.reductions)
+        return _Tile(f"{self.block}_rest", (), names, self.lanes)
+
+
+def _chain(loop: For) -> list[For]:
+    return chain(loop)[0]
+
+
+def _is_multiple(end: Expr, width: int) -> bool:
+    return width > 0 and isinstance(end, Const) and end.value % width == 0
+
+
+def _base(name: str) -> str:
+    head, _, tail = name.rpartition("_")
+    return head if tail.isdigit() and head else name
 
 
 def _outermost_legal(stmt: Stmt) -> Iterator[For]:
@@ -49,8 +172,6 @@ def _is_contiguous(loop: For) -> bool:
     """Whether *loop* is innermost, legal to vectorize, and reads and writes memory in order."""
     if any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
         return False
-    if isinstance(loop.body, Block) and loop.body.where is not None:
-        return False
     body, var = innermost(loop)
     if not can_vectorize(body, var) or not all(_in_order(n, var) for n in _accesses(body)):
         return False
@@ -59,7 +180,7 @@ def _is_contiguous(loop: For) -> bool:
     return is_dot(body, var) or not conflicts(loop)
 
 
-def _accesses(body: Stmt) -> list[Load | Store]:
+def _accesses(body: Node) -> list[Load | Store]:
     return [n for n in walk(body) if isinstance(n, (Load, Store))]
 
 

@@ -6,47 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.expr import Var
-from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import For, Func, LoopKind, Stmt, Store
-from spcomp.ir.visitor import Rewriter, substitute, walk
-from spcomp.passes.loop_kinds import REDUCIBLE, can_vectorize
-from spcomp.passes.scope import variables
-from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.step import Step, known
-
-
-def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
-    """Return the loop called *name*; raises ScheduleError if there is none, or no loops yet."""
-    if not isinstance(func, PosFunc):
-        raise ScheduleError(
-            f"{step}: {func.name} has no loops at this level",
-            span,
-            hint="loops exist in position space: lower the sparse iterations first",
-        )
-    loops = {loop.var.name: loop for loop in loops_of(func.body)}
-    if name not in loops:
-        raise ScheduleError(
-            f"{step}: no loop {name!r} in {func.name}", span, hint=known(loops, "loops")
-        )
-    return loops[name]
+from spcomp.ir.stmt import For, Func, LoopKind
+from spcomp.passes.loop_kinds import can_vectorize
+from spcomp.schedule.dependence import conflicts
+from spcomp.schedule.nests import find_loop, replaced
+from spcomp.schedule.reductions import innermost, is_dot
+from spcomp.schedule.step import Step
 
 
 def set_kind(func: Func, loop: For, kind: LoopKind) -> Func:
     """Return *func* with the kind of *loop* changed."""
-    return func.replace(body=_SetKind(loop, kind).rewrite(func.body))
-
-
-class _SetKind(Rewriter):
-    def __init__(self, loop: For, kind: LoopKind) -> None:
-        self.loop, self.kind = loop, kind
-
-    def visit_For(self, loop: For) -> Node:
-        if loop is self.loop:
-            return loop.replace(kind=self.kind)
-        return self.visit_Node(loop)
+    return replaced(func, loop, loop.replace(kind=kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +71,3 @@ class Unroll(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop marked for unrolling."""
         return set_kind(func, find_loop(func, self.loop, self, span), "unroll")
-
-
-def innermost(loop: For) -> tuple[Stmt, Var]:
-    """Return the body of *loop* with the names of its block replaced, and the loop's variable."""
-    body = loop.body
-    if isinstance(body, Block) and body.where is None:
-        body = substitute(body.body, {i.var: i.value for i in body.iters})
-    return body, loop.var
-
-
-def is_dot(body: Stmt, var: Var) -> bool:
-    """Whether *body* accumulates into one element, whatever the value of *var*."""
-    if not isinstance(body, Store) or any(
-        var in variables(i) for i in body.indices if i is not None
-    ):
-        return False
-    found = as_reduction(body)
-    if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
-        return False
-    return not any(getattr(n, "buffer", None) is body.buffer for n in walk(found.values[0]))

@@ -12,7 +12,9 @@ from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.step import Step, Trace, known
+from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -30,7 +32,7 @@ class Schedule:
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
         func = step.apply(self.func, _user_line())
-        return Schedule(func, self.trace.add(self.func.name, step))
+        return Schedule(func, self.trace.extend(self.func.name, (step,)))
 
     def replay(self, trace: Trace) -> Schedule:
         """Return the schedule with the steps of *trace* for this function applied."""
@@ -67,6 +69,22 @@ class Schedule:
     def unroll(self, loop: str) -> Schedule:
         """Apply :class:`Unroll`."""
         return self.apply(Unroll(loop))
+
+    def split(self, loop: str, factor: int) -> Schedule:
+        """Apply :class:`Split`."""
+        return self.apply(Split(loop, factor))
+
+    def loop_partition(self, loop: str, multiple: int) -> Schedule:
+        """Apply :class:`LoopPartition`."""
+        return self.apply(LoopPartition(loop, multiple))
+
+    def reorder(self, *loops: str) -> Schedule:
+        """Apply :class:`Reorder`."""
+        return self.apply(Reorder(loops))
+
+    def cache_write(self, block: str, loop: str) -> Schedule:
+        """Apply :class:`CacheWrite`."""
+        return self.apply(CacheWrite(block, loop))
 
     @property
     def loops(self) -> tuple[str, ...]:

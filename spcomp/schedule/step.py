@@ -49,9 +49,9 @@ class Trace:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def add(self, func: str, step: Step) -> Trace:
-        """Return the trace with *step* behind it."""
-        return Trace((*self.steps, (func, step)))
+    def extend(self, func: str, steps: Iterable[Step]) -> Trace:
+        """Return the trace with *steps* of *func* behind it."""
+        return Trace((*self.steps, *((func, step) for step in steps)))
 
     def without(self, kind: str) -> Trace:
         """Return the trace without the steps called *kind*: what they earn shows."""
@@ -81,7 +81,8 @@ def _read(line: str) -> tuple[str, Step]:
     try:
         record = json.loads(line)
         func, kind = record.pop("func"), record.pop("step")
-        return func, STEPS[kind](**record)
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
+        return func, STEPS[kind](**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ScheduleError(
             f"not a step: {line.strip()!r}", hint=f"steps are {', '.join(sorted(STEPS))}"

@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
-from spcomp.errors import FormatError, ScriptError
+from spcomp.errors import FormatError, ScriptError, refuse_deep_nests
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
@@ -57,6 +57,11 @@ def parse_source(text: str, filename: str) -> list[Program]:
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
     Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
     """
+    with refuse_deep_nests(ScriptError):
+        return _programs(text, filename)
+
+
+def _programs(text: str, filename: str) -> list[Program]:
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
@@ -78,7 +83,8 @@ def decorate(function: Callable[..., Any]) -> Func:
     while frame is not None and frame.f_globals["__name__"] in (__name__, "spcomp.script.syntax"):
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
-    func = parse_function(function, names)
+    with refuse_deep_nests(ScriptError):
+        func = parse_function(function, names)
     if "__qualname__" in names:  # a class body
         names.setdefault(_FUNCTIONS, []).append(func)
     return func

@@ -1,0 +1,1 @@
+"""Compiled programs against the libraries that people would use instead: ``python -m benchmarks``."""

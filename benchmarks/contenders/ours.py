@@ -1,0 +1,127 @@
+"""Our own forms: a program compiled without a schedule, called whole or with the matrix bound."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import spcomp
+from benchmarks import programs
+from benchmarks.contenders import OURS, MissingError, contender
+from spcomp.errors import SpcompError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.operators import Problem
+    from spcomp.schedule.step import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A program, the arguments that stay (what ``bind`` takes), and the others."""
+
+    source: str
+    fixed: Callable[[Problem], dict[str, Any]]
+    rest: Callable[[Problem], dict[str, Any]]
+
+
+def _tensor(problem: Problem) -> dict[str, Any]:
+    t = problem.sparse
+    levels = (
+        None,
+        ("compressed", t.indptr_j, t.indices_j),
+        ("compressed", t.indptr_k, t.indices_k),
+    )
+    return {"A": spcomp.Tensor(t.shape, levels, t.values)}
+
+
+def _rows(problem: Problem, *, ragged: bool) -> dict[str, Any]:
+    csr, x = problem.sparse, problem.dense["X"]
+    level = ("ragged", csr.indptr) if ragged else ("compressed", csr.indptr, csr.indices)
+    return {"X": spcomp.Tensor((*csr.shape, x.shape[1]), (None, level, None), x)}
+
+
+def _matrix(problem: Problem) -> dict[str, Any]:
+    return {"A": problem.sparse}
+
+
+def _dense(**names: str) -> Callable[[Problem], dict[str, Any]]:
+    return lambda problem: {ours: problem.dense[its] for ours, its in names.items()}
+
+
+FORMS = {
+    "spmm": Form(programs.SPMM, _matrix, _dense(B="B")),
+    "spmm_hub": Form(programs.SPMM, _matrix, _dense(B="B")),
+    "spmm_max": Form(programs.SPMM_MAX, _matrix, _dense(B="B")),
+    "spmm_mean": Form(programs.SPMM_MEAN, _matrix, _dense(B="B", W="W")),
+    "spmv": Form(programs.SPMV, _matrix, _dense(X="B")),
+    "csrmm_t": Form(programs.CSRMM_T, _matrix, _dense(X="X")),
+    "sddmm": Form(programs.SDDMM, lambda p: {"J": p.sparse}, _dense(A="X", B="Y")),
+    "mttkrp": Form(programs.MTTKRP, _tensor, _dense(B="B", C="C")),
+    "segment_ragged": Form(programs.SEGMENT_RAGGED, partial(_rows, ragged=True), _dense()),
+    "segment_csr": Form(programs.SEGMENT_CSR, partial(_rows, ragged=False), _dense()),
+    "segment_coo": Form(programs.SEGMENT_COO, _dense(S="S"), _dense(X="X")),
+}
+
+
+def set_threads(count: int) -> None:
+    """Let our parallel loops use *count* threads."""
+    spcomp.set_num_threads(count)
+
+
+def compiled(problem: Problem) -> Any:
+    """Return the Kernel for *problem*; raises MissingError if it does not compile."""
+    try:
+        return spcomp.compile(_program(problem))
+    except SpcompError as error:
+        raise MissingError(f"does not compile: {error}") from error
+
+
+def scheduled(problem: Problem, trace: Trace) -> Any:
+    """Return the Kernel with *trace* instead of the default one; raises MissingError."""
+    if "trace" not in inspect.signature(spcomp.compile).parameters:
+        raise MissingError("spcomp.compile takes no trace")
+    try:
+        return spcomp.compile(_program(problem), trace=trace)  # type: ignore[call-arg]
+    except SpcompError as error:
+        raise MissingError(f"does not compile: {error}") from error
+
+
+def bound_call(problem: Problem, kernel: Any) -> Callable[[], object]:
+    """Return a call of *kernel* with the sparse operand bound."""
+    form = FORMS[problem.case.operator]
+    bound = kernel.bind(**form.fixed(problem))
+    return partial(bound, **form.rest(problem), out=problem.out)
+
+
+@contender("spcomp", *FORMS, library=OURS)
+def _whole(problem: Problem) -> Callable[[], object]:
+    form = FORMS[problem.case.operator]
+    arguments = {**form.fixed(problem), **form.rest(problem)}
+    return partial(compiled(problem), **arguments, out=problem.out)
+
+
+@contender("spcomp_bound", *FORMS, library=OURS, handle=True)
+def _bound(problem: Problem) -> Callable[[], object]:
+    return bound_call(problem, compiled(problem))
+
+
+@contender("spcomp_rows", "spmm_hub", library=OURS, handle=True)
+def _by_rows(problem: Problem) -> Callable[[], object]:
+    """The same without the split by non-zeros: a row is never shared by two threads."""
+    whole = compiled(problem).trace
+    if len(rows := whole.without("split_nnz")) == len(whole):
+        raise MissingError("the default trace has no split_nnz, so both forms are the same")
+    return bound_call(problem, scheduled(problem, rows))
+
+
+@contender("spcomp_bound", "spmv_compressed", library=OURS, handle=True)
+def _compressed(_problem: Problem) -> Callable[[], object]:
+    raise MissingError("spcomp.formats has no sliced format with compressed indices")
+
+
+def _program(problem: Problem) -> Any:
+    return programs.parse(FORMS[problem.case.operator].source, problem.case.dtype)

@@ -1,0 +1,139 @@
+"""Rival: MKL's inspector-executor interface through ctypes, with and without the inspector."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from ctypes import byref, c_double, c_float, c_int, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.contenders import MissingError, Prepared, contender, need
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.operators import Array, Problem
+
+NORMAL, TRANSPOSED, ROW_MAJOR, GENERAL = 10, 11, 101, 20  # of mkl_spblas.h
+EXPECTED_CALLS = 1000
+
+
+class _Description(ctypes.Structure):
+    _fields_ = (("type", c_int), ("mode", c_int), ("diagonal", c_int))
+
+
+_PLAIN = _Description(GENERAL, 0, 0)
+
+
+@cache
+def _library() -> Any:
+    """Load libmkl_rt; a process that has no MKL raises MissingError."""
+    places = [os.environ.get("MKL_RT", ""), *map(str, Path(sys.prefix, "lib").glob("libmkl_rt.*"))]
+    for place in filter(None, places):
+        try:
+            library = ctypes.CDLL(place)
+        except OSError:
+            continue
+        os.environ.setdefault("MKL_RT", place)  # where sparse_dot_mkl looks
+        return library
+    raise MissingError("libmkl_rt is not installed (package mkl)")
+
+
+def set_threads(count: int) -> None:
+    """Let MKL use *count* threads, also where PyTorch has set a number for this thread."""
+    _library().MKL_Set_Num_Threads_Local(0)
+    _library().MKL_Set_Num_Threads(count)
+
+
+class Handle:
+    """An MKL matrix over the arrays of a csr_matrix."""
+
+    def __init__(self, csr: Any) -> None:
+        self.csr, self.letter = csr, "d" if csr.data.itemsize == 8 else "s"
+        self.real = c_double if csr.data.itemsize == 8 else c_float
+        self.pointer = c_void_p()
+        create = getattr(_library(), f"mkl_sparse_{self.letter}_create_csr")
+        begins = csr.indptr.ctypes.data
+        arrays = (begins, begins + 4, csr.indices.ctypes.data, csr.data.ctypes.data)
+        _checked(create(byref(self.pointer), 0, *csr.shape, *map(c_void_p, arrays)))
+
+    def optimize(self, operation: int, columns: int) -> None:
+        """Let MKL inspect the matrix for many products with *columns* columns (0: a vector)."""
+        mkl, calls = _library(), (EXPECTED_CALLS,)
+        if columns:
+            calls = (ROW_MAJOR, columns, EXPECTED_CALLS)  # type: ignore[assignment]
+        hint = mkl.mkl_sparse_set_mm_hint if columns else mkl.mkl_sparse_set_mv_hint
+        _checked(hint(self.pointer, operation, _PLAIN, *calls))
+        _checked(mkl.mkl_sparse_optimize(self.pointer))
+
+    def product(self, b: Array, out: Array, operation: int = NORMAL) -> Callable[[], Array]:
+        """Return a call that writes the product with *b* to *out*."""
+        mkl, one, zero = _library(), self.real(1), self.real(0)
+        operands = c_void_p(b.ctypes.data), c_void_p(out.ctypes.data)
+        if b.ndim == 1:
+            run = getattr(mkl, f"mkl_sparse_{self.letter}_mv")
+            arguments = (operation, one, self.pointer, _PLAIN, operands[0], zero, operands[1])
+        else:
+            run, width = getattr(mkl, f"mkl_sparse_{self.letter}_mm"), b.shape[1]
+            arguments = (
+                *(operation, one, self.pointer, _PLAIN, ROW_MAJOR, operands[0], width, width),
+                *(zero, operands[1], width),
+            )
+
+        def call() -> Array:
+            _checked(run(*arguments))
+            return out
+
+        return call
+
+    def close(self) -> None:
+        """Free what MKL has allocated."""
+        _library().mkl_sparse_destroy(self.pointer)
+
+
+def _operands(problem: Problem) -> tuple[Array, int]:
+    transposed = problem.case.operator == "csrmm_t"
+    return problem.dense["X" if transposed else "B"], TRANSPOSED if transposed else NORMAL
+
+
+@contender("mkl_ie", "spmm", "spmm_hub", "spmv", "spmv_compressed", "csrmm_t", handle=True)
+def _inspected(problem: Problem) -> Prepared:
+    b, operation = _operands(problem)
+    handle = Handle(problem.sparse)
+    handle.optimize(operation, b.shape[1] if b.ndim == 2 else 0)
+    return Prepared(handle.product(b, problem.out, operation), close=handle.close)
+
+
+@contender("mkl", "spmm", "spmm_hub", "spmv", "csrmm_t")
+def _plain(problem: Problem) -> Callable[[], object]:
+    b, operation = _operands(problem)
+    csr, out = problem.sparse, problem.out
+
+    def call() -> object:
+        handle = Handle(csr)
+        try:
+            return handle.product(b, out, operation)()
+        finally:
+            handle.close()
+
+    return call
+
+
+@contender("mkl_sparse_dot", "spmm", "spmm_hub", "spmv")
+def _sparse_dot(problem: Problem) -> Callable[[], object]:
+    _library()
+    dot = need("sparse_dot_mkl").dot_product_mkl
+    csr, b, out = problem.sparse, problem.dense["B"], problem.out
+    if b.ndim == 1:
+        return lambda: dot(csr, b)
+    return lambda: dot(csr, b, out=out, out_scalar=0.0)
+
+
+def _checked(status: int) -> None:
+    if status:
+        raise MissingError(f"MKL returns status {status}")
+
+

@@ -1,0 +1,47 @@
+"""What a loop body computes, seen as a reduction: dot products and associative updates."""
+
+from __future__ import annotations
+
+from spcomp.ir.expr import Load, Var
+from spcomp.ir.position import Block
+from spcomp.ir.reduction import as_reduction
+from spcomp.ir.stmt import For, If, Stmt, Store
+from spcomp.ir.visitor import substitute, walk
+from spcomp.passes.loop_kinds import REDUCIBLE
+from spcomp.passes.scope import variables
+
+
+def only_reduces(body: Stmt) -> bool:
+    """Whether all that *body* writes are associative updates of one buffer, read nowhere else."""
+    stores = [node for node in walk(body) if isinstance(node, Store)]
+    inits = {n for b in walk(body) if isinstance(b, Block) and b.init for n in walk(b.init)}
+    updates = [store for store in stores if store not in inits]
+    found = [as_reduction(store) for store in updates]
+    kinds = {(r.combiner, u.buffer) for r, u in zip(found, updates, strict=True) if r is not None}
+    loads = [
+        n for n in walk(body) if isinstance(n, Load) and n.buffer in {s.buffer for s in stores}
+    ]
+    return None not in found and len(kinds) == 1 and len(loads) == len(updates)
+
+
+def innermost(loop: For) -> tuple[Stmt, Var]:
+    """Return the body of *loop* with the names of its block replaced, and the loop's variable."""
+    body = loop.body
+    if isinstance(body, Block):
+        values = {i.var: i.value for i in body.iters}
+        where, body = body.where, substitute(body.body, values)
+        if where is not None:
+            body = If(substitute(where, values), body)
+    return body, loop.var
+
+
+def is_dot(body: Stmt, var: Var) -> bool:
+    """Whether *body* accumulates into one element, whatever the value of *var*."""
+    if not isinstance(body, Store) or any(
+        var in variables(i) for i in body.indices if i is not None
+    ):
+        return False
+    found = as_reduction(body)
+    if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
+        return False
+    return not any(getattr(n, "buffer", None) is body.buffer for n in walk(found.values[0]))

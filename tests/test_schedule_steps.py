@@ -1,0 +1,188 @@
+"""Steps that rearrange loops and move values: what they build, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spcomp import script as T
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import ScheduleError
+from spcomp.ir.interpret import interpret
+from spcomp.ir.module import single
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import Alloc
+from spcomp.ir.verify import verify
+from spcomp.ir.visitor import walk
+from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.step import Trace
+from spcomp.target import Target
+from tests.layers import source
+from tests.programs import BY_NAME, fresh
+
+SERIAL = Target("cpu", "x86-64-v3", vector_bits=256)
+
+
+def scheduled(name):
+    """The program *name* of the corpus in position space, nothing decided."""
+    return Schedule(LowerIterations().run(single(source(name))).funcs[0])
+
+
+def check(schedule, name):
+    """The scheduled program still computes what the oracle says, in both levels below."""
+    verify(schedule.func, "schedule")
+    program = BY_NAME[name]
+    stages = lower(schedule.func, SERIAL, trace=Trace())
+    for module in (single(schedule.func), stages.flat):
+        for case in ("random", "empty_rows", "one", "zero"):
+            inputs = program.inputs(case)
+            arguments = fresh(inputs)
+            with np.errstate(all="ignore"):
+                interpret(module, arguments)
+            program.check(inputs, arguments, "float32", case)
+
+
+def names(schedule):
+    return [loop.var.name for loop in loops_of(schedule.func.body)]
+
+
+def test_split_of_an_unknown_extent_guards_the_block():
+    schedule = scheduled("csrmm").split("k", 4)
+    assert names(schedule) == ["i", "j", "k_o", "k_i"]
+    guards = [n.where is not None for n in walk(schedule.func.body) if isinstance(n, Block)]
+    assert guards == [False, True]
+    check(schedule, "csrmm")
+
+
+def test_split_of_a_loop_that_is_a_multiple_needs_no_guard():
+    schedule = scheduled("csrmm").reorder("k", "j").loop_partition("k", 4).split("k", 4)
+    blocks = [n for n in walk(schedule.func.body) if isinstance(n, Block)]
+    assert all(block.where is None for block in blocks)
+    check(schedule, "csrmm")
+
+
+def test_split_of_a_reduction_keeps_its_init():
+    schedule = scheduled("csrmm").split("j", 3)
+    assert names(schedule) == ["i", "j_o", "j_i", "k"]
+    check(schedule, "csrmm")
+
+
+def test_reorder_moves_the_features_outside_the_non_zeros():
+    schedule = scheduled("csrmm").reorder("k", "j")
+    assert names(schedule) == ["i", "k", "j"]
+    check(schedule, "csrmm")
+
+
+def test_reorder_keeps_the_places_of_loops_that_are_not_named():
+    schedule = scheduled("bsrmm")
+    before = names(schedule)
+    schedule = schedule.reorder("f", "bj")
+    assert names(schedule) == [{"f": "bj", "bj": "f"}.get(name, name) for name in before]
+    check(schedule, "bsrmm")
+
+
+def test_two_reductions_may_change_places():
+    schedule = scheduled("ellmm").reorder("bj", "j")
+    check(schedule, "ellmm")
+
+
+def test_loop_partition_runs_the_rest_in_a_copy_with_names_of_its_own():
+    schedule = scheduled("csrmm").reorder("k", "j").loop_partition("k", 4)
+    assert names(schedule) == ["i", "k", "j", "k_rest", "j_rest"]
+    blocks = [n.name for n in walk(schedule.func.body) if isinstance(n, Block)]
+    assert blocks == ["csrmm0", "csrmm1", "csrmm1_rest"]
+    check(schedule, "csrmm")
+
+
+def test_cache_write_accumulates_in_a_local_tile():
+    schedule = scheduled("csrmm").reorder("k", "j").loop_partition("k", 4).split("k", 4)
+    schedule = schedule.reorder("k_o", "j", "k_i").cache_write("csrmm1", "k_o")
+    (alloc,) = [n for n in walk(schedule.func.body) if isinstance(n, Alloc)]
+    assert alloc.buffer.scope == "local"
+    assert [extent.value for extent in alloc.buffer.shape] == [4]
+    check(schedule, "csrmm")
+
+
+def test_cache_write_of_an_update_without_init_starts_from_what_is_there():
+    schedule = scheduled("csrmm_t").cache_write("csrmm_t1", "k")
+    check(schedule, "csrmm_t")
+
+
+def test_a_guarded_tile_writes_back_only_what_it_guards():
+    schedule = scheduled("csrmm").reorder("k", "j").split("k", 4)
+    schedule = schedule.reorder("k_o", "j", "k_i").cache_write("csrmm1", "k_o").vectorize("k_i")
+    check(schedule, "csrmm")
+
+
+@pytest.mark.parametrize("name", ["csrmm", "bsrmm", "ellmm", "mttkrp", "sddmm", "csrmm_t"])
+def test_the_default_schedule_replays_to_the_same_program(name):
+    stages = lower(source(name), SERIAL)
+    trace = Trace.from_json_lines(stages.trace.to_json_lines())
+    assert trace == stages.trace
+    again = lower(source(name), SERIAL, trace=trace)
+    assert again.flat.funcs[0].script() == stages.flat.funcs[0].script()
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+def refused(act):
+    with pytest.raises(ScheduleError) as caught:
+        act()
+    assert caught.value.span is not None
+    return caught.value
+
+
+def test_a_factor_below_one_is_refused():
+    error = refused(lambda: scheduled("csrmm").split("k", 0))
+    assert error.message == "split('k', 0): the factor must be at least 1"
+    error = refused(lambda: scheduled("csrmm").loop_partition("k", 0))
+    assert error.message == "loop_partition('k', 0): the multiple must be at least 1"
+
+
+def test_partitioning_a_reduction_is_refused():
+    error = refused(lambda: scheduled("csrmm").loop_partition("j", 4))
+    assert "the loop reduces, or its body cannot be copied" in error.message
+
+
+def test_reorder_of_loops_that_are_not_nested_directly_is_refused():
+    error = refused(lambda: scheduled("csrmm").reorder("k", "i"))
+    assert "are not nested directly in each other" in error.message
+
+
+@T.prim_func
+def diagonals(a: T.handle, b: T.handle, m: T.int32, n: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m, n), "float32")
+    B = T.match_buffer(b, (m + n,), "float32")
+    for i in T.serial(m):
+        for j in T.serial(n):
+            B[i + j] = A[i, j]
+
+
+def test_reorder_that_changes_what_is_written_last_is_refused():
+    error = refused(lambda: Schedule(diagonals).reorder("j", "i"))
+    assert error.message == "reorder(('j', 'i')): iterations may write the same element of B"
+
+
+def test_a_tile_of_unknown_size_is_refused():
+    error = refused(lambda: scheduled("csrmm").cache_write("csrmm1", "j"))
+    assert error.message == (
+        "cache_write('csrmm1', 'j'): a reduction goes on outside the loop, and starts there"
+    )
+    error = refused(lambda: scheduled("csrmm_t").cache_write("csrmm_t1", "j"))
+    assert error.message.endswith("the trip count of 'k' is not a constant")
+
+
+def test_a_tile_that_is_too_large_is_refused():
+    schedule = scheduled("csrmm_t").split("k", 4096)
+    error = refused(lambda: schedule.cache_write("csrmm_t1", "k_o"))
+    assert error.message.endswith("a tile of 4096 elements is too large")
+
+
+def test_cache_write_needs_the_loop_right_around_the_block():
+    error = refused(lambda: scheduled("csrmm").cache_write("csrmm1", "i"))
+    assert "'i' is not nested perfectly around the block" in error.message
+    assert error.hint == "blocks are csrmm0, csrmm1"
