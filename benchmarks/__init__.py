@@ -1,1 +1,1 @@
-"""Compiled programs against the libraries that people would use instead: ``python -m benchmarks``."""
+"""Programs that we compile against libraries that people use: ``python -m benchmarks``."""

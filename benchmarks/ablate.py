@@ -1,4 +1,4 @@
-"""What each kind of step of the default schedule earns: the same program with that kind left out."""
+"""What each kind of step of the default schedule earns: a program with that kind left out."""
 
 from __future__ import annotations
 

@@ -134,9 +134,7 @@ def prepare(
     return ready
 
 
-def time_all(
-    ready: Mapping[str, Prepared], options: Options
-) -> dict[str, tuple[Sample, ...]]:
+def time_all(ready: Mapping[str, Prepared], options: Options) -> dict[str, tuple[Sample, ...]]:
     """Return the samples of all that are *ready*, taken in turns."""
     return measure(
         {name: prepared.call for name, prepared in ready.items()},

@@ -147,9 +147,7 @@ def _matrix_traffic(csr: Any, feat: int, *, values: bool = True) -> Traffic:
     used = len(np.unique(csr.indices))
     pattern = 4 * csr.nnz + csr.indptr.nbytes + size * csr.nnz * values
     rows = size * feat
-    return Traffic(
-        pattern + rows * (used + csr.shape[0]), rows * csr.nnz, rows * csr.shape[1]
-    )
+    return Traffic(pattern + rows * (used + csr.shape[0]), rows * csr.nnz, rows * csr.shape[1])
 
 
 def _product(case: Case, csr: Any, *, mean: bool = False) -> Problem:

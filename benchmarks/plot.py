@@ -18,7 +18,7 @@ def draw(rows: Sequence[Row], path: Path, title: str = "") -> None:
 
     Raises ImportError if matplotlib (extra ``viz`` or ``bench``) is not installed.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]
 
     shown = [(row, row.ratio) for row in rows if row.ratio is not None]
     figure = Figure(figsize=(8, 1.2 + 0.26 * max(1, len(shown))), layout="constrained")

@@ -1,4 +1,4 @@
-"""What we measure of our own: programs without a schedule, one per operator, as users write them."""
+"""What we measure of our own: programs without a schedule, one per operator."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def line(row: Row) -> tuple[str, ...]:
 
 def groups(rows: Sequence[Row]) -> dict[str, float]:
     """Return the geometric mean of the ratios of each group of lines."""
-    names = dict.fromkeys(row.case.group for row in rows if row.case.group)
+    names = dict.fromkeys(row.case.group for row in rows if row.case.group and row.ratio)
     return {
         name: geometric_mean([r.ratio.value for r in rows if r.case.group == name and r.ratio])
         for name in names

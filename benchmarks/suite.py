@@ -22,10 +22,7 @@ SUITE: tuple[Case, ...] = (
     ),
     Case("spmv", "laplacian", group="spmv laplacian"),
     Case("spmv_compressed", "laplacian", target=0.85, group="spmv compressed"),
-    *(
-        Case("sddmm", "rmat", feat, target=1.5, group="sddmm", pairing="call")
-        for feat in (32, 128)
-    ),
+    *(Case("sddmm", "rmat", feat, target=1.5, group="sddmm", pairing="call") for feat in (32, 128)),
     *(
         Case("mttkrp", "tensor", rank, target=2.0, group="mttkrp", pairing="call")
         for rank in (16, 32)

@@ -54,6 +54,7 @@ def test_the_signature_names_roles_dtypes_and_shapes():
     assert text.endswith(") -> C")
 
 
+@pytest.mark.filterwarnings("ignore:.* is not proved to be parallel")
 def test_every_stage_compiles_again_and_gives_the_same_result():
     kernel = spcomp.compile(spmm)
     position = spcomp.compile(kernel._compiled.stages.position)

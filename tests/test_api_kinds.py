@@ -264,6 +264,7 @@ def test_a_position_program_takes_its_index_buffers_by_either_name():
     np.testing.assert_allclose(C, A @ B, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.* is not proved to be parallel")
 def test_a_program_has_no_stage_above_its_own():
     flat = spcomp.compile(spcomp.compile(spmm)._compiled.stages.flat.funcs[0])
     C = np.zeros(18, F32)

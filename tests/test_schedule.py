@@ -12,12 +12,13 @@ from spcomp.ir.structural import structural_equal
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.schedule.default_trace import default_steps
 from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.loops import Parallel, Unroll, Vectorize, set_kind
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
+from tests.layers import source
 
 CPU = Target(vector_bits=256)
 
@@ -102,7 +103,7 @@ def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
         Vectorize("k_i_1"),
     )
     widths = [step.factor for step in steps if isinstance(step, Split)]
-    assert widths == [64, 8, 8]
+    assert widths == [64, 8]
 
 
 def test_a_dot_product_is_vectorized():
@@ -217,3 +218,26 @@ def test_a_trace_replaces_the_default_schedule():
         "unroll",
     ]
     assert str(stages.trace) == "csrmm: unroll('k')"
+
+
+def test_a_schedule_lowers_the_iterations_and_goes_on():
+    schedule = Schedule(csrmm).lower_sparse_iter()
+    assert schedule.loops == ("i", "j", "k")
+    stages = lower(schedule.parallel("i"), CPU)
+    assert [loop.kind for loop in loops_of(stages.position.funcs[0].body)] == [
+        "parallel",
+        "serial",
+        "serial",
+    ]
+
+
+def test_a_program_of_several_phases_is_not_scheduled_as_one():
+    with pytest.raises(ScheduleError, match="csr_add assembles its output in 2 phases"):
+        Schedule(source("csr_add")).lower_sparse_iter()
+
+
+def test_a_step_on_a_program_with_a_false_claim_is_refused():
+    func = position(scatter)
+    loop = next(loop for loop in loops_of(func.body) if loop.var.name == "i")
+    with pytest.raises(ScheduleError, match="loop i cannot be parallel: iterations may write"):
+        Schedule(set_kind(func, loop, "parallel")).unroll("k")

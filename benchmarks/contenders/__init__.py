@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
     from benchmarks.operators import Problem
 
-MODULES = ("ours", "with_scipy", "with_mkl", "with_torch", "with_numba", "with_graphblas")
+MODULES = (
+    *("ours", "with_scipy", "with_torch", "with_numba", "with_graphblas"),
+    "with_mkl",  # the last to set its threads: PyTorch sets MKL's too
+)
 PACKAGES = (
     *("spcomp", "numpy", "scipy", "llvmlite", "mkl", "sparse_dot_mkl", "torch", "numba"),
     *("python-graphblas", "suitesparse-graphblas"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from ctypes import byref, c_double, c_float, c_int, c_void_p
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders import MissingError, Prepared, contender, need
+from spcomp.cli.peers import find_mkl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +29,11 @@ _PLAIN = _Description(GENERAL, 0, 0)
 @cache
 def _library() -> Any:
     """Load libmkl_rt; a process that has no MKL raises MissingError."""
-    places = [os.environ.get("MKL_RT", ""), *map(str, Path(sys.prefix, "lib").glob("libmkl_rt.*"))]
-    for place in filter(None, places):
-        try:
-            library = ctypes.CDLL(place)
-        except OSError:
-            continue
-        os.environ.setdefault("MKL_RT", place)  # where sparse_dot_mkl looks
-        return library
-    raise MissingError("libmkl_rt is not installed (package mkl)")
+    place = find_mkl()
+    try:
+        return ctypes.CDLL(place or "libmkl_rt.so")
+    except OSError as error:
+        raise MissingError("libmkl_rt is not installed (package mkl)") from error
 
 
 def set_threads(count: int) -> None:
@@ -62,9 +56,10 @@ class Handle:
 
     def optimize(self, operation: int, columns: int) -> None:
         """Let MKL inspect the matrix for many products with *columns* columns (0: a vector)."""
-        mkl, calls = _library(), (EXPECTED_CALLS,)
+        mkl = _library()
+        calls: tuple[int, ...] = (EXPECTED_CALLS,)
         if columns:
-            calls = (ROW_MAJOR, columns, EXPECTED_CALLS)  # type: ignore[assignment]
+            calls = (ROW_MAJOR, columns, EXPECTED_CALLS)
         hint = mkl.mkl_sparse_set_mm_hint if columns else mkl.mkl_sparse_set_mv_hint
         _checked(hint(self.pointer, operation, _PLAIN, *calls))
         _checked(mkl.mkl_sparse_optimize(self.pointer))
@@ -72,6 +67,7 @@ class Handle:
     def product(self, b: Array, out: Array, operation: int = NORMAL) -> Callable[[], Array]:
         """Return a call that writes the product with *b* to *out*."""
         mkl, one, zero = _library(), self.real(1), self.real(0)
+        arguments: tuple[Any, ...]
         operands = c_void_p(b.ctypes.data), c_void_p(out.ctypes.data)
         if b.ndim == 1:
             run = getattr(mkl, f"mkl_sparse_{self.letter}_mv")
@@ -135,5 +131,3 @@ def _sparse_dot(problem: Problem) -> Callable[[], object]:
 def _checked(status: int) -> None:
     if status:
         raise MissingError(f"MKL returns status {status}")
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,6 @@ import numpy as np
 from benchmarks.contenders import MissingError, contender, need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from benchmarks.operators import Array, Problem
 
 CHUNKS = 128  # parts of a sorted list of keys
@@ -141,8 +140,14 @@ def _segment_keys(keys: Array, x: Array, out: Array) -> None:
             p += 1
 
 
-_MATRIX = {"spmm": _spmm, "spmm_hub": _spmm, "spmm_max": _spmm_max, "spmm_mean": _spmm_mean}
-_MATRIX |= {"spmv": _spmv, "csrmm_t": _csrmm_t}
+_MATRIX: dict[str, Callable[..., None]] = {
+    "spmm": _spmm,
+    "spmm_hub": _spmm,
+    "spmm_max": _spmm_max,
+    "spmm_mean": _spmm_mean,
+    "spmv": _spmv,
+    "csrmm_t": _csrmm_t,
+}
 
 
 @contender("numba", *_MATRIX)

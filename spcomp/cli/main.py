@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from spcomp import __version__
+from spcomp.cli.bench import bench
 from spcomp.cli.build import build
 from spcomp.cli.doctor import doctor
 from spcomp.cli.show import show
@@ -33,4 +34,5 @@ def main() -> None:
 
 main.add_command(build)
 main.add_command(show)
+main.add_command(bench)
 main.add_command(doctor)

@@ -10,6 +10,7 @@ import gc
 import math
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -24,6 +25,7 @@ MAX_WAIT = 0.03  # share of a sample that our threads may have waited for a CPU
 MAX_OTHERS = 0.15  # CPUs that other processes may have used meanwhile
 PATIENCE = 4.0  # a contender this many times slower than the best is not measured to the end
 TRIAL_ROUNDS = 3
+PAUSE = 0.1  # seconds more before each retake
 DRAWS = 2000  # resamplings behind an interval
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 _STAT, _TASKS = Path("/proc/stat"), Path("/proc/self/task")
@@ -44,8 +46,8 @@ class Sample:
 class Ratio:
     """Best rival's time over ours: above 1 we are faster.
 
-    *low* and *high* hold 95 % of the resampled ratios, *rival* is the nearest one. *clean*: only
-    rounds in which nobody else used the CPUs went into it.
+    *low* and *high* hold 95 % of the resampled ratios, *rival* is the nearest one. *clean*: enough
+    of the samples behind it were taken while nobody else used the CPUs.
     """
 
     value: float
@@ -114,19 +116,20 @@ def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
     The interval is a bootstrap over rounds, each drawn with everybody's sample of that round; the
     best rival is chosen anew in each draw, which is to the rivals' advantage.
     """
-    full = max(min(len(rival), len(ours)) for rival, ours in pairs.values())
+    full = max(min(map(len, pair)) for pair in pairs.values())
     racing = {n: pair for n, pair in pairs.items() if min(map(len, pair)) == full}
-    table = np.array([[s.seconds for s in side[:full]] for pair in racing.values() for side in pair])
-    dirty = np.array([[s.dirty for s in side[:full]] for pair in racing.values() for side in pair])
-    fit = ~dirty.any(axis=0)
-    clean = int(fit.sum()) >= max(2, math.ceil(full / 3))
-    times = (table[:, fit] if clean else table).reshape(len(racing), 2, -1)
+    times = np.array([[_clean(side[:full]) for side in pair] for pair in racing.values()])
     rng = np.random.default_rng(0)
-    drawn = times[:, :, rng.integers(0, times.shape[2], (DRAWS, times.shape[2]))]
-    each = _quotient(np.median(drawn, axis=3)).min(axis=0)
-    value = _quotient(np.median(times, axis=2))
+    drawn = times[:, :, rng.integers(0, full, (DRAWS, full))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # draws without a clean sample of somebody
+        each = np.nanmin(_quotient(np.nanmedian(drawn, axis=3)), axis=0)
+        low, high = np.nanpercentile(each, [2.5, 97.5])
+    value = _quotient(np.nanmedian(times, axis=2))
     best = int(value.argmin())
-    low, high = np.percentile(each, [2.5, 97.5])
+    enough = max(2, full // 3)
+    sides = list(racing.values())[best]
+    clean = all(sum(not sample.dirty for sample in side[:full]) >= enough for side in sides)
     return Ratio(float(value[best]), float(low), float(high), list(racing)[best], clean)
 
 
@@ -139,6 +142,12 @@ def _in_the_race(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
     medians = {name: median(taken) for name, taken in samples.items()}
     best = min(medians.values())
     return [name for name, value in medians.items() if value <= PATIENCE * best]
+
+
+def _clean(samples: Samples) -> list[float]:
+    """Return the seconds per call, nan for dirty samples; all of them if none is clean."""
+    none = all(sample.dirty for sample in samples)
+    return [sample.seconds if none or not sample.dirty else math.nan for sample in samples]
 
 
 def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -158,7 +167,8 @@ def _calibrate(call: Callable[[], object], seconds: float) -> int:
 
 
 def _sample(call: Callable[[], object], count: int, retakes: int) -> Sample:
-    for _ in range(retakes + 1):
+    for attempt in range(retakes + 1):
+        time.sleep(PAUSE * attempt)
         _settle()
         _time(call, max(1, count // 8))
         before = Usage.now()

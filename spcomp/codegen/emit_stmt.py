@@ -114,12 +114,12 @@ class Stmts(Visitor[None]):
             self.parallel_for(node)
             return
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
-        if node.kind == "unroll" and not (begin + end).count("%"):
-            if int(end) - int(begin) <= UNROLL_LIMIT:
-                for trip in range(int(begin), int(end)):
-                    self.scope[node.var] = str(trip)
-                    self.visit(node.body)
-                return
+        known = node.kind == "unroll" and not (begin + end).count("%")
+        if known and int(end) - int(begin) <= UNROLL_LIMIT:
+            for trip in range(int(begin), int(end)):
+                self.scope[node.var] = str(trip)
+                self.visit(node.body)
+            return
         facts = [NO_VECTORIZE, UNROLL] if node.kind == "unroll" else [NO_VECTORIZE]
         self.loop(node, begin, end, facts)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from spcomp.compiler import host
+from spcomp.compiler import host, validate
 from spcomp.compiler.bind import Frame
 from spcomp.compiler.convert import put_together
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
@@ -240,6 +240,5 @@ def _frozen(arg: Any) -> Any:
 def _private(array: Any) -> Any:
     """Return a read-only copy of an index array, which nobody can change after the check."""
     if isinstance(array, np.ndarray):
-        array = np.array(array, order="C")
-        array.flags.writeable = False
+        return validate.private(array)
     return array

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import ScheduleError, SpcompWarning
 from spcomp.ir.expr import Var
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
@@ -17,14 +14,12 @@ from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.cleanup import Cleanup
 from spcomp.passes.flatten_buffers import FlattenBuffers
 from spcomp.passes.guard_accesses import GuardAccesses
-from spcomp.passes.loop_kinds import LoopKinds, can_vectorize
+from spcomp.passes.loop_kinds import LoopKinds
 from spcomp.passes.lower_blocks import LowerBlocks
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.passes.lower_merge import LowerMerge
+from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.default_trace import default_schedule
-from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.loops import set_kind
-from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 
@@ -87,8 +82,9 @@ def lower(
     """Return *program* at every level below its own.
 
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
-    resolved (``vector_bits`` known). *trusted*: the indices of a program that was written below
-    coordinate space are not checked when it runs. Raises ScriptError, LoweringError, ScheduleError.
+    resolved (``vector_bits`` known). *trusted*: a program written below coordinate space is believed
+    in its parallel loops and its indices, which are else checked. Raises LoweringError,
+    ScheduleError.
     """
     if isinstance(program, Schedule) and program.trace and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
@@ -106,8 +102,10 @@ def lower(
     if stage_of(module) is Stage.COORDINATE:
         stages[Stage.POSITION] = module = TO_POSITION.run(module, after)
         lap("position")
-    if not (isinstance(program, Schedule) and program.trace):  # steps have been checked
-        module = claims(module)
+    if isinstance(program, Schedule):  # its steps have been checked, and what they started from
+        trusted = trusted or program.lowered
+    elif not trusted and written_at is not Stage.COORDINATE:
+        module = module.with_funcs(*map(without_false_claims, module.funcs))
     used = Trace()
     if stage_of(module) is Stage.POSITION:
         module, used = scheduled(module, target, trace)
@@ -120,42 +118,6 @@ def lower(
     module = finish(target).run(module, after)
     lap("finish")
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
-
-
-def claims(module: Module[Any]) -> Module[Any]:
-    """Return *module* with no loop that claims to be parallel or vectorized and is not.
-
-    In position space such a claim is an error, at the loop's line; in flat buffers, where much of
-    what would prove it is gone, the loop runs serially, with a warning.
-    """
-    return module.with_funcs(*(_without_false_claims(func) for func in module.funcs))
-
-
-def _without_false_claims(func: Func) -> Func:
-    for loop in tuple(loops_of(func.body)):
-        if loop.kind not in ("parallel", "vectorized"):
-            continue
-        body, var = innermost(loop)
-        if loop.kind == "vectorized" and (is_dot(body, var) or not can_vectorize(body, var)):
-            continue
-        if not (found := conflicts(loop)):
-            continue
-        if not isinstance(func, FlatFunc):
-            raise ScheduleError(f"loop {loop.var.name} cannot be {loop.kind}: {found[0]}", loop.span)
-        where = f"{loop.span}: " if loop.span else ""
-        warnings.warn(
-            f"{where}loop {loop.var.name} is not proved to be {loop.kind}, so it runs serially:"
-            f" {found[0]}",
-            SpcompWarning,
-            stacklevel=2,
-        )
-        func = _serial(func, loop.var)
-    return func
-
-
-def _serial(func: Func, var: Var) -> Func:
-    loop = next(loop for loop in loops_of(func.body) if loop.var is var)
-    return set_kind(func, loop, "serial")
 
 
 def scheduled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
@@ -58,30 +59,27 @@ class Tensor:
         ArgumentError: for arrays that do not describe a tensor of this shape.
     """
 
-    __slots__ = ("_ascending", "levels", "shape", "values")
+    __slots__ = ("_ascending", "_levels", "_shape", "values")
 
-    shape: tuple[int, ...]
-    levels: tuple[Level | None, ...]
+    _shape: tuple[int, ...]  # as checked: these two cannot be replaced
+    _levels: tuple[Level | None, ...]
     values: Array
 
     def __init__(self, shape: Sequence[int], levels: Sequence[LevelSpec], values: Array) -> None:
-        self.shape = tuple(int(extent) for extent in shape)
-        if len(self.shape) != len(levels) or any(extent < 0 for extent in self.shape):
+        self._shape = _extents(shape)
+        listed = isinstance(levels, (tuple, list))
+        fits = listed and len(self.shape) == len(levels)
+        if not fits or any(extent < 0 for extent in self.shape):
+            got = f"{len(levels)} levels" if listed else type(levels).__name__
             raise ArgumentError(
-                f"argument levels: got {len(levels)} levels for the shape {self.shape}",
+                f"argument levels: got {got} for the shape {self.shape}",
                 hint="give one non-negative extent and one level per axis",
             )
-        self.levels = tuple(_level(at, spec) for at, spec in enumerate(levels))
-        count = 1
+        self._levels = tuple(_level(at, spec) for at, spec in enumerate(levels))
+        positions = 1
         for at, level in enumerate(self.levels):
-            count = _positions(at, level, self.shape[at], count)
-        if not isinstance(values, np.ndarray):
-            raise ArgumentError(f"argument values: got {type(values).__name__}, expected an array")
-        if values.size != count:
-            raise ArgumentError(
-                f"argument values: got {values.size} elements, expected {count}"
-                " (the positions of the last level)"
-            )
+            positions = _positions(at, level, self.shape[at], positions)
+        _check_values(values, positions)
         self.values = values
         self._ascending: dict[tuple[int, bool], bool] = {}
 
@@ -105,6 +103,16 @@ class Tensor:
         block = matrix.blocksize
         outer = tuple(n // b for n, b in zip(matrix.shape, block, strict=True))
         return cls((*outer, *block), (None, level, None, None), values)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of coordinates per axis."""
+        return self._shape
+
+    @property
+    def levels(self) -> tuple[Level | None, ...]:
+        """How each axis is stored; None is dense."""
+        return self._levels
 
     @property
     def ndim(self) -> int:
@@ -159,11 +167,8 @@ class Tensor:
     def with_values(self, values: Array) -> Tensor:
         """Return a tensor with the same levels, shared, and other *values*."""
         made = Tensor.__new__(Tensor)
-        if values.size != self.values.size:
-            raise ArgumentError(
-                f"argument values: got {values.size} elements, expected {self.values.size}"
-            )
-        made.shape, made.levels, made.values = self.shape, self.levels, values
+        _check_values(values, self.values.size)
+        made._shape, made._levels, made.values = self.shape, self.levels, values  # noqa: SLF001
         made._ascending = self._ascending  # noqa: SLF001
         return made
 
@@ -173,6 +178,23 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.shape} {self.dtype}, {self.nnz} stored, levels {self.format}>"
+
+
+def _extents(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(extent) for extent in shape)
+    except TypeError:
+        raise ArgumentError(f"argument shape: got {shape!r}, expected integers") from None
+
+
+def _check_values(values: Array, count: int) -> None:
+    if not isinstance(values, np.ndarray):
+        raise ArgumentError(f"argument values: got {type(values).__name__}, expected an array")
+    if values.size != count:
+        raise ArgumentError(
+            f"argument values: got {values.size} elements, expected {count}"
+            " (the positions of the last level)"
+        )
 
 
 def _spec(level: Level) -> tuple[Any, ...]:
@@ -203,9 +225,7 @@ def _frozen(who: str, array: Any) -> Array:
     array = np.asarray(validate.plain(who, array))
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"argument {who}: got dtype {array.dtype}, expected integers")
-    owned = np.array(array, copy=True, order="C")
-    owned.flags.writeable = False
-    return owned
+    return validate.private(array)
 
 
 def _positions(at: int, level: Level | None, extent: int, fibers: int) -> int:

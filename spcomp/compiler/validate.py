@@ -28,6 +28,11 @@ def plain(who: str, array: Array) -> Array:
     return array if type(array) is np.ndarray else np.asarray(array)
 
 
+def private(array: Array) -> Array:
+    """Return a copy of *array* that nobody can change: its memory is an immutable object."""
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
+
+
 def in_range(who: str, array: Array, low: int, high: int) -> None:
     """Raise ArgumentError unless every element is in ``low..high``, both included."""
     if array.size == 0 or _spans(array, low, high):

@@ -31,7 +31,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.positions import ZERO, both
 
-_NEVER = const(False, bool_)  # noqa: FBT003
+_NEVER = const(False, bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,9 @@ class _Guard(Rewriter):
         if op.op not in ("and", "or") or op.dtype.lanes > 1:
             return self.visit_Node(op)
         lhs = self.rewrite(op.lhs)
-        return op.replace(lhs=lhs, rhs=self._where(lhs if op.op == "and" else UnOp("not", lhs), op.rhs))
+        return op.replace(
+            lhs=lhs, rhs=self._where(lhs if op.op == "and" else UnOp("not", lhs), op.rhs)
+        )
 
     def _where(self, cond: Expr, expr: Expr) -> Expr:
         outer, self.reached = self.reached, both(self.reached, cond)
@@ -110,7 +112,8 @@ class _Guard(Rewriter):
 
     def _miss(self, buffer: AnyBuffer, inside: Expr) -> None:
         missed = UnOp("not", inside)
-        self.misses.append((buffer, missed if self.reached is None else both(self.reached, missed)))
+        reached = self.reached
+        self.misses.append((buffer, missed if reached is None else BinOp("and", reached, missed)))
 
     def _inside(self, buffer: AnyBuffer, index: Expr | None, mask: Expr | None) -> Expr | None:
         """Return when *index*, where *mask* holds, is in *buffer*; None if it is proved to be."""

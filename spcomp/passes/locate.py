@@ -55,8 +55,10 @@ class Locator:
         fails = may_fail(value) if fails is None else fails
         if isinstance(value, (Var, Const)) or (fails and self.conditional):
             return value
-        moves = self.hoists and not fails and not any(
-            isinstance(n, Load) and n.buffer in self.written for n in walk(value)
+        moves = (
+            self.hoists
+            and not fails
+            and not any(isinstance(n, Load) and n.buffer in self.written for n in walk(value))
         )
         key = fingerprint(value)
         if moves and (known := scope.known(key)) is not None:

@@ -34,9 +34,10 @@ from spcomp.ir.stmt import Alloc, For, If, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import ZERO, plus
 from spcomp.passes.scope import variables
 
+ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
@@ -127,7 +128,7 @@ class _Vectorizer(Rewriter):
         dtypes = [n.buffer.dtype for n in walk(body) if isinstance(n, (Load, Store))]
         return self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
 
-    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[Stmt, Stmt]:
+    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
         """Return the vector loop and the loop over what is left."""
         count = binary("-", loop.end, loop.begin) if loop.begin is not ZERO else loop.end
         whole = binary("//", count, lanes)
@@ -145,22 +146,30 @@ class _Vectorizer(Rewriter):
         found = as_reduction(store)
         if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
             return loop.replace(kind="serial")
-        op = found.combiner
-        dtype = store.buffer.dtype
-        acc = Buffer(
-            self.names.unique(f"{store.buffer.name}_acc"), None, (const(lanes),), dtype, "local"
-        )
-        at = (Ramp(ZERO, 1, lanes),)
-        start = Store(acc, at, Broadcast(identity(op, dtype), lanes))
+        op, dtype = found.combiner, store.buffer.dtype
+        size = const(ACCUMULATORS * lanes)
+        acc = Buffer(self.names.unique(f"{store.buffer.name}_acc"), None, (size,), dtype, "local")
 
-        def body(k: Expr) -> Stmt:
-            value = _Widen(loop, k, lanes).rewrite(found.values[0])
-            return Store(acc, at, BinOp(op, Load(acc, at), _wide(cast_lanes(value, dtype), lanes)))
+        def at(k: int) -> tuple[Expr, ...]:
+            return (Ramp(const(k * lanes), 1, lanes),)
 
-        main, tail = self._split(loop, lanes, body)
-        total = Reduce(op, Load(acc, at))
+        def update(k: int, base: Expr) -> Stmt:
+            value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.values[0]), dtype)
+            return Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
+
+        def several(base: Expr) -> Stmt:
+            return seq(*(update(k, plus(base, k * lanes)) for k in range(ACCUMULATORS)))
+
+        zero = Broadcast(identity(op, dtype), lanes)
+        start = [Store(acc, at(k), zero) for k in range(ACCUMULATORS)]
+        main, rest = self._split(loop, ACCUMULATORS * lanes, several)
+        some, tail = self._split(rest, lanes, lambda base: update(0, base))
+        partial: list[Expr] = [Load(acc, at(k)) for k in range(ACCUMULATORS)]
+        while len(partial) > 1:
+            partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
+        total = Reduce(op, partial[0])
         finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), total))
-        return Alloc(acc, seq(start, main, finish, tail), span=loop.span)
+        return Alloc(acc, seq(*start, main, some, finish, tail), span=loop.span)
 
 
 def _depends(store: Store, var: Var) -> bool:

@@ -70,17 +70,16 @@ class _Plan:
             self.take(Vectorize(name))
             return
         self.take(Reorder((*tile.spatial, name, *tile.reductions)))
-        for width in self._widths(tile):
-            loop = self.loop(name)
-            if loop is None:
-                return
-            rest = not _is_multiple(loop.end, width)
-            if rest and width > 0:
-                self.take(LoopPartition(name, width))
-            self._tile_by(name, tile, max(width, tile.lanes))
-            if not rest:
-                return
-            name, tile = f"{name}_rest", tile.rest()
+        loop, width = self.loop(name), TILE_VECTORS * tile.lanes
+        assert loop is not None
+        if isinstance(loop.end, Const) and tile.lanes <= loop.end.value < width:
+            width = loop.end.value - loop.end.value % tile.lanes
+        exact = _is_multiple(loop.end, width)
+        if not exact:
+            self.take(LoopPartition(name, width))
+        self._tile_by(name, tile, width)
+        if not exact:
+            self._tile_by(f"{name}_rest", tile.rest(), tile.lanes)
 
     def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
         if self.loop(name) is None:
@@ -91,10 +90,6 @@ class _Plan:
         for loop in loops_of(self.func.body):
             if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
                 self.take(Vectorize(loop.var.name))
-
-    def _widths(self, tile: _Tile) -> tuple[int, ...]:
-        """Tile widths from the widest on; 0 stands for what is left, in masked vectors."""
-        return (TILE_VECTORS * tile.lanes, tile.lanes, 0)
 
     def _tile(self, name: str) -> _Tile | None:
         """Return what is around the loop *name* if it is worth a register tile."""
@@ -142,7 +137,7 @@ def _chain(loop: For) -> list[For]:
 
 
 def _is_multiple(end: Expr, width: int) -> bool:
-    return width > 0 and isinstance(end, Const) and end.value % width == 0
+    return isinstance(end, Const) and end.value % width == 0
 
 
 def _base(name: str) -> str:

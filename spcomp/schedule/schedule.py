@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import walk
+from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.memory import CacheWrite
@@ -23,16 +26,33 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 class Schedule:
     """A program at any level, and the trace of steps applied to it.
 
-    Immutable: each step returns a new Schedule. Loops and blocks are called by name.
+    Immutable: each step returns a new Schedule. Loops and blocks are called by name. *lowered*: the
+    compiler made the position-space program, so that its indices need no checks.
     """
 
     func: Func
     trace: Trace = field(default_factory=Trace)
+    lowered: bool = False
+
+    def lower_sparse_iter(self) -> Schedule:
+        """Return the schedule of the program in position space, where it has loops.
+
+        Raises LoweringError, and ScheduleError for a program that needs several phases.
+        """
+        module = LowerIterations().run(single(self.func))
+        if not module.is_single:
+            raise ScheduleError(
+                f"{self.func.name} assembles its output in {len(module.funcs)} phases",
+                _user_line(),
+                hint="schedule the functions of its Module one by one",
+            )
+        return Schedule(module.funcs[0], self.trace, lowered=True)
 
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
-        func = step.apply(self.func, _user_line())
-        return Schedule(func, self.trace.extend(self.func.name, (step,)))
+        base = self.func if self.trace or self.lowered else without_false_claims(self.func)
+        func = step.apply(base, _user_line())
+        return replace(self, func=func, trace=self.trace.extend(self.func.name, (step,)))
 
     def replay(self, trace: Trace) -> Schedule:
         """Return the schedule with the steps of *trace* for this function applied."""

@@ -1,0 +1,44 @@
+"""What a program written below coordinate space says of its loops, checked by the one oracle."""
+
+from __future__ import annotations
+
+import warnings
+
+from spcomp.errors import ScheduleError, SpcompWarning
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.stmt import Func
+from spcomp.passes.loop_kinds import can_vectorize
+from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.nests import replaced
+from spcomp.schedule.reductions import innermost, is_dot
+
+
+def without_false_claims(func: Func) -> Func:
+    """Return *func* with no loop that claims to be parallel or vectorized and is not.
+
+    In position space such a claim raises ScheduleError at the loop's line; in flat buffers, where
+    much of what would prove it is gone, the loop runs serially, with a warning.
+    """
+    while True:
+        for loop in loops_of(func.body):
+            if loop.kind not in ("parallel", "vectorized"):
+                continue
+            body, var = innermost(loop)
+            if loop.kind == "vectorized" and (is_dot(body, var) or not can_vectorize(body, var)):
+                continue
+            if not (found := conflicts(loop)):
+                continue
+            if not isinstance(func, FlatFunc):
+                message = f"loop {loop.var.name} cannot be {loop.kind}: {found[0]}"
+                raise ScheduleError(message, loop.span)
+            where = f"{loop.span}: " if loop.span else ""
+            warnings.warn(
+                f"{where}loop {loop.var.name} is not proved to be {loop.kind}, so it runs"
+                f" serially: {found[0]}",
+                SpcompWarning,
+                stacklevel=2,
+            )
+            func = replaced(func, loop, loop.replace(kind="serial"))
+            break
+        else:
+            return func
