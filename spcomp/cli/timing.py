@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 MAX_WAIT = 0.03  # share of a sample that our threads may have waited for a CPU
 MAX_OTHERS = 0.15  # CPUs that other processes may have used meanwhile
-PATIENCE = 4.0  # a contender this many times slower than the best is not measured to the end
-TRIAL_ROUNDS = 3
+TRIALS = {1: 12.0, 3: 4.0}  # after so many rounds, who is so many times slower than the best leaves
+LONG = 0.25  # seconds of a call before which nothing needs to be warmed up
 PAUSE = 0.1  # seconds more before each retake
 DRAWS = 2000  # resamplings behind an interval
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
@@ -93,14 +93,14 @@ def measure(
     taken again up to *retakes* times while others use the CPUs. A contender far behind the best
     is left out after a few rounds.
     """
-    counts = {name: _calibrate(call, seconds) for name, call in calls.items()}
+    plans = {name: _calibrate(call, seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     racing = list(calls)
     for at in range(rounds):
-        if at == TRIAL_ROUNDS:
-            racing = _in_the_race(samples)
+        if at in TRIALS:
+            racing = _in_the_race(samples, TRIALS[at])
         for name in racing:
-            samples[name].append(_sample(calls[name], counts[name], retakes))
+            samples[name].append(_sample(calls[name], plans[name], retakes))
     return {name: tuple(taken) for name, taken in samples.items()}
 
 
@@ -138,10 +138,10 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
-def _in_the_race(samples: Mapping[str, Sequence[Sample]]) -> list[str]:
+def _in_the_race(samples: Mapping[str, Sequence[Sample]], patience: float) -> list[str]:
     medians = {name: median(taken) for name, taken in samples.items()}
     best = min(medians.values())
-    return [name for name, value in medians.items() if value <= PATIENCE * best]
+    return [name for name, value in medians.items() if value <= patience * best]
 
 
 def _clean(samples: Samples) -> list[float]:
@@ -155,25 +155,26 @@ def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return quotient
 
 
-def _calibrate(call: Callable[[], object], seconds: float) -> int:
-    """Return how many calls last about *seconds*."""
-    call()
-    count, taken = 1, 0.0
-    while True:
-        taken = _time(call, count)
-        if taken >= seconds / 4 or count >= 1_000_000:
-            return max(1, round(count * seconds / max(taken, 1e-9)))
+def _calibrate(call: Callable[[], object], seconds: float) -> tuple[int, int]:
+    """Return how many calls last about *seconds*, and how many to make before them."""
+    count, taken = 1, _time(call, 1)
+    while taken < seconds / 4 and count < 1_000_000:
         count *= 4
+        taken = _time(call, count)
+    each = taken / count
+    count = max(1, round(seconds / max(each, 1e-9)))
+    return count, 0 if each > LONG else max(1, count // 8)
 
 
-def _sample(call: Callable[[], object], count: int, retakes: int) -> Sample:
+def _sample(call: Callable[[], object], plan: tuple[int, int], retakes: int) -> Sample:
+    count, before = plan
     for attempt in range(retakes + 1):
         time.sleep(PAUSE * attempt)
         _settle()
-        _time(call, max(1, count // 8))
-        before = Usage.now()
+        _time(call, before)
+        start = Usage.now()
         taken = _time(call, count)
-        disturbed = before.was_disturbed(Usage.now())
+        disturbed = start.was_disturbed(Usage.now())
         if not disturbed:
             break
     return Sample(taken / count, count, disturbed)

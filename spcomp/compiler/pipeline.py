@@ -82,9 +82,9 @@ def lower(
     """Return *program* at every level below its own.
 
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
-    resolved (``vector_bits`` known). *trusted*: a program written below coordinate space is believed
-    in its parallel loops and its indices, which are else checked. Raises LoweringError,
-    ScheduleError.
+    resolved (``vector_bits`` known). *trusted*: a program that was written below coordinate space
+    is believed in its parallel loops and its indices, which are else checked. Raises
+    LoweringError, ScheduleError.
     """
     if isinstance(program, Schedule) and program.trace and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program

@@ -73,7 +73,7 @@ class _Plan:
         loop, width = self.loop(name), TILE_VECTORS * tile.lanes
         assert loop is not None
         if isinstance(loop.end, Const) and tile.lanes <= loop.end.value < width:
-            width = loop.end.value - loop.end.value % tile.lanes
+            width = int(loop.end.value) // tile.lanes * tile.lanes
         exact = _is_multiple(loop.end, width)
         if not exact:
             self.take(LoopPartition(name, width))
