@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -64,7 +65,7 @@ class Case:
         """A short unique name."""
         feat = "" if self.operator.startswith("spmv") else f" F={self.feat}"
         kind = " f64" if self.dtype == "float64" else ""
-        return f"{self.operator} {self.workload}{feat}{kind}"
+        return f"{self.operator} {Path(self.workload).stem}{feat}{kind}"
 
 
 @dataclass(slots=True, eq=False)

@@ -112,9 +112,9 @@ def test_contenders_take_turns_and_the_slowest_leaves_early():
         "slow": lambda: (turns.append("slow"), time.sleep(0.01)),
     }
     taken = timing.measure(calls, rounds=5, seconds=1e-4, retakes=0)
-    assert {name: len(found) for name, found in taken.items()} == {"a": 5, "b": 5, "slow": 3}
+    assert {name: len(found) for name, found in taken.items()} == {"a": 5, "b": 5, "slow": 1}
     order = [name for at, name in enumerate(turns) if at == 0 or turns[at - 1] != name]
-    assert order == ["a", "b", "slow"] * 4 + ["a", "b"] * 2  # the first turn calibrates
+    assert order == ["a", "b", "slow"] * 2 + ["a", "b"] * 4  # the first turn calibrates
 
 
 def test_usage_by_others_disturbs_a_sample():
@@ -284,7 +284,7 @@ def test_the_command_measures_and_writes_json(tmp_path, mtx):
     assert [row["case"]["workload"] for row in content["rows"]] == [mtx, mtx]
     assert content["machine"]["versions"]["scipy"]
     assert len(content["bandwidth"]) == 3
-    assert all(len(taken) == 3 for taken in content["rows"][0]["samples"].values())
+    assert max(len(taken) for taken in content["rows"][0]["samples"].values()) == 3
 
 
 def test_the_command_lists_its_lines(capsys):
