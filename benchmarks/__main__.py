@@ -47,8 +47,8 @@ def main(given: list[str] | None = None) -> int:
     from benchmarks.suite import select
 
     if asked.source:
-        rows = report.load(asked.source)
-        report.show(rows)
+        rows, steady = report.load(asked.source)
+        report.show(rows, steady=steady)
         return _draw(rows, asked.plot)
     cases = select(asked.only, asked.matrices, asked.feat)
     if asked.list or not cases:
@@ -79,7 +79,7 @@ def _run(asked: argparse.Namespace, cases: list[Case]) -> int:
         rows.append(_measured(case, options, bandwidth))
         if asked.json:  # after every line: a run that is cut short is not lost
             report.save(asked.json, report.document(where, bandwidth, rows))
-    report.show(rows)
+    report.show(rows, steady=bandwidth.clean)
     return 1 if any(row.wrong for row in rows) else _draw(rows, asked.plot)
 
 

@@ -65,12 +65,17 @@ def groups(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def show(rows: Sequence[Row]) -> None:
-    """Print the results, the geometric means, and what did not take part or was wrong."""
+def show(rows: Sequence[Row], *, steady: bool = True) -> None:
+    """Print the results, the geometric means, and what did not take part or was wrong.
+
+    *steady*: the bandwidth behind the shares of memory was measured undisturbed.
+    """
     caption = (
         "times in ms; memory: time for compulsory bytes | gathered bytes at the measured bandwidth;"
         " * others used the CPUs"
     )
+    if not steady:
+        caption += "; so they did when bandwidth was measured: shares of memory are too high"
     by_group = dict.fromkeys(row.case.group for row in rows)
     tables = [[line(row) for row in rows if row.case.group == group] for group in by_group]
     print_table(COLUMNS, tables, caption)
@@ -110,7 +115,7 @@ def document(
     """Return everything about a run, for JSON."""
     return {
         "machine": dict(machine),
-        "bandwidth": [list(point) for point in bandwidth.points],
+        "bandwidth": {"points": [list(p) for p in bandwidth.points], "clean": bandwidth.clean},
         "rows": [row.to_json() for row in rows],
         "geometric_means": groups(rows),
         "ablation": [asdict(ablation) for ablation in ablations],
@@ -123,9 +128,10 @@ def save(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def load(path: Path) -> list[Row]:
-    """Return the rows of a file that ``save`` wrote."""
-    return [Row.from_json(row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+def load(path: Path) -> tuple[list[Row], bool]:
+    """Return the rows of a file that ``save`` wrote, and whether its bandwidth is undisturbed."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return [Row.from_json(row) for row in content["rows"]], content["bandwidth"]["clean"]
 
 
 def _goal(group: str) -> str:

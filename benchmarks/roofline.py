@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spcomp.cli.timing import Usage
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,9 +23,14 @@ REPEATS = 7
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second that can be read, by the size of what is read over and over."""
+    """Bytes per second that can be read, by the size of what is read over and over.
+
+    *clean*: nobody else used the CPUs meanwhile; otherwise the rates are too low, and shares of
+    what memory allows come out too high.
+    """
 
     points: tuple[tuple[int, float], ...]
+    clean: bool = True
 
     def at(self, footprint: int) -> float:
         """Return the bandwidth for *footprint* bytes, interpolated between what was measured."""
@@ -39,31 +46,38 @@ class Bandwidth:
 
 def measure_bandwidth(threads: int, footprints: Sequence[int] = FOOTPRINTS) -> Bandwidth:
     """Measure how fast *threads* threads read, each its own part (numpy's dot product)."""
-    return Bandwidth(tuple((size, _rate(size, threads)) for size in footprints))
+    before = Usage.now()
+    points = tuple((size, _rate(size, threads)) for size in footprints)
+    return Bandwidth(points, clean=not before.was_disturbed(Usage.now()))
+
+
+def elapsed(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds from the first begin to the last end of the workers' (begin, end)."""
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
 
 
 def _rate(size: int, threads: int) -> float:
-    """Return the best bytes per second of several passes over *size* bytes."""
+    """Return the best bytes per second of several passes over *size* bytes.
+
+    The workers read the clock themselves: whoever opens the gate may get a CPU again only when
+    they are done, and would find no time gone.
+    """
     parts = np.array_split(np.ones(size // 4, np.float32), threads)
     passes = max(1, 64 * MEBIBYTE // size)
-    gates = threading.Barrier(threads + 1)
+    gate = threading.Barrier(threads)
+    spans: list[list[tuple[float, float]]] = [[] for _ in parts]
 
-    def work(part: Any) -> None:
+    def work(part: Any, mine: list[tuple[float, float]]) -> None:
         for _ in range(REPEATS):
-            gates.wait()
+            gate.wait()
+            begin = perf_counter()
             for _ in range(passes):
                 np.dot(part, part)
-            gates.wait()
+            mine.append((begin, perf_counter()))
 
-    workers = [threading.Thread(target=work, args=(part,), daemon=True) for part in parts]
+    workers = [threading.Thread(target=work, args=both) for both in zip(parts, spans, strict=True)]
     for worker in workers:
         worker.start()
-    best = float("inf")
-    for _ in range(REPEATS):
-        gates.wait()
-        begin = perf_counter()
-        gates.wait()
-        best = min(best, perf_counter() - begin)
     for worker in workers:
         worker.join()
-    return size * passes / best
+    return size * passes / min(elapsed(together) for together in zip(*spans, strict=True))

@@ -201,13 +201,21 @@ def test_a_row_survives_json_and_the_report_shows_it(tmp_path, capsys):
     row = harness.run_case(small("spmm", target=0.0, group="spmm"), FAST, bandwidth)
     content = report.document({"cpu": "some"}, bandwidth, [row])
     report.save(tmp_path / "deep" / "run.json", content)
-    assert report.load(tmp_path / "deep" / "run.json") == [row]
+    assert report.load(tmp_path / "deep" / "run.json") == ([row], True)
     assert json.loads((tmp_path / "deep" / "run.json").read_text())["machine"] == {"cpu": "some"}
     report.show([row])
     shown = capsys.readouterr().out
     assert "spmm rmat F=5" in shown
     assert "0.00 yes" in report.line(row)
     assert content["geometric_means"] == {"spmm": pytest.approx(row.ratio.value)}
+
+
+def test_a_bandwidth_that_others_disturbed_is_marked_in_the_report(capsys):
+    row = harness.run_case(small("spmm"), FAST)
+    report.show([row])
+    assert "shares of memory are too high" not in " ".join(capsys.readouterr().out.split())
+    report.show([row], steady=False)
+    assert "shares of memory are too high" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_roofline_interpolates_between_footprints():
@@ -217,6 +225,18 @@ def test_the_roofline_interpolates_between_footprints():
     assert bandwidth.at(2**30) == 2e9
     traffic = operators.Traffic(2**20, gather=3 * 2**20, footprint=2**15)
     assert bandwidth.limit(traffic) == pytest.approx((2**20 / 2e9, 3 * 2**20 / 3e9))
+
+
+def test_the_time_of_several_workers_is_from_the_first_begin_to_the_last_end():
+    assert roofline.elapsed([(1.0, 3.0), (2.5, 4.0)]) == 3.0
+
+
+def test_bandwidth_is_no_faster_than_the_clock_around_it_allows():
+    begin = time.perf_counter()
+    ((size, rate),) = roofline.measure_bandwidth(2, (2**24,)).points
+    passes = roofline.REPEATS * (64 * roofline.MEBIBYTE // size)
+    assert rate >= size * passes / (time.perf_counter() - begin)  # the best pass beats the mean
+    assert rate < 1e12
 
 
 def test_bandwidth_is_measured():
@@ -283,7 +303,7 @@ def test_the_command_measures_and_writes_json(tmp_path, mtx):
     assert code == 0
     assert [row["case"]["workload"] for row in content["rows"]] == [mtx, mtx]
     assert content["machine"]["versions"]["scipy"]
-    assert len(content["bandwidth"]) == 3
+    assert len(content["bandwidth"]["points"]) == 3
     assert max(len(taken) for taken in content["rows"][0]["samples"].values()) == 3
 
 
