@@ -108,6 +108,7 @@ class Simplify(Rewriter):
         self.vars = dict(env.vars)
         self.env = Env(self.vars, env.buffers)
         self.facts: dict[Var, tuple[Expr, Expr]] = {}
+        self.algebra = Algebra(self.env)
 
     # Expressions
 
@@ -185,7 +186,7 @@ class Simplify(Rewriter):
         return op if known is None else const(known, op.dtype).replace(span=op.span)
 
     def _decide(self, op: BinOp) -> int | None:
-        algebra = Algebra(self.env)
+        algebra = self.algebra
         apart = algebra.of(op.lhs) - algebra.of(op.rhs)
         if op.op in ("==", "!=") and apart.is_constant:  # holds even where both sides wrap
             return int((not apart.terms) == (op.op == "=="))
@@ -206,7 +207,7 @@ class Simplify(Rewriter):
             return op
         if (value := self._pinned(op)) is not op:
             return value
-        new = Algebra(self.env).of(op).expr()
+        new = self.algebra.of(op).expr()
         if _size(new) >= _size(op):
             return op
         kept = {key_of(part) for part in self._failing(new)}

@@ -231,9 +231,16 @@ class Algebra:
 
     def __init__(self, env: Env, *, trusted: bool = False) -> None:
         self.env, self.trusted = env, trusted
+        self._forms: dict[Expr, Linear] = {}  # a variable's bounds are known before it is used
 
     def of(self, expr: Expr) -> Linear:
         """Return the canonical form of the scalar integer *expr*; its value is the same."""
+        form = self._forms.get(expr)
+        if form is None:
+            form = self._forms[expr] = self._form(expr)
+        return form
+
+    def _form(self, expr: Expr) -> Linear:
         match expr:
             case Const(value=value):
                 return constant(int(value), expr.dtype)

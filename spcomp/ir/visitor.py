@@ -102,15 +102,17 @@ def substitute(node: N, values: Mapping[Var, Expr]) -> N:
     return Substitute(values).rewrite(node) if values else node
 
 
-def walk(node: Node) -> Iterator[Node]:
-    """Yield *node* and everything below it, parents first."""
+def walk(node: Node, skip: type[Node] | None = None) -> Iterator[Node]:
+    """Yield *node* and everything below it, parents first; nothing that is a *skip*."""
     stack = [node]
     while stack:
         top = stack.pop()
         yield top
         for name in reversed(top.CHILDREN):
             child = getattr(top, name)
+            if child is None or (skip is not None and isinstance(child, skip)):
+                continue
             if isinstance(child, tuple):
-                stack.extend(item for item in reversed(child) if item is not None)
-            elif child is not None:
+                stack.extend([item for item in reversed(child) if item is not None])
+            else:
                 stack.append(child)

@@ -78,11 +78,13 @@ class _Plan:
         if not exact:
             self.take(LoopPartition(name, width))
         self._tile_by(name, tile, width)
-        if not exact:
-            self._tile_by(f"{name}_rest", tile.rest(), tile.lanes)
+        if not exact:  # too little for a tile: one pass over the reduction, in memory
+            rest = f"{name}_rest"
+            self.take(Reorder((*tile.rest().reductions, rest)))
+            self.take(Vectorize(rest))
 
     def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
-        if self.loop(name) is None:
+        if self.loop(name) is None:  # nothing is left of it
             return
         self.take(Split(name, width))
         self.take(Reorder((f"{name}_o", *tile.reductions, f"{name}_i")))

@@ -181,4 +181,4 @@ _SLOTS = tuple(Var(f"slot{k}", int64) for k in range(16))
 
 def loops_of(node: Node) -> Iterator[For]:
     """Yield the loops below *node*, outer ones first."""
-    return (n for n in walk(node) if isinstance(n, For))
+    return (n for n in walk(node, skip=Expr) if isinstance(n, For))

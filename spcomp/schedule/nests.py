@@ -116,7 +116,7 @@ def nest(loops: list[For], body: Stmt) -> Stmt:
 def reduction_loops(func: Func) -> set[Var]:
     """The variables of loops that drive a reduction iter of some block."""
     found: set[Var] = set()
-    for node in walk(func.body):
+    for node in walk(func.body, skip=Expr):
         if isinstance(node, Block):
             for own in node.iters:
                 if own.kind == "R":

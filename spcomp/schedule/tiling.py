@@ -10,7 +10,7 @@ from spcomp.ir.arith import divides, simplify
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, Stmt, seq
+from spcomp.ir.stmt import For, Func, Let, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both
@@ -87,7 +87,7 @@ def _count(loop: For) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class LoopPartition(Step):
-    """``for k in n: s  ->  for k in n // m * m: s; for k_rest in n % m: s[k := ...]``.
+    """``for k in n: s  ->  d = n // m * m; for k in d: s; for r in n - d: s[k := d + r]``.
 
     Legal unless the loop drives a reduction whose init would then run twice.
     """
@@ -107,19 +107,24 @@ class LoopPartition(Step):
             )
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
-        rest = simplify(binary("-", count, cut))
         main = loop.replace(end=cut if loop.begin is ZERO else binary("+", loop.begin, cut))
         names = Names(func)
         var = names.var(f"{self.loop}_rest")
-        start = cut if loop.begin is ZERO else binary("+", loop.begin, cut)
+        done = cut if isinstance(cut, Const) else names.var(f"{self.loop}_done")
+        start = done if loop.begin is ZERO else binary("+", loop.begin, done)
         body = Fresh(names, "_rest", {loop.var: binary("+", start, var)}).rewrite(loop.body)
-        tail = loop.replace(var=var, begin=ZERO, end=rest, body=body)
+        rest = simplify(binary("-", count, done))
+        tail: Stmt = loop.replace(var=var, begin=ZERO, end=rest, body=body)
+        if isinstance(done, Var) and not _is_empty(tail):
+            tail = Let(done, cut, tail, span=loop.span)
         parts = [part for part in (main, tail) if not _is_empty(part)]
         return replaced(func, loop, seq(*parts))
 
 
-def _is_empty(loop: For) -> bool:
-    return isinstance(loop.end, Const) and loop.begin is ZERO and loop.end.value == 0
+def _is_empty(stmt: Stmt) -> bool:
+    if not isinstance(stmt, For) or stmt.begin is not ZERO:
+        return False
+    return isinstance(stmt.end, Const) and stmt.end.value == 0
 
 
 @dataclass(frozen=True, slots=True)
