@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
@@ -186,3 +187,31 @@ def test_cache_write_needs_the_loop_right_around_the_block():
     error = refused(lambda: scheduled("csrmm").cache_write("csrmm1", "i"))
     assert "'i' is not nested perfectly around the block" in error.message
     assert error.hint == "blocks are csrmm0, csrmm1"
+
+
+# -- compiled -----------------------------------------------------------------------------------
+
+
+def test_a_trace_can_be_edited_and_compiled_again():
+    inputs = BY_NAME["csrmm"].inputs("random")
+    default = spcomp.compile(source("csrmm"))
+    edited = spcomp.compile(source("csrmm"), trace=default.trace.without("parallel"))
+    assert default.source("llvm") != edited.source("llvm")
+    assert "spcomp_parallel_for" not in edited.source("llvm")
+    for kernel in (default, edited):
+        arguments = fresh(inputs)
+        kernel(*(arguments[param.name] for param in source("csrmm").params))
+        BY_NAME["csrmm"].check(inputs, arguments, "float32", "random")
+
+
+def test_replaying_a_trace_gives_the_same_object_code():
+    default = spcomp.compile(source("csrmm"))
+    trace = Trace.from_json_lines(default.trace.to_json_lines())
+    assert spcomp.compile(source("csrmm"), trace=trace).object_bytes == default.object_bytes
+
+
+def test_a_schedule_that_decided_nothing_in_parallel_stays_serial():
+    schedule = scheduled("csrmm").reorder("k", "j")
+    assert "spcomp_parallel_for" not in spcomp.compile(schedule).source("llvm")
+    plain = spcomp.compile(schedule.func)  # equal IR, but nobody has decided
+    assert "spcomp_parallel_for" in plain.source("llvm")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.pipeline import Stages
     from spcomp.ir.module import HostOp
     from spcomp.runtime.executable import Executable
+    from spcomp.schedule.step import Trace
 
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
@@ -41,6 +42,7 @@ class Options:
     constants: dict[str, int | float] = field(default_factory=dict)
     threads: int | None = None
     check: Check = "full"
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +110,7 @@ def compile(  # noqa: A001
     constants: Mapping[str, int | float] | None = None,
     threads: int | None = None,
     check: Check | None = None,
+    trace: Trace | None = None,
 ) -> Kernel:
     """Compile *program* to a callable Kernel.
 
@@ -121,13 +124,15 @@ def compile(  # noqa: A001
         check: How much of the index arrays is checked: ``full`` at every call, ``bind`` only in
             ``Kernel.bind`` and ``Tensor``, ``off`` nowhere (dtypes and shapes always are). By
             default what ``SPCOMP_CHECK`` says, else ``full``.
+        trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
+            compilation, edited, or ``Trace()`` for none.
 
     Raises:
-        SpcompError: The child that fits: ScriptError, FormatError, LoweringError, BackendError;
-            ArgumentError for an option that does not exist.
+        SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
+            BackendError; ArgumentError for an option that does not exist.
     """
     options = Options(
-        parse_target(target), name, dict(constants or {}), _threads(threads), _check(check)
+        parse_target(target), name, dict(constants or {}), _threads(threads), _check(check), trace
     )
     with refuse_deep_nests(LoweringError):
         return Kernel(_compiled(_checked_program(program), options), options)
@@ -162,7 +167,8 @@ def _build(program: Any, options: Options) -> Compiled:
         raise BackendError(f"target {options.target} has no code generator yet")
     target = cpu.resolve(options.target)
     begin = perf_counter()
-    stages = lower(program, target, options.constants, trusted=options.check == "off")
+    trusted = options.check == "off"
+    stages = lower(program, target, options.constants, trace=options.trace, trusted=trusted)
     lowered = perf_counter()
     emitted = cpu.emit(stages.flat, target)
     timings = {**stages.timings, "emit": perf_counter() - lowered, "lower": lowered - begin}
@@ -193,7 +199,9 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     params = tuple(param.name for param in source.params)
     constants = tuple(sorted(options.constants.items()))
     trusted = options.check == "off"
-    return content_hash(base), params, options.target, constants, trusted, type(program).__name__
+    own = () if base is program else (bool(program.trace), program.lowered)
+    key = content_hash(base), params, options.target, constants, trusted, options.trace
+    return (*key, type(program).__name__, *own)
 
 
 def _checked_program(program: Any) -> Any:

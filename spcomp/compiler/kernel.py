@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.compile import Compiled, Options
     from spcomp.compiler.signature import Interface, Signature
+    from spcomp.schedule.step import Trace
     from spcomp.target import Target
 
 Check: TypeAlias = Literal["full", "bind", "off"]
@@ -93,9 +94,9 @@ class Kernel:
         return self._face.signature
 
     @property
-    def trace(self) -> Any:
-        """The schedule steps that were applied, in order."""
-        return getattr(self._compiled.stages, "trace", ())
+    def trace(self) -> Trace:
+        """The schedule steps that were applied, in order; ``compile(..., trace=)`` takes them."""
+        return self._compiled.stages.trace
 
     @property
     def timings(self) -> dict[str, float]:
