@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spcomp.errors import ArgumentError
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def array_name(buffer: AnyBuffer, values: Values) -> str:
 def evaluate(expr: Expr, values: Values) -> Any:
     """Return *expr* in Python numbers, which do not overflow.
 
-    Raises KeyError for a name that *values* lacks and ZeroDivisionError.
+    Raises KeyError for a name that *values* lacks, ZeroDivisionError, and ArgumentError for an
+    expression that is no arithmetic.
     """
     match expr:
         case Var(name=name):
@@ -61,7 +63,11 @@ def evaluate(expr: Expr, values: Values) -> Any:
             return evaluate(then if evaluate(cond, values) else otherwise, values)
         case Load(buffer=buffer, indices=(Expr() as index,)):
             return values[array_name(buffer, values)].flat[evaluate(index, values)].item()
-    raise NotImplementedError(f"{type(expr).__name__} in a size")
+    raise ArgumentError(
+        f"a size is a {type(expr).__name__}, which the arguments do not give",
+        expr.span,
+        hint="make it a parameter",
+    )
 
 
 def solve(expr: Expr, value: int, values: Values) -> tuple[Var, int] | None:

@@ -100,9 +100,12 @@ class Layout:
         offset: Expr = ZERO
         for k, group in enumerate(groups):
             part = self._before(group, groups[k + 1 :], index)
+            done = {axis for earlier in groups[: k + 1] for axis in earlier}
             for later in groups[k + 1 :]:
-                if not _descends(later[0], group[-1]):
-                    part = times(part, self._extent(later, groups[: k + 1], index))
+                leaf = later[-1]  # it speaks for its chain
+                inner = any(_descends(axis, leaf) for axis in buffer.axes)
+                if not inner and not _descends(leaf, group[-1]):
+                    part = times(part, self._extent(leaf, done, index))
             offset = plus(offset, part)
         return offset
 
@@ -129,15 +132,18 @@ class Layout:
             start = self.first(axis, start)
         return binary("-", here, start)
 
-    def _extent(
-        self, group: list[Axis], done: list[list[Axis]], index: dict[Axis, Expr | None]
-    ) -> Expr:
-        """How many elements the chain of *group* has, under what is already fixed."""
-        parent = group[0].parent
-        if parent is None or all(parent not in other for other in done):
-            return self.total(group[-1])
-        start, end = self._absolute(parent, index), plus(self._absolute(parent, index), 1)
-        for axis in group:
+    def _extent(self, leaf: Axis, done: set[Axis], index: dict[Axis, Expr | None]) -> Expr:
+        """How many positions *leaf* has, under what is already fixed of its chain."""
+        path: list[Axis] = []
+        above: Axis | None = leaf
+        while above is not None and above not in done:
+            path.append(above)
+            above = above.parent
+        if above is None:
+            return self.total(leaf)
+        start = self._absolute(above, index)
+        end = plus(start, 1)
+        for axis in reversed(path):
             start, end = self.first(axis, start), self.first(axis, end)
         return binary("-", end, start)
 
