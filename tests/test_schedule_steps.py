@@ -12,7 +12,7 @@ from spcomp.errors import ScheduleError
 from spcomp.ir.interpret import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc
+from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
@@ -112,8 +112,17 @@ def test_cache_write_of_an_update_without_init_starts_from_what_is_there():
 
 
 def test_a_guarded_tile_writes_back_only_what_it_guards():
-    schedule = scheduled("csrmm").reorder("k", "j").split("k", 4)
+    schedule = scheduled("csrmm").reorder("k", "j").split("k", 8)
     schedule = schedule.reorder("k_o", "j", "k_i").cache_write("csrmm1", "k_o").vectorize("k_i")
+    check(schedule, "csrmm")
+
+
+def test_a_guarded_loop_in_vectors_reads_and_writes_under_a_mask():
+    schedule = scheduled("csrmm").split("k", 8).vectorize("k_i")
+    flat = lower(schedule.func, SERIAL, trace=Trace(), trusted=True).flat.funcs[0]
+    stores = [n for n in walk(flat.body) if isinstance(n, Store) and n.value.dtype.lanes > 1]
+    assert stores
+    assert all(store.mask is not None for store in stores)
     check(schedule, "csrmm")
 
 
@@ -181,6 +190,69 @@ def test_a_tile_that_is_too_large_is_refused():
     schedule = scheduled("csrmm_t").split("k", 4096)
     error = refused(lambda: schedule.cache_write("csrmm_t1", "k_o"))
     assert error.message.endswith("a tile of 4096 elements is too large")
+
+
+@T.prim_func
+def running_sum(a: T.handle, b: T.handle, m: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m,), "float32")
+    B = T.match_buffer(b, (m,), "float32")
+    for i in T.serial(m):
+        with T.block("sum"):
+            vi = T.axis.spatial(m, i)
+            B[vi] = B[vi - 1] + A[vi]
+
+
+@T.prim_func
+def two_stores(a: T.handle, b: T.handle, m: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m,), "float32")
+    B = T.match_buffer(b, (m,), "float32")
+    for i in T.serial(m):
+        with T.block("both"):
+            vi = T.axis.spatial(m, i)
+            A[vi] = 1.0
+            B[vi] = A[vi]
+
+
+@T.prim_func
+def triangle(a: T.handle, m: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m, m), "float32")
+    for i in T.serial(m):
+        for j in T.serial(i):
+            A[i, j] = 1.0
+
+
+@T.prim_func
+def bare(a: T.handle, m: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m,), "float32")
+    for i in T.serial(m):
+        A[i] = 1.0
+
+
+def test_a_tile_of_a_buffer_that_is_read_elsewhere_is_refused():
+    error = refused(lambda: Schedule(running_sum).cache_write("sum", "i"))
+    assert error.message.endswith("B is accessed at another place too")
+
+
+def test_a_tile_of_a_block_with_two_stores_is_refused():
+    error = refused(lambda: Schedule(two_stores).cache_write("both", "i"))
+    assert error.message.endswith("the block does not store one element")
+
+
+def test_a_split_that_needs_a_guard_needs_a_block_to_put_it_on():
+    error = refused(lambda: Schedule(bare).split("i", 4))
+    assert "4 is not known to divide the trip count of 'i'" in error.message
+    assert error.hint == "loop_partition it first"
+
+
+def test_reorder_that_takes_a_trip_count_from_inside_is_refused():
+    error = refused(lambda: Schedule(triangle).reorder("j", "i"))
+    assert error.message == (
+        "reorder(('j', 'i')): the trip count of 'j' depends on a loop then inside it"
+    )
 
 
 def test_cache_write_needs_the_loop_right_around_the_block():

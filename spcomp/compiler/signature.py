@@ -263,17 +263,18 @@ def _buffer_plan(
     sparse = isinstance(buffer, SparseBuffer)
     plans = tuple(axes[axis] for axis in buffer.axes) if isinstance(buffer, SparseBuffer) else ()
     shape = tuple(p.length for p in plans) if sparse else buffer.shape  # type: ignore[union-attr]
+    size = _storage(buffer, plans)
     return BufferPlan(
         name=buffer.name,
         handle=handle,
         layout=_layout(buffer, plans),
         axes=plans,
         shape=shape,
-        size=_storage(buffer, plans),
+        size=size,
         dtype=buffer.dtype,
         np_dtype=np.dtype(buffer.dtype.numpy_name),
         fill=buffer.fill if isinstance(buffer, SparseBuffer) else 0,
-        role=access.role,
+        role="out" if size is None else access.role,  # what is assembled was empty before
         full=access.full,
         strided=isinstance(buffer, Buffer) and buffer.strides is not None,
     )

@@ -1,0 +1,250 @@
+"""Assembled outputs beyond CSR: dense axes behind, reductions, conditions, reads of the result."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp import script as T
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import LoweringError
+from spcomp.ir.interpret import interpret
+from spcomp.target import Target
+
+CPU = Target("cpu", "x86-64-v3", vector_bits=256)
+
+
+def csr(seed, shape=(5, 6)):
+    rng = np.random.default_rng(seed)
+    dense = rng.integers(-3, 4, shape) * (rng.random(shape) < 0.4)
+    return sps.csr_array(dense.astype(np.float64))
+
+
+def stages_agree(func, args):
+    """The assembled arrays after interpreting every stage: the same at each."""
+    stages = lower(func, CPU)
+    modules = (stages.coordinate, stages.position, stages.flat)
+    first, *others = (interpret(module, dict(args)) for module in modules)
+    for other in others:
+        assert other.keys() == first.keys()
+        for name, array in other.items():
+            np.testing.assert_array_equal(array, first[name], err_msg=name)
+    return first
+
+
+def arguments(a, b, **more):
+    args = {"a": a.data, "ip": a.indptr, "ii": a.indices, "b": b.data, "jp": b.indptr}
+    args |= {"ji": b.indices, "m": a.shape[0], "n": a.shape[1], "p": a.nnz, "q": b.nnz}
+    return {**args, **more}
+
+
+@T.prim_func
+def scaled_rows(
+    a: T.handle,
+    x: T.handle,
+    c: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+    f: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    F = T.dense_fixed(f)
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    X = T.match_sparse_buffer(x, (F,), "float64")
+    C = T.match_sparse_buffer(c, (I, Z, F), "float64")
+    with T.sp_iter([I, J, F], "SSS", "scaled_rows") as [i, j, k]:
+        C[i, j, k] = A[i, j] * X[k]
+
+
+def test_dense_axes_may_lie_behind_an_assembled_one():
+    a, x = csr(0), np.array([1.0, -2.0, 0.5])
+    args = {"a": a.data, "x": x, "ip": a.indptr, "ii": a.indices}
+    result = stages_agree(scaled_rows, {**args, "m": 5, "n": 6, "p": a.nnz, "f": 3})
+    np.testing.assert_array_equal(result["Z_indices"], a.indices)
+    np.testing.assert_array_equal(result["c"].reshape(-1, 3), np.outer(a.data, x))
+    tensor = spcomp.compile(scaled_rows)(A=a, X=x)
+    assert tensor.shape == (5, 6, 3)
+    np.testing.assert_array_equal(tensor.to_dense(), a.toarray()[:, :, None] * x)
+
+
+@T.prim_func
+def positive_sum(
+    a: T.handle,
+    b: T.handle,
+    c: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    jp: T.handle,
+    ji: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+    q: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    L = T.sparse_variable(I, (n, q), (jp, ji))
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    B = T.match_sparse_buffer(b, (I, L), "float64")
+    C = T.match_sparse_buffer(c, (I, Z), "float64")
+    with T.sp_iter([I, T.union(J, L)], "SS", "positive_sum") as [i, j]:
+        if A[i, j] + B[i, j] > 0.0:
+            C[i, j] = C[i, j] + A[i, j]
+            C[i, j] = C[i, j] + B[i, j]
+
+
+def test_a_coordinate_exists_where_it_was_written_and_reads_as_what_was_written():
+    a, b = csr(1), csr(2)
+    result = stages_agree(positive_sum, arguments(a, b))
+    expected = np.maximum(a.toarray() + b.toarray(), 0)
+    made = spcomp.compile(positive_sum)(A=a, B=b)
+    np.testing.assert_array_equal(made.toarray(), expected)
+    assert made.nnz == np.count_nonzero(expected) == result["Z_indptr"][-1]
+
+
+@T.prim_func
+def product_rows(
+    a: T.handle,
+    x: T.handle,
+    c: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+    f: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    N = T.dense_fixed(n)
+    F = T.dense_fixed(f)
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    X = T.match_sparse_buffer(x, (N, F), "float64")
+    C = T.match_sparse_buffer(c, (I, Z), "float64")
+    with T.sp_iter([I, J, F], "SSR", "product_rows") as [i, j, k]:
+        C[i, j] = C[i, j] + A[i, j] * X[j, k]
+
+
+def test_a_reduction_inside_updates_the_element_it_created():
+    a = csr(3)
+    x = np.random.default_rng(4).integers(-2, 3, (6, 4)).astype(float)
+    args = {"a": a.data, "x": x.ravel(), "ip": a.indptr, "ii": a.indices}
+    result = stages_agree(product_rows, {**args, "m": 5, "n": 6, "p": a.nnz, "f": 4})
+    np.testing.assert_array_equal(result["c"], a.data * x.sum(axis=1)[a.indices])
+    np.testing.assert_array_equal(
+        spcomp.compile(product_rows)(A=a, X=x).toarray(), a.toarray() * x.sum(axis=1)
+    )
+
+
+@T.prim_func
+def searched_result(
+    a: T.handle,
+    c: T.handle,
+    d: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    C = T.match_sparse_buffer(c, (I, Z), "float64")
+    D = T.match_sparse_buffer(d, (I, J), "float64")
+    with T.sp_iter([I, J], "SS", "searched_result") as [i, j]:
+        C[i, j] = A[i, j]
+        D[i, j] = C[i, 0]
+
+
+def test_reading_a_result_at_another_coordinate_is_refused():
+    with pytest.raises(LoweringError, match="not written in their order"):
+        lower(searched_result, CPU)
+
+
+@T.prim_func
+def shared_arrays(
+    a: T.handle,
+    b: T.handle,
+    c: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    L = T.sparse_variable(I, (n, p), (ip, ii))
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    B = T.match_sparse_buffer(b, (I, L), "float64")
+    C = T.match_sparse_buffer(c, (I,), "float64")
+    with T.sp_iter([I, L], "SR", "shared_arrays") as [i, j]:
+        with T.init():
+            C[i] = 0.0
+        C[i] = C[i] + A[i, j] * B[i, j]
+
+
+def test_axes_over_the_same_arrays_share_positions_without_a_search():
+    a = csr(5)
+    stages = lower(shared_arrays, CPU)
+    assert "lower_bound" not in stages.position.funcs[0].script()
+    out = np.full(5, 9.0)
+    spcomp.compile(shared_arrays)(a.data, a.data, out, a.indptr, a.indices, 5, 6, a.nnz)
+    np.testing.assert_array_equal(out, (a.toarray() ** 2).sum(axis=1))
+    for module in (stages.coordinate, stages.position, stages.flat):
+        args = {"a": a.data, "b": a.data, "c": np.full(5, 9.0), "ip": a.indptr, "ii": a.indices}
+        interpret(module, {**args, "m": 5, "n": 6, "p": a.nnz})
+        np.testing.assert_array_equal(args["c"], out)
+
+
+@T.prim_func
+def short_hops(
+    x: T.handle,
+    y: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    jp: T.handle,
+    ji: T.handle,
+    m: T.int32,
+    n: T.int32,
+    k: T.int32,
+    p: T.int32,
+    q: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    K = T.dense_fixed(k)
+    L = T.sparse_variable(K, (m, q), (jp, ji))
+    X = T.match_sparse_buffer(x, (I,), "float64")
+    Y = T.match_sparse_buffer(y, (I,), "float64")
+    with T.sp_iter([I, J, T.attach(L, J)], "SRR", "short_hops") as [i, _j, t]:
+        with T.init():
+            Y[i] = 0.0
+        Y[i] = Y[i] + X[t]
+
+
+def test_attaching_to_coordinates_beyond_the_parent_finds_empty_fibers():
+    a = csr(6)
+    hops = csr(7, (4, 5))  # coordinates 4 and 5 of a have no fiber here
+    x = np.arange(1.0, 6.0)
+    args = {"x": x, "y": np.zeros(5), "ip": a.indptr, "ii": a.indices, "jp": hops.indptr}
+    args |= {"ji": hops.indices, "m": 5, "n": 6, "k": 4, "p": a.nnz, "q": hops.nnz}
+    expected = ((a.toarray() != 0)[:, :4] @ (hops.toarray() != 0)) @ x
+    stages = lower(short_hops, CPU)
+    for module in (stages.coordinate, stages.position, stages.flat):
+        mine = {**args, "y": np.full(5, 7.0)}
+        interpret(module, mine)
+        np.testing.assert_array_equal(mine["y"], expected)
+    spcomp.compile(short_hops)(*(args[p.name] for p in short_hops.params))
+    np.testing.assert_array_equal(args["y"], expected)
