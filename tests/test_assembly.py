@@ -9,8 +9,9 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
-from spcomp.errors import LoweringError
+from spcomp.errors import ArgumentError, LoweringError
 from spcomp.ir.interpret import interpret
+from spcomp.script.parse import parse_source
 from spcomp.target import Target
 
 CPU = Target("cpu", "x86-64-v3", vector_bits=256)
@@ -248,3 +249,23 @@ def test_attaching_to_coordinates_beyond_the_parent_finds_empty_fibers():
         np.testing.assert_array_equal(mine["y"], expected)
     spcomp.compile(short_hops)(*(args[p.name] for p in short_hops.params))
     np.testing.assert_array_equal(args["y"], expected)
+
+
+@pytest.mark.parametrize(
+    ("made", "instead", "message"),
+    [
+        ('"int64")], "int32"', '"int64")] - 1, "int32"', "positive_sum_fill takes"),
+        ("m + T.int64(1)", "m - 9", "the host program makes Z_indptr with -4 elements"),
+    ],
+)
+def test_a_host_program_that_makes_too_little_is_refused(made, instead, message):
+    a, b = csr(1), csr(2)
+    text = spcomp.compile(positive_sum).stage("position")
+    lines = [
+        line.replace(made, instead, 1) if "host_alloc" in line else line
+        for line in text.splitlines()
+    ]
+    (module,) = parse_source("\n".join(lines) + "\n", "edited.py")
+    assert lines != text.splitlines()
+    with pytest.raises(ArgumentError, match=message):
+        spcomp.compile(module)(A=a, B=b)

@@ -10,12 +10,12 @@ from spcomp.codegen.abi import pack
 from spcomp.compiler.sizes import evaluate
 from spcomp.compiler.validate import span
 from spcomp.errors import ArgumentError, InternalError
+from spcomp.ir.axis import Buffer
 from spcomp.ir.module import HostAlloc, Launch, Return, Scan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spcomp.ir.axis import Buffer
     from spcomp.ir.module import HostOp
     from spcomp.ir.stmt import Func
 
@@ -47,6 +47,7 @@ def run(
     for op in host:
         match op:
             case Launch(func=name):
+                _measure(funcs[name], host, values)
                 launch(funcs[name], code, values)
             case Scan(buffer=buffer):
                 array = values[buffer.name]
@@ -74,6 +75,21 @@ def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:
         raise ArgumentError(f"{func.name}: {code.message(func.name, status)}")
 
 
+def _measure(func: Func, host: Sequence[HostOp], values: Mapping[str, Any]) -> None:
+    """Refuse arrays that the host program made smaller than *func* declares them."""
+    made = {op.buffer.name for op in host if isinstance(op, HostAlloc)}
+    for buffer in func.buffers:
+        name = buffer.data.name if buffer.data is not None else ""
+        if name not in made or not isinstance(buffer, Buffer) or name not in values:
+            continue
+        size = int(evaluate(buffer.shape[0], values))
+        if values[name].size < size:
+            raise ArgumentError(
+                f"{func.name} takes {size} elements of {name}, the host program made"
+                f" {values[name].size}"
+            )
+
+
 def _scan(array: Array) -> Array:
     """Running sums in the array's own dtype; refused where they do not fit."""
     array[:1] = 0
@@ -89,5 +105,7 @@ def _scan(array: Array) -> Array:
 
 def _alloc(buffer: Buffer, fill: float, values: Mapping[str, Any]) -> Array:
     size = int(evaluate(buffer.shape[0], values))
+    if size < 0:
+        raise ArgumentError(f"the host program makes {buffer.name} with {size} elements")
     dtype = np.dtype(buffer.dtype.numpy_name)
     return np.full(size, fill, dtype) if fill else np.zeros(size, dtype)
