@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,7 +75,7 @@ class _LowerMerge(Rewriter):
             Store(s, (ZERO,), binary("+", _at(s), Cast(h, int64)))
             for s, h in zip(states, here, strict=True)
         ]
-        body = Let(merge.coordinate, _smallest(coords), seq(chain, *advance))
+        body = Let(merge.coordinate, _all_of("min", coords), seq(chain, *advance))
         for k in range(len(coords) - 1, -1, -1):
             cursor, end = merge.cursors[k], ends[k]
             value = _coordinate(cursor)
@@ -92,18 +94,9 @@ def _at(state: Buffer) -> Expr:
     return Load(state, (ZERO,))
 
 
-def _all_of(op: BinOpKind, conds: list[Expr]) -> Expr:
-    result = conds[0]
-    for cond in conds[1:]:
-        result = BinOp(op, result, cond)
-    return result
-
-
-def _smallest(coords: list[Var]) -> Expr:
-    result: Expr = coords[0]
-    for coord in coords[1:]:
-        result = BinOp("min", result, coord)
-    return result
+def _all_of(op: BinOpKind, parts: Sequence[Expr]) -> Expr:
+    """Return *parts* combined by *op*, from the left."""
+    return functools.reduce(lambda a, b: BinOp(op, a, b), parts)
 
 
 def _coordinate(cursor: Cursor) -> Expr:
