@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 
@@ -79,6 +81,25 @@ class ArgumentError(SpcompError, ValueError):
 
 class SpcompWarning(UserWarning):
     """Something the compiler handled, but that the program probably did not mean."""
+
+
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+def warn(message: str) -> None:
+    """Issue a SpcompWarning, unless the same program has been compiled before."""
+    if not _silent.get():
+        warnings.warn(message, SpcompWarning, stacklevel=3)
+
+
+@contextmanager
+def warned_before() -> Iterator[None]:
+    """Compile inside the ``with`` without warnings: they have been given for this program."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 class InternalError(Exception):

@@ -102,7 +102,13 @@ def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
         Vectorize("k_i"),
         Vectorize("k_i_1"),
     )
-    assert steps[8:] == (Reorder(("j_rest", "k_rest")), Vectorize("k_rest"))
+    assert steps[8:] == (
+        Split("k_rest", 8),
+        Reorder(("k_rest_o", "j_rest", "k_rest_i")),
+        CacheWrite("csrmm1_rest", "k_rest_o"),
+        Vectorize("k_rest_i"),
+        Vectorize("k_rest_i_1"),
+    )
 
 
 def test_a_dot_product_is_vectorized():

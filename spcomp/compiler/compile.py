@@ -6,13 +6,21 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
 from spcomp.compiler.signature import Interface, interface
-from spcomp.errors import ArgumentError, BackendError, LoweringError, refuse_deep_nests
+from spcomp.compiler.variants import Variants, inner_extents
+from spcomp.errors import (
+    ArgumentError,
+    BackendError,
+    LoweringError,
+    refuse_deep_nests,
+    warned_before,
+)
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
@@ -45,11 +53,12 @@ class Options:
     trace: Trace | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Compiled:
     """A program and all that was made of it; shared by the Kernels of equal programs."""
 
     program: Any
+    options: Options
     target: Target  # with the features of the machine
     stages: Stages
     emitted: Emitted
@@ -58,6 +67,23 @@ class Compiled:
     funcs: Mapping[str, Func]
     host: Sequence[HostOp]
     timings: dict[str, float]
+
+    def variant(self, values: Mapping[str, Any]) -> Compiled:
+        """Return the version with the extents of inner dense axes, as in *values*, compiled in.
+
+        It has the same functions and host program, without the parameters that became constants.
+        """
+        variants = self._variants
+        return variants.pick(values) if variants.names else self
+
+    @cached_property
+    def _variants(self) -> Variants[Compiled]:
+        return Variants(self, _open_extents(self), self._specialized)
+
+    def _specialized(self, constants: dict[str, int]) -> Compiled:
+        constants_too = {**self.options.constants, **constants}
+        with warned_before():
+            return _compiled(self.program, replace(self.options, constants=constants_too))
 
     def call(self, name: str, slots: Sequence[int]) -> int:
         """Run the function *name* on its slots; return the status. Raises BackendError."""
@@ -181,6 +207,7 @@ def _build(program: Any, options: Options) -> Compiled:
     flat = stages.flat
     return Compiled(
         program=program,
+        options=options,
         target=target,
         stages=stages,
         emitted=emitted,
@@ -190,6 +217,19 @@ def _build(program: Any, options: Options) -> Compiled:
         host=flat.host,
         timings=timings,
     )
+
+
+def _open_extents(compiled: Compiled) -> tuple[str, ...]:
+    """The extents that versions of *compiled* fix; none where the user has chosen the schedule."""
+    program, options = compiled.program, compiled.options
+    if isinstance(compiled.executable, BackendError) or options.trace is not None:
+        return ()
+    if not isinstance(program, (Func, Module)):
+        if program.trace or program.lowered:
+            return ()
+        program = program.func
+    source = program.source if isinstance(program, Module) else program
+    return tuple(name for name in inner_extents(source) if name not in options.constants)
 
 
 def _key(program: Any, options: Options) -> tuple[object, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from spcomp.dtypes import int64
-from spcomp.errors import LoweringError, SpcompWarning
+from spcomp.errors import LoweringError, warn
 from spcomp.ir.arith import injective
 from spcomp.ir.axis import (
     Axis,
@@ -94,17 +93,15 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
     if isinstance(axis.length, Const) and axis.length.value == 1:
         return False
-    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var}
+    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var or axis in it.domains}
     for store in stores:
         indices = tuple(i for i in store.indices if i is not None)
         if injective(indices, var, ranges):
             continue
         where = f"{it.span}: " if it.span else ""
-        warnings.warn(
+        warn(
             f"{where}axis {axis.name} is declared spatial in {it.name!r}, but {var.name} does not"
-            f" tell apart the elements of {store.buffer.name}: it is treated as a reduction",
-            SpcompWarning,
-            stacklevel=2,
+            f" tell apart the elements of {store.buffer.name}: it is treated as a reduction"
         )
         return True
     return False

@@ -197,6 +197,8 @@ class Locator:
             return self._search(axis, parent, cast(value, int64), scope)
         size = cast(axis.length, int64) if parent is None else self.aux.size(axis, parent)
         guard = None
+        if parent is None and scope.proves_inside(coord, size):
+            return Pos(axis, None, value)
         if parent is not None or not any(spans_axis(axis, other) for other in runs_over):
             value = self.lookup(scope, f"{axis.name}_at", value)
             guard = inside(value, size)

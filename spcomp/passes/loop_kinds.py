@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import DType, int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith import Interval, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
     BinOp,
@@ -40,6 +40,9 @@ from spcomp.passes.scope import variables
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
+
+
+Bounds: TypeAlias = Mapping[Var, Interval]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +113,35 @@ def _reads(select: Select, var: Var) -> bool:
 class _Vectorizer(Rewriter):
     def __init__(self, names: Names, vector_bits: int) -> None:
         self.names, self.vector_bits = names, vector_bits
+        self.bounds: dict[Var, Interval] = {}
 
     def visit_For(self, loop: For) -> Node:
+        if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
+            first, last = int(loop.begin.value), int(loop.end.value) - 1
+            self.bounds[loop.var] = Interval(first, max(first, last))
         new = self.visit_Node(loop)
         assert isinstance(new, For)
         if new.kind != "vectorized":
             return new
-        lanes = self._lanes(new.body)
-        small = isinstance(new.end, Const) and new.begin is ZERO and new.end.value < lanes
-        if lanes < 2 or small or not can_vectorize(new.body, new.var):
+        lanes = self._lanes(new)
+        if lanes < 2 or not can_vectorize(new.body, new.var):
             return new.replace(kind="serial")
         if isinstance(new.body, Store) and not _depends(new.body, new.var):
             return self._reduce(new, new.body, lanes)
-        return seq(*self._split(new, lanes, lambda k: _Widen(new, k, lanes).rewrite(new.body)))
+        if isinstance(new.body, If) and (pieces := _pieces(new, lanes, self.bounds)) is not None:
+            vectors = (_Widen(new, const(at), width, self.bounds) for at, width in pieces)
+            return seq(*(vector.vector() for vector in vectors))
+        return seq(*self._split(new, lanes, lambda k: _Widen(new, k, lanes).vector()))
 
-    def _lanes(self, body: Stmt) -> int:
-        dtypes = [n.buffer.dtype for n in walk(body) if isinstance(n, (Load, Store))]
-        return self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
+    def _lanes(self, loop: For) -> int:
+        """The lanes of a register; fewer where the loop is a shorter power of two."""
+        dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
+        lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
+        if loop.begin is not ZERO or not isinstance(loop.end, Const) or loop.end.value >= lanes:
+            return lanes
+        return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
 
-    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
+    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt | None]) -> tuple[For, For]:
         """Return the vector loop and the loop over what is left."""
         count = binary("-", loop.end, loop.begin) if loop.begin is not ZERO else loop.end
         whole = binary("//", count, lanes)
@@ -172,6 +185,45 @@ class _Vectorizer(Rewriter):
         return Alloc(acc, seq(*start, main, some, finish, tail), span=loop.span)
 
 
+def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | None:
+    """Return where vectors begin and how wide they are, for a masked loop of few constant trips.
+
+    A vector of which the mask is known to hold for the first lanes only is shortened to them if
+    they are a power of two, and cut in powers of two if it writes to memory: processors take
+    masked loads well, and masked stores badly.
+    """
+    if loop.begin is not ZERO or not isinstance(loop.end, Const) or loop.end.value % lanes:
+        return None
+    if loop.end.value > MAX_UNROLL * lanes:
+        return None
+    assert isinstance(loop.body, If)
+    found: list[tuple[int, int]] = []
+    for at in range(0, int(loop.end.value), lanes):
+        known = [_holds(loop, at + lane, at + lane, bounds) for lane in range(lanes)]
+        count = sum(k is True for k in known)
+        cut = count.bit_count() == 1 or _writes(loop.body)
+        if count == lanes or None in known or not all(known[:count]) or not cut:
+            found.append((at, lanes))
+            continue
+        for width in (1 << bit for bit in reversed(range(count.bit_length()))):
+            if count & width:
+                found.append((at, width))
+                at += width
+    return found
+
+
+def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
+    """Whether the condition around the body holds on the iterations given; None if not known."""
+    assert isinstance(loop.body, If)
+    cond = simplify(loop.body.cond, {**bounds, loop.var: Interval(first, last)})
+    return bool(cond.value) if isinstance(cond, Const) else None
+
+
+def _writes(body: Stmt) -> bool:
+    """Whether *body* stores to what outlives it: memory of a parameter."""
+    return any(isinstance(n, Store) and n.buffer.data is not None for n in walk(body))
+
+
 def _depends(store: Store, var: Var) -> bool:
     return any(var in variables(i) for i in store.indices if i is not None)
 
@@ -188,13 +240,26 @@ def _wide(value: Expr, lanes: int) -> Expr:
 class _Widen(Rewriter):
     """Replaces a scalar index by the vector of *lanes* indices from *base* on."""
 
-    def __init__(self, loop: For, base: Expr, lanes: int) -> None:
-        self.var, self.end, self.base, self.lanes = loop.var, loop.end, base, lanes
+    def __init__(self, loop: For, base: Expr, lanes: int, bounds: Bounds | None = None) -> None:
+        self.bounds: Bounds = bounds or {}
+        self.loop, self.var, self.end = loop, loop.var, loop.end
+        self.base, self.lanes = base, lanes
         self.mask: Expr | None = None
 
-    def visit_If(self, stmt: If) -> Node:
-        self.mask = _wide(self.rewrite(stmt.cond), self.lanes)
-        return self.rewrite(stmt.then)
+    def vector(self) -> Stmt | None:
+        """Return the body of the loop for the vector; None where no lane of it runs."""
+        body = self.loop.body
+        if isinstance(body, If):
+            holds = None
+            if isinstance(self.base, Const):
+                first = int(self.base.value)
+                holds = _holds(self.loop, first, first + self.lanes - 1, self.bounds)
+            if holds is False:
+                return None
+            if holds is None:
+                self.mask = _wide(self.rewrite(body.cond), self.lanes)
+            body = body.then
+        return self.rewrite(body)
 
     def visit_Load(self, load: Load) -> Node:
         new = self.visit_Node(load)
@@ -212,7 +277,9 @@ class _Widen(Rewriter):
         return inside and isinstance(buffer, Buffer) and _same(buffer.shape[0], self.end)
 
     def visit_Var(self, var: Var) -> Node:
-        return Ramp(self.base, 1, self.lanes) if var is self.var else var
+        if var is not self.var:
+            return var
+        return Ramp(self.base, 1, self.lanes) if self.lanes > 1 else self.base
 
     def visit_BinOp(self, op: BinOp) -> Node:
         lhs, rhs = self.rewrite(op.lhs), self.rewrite(op.rhs)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spcomp.ir.axis import Axis
-from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.bounds import Env
+from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.linear import Algebra
 from spcomp.ir.node import Node
+from spcomp.ir.proof import Prover
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import Pos
@@ -100,6 +103,22 @@ class Scope:
             else:
                 return None
         return found
+
+    def proves_inside(self, coord: Expr, size: Expr) -> bool:
+        """Whether *coord*, in coordinate variables, is proved to lie in ``0..size-1``.
+
+        It follows from the lengths of the axes that the variables run over.
+        """
+        if isinstance(coord, Var):
+            return False  # one axis against another, which a proof does not see through
+        facts = {
+            var: (const(0), next(iter(binding.positions)).length)
+            for var, binding in self.bindings.items()
+            if binding.positions
+        }
+        prover = Prover(Algebra(Env(), trusted=True), facts)
+        low, high = BinOp("<=", const(0), coord), BinOp("<", coord, size)
+        return coord.dtype == size.dtype and prover.holds(low) and prover.holds(high)
 
     def known(self, key: object) -> Var | None:
         """The variable that holds the lookup called *key*, if an enclosing segment has it."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-
-from spcomp.errors import ScheduleError, SpcompWarning
+from spcomp.errors import ScheduleError, warn
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.stmt import Func
 from spcomp.passes.loop_kinds import can_vectorize
@@ -32,11 +30,9 @@ def without_false_claims(func: Func) -> Func:
                 message = f"loop {loop.var.name} cannot be {loop.kind}: {found[0]}"
                 raise ScheduleError(message, loop.span)
             where = f"{loop.span}: " if loop.span else ""
-            warnings.warn(
+            warn(
                 f"{where}loop {loop.var.name} is not proved to be {loop.kind}, so it runs"
-                f" serially: {found[0]}",
-                SpcompWarning,
-                stacklevel=2,
+                f" serially: {found[0]}"
             )
             func = replaced(func, loop, loop.replace(kind="serial"))
             break

@@ -70,22 +70,22 @@ class _Plan:
             self.take(Vectorize(name))
             return
         self.take(Reorder((*tile.spatial, name, *tile.reductions)))
-        loop, width = self.loop(name), TILE_VECTORS * tile.lanes
+        loop, most = self.loop(name), TILE_VECTORS * tile.lanes
         assert loop is not None
-        if isinstance(loop.end, Const) and tile.lanes <= loop.end.value < width:
-            width = int(loop.end.value) // tile.lanes * tile.lanes
-        exact = _is_multiple(loop.end, width)
-        if not exact:
+        rest = f"{name}_rest"
+        if not isinstance(loop.end, Const):
+            self.take(LoopPartition(name, most))
+            self._tile_by(name, tile, most)
+            self._tile_by(rest, tile.rest(), tile.lanes)
+            return
+        extent = int(loop.end.value)
+        width = _tile_width(extent, tile.lanes)
+        if width < extent and extent % width:
             self.take(LoopPartition(name, width))
+            self._tile_by(rest, tile.rest(), _tile_width(extent % width, tile.lanes))
         self._tile_by(name, tile, width)
-        if not exact:  # too little for a tile: one pass over the reduction, in memory
-            rest = f"{name}_rest"
-            self.take(Reorder((*tile.rest().reductions, rest)))
-            self.take(Vectorize(rest))
 
     def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
-        if self.loop(name) is None:  # nothing is left of it
-            return
         self.take(Split(name, width))
         self.take(Reorder((f"{name}_o", *tile.reductions, f"{name}_i")))
         self.take(CacheWrite(tile.block, f"{name}_o"))
@@ -138,8 +138,11 @@ def _chain(loop: For) -> list[For]:
     return chain(loop)[0]
 
 
-def _is_multiple(end: Expr, width: int) -> bool:
-    return isinstance(end, Const) and end.value % width == 0
+def _tile_width(extent: int, lanes: int) -> int:
+    """Return the width of the tiles of *extent*: as few as fit in registers, all alike."""
+    vectors = -(-extent // lanes)
+    passes = max(1, -(-vectors // TILE_VECTORS))
+    return max(1, -(-vectors // passes)) * lanes
 
 
 def _base(name: str) -> str:
