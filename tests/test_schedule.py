@@ -108,6 +108,7 @@ def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
         CacheWrite("csrmm1_rest", "k_rest_o"),
         Vectorize("k_rest_i"),
         Vectorize("k_rest_i_1"),
+        Prefetch("j", 16),
     )
 
 

@@ -153,7 +153,7 @@ SPARSE_LEVELS = [
     ("a ramp stands above the flat level", Evaluate(VEC)),
     ("a broadcast stands above the flat level", Evaluate(_lanes(ONE))),
     ("a vector reduction stands above the flat level", Evaluate(Reduce("+", VEC))),
-    ("a prefetch stands above the flat level", Prefetch(Y, ONE)),
+    ("Y has 1 axes, 2 indices", Prefetch(Y, (ONE, ONE))),
     ("axis F of W is not declared", Alloc(SparseBuffer("W", None, (dense("F", 2),), f32), Seq(()))),
     ("a search for float32 in int32", Evaluate(Search("lower", N, ONE, ONE, REAL))),
     ("the end of a search has dtype bool", Evaluate(Search("lower", N, ONE, TRUE, ONE))),
@@ -254,7 +254,7 @@ FLAT = [
     (r"a reduction by \+ of int64", Evaluate(Reduce("+", ONE))),
     ("a condition has dtype boolx4, not bool", If(_lanes(TRUE), Seq(()))),
     ("a select by boolx4 of int64", Evaluate(Select(_lanes(TRUE), ONE, ONE))),
-    ("the index of a prefetch has dtype int64x4", Prefetch(X, VEC)),
+    ("an index of X has dtype float32", Prefetch(X, (REAL,))),
     ("buffer W is not one-dimensional", Alloc(Buffer("W", None, (ONE, ONE), f32), Seq(()))),
     ("buffer W is not one-dimensional", Alloc(SparseBuffer("W", None, (), f32), Seq(()))),
 ]

@@ -75,7 +75,7 @@ class Stmts(Visitor[None]):
 
     def visit_Prefetch(self, node: st.Prefetch) -> None:
         """A prefetch instruction per cache line."""
-        prefetch(self.code, self.exprs.access(node.buffer, node.index, None))
+        prefetch(self.code, self.exprs.access(node.buffer, node.indices[0], None))
 
     def visit_If(self, node: st.If) -> None:
         """A branch."""

@@ -182,7 +182,8 @@ class Search(Expr):
 
     ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
     is above *key* (both need ascending values); ``linear``: the first whose value equals *key*,
-    else *end*. Buffer positions are absolute at every level.
+    else *end*. Buffer positions are absolute at every level. With a *slope*, the value at position
+    p is ``buffer[p] + slope * p``, an int64 like *key*: an indptr is cut by rows and elements.
     """
 
     kind: SearchKind = attr()
@@ -190,6 +191,7 @@ class Search(Expr):
     begin: Expr
     end: Expr
     key: Expr
+    slope: int = attr(default=0)
 
     @property
     def dtype(self) -> DType:

@@ -179,6 +179,8 @@ class Evaluator(Visitor[Any]):
             what = f"a search in {begin}..{end} of {node.buffer.name}, which has {len(array)}"
             raise InternalError("interpretation", what)
         values = decode(array[begin:end], node.buffer.dtype)
+        if node.slope:
+            values = values + node.slope * np.arange(begin, end)
         if node.kind == "linear":
             passed = np.logical_and.accumulate(values != key)
         else:

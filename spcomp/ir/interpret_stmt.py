@@ -76,7 +76,9 @@ class Interpreter(Evaluator):
 
     def visit_Prefetch(self, node: Prefetch) -> None:
         """Compute the index; what it points at need not exist."""
-        self.visit(node.index)
+        for index in node.indices:
+            if index is not None:
+                self.visit(index)
 
     def visit_Store(self, node: Store) -> Any:
         """Write an element, as the level says."""

@@ -223,6 +223,8 @@ class ExprPrinter(Visitor[Form]):
     def visit_Search(self, expr: Search) -> Form:
         """Return it as the search of its kind."""
         args = f"{self.count(expr.begin)}, {self.count(expr.end)}, {self.alone(expr.key)}"
+        if expr.slope:
+            args += f", slope={expr.slope}"
         return Form(Value(expr), f"T.{_SEARCHES[expr.kind]}({self.name_of(expr.buffer)}, {args})")
 
     def visit_Ramp(self, expr: Ramp) -> Form:

@@ -202,7 +202,7 @@ class StmtPrinter(Visitor[None]):
 
     def visit_Prefetch(self, stmt: Prefetch) -> None:
         """Add the hint."""
-        self.line(f"T.prefetch({self.names.of(stmt.buffer)}, {self.ex.alone(stmt.index)})")
+        self.line(f"T.prefetch({self.names.of(stmt.buffer)}, {self.ex.indices(stmt.indices)})")
 
     def visit_SpIter(self, stmt: SpIter) -> None:
         """Add the sparse iteration."""

@@ -110,10 +110,10 @@ class Fail(Stmt):
 
 @node
 class Prefetch(Stmt):
-    """A hint that ``buffer[index]`` will be read soon (flat level)."""
+    """A hint that ``buffer[indices]`` will be read soon; indices as in Load, which may miss."""
 
     buffer: AnyBuffer = attr()
-    index: Expr
+    indices: tuple[Expr | None, ...]
 
 
 @node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NoReturn
 
-from spcomp.dtypes import DType, bool_
+from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import (
@@ -211,6 +211,8 @@ class ExprVerifier(Visitor[None]):
         key, values = node.key.dtype, node.buffer.dtype
         if key.is_float != values.is_float or key.lanes > 1:
             self.fail(f"a search for {key} in {values}", node)
+        if node.slope and (key != int64 or values.kind != "int"):
+            self.fail(f"a search with a slope for {key} in {values}", node)
 
     def visit_Ramp(self, node: Ramp) -> None:
         """Check a vector of integers."""

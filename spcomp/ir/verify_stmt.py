@@ -127,10 +127,8 @@ class StmtVerifier(ExprVerifier):
         """A message is always right."""
 
     def visit_Prefetch(self, node: Prefetch) -> None:
-        """Check the buffer and the index."""
-        self.flat_only("a prefetch", node)
-        self.in_scope(node.buffer, node)
-        self.integer(node.index, "the index of a prefetch")
+        """Check the access."""
+        self.access(Load(node.buffer, node.indices))
 
 
 class CoordVerifier(StmtVerifier):

@@ -203,6 +203,5 @@ class _Flatten(Rewriter):
         return Alloc(self.layout.flat(alloc.buffer), self.rewrite(alloc.body), span=alloc.span)
 
     def visit_Prefetch(self, prefetch: Prefetch) -> Node:
-        new = self.visit_Node(prefetch)
-        assert isinstance(new, Prefetch)
-        return new.replace(buffer=self.layout.flat(prefetch.buffer))
+        offset = self._offset(prefetch.buffer, prefetch.indices)
+        return prefetch.replace(buffer=self.layout.flat(prefetch.buffer), indices=(offset,))

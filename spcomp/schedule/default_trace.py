@@ -14,16 +14,21 @@ from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.scope import variables
+from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.loops import Parallel, Vectorize
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.nests import chain, reduction_loops
+from spcomp.schedule.prefetch import Prefetch, gathers
 from spcomp.schedule.reductions import innermost, is_dot
+from spcomp.schedule.scatter import Scatter, scatters
 from spcomp.schedule.step import Step
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
 
 TILE_VECTORS = 8  # vectors of accumulators that stay in registers beside what the loop body needs
+DISTANCE = 16  # positions from asking for a row to its use
+LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
 
 
 def default_steps(func: PosFunc, target: Target) -> tuple[Step, ...]:
@@ -42,8 +47,11 @@ def default_schedule(func: PosFunc, target: Target) -> tuple[Func, tuple[Step, .
         return func, ()  # the program comes with decisions of its own
     for loop in list(_outermost_legal(func.body)):
         plan.take(Parallel(loop.var.name))
-    for loop in [x for x in loops_of(func.body) if _is_contiguous(x)]:
+    for nest in scatters(plan.func):
+        plan.by_columns(nest)
+    for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
         plan.vectors(loop.var.name)
+    plan.prefetch()
     return plan.func, tuple(plan.steps)
 
 
@@ -92,6 +100,23 @@ class _Plan:
         for loop in loops_of(self.func.body):
             if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
                 self.take(Vectorize(loop.var.name))
+
+    def by_columns(self, nest: Scatter) -> None:
+        """Run a nest that scatters rows in parallel over parts of the rows."""
+        outer, inner = f"{nest.inner}_o", f"{nest.inner}_i"
+        self.take(Split(nest.inner, nest.width))
+        for depth, loops in enumerate(nest.levels):
+            if depth:
+                self.take(LiftLoop(outer))
+            self.take(Reorder((outer, *loops) if depth else (outer, *loops, inner)))
+        self.take(Parallel(outer))
+
+    def prefetch(self) -> None:
+        """Ask for rows that are read at stored coordinates, which no processor can foresee."""
+        for loop in list(loops_of(self.func.body)):
+            assert isinstance(self.func, PosFunc)
+            if any(gather.bytes >= LEAST_ROW for gather in gathers(self.func, loop)):
+                self.take(Prefetch(loop.var.name, DISTANCE))
 
     def _tile(self, name: str) -> _Tile | None:
         """Return what is around the loop *name* if it is worth a register tile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from spcomp.dtypes import int64
 from spcomp.ir.expr import (
     CALLS,
     BinOpKind,
@@ -139,7 +140,10 @@ def _search(ex: Expressions, name: str, args: dict[str, Any], call: ast.Call) ->
     buffer = ex.ctx.buffer(args["buffer"])
     begin, end = ex.count(args["begin"]), ex.count(args["end"])
     key = ex.expr(args["key"])
-    return Value(Search(_SEARCHES[name], buffer, begin, end, key, span=ex.ctx.span(call)))
+    slope = ex.whole(args["slope"]) if "slope" in args else 0
+    if slope and (buffer.dtype.kind != "int" or key.dtype != int64 or abs(slope) >> 31):
+        raise ex.ctx.error(call, "a small slope, integers and an int64 key are needed here")
+    return Value(Search(_SEARCHES[name], buffer, begin, end, key, slope, span=ex.ctx.span(call)))
 
 
 def _ramp(ex: Expressions, _name: str, args: dict[str, Any], call: ast.Call) -> Value:

@@ -293,8 +293,10 @@ class Statements:
         return Fail(self.ctx.text(args["message"], "the message"), span=self.ctx.span(call))
 
     def _prefetch(self, args: dict[str, Any], call: ast.Call) -> Stmt:
-        buffer = self.ctx.buffer(args["buffer"])
-        return Prefetch(buffer, self.ex.integer(args["index"]), span=self.ctx.span(call))
+        buffer, parts = self.ctx.buffer(args["buffer"]), args.get("indices", ())
+        self.ex.check_rank(buffer, len(parts), call)
+        indices = tuple(self.ex.index(part) for part in parts)
+        return Prefetch(buffer, indices, span=self.ctx.span(call))
 
     def _store_call(self, args: dict[str, Any], call: ast.Call) -> Stmt:
         buffer = self.ctx.buffer(args["buffer"])

@@ -378,8 +378,8 @@ def fail(message: str) -> None:
 
 
 @_only_in_scripts
-def prefetch(buffer: Any, index: Any) -> None:
-    """Hint that ``buffer[index]`` will be read soon."""
+def prefetch(buffer: Any, *indices: Any) -> None:
+    """Hint that ``buffer[indices]`` will be read soon."""
 
 
 # -- expressions -----------------------------------------------------------------------------
@@ -441,12 +441,12 @@ def masked_load(buffer: Any, index: Any, mask: Any) -> Any:
 
 
 @_only_in_scripts
-def lower_bound(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
+def lower_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is not below *key*, else *end*."""
 
 
 @_only_in_scripts
-def upper_bound(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
+def upper_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is above *key*, else *end*."""
 
 
