@@ -14,6 +14,7 @@ from spcomp.schedule.default_trace import default_steps
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize, set_kind
 from spcomp.schedule.memory import CacheWrite
+from spcomp.schedule.prefetch import Prefetch
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split

@@ -84,7 +84,7 @@ def test_programs_of_every_level_are_accepted():
     check("coordinate", sp_iter([I, J, Attach(J, J)], "SSR", [i, j, k], put(A, (i, k), 1.0)))
     verify(csrmm(), "a_pass")
     check("position", loop(i, 3, Evaluate(get(A, None, i))))
-    check("flat", seq(put(X, (VEC,), get(X, VEC, mask=_lanes(TRUE))), Prefetch(X, ONE)))
+    check("flat", seq(put(X, (VEC,), get(X, VEC, mask=_lanes(TRUE))), Prefetch(X, (ONE,))))
     check("flat", put(X, (0,), Reduce("+", get(X, VEC))))
     check("flat", seq(Let(c, ONE, Evaluate(c)), While(TRUE, Fail("now")), Seq(())))
     verify(phases(), "a_pass")

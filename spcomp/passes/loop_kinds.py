@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -39,6 +39,8 @@ from spcomp.passes.scope import variables
 
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
+FAST_GATHER = 512  # bits of registers from which on processors gather faster than they load
+FEW_LANES = 4  # of a vector put together by single loads, or along the short rows of a matrix
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
 
@@ -137,6 +139,8 @@ class _Vectorizer(Rewriter):
         """The lanes of a register; fewer where the loop is a shorter power of two."""
         dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
         lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
+        if self.vector_bits < FAST_GATHER and (_gathers(loop) or _is_ragged(loop)):
+            lanes = min(lanes, FEW_LANES)
         if loop.begin is not ZERO or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
         return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
@@ -160,7 +164,8 @@ class _Vectorizer(Rewriter):
         if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
             return loop.replace(kind="serial")
         op, dtype = found.combiner, store.buffer.dtype
-        size = const(ACCUMULATORS * lanes)
+        count = 1 if _gathers(loop) or _is_ragged(loop) else ACCUMULATORS
+        size = const(count * lanes)
         acc = Buffer(self.names.unique(f"{store.buffer.name}_acc"), None, (size,), dtype, "local")
 
         def at(k: int) -> tuple[Expr, ...]:
@@ -171,13 +176,15 @@ class _Vectorizer(Rewriter):
             return Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
 
         def several(base: Expr) -> Stmt:
-            return seq(*(update(k, plus(base, k * lanes)) for k in range(ACCUMULATORS)))
+            return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
 
         zero = Broadcast(identity(op, dtype), lanes)
-        start = [Store(acc, at(k), zero) for k in range(ACCUMULATORS)]
-        main, rest = self._split(loop, ACCUMULATORS * lanes, several)
-        some, tail = self._split(rest, lanes, lambda base: update(0, base))
-        partial: list[Expr] = [Load(acc, at(k)) for k in range(ACCUMULATORS)]
+        start = [Store(acc, at(k), zero) for k in range(count)]
+        main, tail = self._split(loop, count * lanes, several)
+        some = None
+        if count > 1:
+            some, tail = self._split(tail, lanes, lambda base: update(0, base))
+        partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
         while len(partial) > 1:
             partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
         total = Reduce(op, partial[0])
@@ -222,6 +229,24 @@ def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
 def _writes(body: Stmt) -> bool:
     """Whether *body* stores to what outlives it: memory of a parameter."""
     return any(isinstance(n, Store) and n.buffer.data is not None for n in walk(body))
+
+
+def _gathers(loop: For) -> bool:
+    """Whether the body reads at places that an array gives."""
+    return any(
+        isinstance(n, Load)
+        and any(isinstance(x, Load) and loop.var in variables(x) for i in n.indices for x in _of(i))
+        for n in walk(loop.body)
+    )
+
+
+def _is_ragged(loop: For) -> bool:
+    """Whether how often *loop* runs depends on data, as along a fiber."""
+    return any(isinstance(n, Load) for end in (loop.begin, loop.end) for n in walk(end))
+
+
+def _of(index: Expr | None) -> Iterable[Node]:
+    return () if index is None else walk(index)
 
 
 def _depends(store: Store, var: Var) -> bool:

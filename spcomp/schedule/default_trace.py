@@ -13,6 +13,7 @@ from spcomp.ir.position import Block, Merge, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
+from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loops_of
@@ -49,6 +50,8 @@ def default_schedule(func: PosFunc, target: Target) -> tuple[Func, tuple[Step, .
         plan.take(Parallel(loop.var.name))
     for nest in scatters(plan.func):
         plan.by_columns(nest)
+    for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
+        plan.set_aside(loop.var.name)
     for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
         plan.vectors(loop.var.name)
     plan.prefetch()
@@ -92,6 +95,16 @@ class _Plan:
             self.take(LoopPartition(name, width))
             self._tile_by(rest, tile.rest(), _tile_width(extent % width, tile.lanes))
         self._tile_by(name, tile, width)
+
+    def set_aside(self, name: str) -> None:
+        """Move the loop *name*, which runs once, out of the way of those around it."""
+        loops = next(
+            loops for loops in map(_chain, loops_of(self.func.body)) if _named(loops, name)
+        )
+        first = next((k for k, x in enumerate(loops) if x.var in reduction_loops(self.func)), None)
+        names = [x.var.name for x in loops]
+        if first is not None and first < names.index(name):
+            self.take(Reorder((name, *names[first : names.index(name)])))
 
     def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
         self.take(Split(name, width))
@@ -163,6 +176,14 @@ def _chain(loop: For) -> list[For]:
     return chain(loop)[0]
 
 
+def _runs_once(loop: For) -> bool:
+    return loop.begin is ZERO and isinstance(loop.end, Const) and loop.end.value == 1
+
+
+def _named(loops: list[For], name: str) -> bool:
+    return any(loop.var.name == name for loop in loops)
+
+
 def _tile_width(extent: int, lanes: int) -> int:
     """Return the width of the tiles of *extent*: as few as fit in registers, all alike."""
     vectors = -(-extent // lanes)
@@ -195,14 +216,15 @@ def _outermost_legal(stmt: Stmt) -> Iterator[For]:
 
 def _is_contiguous(loop: For) -> bool:
     """Whether *loop* is innermost, legal to vectorize, and reads and writes memory in order."""
-    if any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
+    if _runs_once(loop) or any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
         return False
     body, var = innermost(loop)
-    if not can_vectorize(body, var) or not all(_in_order(n, var) for n in _accesses(body)):
+    accesses = _accesses(body)
+    if not can_vectorize(body, var) or not any(var in variables(n) for n in accesses):
         return False
-    if not any(var in variables(n) for n in _accesses(body)):
-        return False
-    return is_dot(body, var) or not conflicts(loop)
+    if is_dot(body, var):
+        return all(_in_order(n, var) or _is_gather(n, var) for n in accesses)
+    return all(_in_order(n, var) for n in accesses) and not conflicts(loop)
 
 
 def _accesses(body: Node) -> list[Load | Store]:
@@ -211,10 +233,30 @@ def _accesses(body: Node) -> list[Load | Store]:
 
 def _in_order(access: Load | Store, var: Var) -> bool:
     """Whether *access* moves by one element, or not at all, when *var* moves by one."""
-    last = access.indices[-1] if access.indices else None
-    if any(i is not None and var in variables(i) for i in access.indices[:-1]):
+    places = [k for k, i in enumerate(access.indices) if i is not None and var in variables(i)]
+    if not places:
+        return True
+    index = access.indices[places[-1]]
+    assert index is not None
+    if len(places) > 1 or not _is_last(access.buffer, places[-1]):
         return False
-    return last is None or var not in variables(last) or _unit(access.buffer, last, var)
+    return _unit(access.buffer, index, var)
+
+
+def _is_last(buffer: AnyBuffer, place: int) -> bool:
+    """Whether elements that differ by one in the index at *place* are neighbours in memory."""
+    if not isinstance(buffer, SparseBuffer):
+        return place == len(buffer.shape) - 1
+    behind = [axis.length for axis in buffer.axes[place + 1 :] if not axis.is_sparse]
+    return len(behind) == len(buffer.axes) - place - 1 and all(
+        isinstance(length, Const) and length.value == 1 for length in behind
+    )
+
+
+def _is_gather(access: Load | Store, var: Var) -> bool:
+    """Whether *access* moves with *var* only as the values of an array do, read in order."""
+    moving = [i for i in access.indices if i is not None and var in variables(i)]
+    return all(isinstance(i, Load) and _in_order(i, var) for i in moving)
 
 
 def _unit(buffer: AnyBuffer, index: Expr, var: Var) -> bool:
