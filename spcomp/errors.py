@@ -84,10 +84,13 @@ class SpcompWarning(UserWarning):
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
+_noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
 
 
 def warn(message: str) -> None:
     """Issue a SpcompWarning, unless the same program has been compiled before."""
+    if (noted := _noted.get()) is not None:
+        noted.append(message)
     if not _silent.get():
         warnings.warn(message, SpcompWarning, stacklevel=3)
 
@@ -100,6 +103,17 @@ def warned_before() -> Iterator[None]:
         yield
     finally:
         _silent.reset(token)
+
+
+@contextmanager
+def warnings_noted() -> Iterator[list[str]]:
+    """Give a list that has the warnings issued inside the ``with``, or held back, behind it."""
+    noted: list[str] = []
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
 
 
 class InternalError(Exception):

@@ -20,6 +20,7 @@ from spcomp.errors import (
     LoweringError,
     refuse_deep_nests,
     warned_before,
+    warnings_noted,
 )
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
@@ -60,13 +61,19 @@ class Compiled:
     program: Any
     options: Options
     target: Target  # with the features of the machine
-    stages: Stages
+    lowered: Stages | None  # None: an earlier process has lowered it
+    trace: Trace
     emitted: Emitted
     executable: Executable | BackendError  # an error where this machine cannot run the code
     interface: Interface
     funcs: Mapping[str, Func]
     host: Sequence[HostOp]
     timings: dict[str, float]
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The program at every level; lowered now if that was not needed before."""
+        return self.lowered or _lower(self.program, self.options, self.target)
 
     def variant(self, values: Mapping[str, Any]) -> Compiled:
         """Return the version with the extents of inner dense axes, as in *values*, compiled in.
@@ -186,37 +193,55 @@ def _compiled(program: Any, options: Options) -> Compiled:
 
 def _build(program: Any, options: Options) -> Compiled:
     from spcomp.codegen import cpu
-    from spcomp.compiler.pipeline import lower
+    from spcomp.compiler import saved
+    from spcomp.compiler.pipeline import as_module
     from spcomp.runtime.executable import Executable
 
     if options.target.kind != "cpu":
         raise BackendError(f"target {options.target} has no code generator yet")
     target = cpu.resolve(options.target)
-    begin = perf_counter()
-    trusted = options.check == "off"
-    stages = lower(program, target, options.constants, trace=options.trace, trusted=trusted)
-    lowered = perf_counter()
-    emitted = cpu.emit(stages.flat, target)
-    timings = {**stages.timings, "emit": perf_counter() - lowered, "lower": lowered - begin}
+    key, begin = _key(program, options), perf_counter()
+    timings: dict[str, float] = {}
+    stages = None
+    known = saved.load(key, target)
+    if known is None:
+        with warnings_noted() as noted:
+            stages = _lower(program, options, target)
+        timings |= {**stages.timings, "lower": perf_counter() - begin}
+        emitted = cpu.emit(stages.flat, target)
+        timings["emit"] = perf_counter() - begin - timings["lower"]
+        flat = stages.flat
+        known = saved.Saved(
+            emitted, saved.heads(flat), flat.host, stages.order_needed, stages.trace
+        )
+        if not noted:  # warnings are for every process to hear
+            saved.store(key, target, known)
     executable: Executable | BackendError
     try:
-        executable = Executable(emitted, target)
+        executable = Executable(known.emitted, target)
         timings |= executable.timings
     except BackendError as error:
         executable = error
-    flat = stages.flat
     return Compiled(
         program=program,
         options=options,
         target=target,
-        stages=stages,
-        emitted=emitted,
+        lowered=stages,
+        trace=known.trace,
+        emitted=known.emitted,
         executable=executable,
-        interface=interface(flat.source, stages.order_needed),
-        funcs={func.name: func for func in flat.funcs},
-        host=flat.host,
+        interface=interface(as_module(program, options.constants).source, known.order_needed),
+        funcs={func.name: func for func in known.heads},
+        host=known.host,
         timings=timings,
     )
+
+
+def _lower(program: Any, options: Options, target: Target) -> Stages:
+    from spcomp.compiler.pipeline import lower
+
+    trusted = options.check == "off"
+    return lower(program, target, options.constants, trace=options.trace, trusted=trusted)
 
 
 def _open_extents(compiled: Compiled) -> tuple[str, ...]:

@@ -206,10 +206,8 @@ def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | No
     assert isinstance(loop.body, If)
     found: list[tuple[int, int]] = []
     for at in range(0, int(loop.end.value), lanes):
-        known = [_holds(loop, at + lane, at + lane, bounds) for lane in range(lanes)]
-        count = sum(k is True for k in known)
-        cut = count.bit_count() == 1 or _writes(loop.body)
-        if count == lanes or None in known or not all(known[:count]) or not cut:
+        count = _how_many(loop, at, lanes, bounds)
+        if count == lanes or not (count.bit_count() == 1 or _writes(loop.body)):
             found.append((at, lanes))
             continue
         for width in (1 << bit for bit in reversed(range(count.bit_length()))):
@@ -217,6 +215,17 @@ def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | No
                 found.append((at, width))
                 at += width
     return found
+
+
+def _how_many(loop: For, at: int, lanes: int, bounds: Bounds) -> int:
+    """Return for how many lanes, the first ones, the condition holds; all if it is not known."""
+    if _holds(loop, at, at + lanes - 1, bounds):
+        return lanes
+    for lane in range(lanes):
+        if not (holds := _holds(loop, at + lane, at + lane, bounds)):
+            rest = holds is False and _holds(loop, at + lane, at + lanes - 1, bounds) is False
+            return lane if rest else lanes
+    return lanes
 
 
 def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
