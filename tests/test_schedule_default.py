@@ -1,0 +1,168 @@
+"""What the default schedule decides: tiles with tails, prefetches, scatters by columns."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.errors import ScheduleError
+from spcomp.ir.relink import specialize
+from spcomp.ir.stmt import Prefetch
+from spcomp.ir.visitor import walk
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.prefetch import gathers
+from spcomp.schedule.scatter import Scatter, scatters
+from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.step import Trace
+from tests.layers import source
+from tests.programs import BY_NAME
+from tests.test_schedule_steps import check, names, scheduled
+
+
+def fixed(name, **extents):
+    """The program *name* in position space with extents fixed, nothing decided."""
+    return Schedule(specialize(source(name), extents)).lower_sparse_iter()
+
+
+def operands(feat, rows=37, columns=29, seed=3):
+    rng = np.random.default_rng(seed)
+    a = sps.random_array((rows, columns), density=0.2, format="csr", rng=rng, dtype=np.float32)
+    return a, rng.standard_normal((columns, feat)).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64", "cpu:x86-64-v3"])
+def test_every_width_of_the_features_is_computed_right(target):
+    kernel = spcomp.compile(source("csrmm"), target=target)
+    for feat in (*range(1, 26), 31, 32, 33, 64, 65, 96, 97, 100, 128, 130, 200, 257):
+        a, b = operands(feat)
+        np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("feat", [1, 3, 4, 7, 8, 12, 20, 31, 100, 104])
+def test_a_known_width_needs_no_masked_stores_and_writes_nothing_else(feat):
+    kernel = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": feat})
+    assert "llvm.masked.store" not in kernel.source("llvm")
+    a, b = operands(feat)
+    memory = np.full(37 * feat + 64, 7.0, np.float32)
+    kernel(A=a, B=b, out=memory[: 37 * feat].reshape(37, feat))
+    assert (memory[37 * feat :] == 7.0).all()
+
+
+def test_the_features_of_a_known_width_are_one_tile_without_a_rest():
+    trace = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": 20}).trace
+    assert [str(step) for _, step in trace] == [
+        "parallel('i')",
+        "reorder(('k', 'j'))",
+        "split('k', 24)",
+        "reorder(('k_o', 'j', 'k_i'))",
+        "cache_write('csrmm1', 'k_o')",
+        "vectorize('k_i')",
+        "vectorize('k_i_1')",
+        "prefetch('j', 16)",
+    ]
+
+
+def test_a_loop_that_runs_once_does_not_keep_the_fibers_from_vectors():
+    kernel = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": 1})
+    assert "vectorize('j')" in str(kernel.trace)
+
+
+def test_the_same_trace_gives_the_same_object_code():
+    first = spcomp.compile(source("csrmm"), constants={"feat": 48})
+    trace = Trace.from_json_lines(first.trace.to_json_lines())
+    again = spcomp.compile(source("csrmm"), constants={"feat": 48}, trace=trace)
+    assert again.object_bytes == first.object_bytes
+
+
+# -- prefetch --------------------------------------------------------------------------------
+
+
+def test_prefetch_asks_for_rows_a_distance_ahead_within_what_is_stored():
+    schedule = fixed("csrmm", feat=20).prefetch("j", 3)
+    (hint,) = [n for n in walk(schedule.func.body) if isinstance(n, Prefetch)]
+    assert hint.buffer.name == "B"
+    assert "T.prefetch(B, J_indices[_, T.min(J_indptr[vi] + (j + 3), nnz - T.int64(1))]" in (
+        schedule.func.script()
+    )
+
+
+@pytest.mark.parametrize("distance", [1, 16, 1000])
+def test_prefetch_changes_no_result(distance):
+    steps = scheduled("csrmm").reorder("k", "j").split("k", 4).reorder("k_o", "j", "k_i")
+    check(steps.prefetch("j", distance), "csrmm")
+
+
+def test_a_row_read_twice_is_asked_for_once():
+    schedule = fixed("csrmm", feat=20)
+    loop = next(x for x in loops_of(schedule.func.body) if x.var.name == "j")
+    (gather,) = gathers(schedule.func, loop)
+    assert (gather.load.buffer.name, gather.bytes) == ("B", 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "loop", "distance", "reason"),
+    [
+        ("csrmm", "j", 0, "the distance must be at least 1"),
+        ("csrmm", "i", 4, "no row of a dense buffer is read at the coordinates of 'i'"),
+        ("csrmm", "j", 4, "no row of a dense buffer"),  # of unknown extent
+        ("spmv", "j", 4, "no row of a dense buffer"),
+    ],
+)
+def test_prefetch_is_refused_where_there_is_nothing_to_ask_for(name, loop, distance, reason):
+    with pytest.raises(ScheduleError, match=re.escape(reason)):
+        scheduled(name).prefetch(loop, distance)
+
+
+# -- lift_loop and scatters ------------------------------------------------------------------
+
+
+def test_lift_loop_moves_a_loop_around_the_block_that_holds_it():
+    schedule = scheduled("csrmm").reorder("k", "j")
+    assert schedule.get_loops("csrmm0") == ("i",)
+    schedule = schedule.lift_loop("k")
+    assert schedule.get_loops("csrmm0") == ("i", "k")
+    check(schedule, "csrmm")
+    check(schedule.reorder("k", "i"), "csrmm")
+
+
+@pytest.mark.parametrize(
+    ("name", "loop", "reason"),
+    [
+        ("csrmm", "i", "no block holds just this loop"),
+        ("csrmm", "j", "its range depends on the block"),
+    ],
+)
+def test_lift_loop_is_refused_where_it_would_change_the_program(name, loop, reason):
+    with pytest.raises(ScheduleError, match=re.escape(reason)):
+        scheduled(name).lift_loop(loop)
+
+
+def test_scattered_rows_are_shared_in_whole_pairs_of_cache_lines():
+    assert scatters(fixed("csrmm_t", feat=128).func) == (Scatter("k", (("j",), ("i",)), 32),)
+    assert scatters(fixed("csrmm_t", feat=96).func) == (Scatter("k", (("j",), ("i",)), 32),)
+    for feat in (1, 32, 40):
+        assert scatters(fixed("csrmm_t", feat=feat).func) == ()
+    assert scatters(scheduled("csrmm_t").func) == ()
+    assert scatters(fixed("csrmm", feat=128).func) == ()
+
+
+@pytest.mark.parametrize("feat", [32, 64, 96, 128])
+def test_a_scatter_by_columns_is_right_and_the_same_at_any_number_of_threads(feat):
+    kernel = spcomp.compile(source("csrmm_t"))
+    a, _ = operands(feat)
+    x = np.random.default_rng(1).standard_normal((37, feat)).astype(np.float32)
+    results = []
+    for threads in (1, 2, 5):
+        with spcomp.num_threads(threads):
+            results.append(kernel(A=a, X=x))
+    np.testing.assert_allclose(results[0], a.T @ x, rtol=1e-4, atol=1e-5)
+    assert all((result == results[0]).all() for result in results)
+
+
+def test_names_are_those_of_the_corpus():
+    assert {"csrmm", "csrmm_t", "spmv"} <= set(BY_NAME)
+    assert names(scheduled("csrmm")) == ["i", "j", "k"]

@@ -1,0 +1,140 @@
+"""Versions with extents compiled in, and compiled programs that a later process finds."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.compiler import compile as route
+from spcomp.compiler import saved
+from spcomp.compiler.variants import MAX_EXTENT, MAX_VARIANTS, Variants, inner_extents
+from spcomp.errors import SpcompWarning
+from spcomp.schedule.step import Trace
+from tests.layers import source
+
+
+@pytest.mark.parametrize(
+    ("name", "extents"),
+    [("csrmm", ("feat",)), ("sddmm", ("feat",)), ("spmv", ()), ("csrmm_t", ("feat",))],
+)
+def test_the_extents_of_innermost_dense_axes_are_compiled_in(name, extents):
+    assert inner_extents(source(name)) == extents
+
+
+def test_versions_are_made_once_and_are_few():
+    made = []
+    variants = Variants("general", ("k",), lambda constants: made.append(constants) or len(made))
+    assert [variants.pick({"k": k}) for k in (1, 2, 1)] == [1, 2, 1]
+    assert made == [{"k": 1}, {"k": 2}]
+    for k in range(MAX_VARIANTS):
+        variants.pick({"k": k + 1})
+    assert variants.pick({"k": 999}) == "general"
+    assert len(made) == MAX_VARIANTS
+
+
+def test_a_large_extent_is_not_compiled_in():
+    variants = Variants("general", ("k",), lambda _: "special")
+    assert variants.pick({"k": MAX_EXTENT + 1}) == "general"
+
+
+def test_a_version_is_made_once_though_many_threads_ask():
+    made = []
+    gate = threading.Barrier(4)
+    variants = Variants("general", ("k",), lambda constants: made.append(constants) or object())
+
+    def ask():
+        gate.wait()
+        variants.pick({"k": 5})
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [{"k": 5}]
+
+
+def test_a_kernel_runs_the_version_for_its_arguments_and_gives_the_same_as_the_general_one():
+    kernel = spcomp.compile(source("csrmm"))
+    rng = np.random.default_rng(0)
+    a = sps.random_array((20, 30), density=0.3, format="csr", rng=rng, dtype=np.float32)
+    for feat in range(1, MAX_VARIANTS + 4):
+        b = rng.standard_normal((30, feat)).astype(np.float32)
+        np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-4, atol=1e-5)
+    compiled = kernel._compiled
+    assert compiled.variant({"feat": 1}) is not compiled
+    assert compiled.variant({"feat": MAX_VARIANTS + 3}) is compiled
+
+
+def test_a_schedule_that_the_user_chose_is_what_runs():
+    compiled = spcomp.compile(source("csrmm"), trace=Trace())._compiled
+    assert compiled.variant({"feat": 4}) is compiled
+    assert spcomp.compile(source("csrmm"), constants={"feat": 4})._compiled._variants.names == ()
+
+
+def test_a_warning_is_given_once_though_versions_are_compiled():
+    with pytest.warns(SpcompWarning, match="treated as a reduction") as caught:
+        kernel = spcomp.compile(source("scatter_claimed"))
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel._compiled.variant(dict.fromkeys(kernel._compiled._variants.names, 2))
+
+
+# -- what a later process finds ----------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh_memory(monkeypatch, tmp_path):
+    """A disk cache of its own, and no memory of what was compiled."""
+    monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(route, "_cache", type(route._cache)())
+    return route._cache
+
+
+def test_a_program_found_on_disk_is_not_lowered_again_and_is_the_same(fresh_memory):
+    first = spcomp.compile(source("csrmm"))
+    fresh_memory.clear()
+    second = spcomp.compile(source("csrmm"))
+    assert first._compiled.lowered is not None
+    assert second._compiled.lowered is None
+    assert second.object_bytes == first.object_bytes
+    assert second.trace == first.trace
+    assert second.stage("flat") == first.stage("flat")
+    a = sps.eye_array(5, format="csr", dtype=np.float32)
+    b = np.arange(15, dtype=np.float32).reshape(5, 3)
+    assert (second(A=a, B=b) == b).all()
+
+
+def test_an_assembled_result_works_from_disk(fresh_memory):
+    name = "csr_add"
+    spcomp.compile(source(name))
+    fresh_memory.clear()
+    kernel = spcomp.compile(source(name))
+    assert kernel._compiled.lowered is None
+    assert len(kernel._compiled.host) > 1
+
+
+def test_a_program_with_a_warning_warns_in_every_process(fresh_memory):
+    for _ in range(2):
+        fresh_memory.clear()
+        with pytest.warns(SpcompWarning):
+            spcomp.compile(source("scatter_claimed"))
+
+
+def test_what_another_compiler_saved_is_not_taken(fresh_memory, monkeypatch):
+    spcomp.compile(source("csrmm"))
+    fresh_memory.clear()
+    monkeypatch.setattr(saved, "_compiler", lambda: "another")
+    assert spcomp.compile(source("csrmm"))._compiled.lowered is not None
+
+
+def test_other_options_are_other_programs(fresh_memory):
+    spcomp.compile(source("csrmm"))
+    for changed in ({"constants": {"feat": 3}}, {"trace": Trace()}, {"check": "off"}):
+        assert spcomp.compile(source("csrmm"), **changed)._compiled.lowered is not None
