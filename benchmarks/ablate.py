@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.harness import Options
-    from benchmarks.operators import Case, Problem
+    from benchmarks.operators import Case
     from spcomp.cli.timing import Ratio
+    from spcomp.schedule.step import Trace
 
 WHOLE = "default"
 
@@ -34,12 +35,12 @@ def ablate(case: Case, options: Options) -> Ablation:
     work = problem(case, quick=options.quick)
     missing: dict[str, str] = {}
     try:
-        trace = ours.compiled(work).trace
+        trace = ours.default_trace(work)
     except (KeyError, MissingError) as error:
         return Ablation(case, {}, {WHOLE: str(error)})
     kinds = list(dict.fromkeys(step.name for _, step in trace))
-    forms = [Contender(WHOLE, OURS, lambda p: ours.bound_call(p, ours.compiled(p)))]
-    forms += [Contender(kind, OURS, _without(kind)) for kind in kinds]
+    forms = [Contender(WHOLE, OURS, lambda p: ours.bound_call(p, ours.scheduled(p, trace)))]
+    forms += [Contender(kind, OURS, _with(trace.without(kind))) for kind in kinds]
     wrong: dict[str, str] = {}
     samples = time_all(prepare(work, forms, missing, wrong), options)
     whole = samples.get(WHOLE, ())
@@ -58,9 +59,5 @@ def earned(ablations: Sequence[Ablation]) -> dict[str, float]:
     }
 
 
-def _without(kind: str) -> Any:
-    def prepared(work: Problem) -> Any:
-        trace = ours.compiled(work).trace.without(kind)
-        return ours.bound_call(work, ours.scheduled(work, trace))
-
-    return prepared
+def _with(trace: Trace) -> Any:
+    return lambda work: ours.bound_call(work, ours.scheduled(work, trace))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 import spcomp
 from benchmarks import programs
 from benchmarks.contenders import OURS, MissingError, contender
+from spcomp.compiler.variants import inner_extents
 from spcomp.errors import SpcompError
+from spcomp.ir.relink import specialize
+from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,13 +83,26 @@ def compiled(problem: Problem) -> Any:
 
 
 def scheduled(problem: Problem, trace: Trace) -> Any:
-    """Return the Kernel with *trace* instead of the default one; raises MissingError."""
-    if "trace" not in inspect.signature(spcomp.compile).parameters:
-        raise MissingError("spcomp.compile takes no trace")
+    """Return the Kernel with those steps of *trace* that are legal; raises MissingError.
+
+    Its extents are compiled in, as they are by default.
+    """
     try:
-        return spcomp.compile(_program(problem), trace=trace)  # type: ignore[call-arg]
+        return spcomp.compile(_schedule(problem).replay(trace, skip=True))
     except SpcompError as error:
         raise MissingError(f"does not compile: {error}") from error
+
+
+def default_trace(problem: Problem) -> Trace:
+    """Return the steps that run by default with the extents of *problem*."""
+    func = _schedule(problem).func
+    return spcomp.compile(Schedule(func, lowered=True)).trace
+
+
+def _schedule(problem: Problem) -> Schedule:
+    program = _program(problem)
+    extents = dict.fromkeys(inner_extents(program), problem.case.feat)
+    return Schedule(specialize(program, extents) if extents else program).lower_sparse_iter()
 
 
 def bound_call(problem: Problem, kernel: Any) -> Callable[[], object]:
@@ -112,15 +127,21 @@ def _bound(problem: Problem) -> Callable[[], object]:
 @contender("spcomp_rows", "spmm_hub", library=OURS, handle=True)
 def _by_rows(problem: Problem) -> Callable[[], object]:
     """The same without the split by non-zeros: a row is never shared by two threads."""
-    whole = compiled(problem).trace
+    whole = default_trace(problem)
     if len(rows := whole.without("split_nnz")) == len(whole):
         raise MissingError("the default trace has no split_nnz, so both forms are the same")
     return bound_call(problem, scheduled(problem, rows))
 
 
 @contender("spcomp_bound", "spmv_compressed", library=OURS, handle=True)
-def _compressed(_problem: Problem) -> Callable[[], object]:
-    raise MissingError("spcomp.formats has no sliced format with compressed indices")
+def _compressed(problem: Problem) -> Callable[[], object]:
+    """SpMV over diagonal segments, converted beforehand as MKL's inspector does."""
+    program = programs.parse(programs.SPMV, problem.case.dtype)
+    try:
+        kernel = spcomp.decompose(program, A=spcomp.formats.sliced_diagonal()).compile()
+    except SpcompError as error:
+        raise MissingError(f"does not compile: {error}") from error
+    return partial(kernel.bind(A=problem.sparse), X=problem.dense["B"], out=problem.out)
 
 
 def _program(problem: Problem) -> Any:
