@@ -168,19 +168,18 @@ SEGMENT_COO = """
 from spcomp import script as T
 
 @T.prim_func
-def segment_coo(s: T.handle, x: T.handle, y: T.handle,
+def segment_coo(x: T.handle, y: T.handle, rows: T.handle,
                 m: T.int32, feat: T.int32, nnz: T.int32) -> None:
-    P = T.dense_fixed(nnz)
+    O = T.dense_fixed(1)
+    E = T.sparse_fixed(O, (m, nnz), rows, "int32", unique=False)
     I = T.dense_fixed(m)
     K = T.dense_fixed(feat)
-    S = T.match_sparse_buffer(s, (P,), "int32")
-    X = T.match_sparse_buffer(x, (P, K), "float32")
+    X = T.match_sparse_buffer(x, (O, E, K), "float32")
     Y = T.match_sparse_buffer(y, (I, K), "float32")
-    T.assume_buffer_domain(S, [0, m - 1])
-    with T.sp_iter([I, K], "SS", "clear") as [i, k]:
-        Y[i, k] = 0.0
-    with T.sp_iter([P, K], "RS", "segment_coo") as [p, k]:
-        Y[S[p], k] = Y[S[p], k] + X[p, k]
+    with T.sp_iter([O, E, K], "SSS", "segment_coo") as [o, e, k]:
+        with T.init():
+            Y[e, k] = 0.0
+        Y[e, k] = Y[e, k] + X[o, e, k]
 """
 
 

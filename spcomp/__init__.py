@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spcomp import errors as errors
+    from spcomp import formats as formats
     from spcomp import script as script
     from spcomp import target as target
     from spcomp.compiler.compile import compile as compile  # noqa: A004
+    from spcomp.compiler.formats import decompose as decompose
     from spcomp.compiler.kernel import Kernel as Kernel
     from spcomp.compiler.tensor import Tensor as Tensor
     from spcomp.runtime.pool import get_num_threads as get_num_threads
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 _HOME = {
     "compile": "spcomp.compiler.compile",
     "Kernel": "spcomp.compiler.kernel",
+    "decompose": "spcomp.compiler.formats",
     "Tensor": "spcomp.compiler.tensor",
     "Schedule": "spcomp.schedule.schedule",
     "set_num_threads": "spcomp.runtime.pool",
@@ -32,6 +35,7 @@ _HOME = {
     "num_threads": "spcomp.runtime.pool",
     "script": "",  # a module of its own
     "errors": "",
+    "formats": "",
     "target": "",
 }
 
@@ -41,7 +45,9 @@ __all__ = [
     "Tensor",
     "__version__",
     "compile",
+    "decompose",
     "errors",
+    "formats",
     "get_num_threads",
     "num_threads",
     "script",

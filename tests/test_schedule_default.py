@@ -15,7 +15,7 @@ from spcomp.ir.stmt import Prefetch
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.prefetch import gathers
-from spcomp.schedule.scatter import Scatter, scatters
+from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from tests.layers import source
@@ -56,6 +56,7 @@ def test_the_features_of_a_known_width_are_one_tile_without_a_rest():
     trace = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": 20}).trace
     assert [str(step) for _, step in trace] == [
         "parallel('i')",
+        "split_nnz('i', 4096)",
         "reorder(('k', 'j'))",
         "split('k', 24)",
         "reorder(('k_o', 'j', 'k_i'))",
@@ -141,13 +142,19 @@ def test_lift_loop_is_refused_where_it_would_change_the_program(name, loop, reas
         scheduled(name).lift_loop(loop)
 
 
+def scattered(name, **extents):
+    """What the last nest of a program is, seen as a scatter."""
+    *_, nest = outermost((fixed(name, **extents) if extents else scheduled(name)).func.body)
+    return as_scatter(nest)
+
+
 def test_scattered_rows_are_shared_in_whole_pairs_of_cache_lines():
-    assert scatters(fixed("csrmm_t", feat=128).func) == (Scatter("k", (("j",), ("i",)), 32),)
-    assert scatters(fixed("csrmm_t", feat=96).func) == (Scatter("k", (("j",), ("i",)), 32),)
+    assert scattered("csrmm_t", feat=128) == Scatter("k", (("j",), ("i",)), 32)
+    assert scattered("csrmm_t", feat=96) == Scatter("k", (("j",), ("i",)), 32)
     for feat in (1, 32, 40):
-        assert scatters(fixed("csrmm_t", feat=feat).func) == ()
-    assert scatters(scheduled("csrmm_t").func) == ()
-    assert scatters(fixed("csrmm", feat=128).func) == ()
+        assert scattered("csrmm_t", feat=feat) is None
+    assert scattered("csrmm_t") is None
+    assert scattered("csrmm", feat=128) is None
 
 
 @pytest.mark.parametrize("feat", [32, 64, 96, 128])

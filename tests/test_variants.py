@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,17 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler import compile as route
 from spcomp.compiler import saved
-from spcomp.compiler.variants import MAX_EXTENT, MAX_VARIANTS, Variants, inner_extents
+from spcomp.compiler.variants import (
+    MAX_EXTENT,
+    MAX_VARIANTS,
+    Variants,
+    Version,
+    inner_extents,
+    row_pointers,
+)
 from spcomp.errors import SpcompWarning
+from spcomp.schedule.default_trace import Facts
+from spcomp.schedule.hubs import longest_row
 from spcomp.schedule.step import Trace
 from tests.layers import source
 
@@ -28,9 +38,9 @@ def test_the_extents_of_innermost_dense_axes_are_compiled_in(name, extents):
 
 def test_versions_are_made_once_and_are_few():
     made = []
-    variants = Variants("general", ("k",), lambda constants: made.append(constants) or len(made))
+    variants = Variants("general", ("k",), (), lambda version: made.append(version) or len(made))
     assert [variants.pick({"k": k}) for k in (1, 2, 1)] == [1, 2, 1]
-    assert made == [{"k": 1}, {"k": 2}]
+    assert made == [Version((("k", 1),), Facts()), Version((("k", 2),), Facts())]
     for k in range(MAX_VARIANTS):
         variants.pick({"k": k + 1})
     assert variants.pick({"k": 999}) == "general"
@@ -38,14 +48,14 @@ def test_versions_are_made_once_and_are_few():
 
 
 def test_a_large_extent_is_not_compiled_in():
-    variants = Variants("general", ("k",), lambda _: "special")
+    variants = Variants("general", ("k",), (), lambda _: "special")
     assert variants.pick({"k": MAX_EXTENT + 1}) == "general"
 
 
 def test_a_version_is_made_once_though_many_threads_ask():
     made = []
     gate = threading.Barrier(4)
-    variants = Variants("general", ("k",), lambda constants: made.append(constants) or object())
+    variants = Variants("general", ("k",), (), lambda version: made.append(version) or object())
 
     def ask():
         gate.wait()
@@ -56,7 +66,49 @@ def test_a_version_is_made_once_though_many_threads_ask():
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [{"k": 5}]
+    assert made == [Version((("k", 5),), Facts())]
+
+
+def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():
+    made = []
+    variants = Variants("general", (), ("ptr",), lambda version: made.append(version) or "hubs")
+    limit = longest_row(0)
+    for lengths, kind in (([limit], "general"), ([limit + 1], "hubs"), ([100] * 500, "general")):
+        indptr = np.concatenate([[7], 7 + np.cumsum(lengths)]).astype(np.int32)
+        assert variants.pick({"ptr": indptr}) == kind
+    assert made == [Version((), Facts(hubs=True))]
+    assert variants.pick({"ptr": np.zeros(1, np.int32)}) == "general"
+    assert row_pointers(source("csrmm")) == ("indptr",)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_hub_rows_are_split_and_the_bits_do_not_depend_on_threads_or_on_earlier_calls(bind):
+    rng = np.random.default_rng(0)
+    lengths = np.full(50, 3)
+    lengths[17] = 40_000
+    rows = np.repeat(np.arange(50), lengths)
+    cols = np.concatenate([np.sort(rng.choice(50_000, n, replace=False)) for n in lengths])
+    ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    data = rng.random(len(rows), np.float32)
+    a = sps.csr_array((data, cols.astype(np.int32), ptr), (50, 50_000))
+    flat = sps.csr_array((data, a.indices, np.linspace(0, a.nnz, 51).astype(np.int32)), a.shape)
+    flat.sort_indices()
+    flat.sum_duplicates()
+    b = rng.random((50_000, 4), np.float32)
+    kernel = spcomp.compile(source("csrmm"))
+    seen = set()
+    for threads in (1, 2, 5, 2):
+        with spcomp.num_threads(threads):
+            np.testing.assert_allclose(kernel(A=flat, B=b), flat @ b, rtol=1e-4)
+            result = (kernel.bind(A=a) if bind else partial(kernel, A=a))(B=b)
+        np.testing.assert_allclose(result, a @ b, rtol=1e-4)
+        seen.add(result.tobytes())
+    assert len(seen) == 1
+    hubs = kernel._compiled.variant({"feat": 4, "indptr": ptr})
+    assert "split_hubs" in str(hubs.trace)
+    assert "split_hubs" not in str(
+        kernel._compiled.variant({"feat": 4, "indptr": flat.indptr}).trace
+    )
 
 
 def test_a_kernel_runs_the_version_for_its_arguments_and_gives_the_same_as_the_general_one():
@@ -67,8 +119,9 @@ def test_a_kernel_runs_the_version_for_its_arguments_and_gives_the_same_as_the_g
         b = rng.standard_normal((30, feat)).astype(np.float32)
         np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-4, atol=1e-5)
     compiled = kernel._compiled
-    assert compiled.variant({"feat": 1}) is not compiled
-    assert compiled.variant({"feat": MAX_VARIANTS + 3}) is compiled
+    values = {"indptr": a.indptr}
+    assert compiled.variant({"feat": 1, **values}) is not compiled
+    assert compiled.variant({"feat": MAX_VARIANTS + 3, **values}) is compiled
 
 
 def test_a_schedule_that_the_user_chose_is_what_runs():
@@ -83,7 +136,8 @@ def test_a_warning_is_given_once_though_versions_are_compiled():
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        kernel._compiled.variant(dict.fromkeys(kernel._compiled._variants.names, 2))
+        variants = kernel._compiled._variants
+        kernel._compiled.variant(dict.fromkeys((*variants.names, *variants.pointers), 2))
 
 
 # -- what a later process finds ----------------------------------------------------------------

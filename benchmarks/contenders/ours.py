@@ -65,7 +65,7 @@ FORMS = {
     "mttkrp": Form(programs.MTTKRP, _tensor, _dense(B="B", C="C")),
     "segment_ragged": Form(programs.SEGMENT_RAGGED, partial(_rows, ragged=True), _dense()),
     "segment_csr": Form(programs.SEGMENT_CSR, partial(_rows, ragged=False), _dense()),
-    "segment_coo": Form(programs.SEGMENT_COO, _dense(S="S"), _dense(X="X")),
+    "segment_coo": Form(programs.SEGMENT_COO, _dense(rows="S"), _dense(X="X")),
 }
 
 

@@ -204,7 +204,7 @@ class Exprs(Visitor[str]):
     def _search(self, node: ex.Search) -> str:
         begin, end = self.converted(node.begin, int64), self.converted(node.end, int64)
         pointer, key = self.scope.pointer(node.buffer), self.visit(node.key)
-        what = sought(self.code, pointer, node.buffer.dtype, key, node.key.dtype)
+        what = sought(self.code, pointer, node.buffer.dtype, (key, node.key.dtype), node.slope)
         return search(self.code, node.kind, what, begin, end)
 
     def visit_Ramp(self, node: ex.Ramp) -> str:

@@ -124,25 +124,32 @@ def _byte(code: Code, address: str, step: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What a search looks for: *key* of *common* dtype among the elements at *pointer*."""
+    """What a search looks for: *key* of *common* dtype among the elements at *pointer*.
+
+    *slope*: how much is added to an element per position (of int64).
+    """
 
     pointer: str
     element: DType
     key: str
     common: DType
+    slope: int = 0
 
     def compare(self, code: Code, op: str, position: str) -> str:
         """Return the i1 ``element[position] op key``."""
         value = read(code, Access(self.pointer, position, self.element, None))
         value = convert(code, value, self.element, self.common)
+        if self.slope:
+            rise = code.value(f"mul i64 {position}, {self.slope}")
+            value = code.value(f"add i64 {value}, {rise}")
         test = ARITHMETIC[op][row(self.common)]
         return code.value(f"{test} {register(self.common)} {value}, {self.key}")
 
 
-def sought(code: Code, pointer: str, element: DType, key: str, key_dtype: DType) -> Sought:
-    """Return *key* ready to be compared with values of dtype *element*."""
-    common = promote(element, key_dtype)
-    return Sought(pointer, element, convert(code, key, key_dtype, common), common)
+def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int) -> Sought:
+    """Return *key*, an operand and its dtype, ready to be compared with values of *element*."""
+    common = promote(element, key[1])
+    return Sought(pointer, element, convert(code, *key, common), common, slope)
 
 
 def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> str:

@@ -9,11 +9,11 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
 from spcomp.compiler.signature import Interface, interface
-from spcomp.compiler.variants import Variants, inner_extents
+from spcomp.compiler.variants import Variants, Version, inner_extents, row_pointers
 from spcomp.errors import (
     ArgumentError,
     BackendError,
@@ -25,6 +25,8 @@ from spcomp.errors import (
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
+from spcomp.schedule.default_trace import Facts
+from spcomp.schedule.hubs import longest_row
 from spcomp.target import Target
 from spcomp.target import target as parse_target
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from spcomp.codegen.abi import Emitted
+    from spcomp.compiler.formats import Decomposed, FormatKernel
     from spcomp.compiler.pipeline import Stages
     from spcomp.ir.module import HostOp
     from spcomp.runtime.executable import Executable
@@ -52,6 +55,7 @@ class Options:
     threads: int | None = None
     check: Check = "full"
     trace: Trace | None = None
+    facts: Facts = Facts()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +89,22 @@ class Compiled:
 
     @cached_property
     def _variants(self) -> Variants[Compiled]:
-        return Variants(self, _open_extents(self), self._specialized)
+        names = _open_extents(self)
+        pointers = row_pointers(_source(self.program)) if names else ()
+        return Variants(self, names, pointers, self._specialized)
 
-    def _specialized(self, constants: dict[str, int]) -> Compiled:
-        constants_too = {**self.options.constants, **constants}
+    def _specialized(self, version: Version) -> Compiled:
+        constants = {**self.options.constants, **dict(version.extents)}
+        options = replace(self.options, constants=constants, facts=version.facts)
         with warned_before():
-            return _compiled(self.program, replace(self.options, constants=constants_too))
+            return _compiled(self.program, options)
+
+    def longest_row(self, stored: int) -> int | None:
+        """Return how long a row of a matrix of *stored* elements may be for this version of it.
+
+        None: any length.
+        """
+        return None if self.options.facts.hubs else longest_row(stored)
 
     def call(self, name: str, slots: Sequence[int]) -> int:
         """Run the function *name* on its slots; return the status. Raises BackendError."""
@@ -135,6 +149,32 @@ class Compiled:
         return self.executable.object_bytes
 
 
+@overload
+def compile(  # noqa: A001
+    program: Decomposed,
+    *,
+    target: str | Target = ...,
+    name: str | None = ...,
+    constants: Mapping[str, int | float] | None = ...,
+    threads: int | None = ...,
+    check: Check | None = ...,
+    trace: Trace | None = ...,
+) -> FormatKernel: ...
+
+
+@overload
+def compile(  # noqa: A001
+    program: Any,
+    *,
+    target: str | Target = ...,
+    name: str | None = ...,
+    constants: Mapping[str, int | float] | None = ...,
+    threads: int | None = ...,
+    check: Check | None = ...,
+    trace: Trace | None = ...,
+) -> Kernel: ...
+
+
 def compile(  # noqa: A001
     program: Any,
     *,
@@ -144,11 +184,12 @@ def compile(  # noqa: A001
     threads: int | None = None,
     check: Check | None = None,
     trace: Trace | None = None,
-) -> Kernel:
+) -> Kernel | FormatKernel:
     """Compile *program* to a callable Kernel.
 
     Args:
-        program: A function of the script language at any level, a Module, or a Schedule.
+        program: A function of the script language at any level, a Module, a Schedule, or what
+            ``decompose`` returns, which gives a FormatKernel.
         target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
             read, not run.
         name: What the Kernel is called; the program's name if not given.
@@ -167,6 +208,15 @@ def compile(  # noqa: A001
     options = Options(
         parse_target(target), name, dict(constants or {}), _threads(threads), _check(check), trace
     )
+    if not isinstance(program, (Func, Module)):
+        from spcomp.compiler.formats import Decomposed, FormatKernel
+
+        if isinstance(program, Decomposed):
+            return FormatKernel(program, _kernel(program.func, options))
+    return _kernel(program, options)
+
+
+def _kernel(program: Any, options: Options) -> Kernel:
     with refuse_deep_nests(LoweringError):
         return Kernel(_compiled(_checked_program(program), options), options)
 
@@ -241,7 +291,14 @@ def _lower(program: Any, options: Options, target: Target) -> Stages:
     from spcomp.compiler.pipeline import lower
 
     trusted = options.check == "off"
-    return lower(program, target, options.constants, trace=options.trace, trusted=trusted)
+    return lower(
+        program,
+        target,
+        options.constants,
+        trace=options.trace,
+        trusted=trusted,
+        facts=options.facts,
+    )
 
 
 def _open_extents(compiled: Compiled) -> tuple[str, ...]:
@@ -252,20 +309,25 @@ def _open_extents(compiled: Compiled) -> tuple[str, ...]:
     if not isinstance(program, (Func, Module)):
         if program.trace or program.lowered:
             return ()
-        program = program.func
-    source = program.source if isinstance(program, Module) else program
-    return tuple(name for name in inner_extents(source) if name not in options.constants)
+    return tuple(name for name in inner_extents(_source(program)) if name not in options.constants)
+
+
+def _source(program: Any) -> Func:
+    """The function as written."""
+    if isinstance(program, Module):
+        return program.source
+    return program if isinstance(program, Func) else program.func  # type: ignore[no-any-return]
 
 
 def _key(program: Any, options: Options) -> tuple[object, ...]:
     """What decides the machine code, and the names by which it is called."""
     base = program if isinstance(program, (Func, Module)) else program.func
-    source = base.source if isinstance(base, Module) else base
-    params = tuple(param.name for param in source.params)
+    params = tuple(param.name for param in _source(program).params)
     constants = tuple(sorted(options.constants.items()))
     trusted = options.check == "off"
     own = () if base is program else (bool(program.trace), program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
+    key = (*key, options.facts)
     return (*key, type(program).__name__, *own)
 
 

@@ -19,7 +19,7 @@ from spcomp.passes.lower_blocks import LowerBlocks
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.passes.lower_merge import LowerMerge
 from spcomp.schedule.claims import without_false_claims
-from spcomp.schedule.default_trace import default_schedule
+from spcomp.schedule.default_trace import Facts, default_schedule
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 
@@ -78,13 +78,14 @@ def lower(
     trace: Trace | None = None,
     after: Hook | None = None,
     trusted: bool = False,
+    facts: Facts = Facts(),  # noqa: B008 (a frozen value)
 ) -> Stages:
     """Return *program* at every level below its own.
 
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
     resolved (``vector_bits`` known). *trusted*: a program that was written below coordinate space
-    is believed in its parallel loops and its indices, which are else checked. Raises
-    LoweringError, ScheduleError.
+    is believed in its parallel loops and its indices, which are else checked. *facts*: what the
+    default schedule may know of the data. Raises LoweringError, ScheduleError.
     """
     if isinstance(program, Schedule) and program.trace and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
@@ -108,7 +109,7 @@ def lower(
         module = module.with_funcs(*map(without_false_claims, module.funcs))
     used = Trace()
     if stage_of(module) is Stage.POSITION:
-        module, used = scheduled(module, target, trace)
+        module, used = scheduled(module, target, trace, facts)
         stages[Stage.POSITION] = module
         lap("schedule")
         module = TO_FLAT.run(module, after)
@@ -121,14 +122,14 @@ def lower(
 
 
 def scheduled(
-    module: Module[Any], target: Target, trace: Trace | None
+    module: Module[Any], target: Target, trace: Trace | None, facts: Facts
 ) -> tuple[Module[Any], Trace]:
     """Return *module* with *trace*, or the default steps, applied, and the trace."""
     funcs: list[Func] = []
     used = Trace()
     for func in module.funcs:
         if trace is None:
-            new, steps = default_schedule(func, target)
+            new, steps = default_schedule(func, target, facts)
         else:
             new, steps = func, trace.of(func.name)
             for step in steps:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
+from spcomp.schedule.default_trace import Facts
+from spcomp.schedule.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,29 +41,62 @@ def inner_extents(func: Func) -> tuple[str, ...]:
     return tuple(found)
 
 
-class Variants(Generic[T]):
-    """The versions of a program by the values of its inner extents, at most MAX_VARIANTS of them.
+def row_pointers(func: Func) -> tuple[str, ...]:
+    """Return the names of the arrays that say where the rows of *func*'s matrices begin."""
+    axes = (a for a in func.axes if a.is_variable and a.parent is not None and not a.parent.parent)
+    return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
-    *make* compiles one for the constants given. May be used by many threads at once.
+
+def facts(pointers: tuple[str, ...], values: Mapping[str, Any]) -> Facts:
+    """Return what *values* of the parameters say about the rows that begin at *pointers*."""
+    return Facts(hubs=any(_has_hub(values[name]) for name in pointers))
+
+
+def _has_hub(indptr: Any) -> bool:
+    if indptr is None or len(indptr) < 2:
+        return False
+    stored = int(indptr[-1]) - int(indptr[0])
+    if stored <= longest_row(0):
+        return False
+    return int((indptr[1:] - indptr[:-1]).max()) > longest_row(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells the versions of a program apart: extents by name, and facts about the data."""
+
+    extents: tuple[tuple[str, int], ...]
+    facts: Facts
+
+
+class Variants(Generic[T]):
+    """The versions of a program, *general* unless it is for what a call brings.
+
+    *names*: the extents that are compiled in; *pointers*: the arrays that facts are about. *make*
+    compiles a version. There are at most MAX_VARIANTS. May be used by many threads at once.
     """
 
     def __init__(
-        self, general: T, names: tuple[str, ...], make: Callable[[dict[str, int]], T]
+        self,
+        general: T,
+        names: tuple[str, ...],
+        pointers: tuple[str, ...],
+        make: Callable[[Version], T],
     ) -> None:
-        self.general, self.names, self.make = general, names, make
-        self.made: dict[tuple[int, ...], T] = {}
+        self.general, self.names, self.pointers, self.make = general, names, pointers, make
+        self.made: dict[Version, T] = {}
         self._lock = threading.Lock()
 
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters, the general one if there are many."""
-        key = tuple([values[name] for name in self.names])
+        extents = tuple((name, int(values[name])) for name in self.names)
+        key = Version(tuple(e for e in extents if e[1] <= MAX_EXTENT), facts(self.pointers, values))
         found = self.made.get(key)
         if found is not None:
             return found
-        constants = {n: int(v) for n, v in zip(self.names, key, strict=True) if v <= MAX_EXTENT}
         with self._lock:
             if key not in self.made:
-                if not constants or len(self.made) >= MAX_VARIANTS:
+                if key == Version((), Facts()) or len(self.made) >= MAX_VARIANTS:
                     return self.general
-                self.made[key] = self.make(constants)
+                self.made[key] = self.make(key)
             return self.made[key]

@@ -211,7 +211,7 @@ class ExprVerifier(Visitor[None]):
         key, values = node.key.dtype, node.buffer.dtype
         if key.is_float != values.is_float or key.lanes > 1:
             self.fail(f"a search for {key} in {values}", node)
-        if node.slope and (key != int64 or values.kind != "int"):
+        if node.slope and (key != int64 or values.kind != "int" or node.kind == "linear"):
             self.fail(f"a search with a slope for {key} in {values}", node)
 
     def visit_Ramp(self, node: Ramp) -> None:

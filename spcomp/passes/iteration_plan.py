@@ -13,17 +13,22 @@ from spcomp.ir.axis import (
     Domain,
     Flatten,
     Fuse,
+    Intersect,
     SparseBuffer,
+    Union,
     domain_axes,
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Const, Expr, Load, Var, cast
+from spcomp.ir.expr import Const, Expr, Load, Var, cast, const
+from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint, variables
+
+MOST = 1 << 48  # no loop runs longer
 
 InitPlace: TypeAlias = Literal["none", "inside", "outside"]
 
@@ -108,9 +113,14 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
 
 
 def _length(it: SpIter, var: Var) -> Expr:
-    """The length of the axis that *var* runs over, as an int64."""
-    own = [a for d in it.domains for a in domain_axes(d)[: domain_width(d)]]
-    return cast(own[it.vars.index(var)].length, int64)
+    """What *var* is less than, as an int64: the length of the axes that it runs over."""
+    own = [(d, a) for d in it.domains for a in domain_axes(d)[: domain_width(d)]]
+    domain, axis = own[it.vars.index(var)]
+    several = isinstance(domain, (Union, Intersect))
+    same = not several or all(expr_equal(a.length, axis.length) for a in domain_axes(domain))
+    if isinstance(domain, Flatten) or not same:  # positions, or the longest of several axes
+        return const(MOST)
+    return cast(axis.length, int64)
 
 
 def _place_init(it: SpIter, plan: IterationPlan) -> IterationPlan:

@@ -87,7 +87,7 @@ def can_vectorize(body: Stmt, var: Var) -> bool:
             return False
         if isinstance(node, BinOp) and node.op in ("//", "%") and var in variables(node):
             return False
-        if isinstance(node, Select) and var in variables(node) and _reads(node, var):
+        if isinstance(node, Select) and var not in variables(node.cond) and _reads(node, var):
             return False
     return True
 

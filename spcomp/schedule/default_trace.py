@@ -11,18 +11,21 @@ from spcomp.ir.expr import Const, Expr, Load, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.hubs import hub_split
 from spcomp.schedule.loops import Parallel, Vectorize
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.nests import chain, reduction_loops
 from spcomp.schedule.prefetch import Prefetch, gathers
 from spcomp.schedule.reductions import innermost, is_dot
-from spcomp.schedule.scatter import Scatter, scatters
+from spcomp.schedule.scatter import Scatter, as_scatter, outermost
+from spcomp.schedule.segments import runs, segments
+from spcomp.schedule.split_nnz import nnz_chunks
 from spcomp.schedule.step import Step
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
@@ -32,24 +35,33 @@ DISTANCE = 16  # positions from asking for a row to its use
 LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
 
 
-def default_steps(func: PosFunc, target: Target) -> tuple[Step, ...]:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of the data. *hubs*: some row holds more than its share of the elements."""
+
+    hubs: bool = False
+
+
+def default_steps(func: PosFunc, target: Target, facts: Facts = Facts()) -> tuple[Step, ...]:
     """Return the default steps for *func*; see default_schedule."""
-    return default_schedule(func, target)[1]
+    return default_schedule(func, target, facts)[1]
 
 
-def default_schedule(func: PosFunc, target: Target) -> tuple[Func, tuple[Step, ...]]:
+def default_schedule(
+    func: PosFunc,
+    target: Target,
+    facts: Facts = Facts(),
+) -> tuple[Func, tuple[Step, ...]]:
     """Return *func* with the default steps applied, and the steps.
 
     Outer loops in parallel; a reduction over sparse positions runs inside a tile of the innermost
     dense axis, whose accumulators are registers; innermost loops over memory in order in vectors.
     """
-    plan = _Plan(func, target)
+    plan = _Plan(func, target, facts)
     if target.kind != "cpu" or any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the program comes with decisions of its own
-    for loop in list(_outermost_legal(func.body)):
-        plan.take(Parallel(loop.var.name))
-    for nest in scatters(plan.func):
-        plan.by_columns(nest)
+    for loop in list(outermost(func.body)):
+        plan.nest(loop)
     for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
         plan.set_aside(loop.var.name)
     for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
@@ -61,8 +73,8 @@ def default_schedule(func: PosFunc, target: Target) -> tuple[Func, tuple[Step, .
 class _Plan:
     """Steps in the making: each is chosen by looking at the program that those before it made."""
 
-    def __init__(self, func: Func, target: Target) -> None:
-        self.func, self.target = func, target
+    def __init__(self, func: Func, target: Target, facts: Facts) -> None:
+        self.func, self.target, self.facts = func, target, facts
         self.steps: list[Step] = []
 
     def take(self, step: Step) -> None:
@@ -114,6 +126,38 @@ class _Plan:
             if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
                 self.take(Vectorize(loop.var.name))
 
+    def nest(self, nest: For) -> None:
+        """Run the nest in parallel: by sorted keys, by rows, or by columns."""
+        sorted_ = (segments(self.func, loop.var.name) for loop in _chain(nest))
+        if (step := next(filter(None, sorted_), None)) is not None:
+            self.take(step)
+            self.runs(step.loop)
+        elif found := list(_outermost_legal(nest)):
+            self.rows(found[0].var.name)
+        elif (scatter := as_scatter(nest)) is not None:
+            self.by_columns(scatter)
+
+    def rows(self, name: str) -> None:
+        """Run the loop *name* in parallel, in balanced chunks, and rows too long for one apart."""
+        self.take(Parallel(name))
+        loop = self.loop(name)
+        assert loop is not None
+        hubs = (hub_split(self.func, name, inner.var.name) for inner in list(loops_of(loop.body)))
+        if self.facts.hubs and (split := next(filter(None, hubs), None)) is not None:
+            self.take(split)
+        if (chunks := nnz_chunks(self.func, name)) is not None:
+            self.take(chunks)
+
+    def runs(self, name: str) -> None:
+        """Let iterations of one key share a register tile, if their row fits in one."""
+        nest = self.loop(name)
+        assert nest is not None
+        *_, inner = loops_of(nest)
+        most = TILE_VECTORS * self._lanes(inner.body)
+        fits = isinstance(inner.end, Const) and inner.end.value <= most
+        if fits and (step := runs(self.func, name)) is not None:
+            self.take(step)
+
     def by_columns(self, nest: Scatter) -> None:
         """Run a nest that scatters rows in parallel over parts of the rows."""
         outer, inner = f"{nest.inner}_o", f"{nest.inner}_i"
@@ -140,6 +184,8 @@ class _Plan:
         loops = next(loops for loops in map(_chain, loops_of(self.func.body)) if loop in loops)
         first = next((k for k, x in enumerate(loops) if x.var in reducing), len(loops))
         inside = loops[first:-1]
+        if _picks(loop.body) & reducing:  # each iteration updates another element
+            return None
         lanes = self._lanes(loop.body)
         if loops[-1] is not loop or not inside or lanes < 2:
             return None
@@ -152,7 +198,7 @@ class _Plan:
             lanes,
         )
 
-    def _lanes(self, block: Block) -> int:
+    def _lanes(self, block: Node) -> int:
         bits = [lane_bits(n.buffer.dtype) for n in walk(block) if isinstance(n, (Load, Store))]
         return self.target.vector_bits // max(bits, default=64)
 
@@ -170,6 +216,14 @@ class _Tile:
         """The same for the part that a loop_partition left over."""
         names = tuple(f"{name}_rest" for name in self.reductions)
         return _Tile(f"{self.block}_rest", (), names, self.lanes)
+
+
+def _picks(block: Block) -> set[Var]:
+    """The loops that pick the element that *block* stores."""
+    values = {own.var: own.value for own in block.iters}
+    stores = [n for n in walk(block.body) if isinstance(n, Store)]
+    indices = [i for store in stores for i in store.indices if i is not None]
+    return {var for index in indices for var in variables(substitute(index, values))}
 
 
 def _chain(loop: For) -> list[For]:
@@ -199,7 +253,8 @@ def _base(name: str) -> str:
 def _outermost_legal(stmt: Stmt) -> Iterator[For]:
     """Yield the outermost loop of each nest that may run in parallel.
 
-    A loop inside a loop over data-dependent fibers is too short to be worth a launch.
+    A loop inside a loop over data-dependent fibers is too short to be worth a launch, and so is an
+    innermost loop inside another.
     """
     match stmt:
         case Seq(body=body):
@@ -210,7 +265,7 @@ def _outermost_legal(stmt: Stmt) -> Iterator[For]:
         case For():
             if not conflicts(stmt):
                 yield stmt
-            elif isinstance(stmt.body, For):
+            elif isinstance(stmt.body, For) and (_runs_once(stmt) or len(_chain(stmt)) > 2):
                 yield from _outermost_legal(stmt.body)
 
 

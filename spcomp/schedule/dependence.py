@@ -14,6 +14,7 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Alloc, For, Let, Store
 from spcomp.ir.visitor import Walker, substitute, walk
 from spcomp.passes.scope import fingerprint, variables
+from spcomp.schedule.partition import shared_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ class Accesses(Walker):
 
 def conflicts(loop: For) -> tuple[Conflict, ...]:
     """Return what keeps the iterations of *loop* from being independent; empty if they are."""
+    loop = shared_out(loop) or loop  # each iteration has values of the inner loop to itself
     body = Accesses()
     body.visit(loop.body)
     written: dict[object, list[Access]] = {}

@@ -101,7 +101,7 @@ class _Tile:
     def build(self, names: Names) -> Stmt:
         """Return the body of the loop: the tile, filled, updated, written back."""
         shape = tuple(loop.end for loop in self.spatial) or (const(1),)
-        dtype = _accumulator(self.target.dtype)
+        dtype = accumulator(self.target.dtype)
         local = Buffer(names.unique(f"{self.target.name}_local"), None, shape, dtype, "local")
         own = [BlockIter(names.var(f"v{x.var.name}"), x.end, x.var) for x in self.spatial]
         place: tuple[Expr, ...] = tuple(i.var for i in own) or (ZERO,)
@@ -156,7 +156,7 @@ class _Tile:
         return body
 
 
-def _accumulator(dtype: DType) -> DType:
+def accumulator(dtype: DType) -> DType:
     """The type in which values of *dtype* are accumulated: 16-bit floats in 32."""
     return float32 if dtype.is_float and dtype.bits < float32.bits else dtype
 

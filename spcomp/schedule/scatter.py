@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from spcomp.ir.expr import Const, Load
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store
+from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import chain
@@ -30,24 +30,20 @@ class Scatter:
     width: int
 
 
-def scatters(func: Func) -> tuple[Scatter, ...]:
-    """Return the nests of *func* that are best run in parallel over parts of their rows."""
-    found = (_scatter(loop) for loop in _outermost(func.body))
-    return tuple(scatter for scatter in found if scatter is not None)
-
-
-def _outermost(stmt: Stmt) -> Iterator[For]:
+def outermost(stmt: Stmt) -> Iterator[For]:
+    """Yield the outermost loop of each nest."""
     match stmt:
         case Seq(body=body):
             for part in body:
-                yield from _outermost(part)
+                yield from outermost(part)
         case Let(body=inner) | Alloc(body=inner):
-            yield from _outermost(inner)
+            yield from outermost(inner)
         case For():
             yield stmt
 
 
-def _scatter(nest: For) -> Scatter | None:
+def as_scatter(nest: For) -> Scatter | None:
+    """Return how *nest* is best run in parallel over parts of the rows it updates, if it can be."""
     levels: list[tuple[str, ...]] = []
     body: Node = nest
     while isinstance(body, For):

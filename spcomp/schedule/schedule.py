@@ -12,10 +12,15 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.hubs import SplitHubs
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.memory import CacheWrite
+from spcomp.schedule.prefetch import Prefetch
+from spcomp.schedule.segments import GroupRuns, SplitSorted
+from spcomp.schedule.split_nnz import SplitNnz
 from spcomp.schedule.step import Step, Trace, known
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 
@@ -54,11 +59,19 @@ class Schedule:
         func = step.apply(base, _user_line())
         return replace(self, func=func, trace=self.trace.extend(self.func.name, (step,)))
 
-    def replay(self, trace: Trace) -> Schedule:
-        """Return the schedule with the steps of *trace* for this function applied."""
+    def replay(self, trace: Trace, *, skip: bool = False) -> Schedule:
+        """Return the schedule with the steps of *trace* for this function applied.
+
+        *skip*: leave out steps that are not legal, as those that followed from a deleted one are;
+        else they raise ScheduleError.
+        """
         schedule = self
         for step in trace.of(self.func.name):
-            schedule = schedule.apply(step)
+            try:
+                schedule = schedule.apply(step)
+            except ScheduleError:
+                if not skip:
+                    raise
         return schedule
 
     def get_block(self, name: str) -> str:
@@ -105,6 +118,30 @@ class Schedule:
     def cache_write(self, block: str, loop: str) -> Schedule:
         """Apply :class:`CacheWrite`."""
         return self.apply(CacheWrite(block, loop))
+
+    def lift_loop(self, loop: str) -> Schedule:
+        """Apply :class:`LiftLoop`."""
+        return self.apply(LiftLoop(loop))
+
+    def prefetch(self, loop: str, distance: int) -> Schedule:
+        """Apply :class:`Prefetch`."""
+        return self.apply(Prefetch(loop, distance))
+
+    def split_nnz(self, loop: str, size: int) -> Schedule:
+        """Apply :class:`SplitNnz`."""
+        return self.apply(SplitNnz(loop, size))
+
+    def split_hubs(self, loop: str, inner: str, size: int) -> Schedule:
+        """Apply :class:`SplitHubs`."""
+        return self.apply(SplitHubs(loop, inner, size))
+
+    def split_sorted(self, loop: str, size: int) -> Schedule:
+        """Apply :class:`SplitSorted`."""
+        return self.apply(SplitSorted(loop, size))
+
+    def group_runs(self, loop: str) -> Schedule:
+        """Apply :class:`GroupRuns`."""
+        return self.apply(GroupRuns(loop))
 
     @property
     def loops(self) -> tuple[str, ...]:

@@ -29,6 +29,14 @@ class Step(ABC):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* changed; raises ScheduleError where that would change its meaning."""
 
+    def is_legal(self, func: Func) -> bool:
+        """Whether apply would return."""
+        try:
+            self.apply(func)
+        except ScheduleError:
+            return False
+        return True
+
     def arguments(self) -> dict[str, Any]:
         """The fields, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -1,0 +1,324 @@
+"""Around the route: programs over decomposed formats, and Kernels that convert what they take."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler.convert import Storage, convert
+from spcomp.compiler.formats_sliced import Arrays, sliced_diagonal
+from spcomp.compiler.signature import Interface, interface
+from spcomp.compiler.sizes import evaluate, solve
+from spcomp.compiler.tensor import Tensor
+from spcomp.errors import ArgumentError, FormatError
+from spcomp.formats.rules import Format
+from spcomp.formats.sliced import SlicedDiagonal
+from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.passes.decompose_formats import decompose as decompose_func
+from spcomp.passes.decompose_formats import without_unused
+from spcomp.passes.decompose_parts import Part
+
+if TYPE_CHECKING:
+    from spcomp.compiler.kernel import BoundKernel, Kernel
+    from spcomp.dtypes import DType
+
+Csr: TypeAlias = tuple[Any, Any, Any]
+Converter: TypeAlias = Callable[[Any, tuple[int, int], Csr, "DType"], dict[str, Arrays]]
+CONVERTERS: dict[type[Format], Converter] = {SlicedDiagonal: sliced_diagonal}
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Converted:
+    """A matrix in a format: for each part its arrays, read-only, by their names in the rule."""
+
+    format: Format
+    shape: tuple[int, ...]
+    dtype: DType
+    parts: Mapping[str, Arrays]
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the parts take."""
+        return sum(array.nbytes for part in self.parts.values() for array in part.values())
+
+    def __repr__(self) -> str:
+        held = ", ".join(f"{name} {part['values'].size}" for name, part in self.parts.items())
+        return f"<{self.shape} {self.dtype} in {self.format}: values in {held}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decomposed:
+    """A program over the parts of new formats: *func*, made of *source*; ``compile`` takes it.
+
+    *formats* and *parts* are by the names of the buffers that they replace.
+    """
+
+    source: CoordFunc
+    func: CoordFunc
+    formats: Mapping[str, Format]
+    parts: Mapping[str, tuple[Part, ...]]
+
+    def compile(self, **options: Any) -> FormatKernel:
+        """Return the Kernel that converts its arguments; takes the options of ``compile``."""
+        from spcomp.compiler.compile import compile as compile_program
+
+        return compile_program(self, **options)
+
+    def script(self) -> str:
+        """Return the program over the parts as a Python file."""
+        return self.func.script()
+
+    def show(self) -> None:
+        """Write the program over the parts to stdout."""
+        self.func.show()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.source, dict(self.formats))
+
+
+def decompose(func: CoordFunc, **formats: Format) -> Decomposed:
+    """Return *func* with the buffers named in *formats* stored in the formats given.
+
+    Every sp_iter over such a buffer becomes one per part of its format; its statements must be
+    steps of reductions, or write each element once. Compile the result: its Kernel is called as
+    that of *func*, and converts the matrices.
+
+    Raises:
+        ArgumentError: for what is no program in coordinate space, and no format.
+        FormatError: for a buffer that has no place in the format, or a program that uses it in a
+            way that parts cannot serve.
+    """
+    if not isinstance(func, CoordFunc):
+        raise ArgumentError(
+            f"argument func: got {type(func).__name__}, expected a program in coordinate space",
+            hint="give a function decorated with @T.prim_func that has sp_iter",
+        )
+    made = func
+    parts: dict[str, tuple[Part, ...]] = {}
+    for name, layout in formats.items():
+        if not isinstance(layout, Format):
+            raise ArgumentError(
+                f"argument {name}: got {type(layout).__name__}, expected a format",
+                hint="formats are in spcomp.formats, such as sliced_diagonal()",
+            )
+        done = decompose_func(made, layout.rules(_buffer(func, name)))
+        made = without_unused(done.func, made)
+        parts[name] = done.parts
+    return Decomposed(func, made, dict(formats), parts)
+
+
+def _again(func: CoordFunc, formats: dict[str, Format]) -> Decomposed:
+    return decompose(func, **formats)
+
+
+def _buffer(func: CoordFunc, name: str) -> SparseBuffer:
+    sparse = {b.name: b for b in func.buffers if isinstance(b, SparseBuffer)}
+    if name not in sparse:
+        raise FormatError(
+            f"{func.name} has no sparse buffer {name!r}", hint=f"it has {', '.join(sparse)}"
+        )
+    return sparse[name]
+
+
+class FormatKernel:
+    """A Kernel of which some arguments are stored in formats; made by ``spcomp.compile``.
+
+    Called by name as the Kernel of the program before the decomposition. A matrix is converted at
+    every call, unless it is a Converted, or cannot change: all its arrays are read-only. Then what
+    was made of it is kept for the next call. :meth:`bind` converts once.
+    """
+
+    def __init__(self, program: Decomposed, kernel: Kernel) -> None:
+        self.program, self.kernel = program, kernel
+        self._source: Interface = interface(program.source)
+        self._last: tuple[list[weakref.ref[Any]], BoundFormats] | None = None
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the program; returns as the Kernel does. Raises ArgumentError."""
+        if args:
+            raise ArgumentError(
+                f"{self.name}: got arguments by position, but formats have other arrays",
+                hint="give buffers by name, or call .kernel, which takes the arrays of the parts",
+            )
+        formatted = {name: named.pop(name) for name in self.program.formats if name in named}
+        return self._bound(formatted)(out=out, **named)
+
+    def bind(self, **named: Any) -> BoundFormats:
+        """Return a callable for the rest of the arguments; matrices are converted, and copied."""
+        arguments: dict[str, Any] = {}
+        sizes: dict[str, int] = {}
+        for name in self.program.formats:
+            if name not in named:
+                hint = "a matrix that is stored in a format is bound, or given at every call"
+                raise ArgumentError(f"missing argument {name} of {self.name}", hint=hint)
+            converted = self.convert(**{name: named.pop(name)})
+            for part in self.program.parts[name]:
+                arrays = converted.parts[part.rule.name]
+                arguments |= {part.params[key].name: array for key, array in _named(part, arrays)}
+            sizes |= self._sizes(name, converted.shape, sizes)
+        known = {param for param in self.kernel.signature.params if param.kind == "scalar"}
+        sizes = {p.name: sizes[p.name] for p in known if p.name in sizes}
+        bound = self.kernel.bind(**arguments, **_agree(sizes, named))
+        return BoundFormats(bound, sizes, tuple(named))
+
+    def convert(self, **matrix: Any) -> Converted:
+        """Return one argument, ``A=csr``, converted; it can be given in its place.
+
+        It takes what the Kernel of the program before the decomposition takes for it: a csr or
+        coo array or matrix, a Tensor. Raises ArgumentError.
+        """
+        ((name, given),) = matrix.items()
+        if name not in self.program.formats:
+            listed = ", ".join(self.program.formats)
+            raise ArgumentError(f"argument {name}: is not in a format", hint=f"these are: {listed}")
+        layout, plan = self.program.formats[name], self._source.by_name[name]
+        if isinstance(given, Converted):
+            if given.format != layout or given.dtype != plan.dtype:
+                raise ArgumentError(
+                    f"argument {name}: got {given.dtype} in {given.format},"
+                    f" expected {plan.dtype} in {layout}"
+                )
+            return given
+        verify = self.kernel._options.check != "off"  # noqa: SLF001
+        storage = convert(given, plan, verify=verify)
+        arrays = _csr(name, storage, np.dtype(plan.axes[1].idtype))
+        assert storage.shape is not None
+        shape = storage.shape[0], storage.shape[1]
+        parts = CONVERTERS[type(layout)](layout, shape, arrays, plan.dtype)
+        for part in parts.values():
+            for array in part.values():
+                array.flags.writeable = False
+        return Converted(layout, shape, plan.dtype, parts)
+
+    @property
+    def name(self) -> str:
+        """The name given to ``compile``, else the program's."""
+        return self.kernel.name
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the Kernel's over the parts: trace, timings, stage, source."""
+        if name.startswith("_") or name == "kernel":
+            raise AttributeError(name)
+        return getattr(self.kernel, name)
+
+    def __repr__(self) -> str:
+        layouts = ", ".join(f"{name} in {how}" for name, how in self.program.formats.items())
+        return f"<Kernel {self.name} with {layouts}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FormatKernel, (self.program, self.kernel)
+
+    def _bound(self, formatted: dict[str, Any]) -> BoundFormats:
+        """Return the arguments *formatted* bound; the last that cannot change are kept."""
+        owners = [_fixed(formatted.get(name)) for name in self.program.formats]
+        if not all(owners):
+            return self.bind(**formatted)
+        own = [x for fixed in owners for x in fixed]
+        last = self._last
+        if last is not None and all(a() is b for a, b in zip(last[0], own, strict=True)):
+            return last[1]
+        bound = self.bind(**formatted)
+        self._last = [weakref.ref(x) for x in own], bound
+        return bound
+
+    def _sizes(self, name: str, shape: tuple[int, ...], known: dict[str, int]) -> dict[str, int]:
+        """Return the scalar parameters that the *shape* of the argument *name* says."""
+        found: dict[str, int] = {}
+        plan = self._source.by_name[name]
+        for at, (size, extent) in enumerate(zip(plan.shape, shape, strict=True)):
+            so_far = {**known, **found}
+            answer = solve(size, extent, so_far)
+            if answer is not None:
+                found[answer[0].name] = answer[1]
+                continue
+            try:
+                expected = evaluate(size, so_far)
+            except KeyError:
+                continue
+            if expected != extent:
+                raise ArgumentError(
+                    f"argument {name}: dimension {at} is {extent}, expected {expected}"
+                )
+        return found
+
+
+class BoundFormats:
+    """A FormatKernel with its matrices converted; call it with the other arguments by name."""
+
+    def __init__(self, bound: BoundKernel, sizes: dict[str, int], names: tuple[str, ...]) -> None:
+        self.bound, self._sizes, self._names = bound, sizes, names
+
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if not self._sizes.keys().isdisjoint(named):
+            named = _agree(self._sizes, named, add=False)
+        return self.bound(out=out, **named)
+
+    def __repr__(self) -> str:
+        return f"<{self.bound.kernel.name} with matrices in formats bound>"
+
+
+def _named(part: Part, arrays: Arrays) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of *part* by the names of the parameters of its rule."""
+    (buffer,) = part.rule.new_format_desc.buffers
+    assert buffer.data is not None
+    for key, array in arrays.items():
+        yield (buffer.data.name if key == "values" else key), array
+
+
+def _agree(sizes: dict[str, int], named: dict[str, Any], *, add: bool = True) -> dict[str, Any]:
+    """Return *named* with *sizes*, or without; raises ArgumentError where they differ."""
+    for name in sizes.keys() & named.keys():
+        if named[name] != sizes[name]:
+            raise ArgumentError(
+                f"argument {name}: got {named[name]}, expected {sizes[name]} as the matrix says"
+            )
+    if add:
+        return {**named, **sizes}
+    return {name: arg for name, arg in named.items() if name not in sizes}
+
+
+def _csr(name: str, storage: Storage, idtype: np.dtype[Any]) -> Csr:
+    """Return indptr, indices and values of *storage*, with index arrays of *idtype*."""
+    level = storage.levels[1] if storage.levels is not None else None
+    if level is None or level.indices is None or level.indptr is None or storage.values is None:
+        raise ArgumentError(
+            f"argument {name}: got an array, expected a csr array",
+            hint="its pattern is needed to convert it; or give what .convert returned",
+        )
+    from spcomp.compiler.bind import as_index
+
+    return (
+        as_index(f"{name}.indptr", level.indptr, idtype),
+        as_index(f"{name}.indices", level.indices, idtype),
+        storage.values.reshape(-1),
+    )
+
+
+def _fixed(given: Any) -> tuple[Any, ...]:
+    """Return the three objects that *given* is made of; empty if they can change."""
+    if isinstance(given, Converted):
+        return (given, given, given)
+    if isinstance(given, Tensor):
+        level = given.levels[-1]
+        arrays: tuple[Any, ...] = (getattr(level, "indptr", None), given.values)
+        arrays = (*arrays, getattr(level, "indices", None))
+    else:
+        arrays = tuple(getattr(given, name, None) for name in ("indptr", "data", "indices"))
+    return arrays if all(map(_is_frozen, arrays)) else ()
+
+
+def _is_frozen(array: Any) -> bool:
+    """Whether neither *array* nor what it is a view of can be written to."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        if array.base is None:
+            return True
+        array = array.base
+    return False

@@ -1,0 +1,106 @@
+"""Before the route: a rule that says how a part of a sparse buffer is stored in another format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spcomp.errors import FormatError
+from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.stmt import Func
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FormatRewriteRule:
+    """One part of a decomposition: axes and buffers of a new format, and how coordinates map.
+
+    Args:
+        name: Appended, behind ``_``, to the names of all that the part declares.
+        new_format_desc: A program without statements that declares the new axes and, under their
+            old names, the new buffers. Its parameters are added to those of the program; one that
+            is a parameter of the program already, the same object, is shared.
+        buffers_to_rewrite: The names of the buffers.
+        axes_before_rewrite: The names of their axes in the program.
+        axes_after_rewrite: The names of the axes that are iterated instead, outermost first.
+        axis_map: For each axis before, the axes after that its coordinate is made of.
+        idx_map: The coordinates after, from those before; an IndexMap or a function.
+        inv_idx_map: The coordinates before, from those after.
+        padded: The part also stores coordinates that are not in the matrix, as zeros; those that
+            are in it and zero lie in another part.
+
+    Raises:
+        FormatError: for names that are not declared, or maps of the wrong width.
+
+    Source: SparseTIR (ASPLOS 2023), section 3.2.1.
+    """
+
+    name: str
+    new_format_desc: Func
+    buffers_to_rewrite: Sequence[str]
+    axes_before_rewrite: Sequence[str]
+    axes_after_rewrite: Sequence[str]
+    axis_map: Mapping[str, Sequence[str]]
+    idx_map: IndexMap | Callable[..., Any]
+    inv_idx_map: IndexMap | Callable[..., Any]
+    padded: bool = False
+    forward: IndexMap = field(init=False, repr=False)
+    backward: IndexMap = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "forward", _index_map(self.idx_map))
+        object.__setattr__(self, "backward", _index_map(self.inv_idx_map))
+        axes = {axis.name for axis in self.new_format_desc.axes}
+        self._declared("axis", self.axes_after_rewrite, axes)
+        self._declared("axis", (a for after in self.axis_map.values() for a in after), axes)
+        buffers = {buffer.name for buffer in self.new_format_desc.buffers}
+        self._declared("buffer", self.buffers_to_rewrite, buffers)
+        for buffer in self.new_format_desc.buffers:
+            if buffer.name in self.buffers_to_rewrite:
+                along = [axis.name for axis in getattr(buffer, "axes", ())]
+                if set(along) != set(self.axes_after_rewrite):
+                    message = f"new_format_desc has {buffer.name} along {', '.join(along)}"
+                    raise self.error(message, "they should be the axes after the rewrite")
+        if set(self.axis_map) != set(self.axes_before_rewrite):
+            raise self.error(f"axis_map is for {', '.join(self.axis_map)}", "map each axis before")
+        sizes = len(self.axes_before_rewrite), len(self.axes_after_rewrite)
+        for which, found, wanted in (
+            ("idx_map", self.forward, sizes),
+            ("inv_idx_map", self.backward, sizes[::-1]),
+        ):
+            if (len(found.params), len(found.results)) != wanted:
+                raise self.error(
+                    f"{which} maps {len(found.params)} to {len(found.results)} coordinates",
+                    f"it should map {wanted[0]} to {wanted[1]}",
+                )
+        if self.padded and len(self.buffers_to_rewrite) != 1:
+            raise self.error("it is padded and rewrites several buffers", "write one rule for each")
+
+    def error(self, message: str, hint: str) -> FormatError:
+        """Return the error that says what is wrong with this rule."""
+        return FormatError(f"rule {self.name!r}: {message}", hint=hint)
+
+    def _declared(self, what: str, used: Iterable[str], known: set[str]) -> None:
+        for name in used:
+            if name not in known:
+                listed = ", ".join(sorted(known))
+                raise self.error(f"new_format_desc declares no {what} {name!r}", f"it has {listed}")
+
+
+def _index_map(given: IndexMap | Callable[..., Any]) -> IndexMap:
+    return given if isinstance(given, IndexMap) else IndexMap.from_func(given)
+
+
+class Format(ABC):
+    """A way to store a sparse buffer: a pure description, from which rules follow.
+
+    Its parts together hold each stored element exactly once.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
+        """Return one rule per part of *buffer*; raises FormatError if it cannot be stored so."""

@@ -1,0 +1,257 @@
+"""The step that runs a reduction by sorted keys on all threads, without atomics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.dtypes import int64
+from spcomp.errors import ScheduleError, Span
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Cast, Expr, Load, Search, Select, Var, binary, cast, const
+from spcomp.ir.linear import expr_equal
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store, While, seq
+from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.passes.names import Names
+from spcomp.passes.positions import ZERO, plus
+from spcomp.passes.scope import variables
+from spcomp.schedule.nests import find_loop, replaced
+from spcomp.schedule.split_nnz import MAX_CHUNKS, ceil_div, from_zero, named, starts_inside
+from spcomp.schedule.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSorted(Step):
+    """``for e in n: W[key[e]] op= x  ->  for c in parallel(chunks): for e in cut(c)..: ...``.
+
+    For a loop over the fiber of a sorted axis, repeated coordinates allowed, in which all that is
+    written is at the coordinate. At most 256 chunks of about *size* iterations are cut where the
+    coordinate changes, so that each belongs to one chunk: no atomics, no carries, and the order of
+    additions stays. The call then checks that the coordinates ascend.
+    """
+
+    name: ClassVar[str] = "split_sorted"
+    loop: str
+    size: int
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with the loop cut between coordinates."""
+        loop = find_loop(func, self.loop, self, span)
+        if self.size < 1:
+            raise ScheduleError(f"{self}: the size must be at least 1", span or loop.span)
+        if starts_inside(func, loop):
+            raise ScheduleError(
+                f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
+            )
+        keys = sorted_keys(func, loop)
+        if keys is None:
+            raise ScheduleError(
+                f"{self}: what {self.loop!r} writes is not told apart by a sorted coordinate",
+                span or loop.span,
+                hint="iterate over a sorted axis, and write at its coordinate",
+            )
+        needed = tuple(sorted({*func.attr("order_needed", ()), keys.axis.name}))
+        changed = replaced(func, loop, self._chunks(Names(func), loop, keys))
+        return changed.with_attr("order_needed", needed)
+
+    def _chunks(self, names: Names, loop: For, keys: Keys) -> Stmt:
+        chunk, chunks, share, count = (
+            names.var(f"{self.loop}_{what}") for what in ("c", "chunks", "share", "count")
+        )
+        begin, end = (self._cut(keys, plus(chunk, k) * share, count) for k in (0, 1))
+        inner = loop.replace(begin=begin, end=end)
+        grain = (("grain", 1),)
+        made: Stmt = For(chunk, ZERO, chunks, inner, "parallel", attrs=grain, span=loop.span)
+        made = Let(share, ceil_div(count, chunks), made)
+        parts = BinOp("max", ceil_div(count, const(self.size)), const(1))
+        return Let(count, loop.end, Let(chunks, BinOp("min", parts, const(MAX_CHUNKS)), made))
+
+    def _cut(self, keys: Keys, at: Expr, count: Var) -> Expr:
+        """Where the coordinate of iteration *at* begins; behind all where there is none."""
+        here, last = Load(keys.buffer, (*keys.outer, at)), cast(keys.axis.length, int64)
+        key = Select(BinOp("<", at, count), cast(here, int64), last)
+        found = Search("lower", keys.buffer, keys.begin, plus(keys.begin, count), key)
+        return binary("-", found, keys.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRuns(Step):
+    """``for e in a..b: W[key[e]] op= x  ->  while a < b: r = key[a]; for e in run: W[r] op= x``.
+
+    For a loop over the fiber of an axis, or a part of it: the inner loop runs over iterations of
+    one coordinate that follow each other, so that what it updates can live in registers. Always
+    legal.
+    """
+
+    name: ClassVar[str] = "group_runs"
+    loop: str
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with the loop over runs of equal coordinates."""
+        loop = find_loop(func, self.loop, self, span)
+        if starts_inside(func, loop):
+            raise ScheduleError(
+                f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
+            )
+        key = _key_load(func, loop)
+        if key is None:
+            raise ScheduleError(
+                f"{self}: {self.loop!r} reads no coordinate that it does not write",
+                span or loop.span,
+            )
+        return replaced(func, loop, _runs(Names(func), loop, key))
+
+
+def _runs(names: Names, loop: For, key: Load) -> Stmt:
+    name = loop.var.name
+    begin, end, run = (names.var(f"{name}_{what}") for what in ("begin", "end", "last"))
+    same = names.var(f"{name}_key", key.buffer.dtype)
+    place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
+    at, stop = (Load(place, (const(k),)) for k in (0, 1))
+
+    def put(where: Load, value: Expr) -> Stmt:
+        return Store(place, where.indices, value)
+
+    def read(position: Expr) -> Load:
+        return key.replace(indices=(*key.indices[:-1], position))
+
+    goes_on = BinOp("and", BinOp("<", stop, end), BinOp("==", read(stop), same))
+    scan = seq(put(stop, plus(begin, 1)), While(goes_on, put(stop, plus(stop, 1))))
+    body = _UseKey(loop.var, key, same, named(loop.body)).rewrite(loop.body)
+    inner = loop.replace(begin=begin, end=run, body=body)
+    group: Stmt = Let(run, stop, seq(inner, put(at, run)))
+    group = Let(begin, at, Let(same, read(begin), seq(scan, group)))
+    every = While(BinOp("<", at, end), group, span=loop.span)
+    return Let(end, loop.end, Alloc(place, seq(put(at, loop.begin), every)), span=loop.span)
+
+
+def _key_load(func: Func, loop: For) -> Load | None:
+    """Return the load of the coordinate of the iteration, in terms of loops outside."""
+    values = named(loop.body)
+    inside = {n.var for n in walk(loop) if isinstance(n, (For, Let))}
+    handles = {axis.indices for axis in func.axes} - {None}
+    handles -= {n.buffer.data for n in walk(loop.body) if isinstance(n, Store)}
+    for node in walk(loop.body):
+        if isinstance(node, Load) and node.mask is None and node.buffer.data in handles:
+            load = substitute(node, values)
+            *outer, last = load.indices
+            if last is loop.var and not any(i is None or variables(i) & inside for i in outer):
+                return load
+    return None
+
+
+class _UseKey(Rewriter):
+    """Puts the coordinate of the run where an iteration loads its own; the loop then reduces."""
+
+    def __init__(self, var: Var, key: Load, same: Var, values: dict[Var, Expr]) -> None:
+        self.var, self.key, self.same, self.values = var, key, same, values
+
+    def visit_Block(self, block: Block) -> Node:
+        new = self.visit_Node(block)
+        assert isinstance(new, Block)
+        if block.init is not None:
+            return new
+        iters = (i.replace(kind="R") if i.value is self.var else i for i in new.iters)
+        return new.replace(iters=tuple(iters))
+
+    def visit_Load(self, load: Load) -> Node:
+        if load.buffer is self.key.buffer and expr_equal(substitute(load, self.values), self.key):
+            return self.same
+        return self.visit_Node(load)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The sorted coordinates *buffer* of *axis* that a loop runs over.
+
+    The loop is over the fiber at *outer*, from the absolute position *begin* on.
+    """
+
+    axis: Axis
+    buffer: SparseBuffer
+    outer: tuple[Expr | None, ...]
+    begin: Expr
+
+
+def sorted_keys(func: Func, loop: For) -> Keys | None:
+    """Return the coordinates that tell apart all that *loop* writes; None if none do."""
+    values = named(loop.body)
+    private = {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
+    accesses = [n for n in walk(loop.body) if isinstance(n, (Load, Store))]
+    written = {_memory(n.buffer) for n in accesses if isinstance(n, Store)} - private
+    touched = [n for n in accesses if _memory(n.buffer) in written]
+    if any(isinstance(n, Search) and _memory(n.buffer) in written for n in walk(loop.body)):
+        return None
+    if not touched or not from_zero(loop) or loop.kind != "serial":
+        return None
+    for place, index in enumerate(touched[0].indices):
+        if index is None:
+            continue
+        load = _plain(substitute(index, values))
+        if isinstance(load, Load) and all(_at(n, place, load, values) for n in touched):
+            return _keys(func, loop, load)
+    return None
+
+
+def _keys(func: Func, loop: For, load: Load) -> Keys | None:
+    """Return the keys of which *load* reads the one of the iteration, if they are sorted."""
+    buffer = load.buffer
+    axis = next((a for a in func.axes if a.indices is not None and a.indices is buffer.data), None)
+    *outer, last = load.indices
+    if axis is None or not axis.sorted or last is not loop.var or load.mask is not None:
+        return None
+    assert isinstance(buffer, SparseBuffer)
+    inside = {n.var for n in walk(loop) if isinstance(n, (For, Let))}
+    if axis.parent is None or axis.parent.parent is not None or buffer.axes != axis.path():
+        return None
+    (row,) = outer
+    if row is None or variables(row) & inside:
+        return None
+    begin, size = _fiber(func, axis, row)
+    return Keys(axis, buffer, (row,), begin) if expr_equal(loop.end, size) else None
+
+
+def _fiber(func: Func, axis: Axis, row: Expr) -> tuple[Expr, Expr]:
+    """Return the absolute position where the fiber of *row* begins, and its size."""
+    if axis.nnz_cols is not None:
+        size = cast(axis.nnz_cols, int64)
+        return binary("*", row, size), size
+    indptr = next(buffer for buffer in func.buffers if buffer.data is axis.indptr)
+    begin, end = (Load(indptr, (plus(row, k),)) for k in (0, 1))
+    return cast(begin, int64), cast(binary("-", end, begin), int64)
+
+
+def _at(access: Load | Store, place: int, key: Load, values: dict[Var, Expr]) -> bool:
+    """Whether *access* is to a dense buffer, at *key* on its axis number *place*."""
+    buffer = access.buffer
+    if isinstance(buffer, SparseBuffer):
+        dense = all(axis.kind == "dense_fixed" for axis in buffer.axes)
+    else:
+        dense = buffer.strides is None
+    index = access.indices[place] if place < len(access.indices) else None
+    return dense and index is not None and expr_equal(_plain(substitute(index, values)), key)
+
+
+def _plain(index: Expr) -> Node:
+    """Return *index* without casts that keep its value."""
+    while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
+        index = index.value
+    return index
+
+
+def _memory(buffer: AnyBuffer) -> object:
+    return buffer if buffer.data is None else buffer.data
+
+
+def segments(func: Func, loop: str, size: int = 4096) -> SplitSorted | None:
+    """Return the step that cuts *loop* between sorted coordinates, or None where not legal."""
+    step = SplitSorted(loop, size)
+    return step if step.is_legal(func) else None
+
+
+def runs(func: Func, loop: str) -> GroupRuns | None:
+    """Return the step that groups *loop* by equal coordinates, or None where not legal."""
+    step = GroupRuns(loop)
+    return step if step.is_legal(func) else None

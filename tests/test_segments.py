@@ -1,0 +1,219 @@
+"""Reductions by sorted keys: cut between keys, run by run, the same bits at any thread count."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import spcomp
+from spcomp import script as T
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import ArgumentError, ScheduleError
+from spcomp.ir.interpret import interpret
+from spcomp.ir.module import single
+from spcomp.ir.printer import print_program
+from spcomp.ir.stmt import For, While
+from spcomp.ir.structural import structural_equal
+from spcomp.ir.verify import verify
+from spcomp.ir.visitor import walk
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.nests import reduction_loops
+from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.segments import GroupRuns, SplitSorted, runs, segments
+from spcomp.schedule.step import Trace
+from spcomp.script.parse import parse_source
+from tests.corpus_base import fresh, variants
+from tests.corpus_coo import COO, COO_KEYS, COO_MAX, COO_SEGMENT
+from tests.layers import TARGET, source
+
+ROUTES = {
+    "chunks": (SplitSorted("e", 2),),
+    "runs": (GroupRuns("e"),),
+    "both": (SplitSorted("e", 3), GroupRuns("e")),
+}
+VARIANTS = [(program, *v) for program in COO for v in variants(program)]
+every_variant = pytest.mark.parametrize(
+    ("program", "dtype", "idtype"), VARIANTS, ids=lambda v: v if isinstance(v, str) else v.name
+)
+every_route = pytest.mark.parametrize("route", ROUTES)
+
+
+@cache
+def parsed(program, dtype="float32", idtype="int32"):
+    return program.build(dtype, idtype)
+
+
+def position(program, dtype="float32", idtype="int32"):
+    """*program* in position space, nothing decided."""
+    return Schedule(parsed(program, dtype, idtype)).lower_sparse_iter().func
+
+
+def scheduled(func, steps):
+    for step in steps:
+        func = step.apply(func)
+    return func
+
+
+def kernel(program, steps, threads=None):
+    func = parsed(program)
+    return spcomp.compile(func, trace=Trace().extend(func.name, steps), threads=threads)
+
+
+@every_route
+@every_variant
+def test_every_level_means_what_the_oracle_says(program, dtype, idtype, route):
+    func = parsed(program, dtype, idtype)
+    stages = lower(func, TARGET, trace=Trace().extend(func.name, ROUTES[route]))
+    compiled = spcomp.compile(func, trace=Trace().extend(func.name, ROUTES[route]))
+    for case in program.cases:
+        inputs = program.inputs(case, dtype, idtype)
+        for module in (single(func), stages.position, stages.flat):
+            results = fresh(inputs)
+            interpret(module, results)
+            program.check(inputs, results, dtype, f"interpreted, {case}")
+        results = fresh(inputs)
+        compiled(*(results[param.name] for param in func.params))
+        program.check(inputs, results, dtype, f"compiled, {case}")
+
+
+@every_route
+@pytest.mark.parametrize("program", COO, ids=lambda p: p.name)
+def test_what_the_steps_make_is_legal_and_prints_to_the_same(program, route):
+    func = scheduled(position(program), ROUTES[route])
+    verify(func, "schedule")
+    (back,) = parse_source(print_program(func), "coo.py")
+    assert structural_equal(back, func)
+
+
+def long_keys():
+    """Inputs of the segment sums: many keys, some missing, one that holds most rows."""
+    rng = np.random.default_rng(3)
+    rows = np.sort(np.concatenate([rng.integers(2, 300, 2000), np.full(9000, 77)])).astype("int32")
+    values = rng.standard_normal((len(rows), 5)).astype("float32")
+    return {"x": values.reshape(-1), "indptr": np.array([0, len(rows)], "int32"), "rows": rows}
+
+
+@every_route
+def test_the_sums_have_the_same_bits_at_any_number_of_threads_as_in_order(route):
+    given = long_keys()
+    want = np.zeros((310, 5), "float32")
+    for row, values in zip(given["rows"], given["x"].reshape(-1, 5), strict=True):
+        want[row] += values
+    for threads in (1, 2, 5):
+        y = np.full((310, 5), 9, "float32")
+        kernel(COO_SEGMENT, ROUTES[route], threads)(**given, y=y, m=310, nnz=len(given["rows"]))
+        np.testing.assert_array_equal(y, want)
+
+
+def test_keys_out_of_order_are_refused_at_the_call_only_where_chunks_need_them():
+    rows = np.array([3, 1, 2], "int32")
+    given = {"x": np.ones(3, "float32"), "indptr": np.array([0, 3], "int32"), "rows": rows}
+    with pytest.raises(ArgumentError, match="out of order"):
+        kernel(COO_MAX, ROUTES["chunks"])(**given, y=np.zeros(4, "float32"), m=4, nnz=3)
+    y = np.zeros(4, "float32")
+    kernel(COO_MAX, ROUTES["runs"])(**given, y=y, m=4, nnz=3)
+    assert y.tolist() == [0, 1, 1, 1]
+
+
+def test_a_run_updates_one_element_that_can_live_in_a_register():
+    program = COO_KEYS
+    func = scheduled(position(program), ROUTES["both"])
+    assert {x.var.name for x in loops_of(func.body) if x.var in reduction_loops(func)} == {"e"}
+    schedule = Schedule(func, lowered=True).reorder("k", "e").cache_write("coo_keys0", "k")
+    for case in program.cases:
+        inputs = program.inputs(case)
+        results = fresh(inputs)
+        interpret(single(schedule.func), results)
+        program.check(inputs, results, "float32", case)
+
+
+def test_chunks_run_in_parallel_and_are_taken_one_by_one():
+    (loop,) = (
+        n for n in walk(scheduled(position(COO_SEGMENT), ROUTES["chunks"]).body) if _is_chunk(n)
+    )
+    assert loop.kind == "parallel"
+    assert dict(loop.attrs) == {"grain": 1}
+
+
+def _is_chunk(node):
+    return isinstance(node, For) and node.var.name == "e_c"
+
+
+def test_the_steps_print_and_replay():
+    schedule = Schedule(parsed(COO_SEGMENT)).lower_sparse_iter()
+    made = schedule.split_sorted("e", 2).group_runs("e")
+    assert str(made.trace) == "coo_segment: split_sorted('e', 2)\ncoo_segment: group_runs('e')"
+    again = schedule.replay(Trace.from_json_lines(made.trace.to_json_lines()))
+    assert structural_equal(again.func, made.func)
+    assert any(isinstance(n, While) for n in walk(made.func.body))
+
+
+def test_decisions_name_the_step_or_nothing():
+    func = position(COO_SEGMENT)
+    assert segments(func, "e") == SplitSorted("e", 4096)
+    assert runs(func, "e") == GroupRuns("e")
+    assert segments(func, "k") is None
+    csr = Schedule(source("csrmm")).lower_sparse_iter().func
+    assert segments(csr, "j") is None
+    assert segments(csr, "i") is None
+
+
+@T.prim_func
+def unsorted(x: T.handle, y: T.handle, indptr: T.handle, rows: T.handle, m: T.int32, nnz: T.int32):
+    O = T.dense_fixed(1)
+    E = T.sparse_variable(O, (m, nnz), (indptr, rows), sorted=False, unique=False)
+    I = T.dense_fixed(m)
+    X = T.match_sparse_buffer(x, (O, E), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([O, E], "SR", "unsorted") as [o, e]:
+        Y[e] = Y[e] + X[o, e]
+
+
+@T.prim_func
+def neighbours(
+    x: T.handle, y: T.handle, indptr: T.handle, rows: T.handle, m: T.int32, nnz: T.int32
+):
+    O = T.dense_fixed(1)
+    E = T.sparse_variable(O, (m, nnz), (indptr, rows), unique=False)
+    I = T.dense_fixed(m)
+    X = T.match_sparse_buffer(x, (O, E), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([O, E], "SR", "neighbours") as [o, e]:
+        Y[e] = Y[e] + X[o, e] * Y[(e + 1) % m]
+
+
+@pytest.mark.parametrize("program", [unsorted, neighbours], ids=lambda p: p.name)
+def test_loops_that_write_anything_but_their_own_sorted_key_are_not_cut(program):
+    schedule = Schedule(program).lower_sparse_iter()
+    with pytest.raises(ScheduleError, match="sorted coordinate"):
+        schedule.split_sorted("e", 4)
+
+
+def test_a_loop_without_coordinates_has_no_runs():
+    schedule = Schedule(parsed(COO_SEGMENT)).lower_sparse_iter()
+    with pytest.raises(ScheduleError, match="reads no coordinate"):
+        schedule.group_runs("k")
+    with pytest.raises(ScheduleError, match="at least 1"):
+        schedule.split_sorted("e", 0)
+
+
+@T.prim_func
+def wide(x: T.handle, y: T.handle, rows: T.handle, m: T.int64, n: T.int64, nnz: T.int64):
+    O = T.dense_fixed(1)
+    E = T.sparse_fixed(O, (m, nnz), rows, unique=False)
+    N = T.dense_fixed(n)
+    X = T.match_sparse_buffer(x, (O, E), "float32")
+    Y = T.match_sparse_buffer(y, (N,), "float32")
+    with T.sp_iter([O, E], "SR", "wide") as [o, e]:
+        if e < n:
+            Y[e] = Y[e] + X[o, e]
+
+
+def test_keys_may_be_narrower_than_the_length_of_their_axis():
+    trace = Trace().extend("wide", [SplitSorted("e", 2)])
+    y = np.zeros(9, "float32")
+    rows = np.array([0, 0, 3, 8, 8], "int32")
+    spcomp.compile(wide, trace=trace)(np.ones(5, "float32"), y, rows, 1 << 33, 9, 5)
+    assert y.tolist() == [2, 0, 0, 1, 0, 0, 0, 0, 2]
