@@ -11,6 +11,7 @@ from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError
 from spcomp.ir.interpret import interpret
+from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 
@@ -198,7 +199,7 @@ def shared_arrays(
 
 def test_axes_over_the_same_arrays_share_positions_without_a_search():
     a = csr(5)
-    stages = lower(shared_arrays, CPU)
+    stages = lower(shared_arrays, CPU, trace=Trace())
     assert "lower_bound" not in stages.position.funcs[0].script()
     out = np.full(5, 9.0)
     spcomp.compile(shared_arrays)(a.data, a.data, out, a.indptr, a.indices, 5, 6, a.nnz)

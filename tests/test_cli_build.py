@@ -59,7 +59,8 @@ def test_the_summary_says_what_was_written_and_how_long_it_took(built):
         for artefact in program["artefacts"].values():
             assert Path(artefact["path"]).stat().st_size == artefact["bytes"]
         assert list(program["milliseconds"]) == ["parse", "lower", "emit", "llvm"]
-        assert all(0 < program["milliseconds"][step] < 5000 for step in ("parse", "lower", "emit"))
+        assert all(0 <= spent < 5000 for spent in program["milliseconds"].values())
+        assert program["milliseconds"]["parse"] > 0  # the rest may come from the disk
 
 
 @pytest.mark.parametrize("stage", ["coordinate", "position", "flat"])

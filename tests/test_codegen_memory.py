@@ -224,8 +224,8 @@ def test_while_let_and_nested_loops():
             ),
             loop(i, 3, loop(j, i, store(out, j + 10, i * 10 + j)), begin=1),
             st.Evaluate(load(out, 0)),
-            st.Prefetch(out, ex.Ramp(const(1 << 40), 1, 16)),
-            st.Prefetch(out, ex.Ramp(const(5), 3, 4)),
+            st.Prefetch(out, (ex.Ramp(const(1 << 40), 1, 16),)),
+            st.Prefetch(out, (ex.Ramp(const(5), 3, 4),)),
         ),
     )
     result = np.zeros(20, np.int64)

@@ -248,7 +248,7 @@ def test_statements_run_in_order():
         While(binary("<", count, 3), seq(add(A, (count,), const(10)), add(N, (0,), const(1)))),
         For(i, const(0), const(6), If(odd, add(A, (i,), i)), "parallel"),
         loop(j, 2, Let(x, binary("*", j, 5), put(A, (binary("+", j, 4),), x))),
-        Prefetch(A, const(100)),
+        Prefetch(A, (const(100),)),
         Seq(()),
     )
     a = np.zeros(6, "int64")

@@ -276,7 +276,7 @@ STATEMENTS = [
     For(Var("_", int64), ZERO, ONE, Seq(())),
     For(Var("lambda", int64), ZERO, ONE, Seq(())),
     For(Var("i.outer", int64), ZERO, ONE, Seq(())),
-    Prefetch(A, BinOp("+", Y, ONE)),
+    Prefetch(A, (BinOp("+", Y, ONE),)),
     _vector_store(),
     _vector_store(atomic=True),
     Store(A, (X,), F, atomic=True),

@@ -55,7 +55,7 @@ class Options:
     threads: int | None = None
     check: Check = "full"
     trace: Trace | None = None
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +68,34 @@ class Compiled:
     lowered: Stages | None  # None: an earlier process has lowered it
     trace: Trace
     emitted: Emitted
-    executable: Executable | BackendError  # an error where this machine cannot run the code
     interface: Interface
     funcs: Mapping[str, Func]
     host: Sequence[HostOp]
-    timings: dict[str, float]
+    spent: dict[str, float]
 
     @cached_property
     def stages(self) -> Stages:
         """The program at every level; lowered now if that was not needed before."""
         return self.lowered or _lower(self.program, self.options, self.target)
+
+    @cached_property
+    def executable(self) -> Executable | BackendError:
+        """The machine code, made when first asked for: all calls may go to versions of it.
+
+        An error where this machine cannot run it.
+        """
+        from spcomp.runtime.executable import Executable
+
+        try:
+            return Executable(self.emitted, self.target)
+        except BackendError as error:
+            return error
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step took, from lowering to linking."""
+        code = self.executable
+        return self.spent if isinstance(code, BackendError) else {**self.spent, **code.timings}
 
     def variant(self, values: Mapping[str, Any]) -> Compiled:
         """Return the version with the extents of inner dense axes, as in *values*, compiled in.
@@ -245,7 +263,6 @@ def _build(program: Any, options: Options) -> Compiled:
     from spcomp.codegen import cpu
     from spcomp.compiler import saved
     from spcomp.compiler.pipeline import as_module
-    from spcomp.runtime.executable import Executable
 
     if options.target.kind != "cpu":
         raise BackendError(f"target {options.target} has no code generator yet")
@@ -266,12 +283,6 @@ def _build(program: Any, options: Options) -> Compiled:
         )
         if not noted:  # warnings are for every process to hear
             saved.store(key, target, known)
-    executable: Executable | BackendError
-    try:
-        executable = Executable(known.emitted, target)
-        timings |= executable.timings
-    except BackendError as error:
-        executable = error
     return Compiled(
         program=program,
         options=options,
@@ -279,11 +290,10 @@ def _build(program: Any, options: Options) -> Compiled:
         lowered=stages,
         trace=known.trace,
         emitted=known.emitted,
-        executable=executable,
         interface=interface(as_module(program, options.constants).source, known.order_needed),
         funcs={func.name: func for func in known.heads},
         host=known.host,
-        timings=timings,
+        spent=timings,
     )
 
 
@@ -304,11 +314,10 @@ def _lower(program: Any, options: Options, target: Target) -> Stages:
 def _open_extents(compiled: Compiled) -> tuple[str, ...]:
     """The extents that versions of *compiled* fix; none where the user has chosen the schedule."""
     program, options = compiled.program, compiled.options
-    if isinstance(compiled.executable, BackendError) or options.trace is not None:
+    if options.trace is not None:
         return ()
-    if not isinstance(program, (Func, Module)):
-        if program.trace or program.lowered:
-            return ()
+    if not isinstance(program, (Func, Module)) and (program.trace or program.lowered):
+        return ()
     return tuple(name for name in inner_extents(_source(program)) if name not in options.constants)
 
 
@@ -316,7 +325,8 @@ def _source(program: Any) -> Func:
     """The function as written."""
     if isinstance(program, Module):
         return program.source
-    return program if isinstance(program, Func) else program.func  # type: ignore[no-any-return]
+    func: Func = program if isinstance(program, Func) else program.func
+    return func
 
 
 def _key(program: Any, options: Options) -> tuple[object, ...]:
@@ -327,8 +337,7 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     trusted = options.check == "off"
     own = () if base is program else (bool(program.trace), program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
-    key = (*key, options.facts)
-    return (*key, type(program).__name__, *own)
+    return (*key, options.facts, type(program).__name__, *own)
 
 
 def _checked_program(program: Any) -> Any:

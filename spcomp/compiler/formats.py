@@ -67,7 +67,8 @@ class Decomposed:
         """Return the Kernel that converts its arguments; takes the options of ``compile``."""
         from spcomp.compiler.compile import compile as compile_program
 
-        return compile_program(self, **options)
+        kernel: FormatKernel = compile_program(self, **options)
+        return kernel
 
     def script(self) -> str:
         """Return the program over the parts as a Python file."""

@@ -34,7 +34,7 @@ from spcomp.ir.stmt import Alloc, For, If, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, plus
+from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables
 
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
@@ -133,7 +133,7 @@ class _Vectorizer(Rewriter):
         if isinstance(new.body, If) and (pieces := _pieces(new, lanes, self.bounds)) is not None:
             vectors = (_Widen(new, const(at), width, self.bounds) for at, width in pieces)
             return seq(*(vector.vector() for vector in vectors))
-        return seq(*self._split(new, lanes, lambda k: _Widen(new, k, lanes).vector()))
+        return seq(*self._split(new, lanes, lambda k: seq(_Widen(new, k, lanes).vector())))
 
     def _lanes(self, loop: For) -> int:
         """The lanes of a register; fewer where the loop is a shorter power of two."""
@@ -141,13 +141,13 @@ class _Vectorizer(Rewriter):
         lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
         if self.vector_bits < FAST_GATHER and (_gathers(loop) or _is_ragged(loop)):
             lanes = min(lanes, FEW_LANES)
-        if loop.begin is not ZERO or not isinstance(loop.end, Const) or loop.end.value >= lanes:
+        if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
         return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
 
-    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt | None]) -> tuple[For, For]:
+    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
         """Return the vector loop and the loop over what is left."""
-        count = binary("-", loop.end, loop.begin) if loop.begin is not ZERO else loop.end
+        count = binary("-", loop.end, loop.begin) if not from_zero(loop) else loop.end
         whole = binary("//", count, lanes)
         k = self.names.var(f"{loop.var.name}_v")
         base = binary("+", loop.begin, binary("*", k, lanes))
@@ -199,7 +199,7 @@ def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | No
     they are a power of two, and cut in powers of two if it writes to memory: processors take
     masked loads well, and masked stores badly.
     """
-    if loop.begin is not ZERO or not isinstance(loop.end, Const) or loop.end.value % lanes:
+    if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value % lanes:
         return None
     if loop.end.value > MAX_UNROLL * lanes:
         return None

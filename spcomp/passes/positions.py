@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from spcomp.dtypes import int64
 from spcomp.ir.axis import Axis, BufferDomain, SparseBuffer
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Select, Var, binary, cast, const
-from spcomp.ir.stmt import Func
+from spcomp.ir.stmt import For, Func
 
 ZERO = const(0)
 TRUE: None = None  # a guard that always holds
+
+
+def from_zero(loop: For) -> bool:
+    """Whether *loop* begins at 0."""
+    return isinstance(loop.begin, Const) and loop.begin.value == 0
 
 
 def plus(a: Expr, b: Expr | int) -> Expr:

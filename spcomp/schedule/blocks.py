@@ -11,7 +11,7 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.step import Step
@@ -38,7 +38,7 @@ class LiftLoop(Step):
         if block.init is not None or block.where is not None:
             raise self._error(f"block {block.name} has an init or a condition", loop, span)
         bound = {own.var for own in block.iters}
-        if loop.begin is not ZERO or variables(loop.end) & bound:
+        if not from_zero(loop) or variables(loop.end) & bound:
             raise self._error("its range depends on the block", loop, span)
         own = BlockIter(Names(func).var(f"v{loop.var.name}"), loop.end, loop.var)
         inside = block.replace(

@@ -13,7 +13,7 @@ from spcomp.ir.position import Block, Merge, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loops_of
@@ -231,7 +231,7 @@ def _chain(loop: For) -> list[For]:
 
 
 def _runs_once(loop: For) -> bool:
-    return loop.begin is ZERO and isinstance(loop.end, Const) and loop.end.value == 1
+    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
 
 
 def _named(loops: list[For], name: str) -> bool:

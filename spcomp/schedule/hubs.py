@@ -18,7 +18,7 @@ from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import REDUCIBLE
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts
@@ -27,7 +27,6 @@ from spcomp.schedule.nests import Fresh, find_loop, replaced
 from spcomp.schedule.split_nnz import (
     MAX_CHUNKS,
     ceil_div,
-    from_zero,
     named,
     row_pointer,
     starts_inside,

@@ -17,7 +17,7 @@ from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import For, Func, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nests import chain, find_loop, replaced
 from spcomp.schedule.step import Step
@@ -98,7 +98,7 @@ def _gathers(
     last = load.indices[-1]
     assert last is not None
     runs = [x for x in inside if x.var in variables(load)]
-    if len(runs) != 1 or not isinstance(runs[0].end, Const) or runs[0].begin is not ZERO:
+    if len(runs) != 1 or not isinstance(runs[0].end, Const) or not from_zero(runs[0]):
         return
     if coefficient(last, runs[0].var) != 1 or any(
         runs[0].var in variables(i) for i in load.indices[:-1] if i is not None

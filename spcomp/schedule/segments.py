@@ -15,10 +15,10 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, plus
+from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_loop, replaced
-from spcomp.schedule.split_nnz import MAX_CHUNKS, ceil_div, from_zero, named, starts_inside
+from spcomp.schedule.split_nnz import MAX_CHUNKS, ceil_div, named, starts_inside
 from spcomp.schedule.step import Step
 
 

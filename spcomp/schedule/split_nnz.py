@@ -8,13 +8,13 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, Let, Stmt, Store
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
+from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import find_loop, replaced
@@ -96,8 +96,8 @@ def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
     for node in walk(loop.body):
         if not isinstance(node, Load) or not isinstance(node.buffer, SparseBuffer):
             continue
-        buffer, index = node.buffer, node.indices[-1]
-        if buffer.data not in handles - written or len(buffer.axes) != 1 or index is None:
+        buffer, index = node.buffer, node.indices[-1] if len(node.indices) == 1 else None
+        if buffer.data not in handles - written or index is None:
             continue
         index = substitute(index, values)
         for shift in (0, 1):
@@ -110,11 +110,6 @@ def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
         if shifts == {0, 1} and from_zero(loop) and expr_equal(rows, loop.end):
             return buffer
     return None
-
-
-def from_zero(loop: For) -> bool:
-    """Whether *loop* begins at 0."""
-    return isinstance(loop.begin, Const) and loop.begin.value == 0
 
 
 def named(body: Stmt) -> dict[Var, Expr]:

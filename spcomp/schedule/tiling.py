@@ -13,7 +13,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, Let, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, both
+from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import (
@@ -50,7 +50,7 @@ class Split(Step):
         outer, inner = names.var(f"{self.loop}_o"), names.var(f"{self.loop}_i")
         count = _count(loop)
         index = binary("+", binary("*", outer, self.factor), inner)
-        value = index if loop.begin is ZERO else binary("+", loop.begin, index)
+        value = index if from_zero(loop) else binary("+", loop.begin, index)
         body = substitute(loop.body, {loop.var: value})
         if divides(self.factor, count):
             trips = simplify(binary("//", count, self.factor))
@@ -82,7 +82,7 @@ class _Guard(Rewriter):
 
 
 def _count(loop: For) -> Expr:
-    return loop.end if loop.begin is ZERO else binary("-", loop.end, loop.begin)
+    return loop.end if from_zero(loop) else binary("-", loop.end, loop.begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +107,11 @@ class LoopPartition(Step):
             )
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
-        main = loop.replace(end=cut if loop.begin is ZERO else binary("+", loop.begin, cut))
+        main = loop.replace(end=cut if from_zero(loop) else binary("+", loop.begin, cut))
         names = Names(func)
         var = names.var(f"{self.loop}_rest")
         done = cut if isinstance(cut, Const) else names.var(f"{self.loop}_done")
-        start = done if loop.begin is ZERO else binary("+", loop.begin, done)
+        start = done if from_zero(loop) else binary("+", loop.begin, done)
         body = Fresh(names, "_rest", {loop.var: binary("+", start, var)}).rewrite(loop.body)
         rest = simplify(binary("-", count, done))
         tail: Stmt = loop.replace(var=var, begin=ZERO, end=rest, body=body)
@@ -122,7 +122,7 @@ class LoopPartition(Step):
 
 
 def _is_empty(stmt: Stmt) -> bool:
-    if not isinstance(stmt, For) or stmt.begin is not ZERO:
+    if not isinstance(stmt, For) or not from_zero(stmt):
         return False
     return isinstance(stmt.end, Const) and stmt.end.value == 0
 
