@@ -421,3 +421,10 @@ def test_an_assembled_result_needs_its_inputs():
     refused(lambda: spcomp.compile(add)(A=A), "missing argument B of add")
     other = sps.csr_array((6, 8), dtype="float32")
     refused(lambda: spcomp.compile(add)(A=A, B=other), r"B: dimension 1 \(n\) is 8, expected 7")
+
+
+@pytest.mark.parametrize("check", ["full", "off"])
+def test_an_empty_indptr_is_refused(check):
+    none = np.zeros(0, "int32")
+    with pytest.raises(ArgumentError, match="indptr: is empty"):
+        spcomp.compile(spmm, check=check)(A=np.zeros(0, "float32"), B=B, indptr=none, indices=none)

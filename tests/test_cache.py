@@ -7,7 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from spcomp.cli.main import main
+from spcomp.codegen import cpu
 from spcomp.runtime import cache
 from spcomp.target import Target
 
@@ -122,6 +125,49 @@ def test_writers_and_readers_at_once_see_whole_objects():
     for thread in threads:
         thread.join()
     assert seen <= set(bodies)
+
+
+def test_processes_at_once_see_whole_objects():
+    script = (
+        "import sys; from spcomp.runtime import cache\n"
+        "for k in range(150):\n"
+        f"    cache.put({NAME!r}, sys.argv[1].encode() * 50_000)\n"
+        f"    body = cache.get({NAME!r})\n"
+        "    assert body is not None and len(body) == 50_000 and len(set(body)) == 1\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", script, str(k)]) for k in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert cache.info().entries == 1
+
+
+def test_a_directory_that_became_read_only_still_serves(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(30, "read-only file system")
+
+    cache.put(NAME, b"object")
+    for module, name in ((cache.tempfile, "mkstemp"), (os, "utime"), (Path, "unlink")):
+        monkeypatch.setattr(module, name, refuse)
+    cache.put("cd" + "0" * 62, b"other")
+    assert cache.get(NAME) == b"object"
+    assert cache.get("cd" + "0" * 62) is None
+    assert cache.clear() == 0
+
+
+def test_an_object_for_another_cpu_is_not_taken():
+    text = "define i32 @f__packed(ptr %slots) {\n  ret i32 0\n}\n"
+    fewer = Target("cpu", "x86-64")
+    cache.put(cache.key(text, cpu.resolve(fewer)), b"for another machine")
+    assert cache.get(cache.key(text, cpu.resolve(Target()))) is None
+
+
+def test_the_command_line_shows_and_empties_it():
+    cache.put(NAME, b"object")
+    shown = CliRunner().invoke(main, ["cache", "info"]).output
+    assert "objects" in shown
+    assert "256.0 MiB" in shown
+    cleared = CliRunner().invoke(main, ["cache", "clear"])
+    assert cleared.output.startswith("deleted 1 files in ")
+    assert cache.get(NAME) is None
 
 
 def test_a_writer_that_is_killed_leaves_no_entry(tmp_path):

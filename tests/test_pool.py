@@ -255,6 +255,13 @@ def test_the_environment_and_the_machine_limit_the_default(monkeypatch):
             pool.default_num_threads()
 
 
+def test_the_cpus_that_the_process_may_use_limit_the_default(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setenv("SPCOMP_NUM_THREADS", "8")
+    assert pool.default_num_threads() == 1
+
+
 def test_cgroup_quotas_of_both_versions_are_read(tmp_path):
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -283,6 +290,65 @@ def test_the_process_ends_while_workers_sleep_or_spin():
     )
     for _ in range(3):
         subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+ON_WORKERS = """
+import os, sys, time
+import numpy as np
+sys.path.insert(0, ".")
+from tests.test_pool import *
+
+def switches():
+    counts = []
+    for task in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+        lines = open(f"/proc/self/task/{task}/status").read().splitlines()
+        counts += [int(line.split()[1]) for line in lines if line.startswith("voluntary")]
+    return sum(counts)
+
+pool.set_num_threads(2)
+e = build(row_sums(grain=100))
+big, small = ragged(300_000), ragged(400)
+answer(e, *big)  # starts the worker
+for pause in (0.001, 0.03):
+    time.sleep(0.1)  # it falls asleep
+    before = switches()
+    for _ in range(30):
+        answer(e, *small)
+        time.sleep(pause)
+    woken = switches() - before
+    assert woken < 8, f"{woken} of 30 short loops woke a worker"
+    for _ in range(30):
+        answer(e, *big)
+        time.sleep(0.005)
+    assert switches() - before - woken >= 20, "a long loop woke nobody"
+tasks = [int(t) for t in os.listdir("/proc/self/task")]
+every = os.sched_getaffinity(0)
+assert all(os.sched_getaffinity(t) == every for t in tasks)
+os.sched_setaffinity(0, {min(every)})  # of the caller alone
+for _ in range(5):
+    time.sleep(0.01)
+    answer(e, *big)
+tasks.remove(os.getpid())
+assert all(os.sched_getaffinity(t) == every for t in tasks)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts context switches as Linux does")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a second thread needs a second CPU")
+def test_workers_are_woken_for_long_loops_only_and_stay_free_to_move():
+    subprocess.run([sys.executable, "-c", ON_WORKERS], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_loop_that_grows_longer_than_it_began_is_shared_and_complete(threads):
+    out, n, i, j = (buffer("out", dt.int64), *(ex.Var(v, dt.int64) for v in "nij"))
+    body = loop(j, i * i, store(out, i, load(out, i) + 1))
+    executable = build(function(loop(i, n, body, "parallel", grain=3), out, n))
+    pool.set_num_threads(threads)
+    for count in (10, 300, 20, 300):  # what was learnt of one call is wrong for the next
+        result = np.zeros(count, np.int64)
+        assert executable.call("f", slots_of(executable, [result, count])) == 0
+        assert np.array_equal(result, np.arange(count) ** 2)
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])

@@ -28,6 +28,14 @@ from spcomp.schedule.step import Trace
 from tests.layers import source
 
 
+@pytest.fixture
+def fresh_memory(monkeypatch, tmp_path):
+    """A disk cache of its own, and no memory of what was compiled."""
+    monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(route, "_cache", type(route._cache)())
+    return route._cache
+
+
 @pytest.mark.parametrize(
     ("name", "extents"),
     [("csrmm", ("feat",)), ("sddmm", ("feat",)), ("spmv", ()), ("csrmm_t", ("feat",))],
@@ -130,7 +138,7 @@ def test_a_schedule_that_the_user_chose_is_what_runs():
     assert spcomp.compile(source("csrmm"), constants={"feat": 4})._compiled._variants.names == ()
 
 
-def test_a_warning_is_given_once_though_versions_are_compiled():
+def test_a_warning_is_given_once_though_versions_are_compiled(fresh_memory):
     with pytest.warns(SpcompWarning, match="treated as a reduction") as caught:
         kernel = spcomp.compile(source("scatter_claimed"))
     assert len(caught) == 1
@@ -141,14 +149,6 @@ def test_a_warning_is_given_once_though_versions_are_compiled():
 
 
 # -- what a later process finds ----------------------------------------------------------------
-
-
-@pytest.fixture
-def fresh_memory(monkeypatch, tmp_path):
-    """A disk cache of its own, and no memory of what was compiled."""
-    monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(route, "_cache", type(route._cache)())
-    return route._cache
 
 
 def test_a_program_found_on_disk_is_not_lowered_again_and_is_the_same(fresh_memory):

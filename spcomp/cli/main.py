@@ -9,6 +9,7 @@ import click
 from spcomp import __version__
 from spcomp.cli.bench import bench
 from spcomp.cli.build import build
+from spcomp.cli.cache import cache
 from spcomp.cli.doctor import doctor
 from spcomp.cli.show import show
 from spcomp.errors import SpcompError
@@ -36,3 +37,4 @@ main.add_command(build)
 main.add_command(show)
 main.add_command(bench)
 main.add_command(doctor)
+main.add_command(cache)

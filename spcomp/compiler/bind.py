@@ -29,18 +29,24 @@ class Frame:
     """The state of one call: what each parameter is, and who said so.
 
     *values* has scalars and arrays by the names of the parameters; *checked* the axes whose
-    arrays need no further look; *given* the buffers' arguments, as they came; *patterns* how the
-    results along an axis should look.
+    arrays need no further look; *inspected* those that this call looked at; *given* the buffers'
+    arguments, as they came; *patterns* how the results along an axis should look; *bound* the
+    names in *values* that were known before the call.
     """
 
-    __slots__ = ("checked", "given", "interface", "origin", "patterns", "pending", "values")
+    __slots__ = (
+        *("bound", "checked", "given", "inspected", "interface"),
+        *("origin", "patterns", "pending", "values"),
+    )
 
     def __init__(self, interface: Interface, constants: dict[str, int | float]) -> None:
         self.interface = interface
         self.values: dict[str, Any] = dict(constants)
+        self.bound: tuple[str, ...] = ()
         self.origin: dict[str, str] = dict.fromkeys(constants, "constants")
         self.pending: list[_Equation] = []
         self.checked: set[str] = set()
+        self.inspected: list[AxisPlan] = []
         self.given: dict[str, Any] = {}
         self.patterns: dict[str, tuple[Style, Level | None, Any]] = {}
 
@@ -50,6 +56,7 @@ class Frame:
         made.values, made.origin = dict(self.values), dict(self.origin)
         made.pending, made.checked = list(self.pending), set(self.checked)
         made.given, made.patterns = dict(self.given), dict(self.patterns)
+        made.bound = tuple(self.values)
         return made
 
     def take(self, name: str, arg: Any, *, verify: bool) -> None:
@@ -115,6 +122,10 @@ class Frame:
         self._array(handle, array, handle)
         for axis in users:
             if handle == axis.indptr and axis.fibers is not None:
+                if not array.size:
+                    raise ArgumentError(
+                        f"argument {handle}: is empty, expected one element more than fibers"
+                    )
                 self.unify(axis.fibers, array.size - 1, handle, "number of fibers")
             elif axis.positions is not None:
                 self.unify(axis.positions, array.size, handle, "number of elements")
@@ -243,6 +254,7 @@ class Frame:
             if axis.arrays and axis.name not in self.checked:
                 self._check_axis(axis)
                 self.checked.add(axis.name)
+                self.inspected.append(axis)
         for domain in self.interface.domains:
             data = domain.buffer.data
             plan = None if data is None else self.interface.by_handle.get(data.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -169,12 +170,28 @@ def put_together(
 ) -> Any:
     """Return the scipy csr or bsr object, of class *make*, of exactly these arrays.
 
-    The constructors of scipy check in part, may convert index arrays, and refuse float16.
+    The constructors of scipy check in part, may convert index arrays, refuse float16, and take
+    longer than a small product: what they make is copied from an empty one.
     """
-    blocks = {"blocksize": data.shape[1:]} if data.ndim == 3 else {}
-    made = make(shape, dtype=np.float32, **blocks)
-    made.data, made.indices, made.indptr = data, indices, indptr
+    state = _empty(make, data.ndim)
+    arrays = {"data": data, "indices": indices, "indptr": indptr}
+    if state is None:
+        blocks = {"blocksize": data.shape[1:]} if data.ndim == 3 else {}
+        made = make(shape, dtype=np.float32, **blocks)
+        made.data, made.indices, made.indptr = data, indices, indptr
+    else:
+        made = make.__new__(make)
+        vars(made).update(state, _shape=shape, **arrays)
     return made
+
+
+@cache
+def _empty(make: Any, ndim: int) -> dict[str, Any] | None:
+    """The attributes of an empty object of the class *make*; None if ``_shape`` is none of them."""
+    blocks = {"blocksize": (1, 1)} if ndim == 3 else {}
+    made = make((1, 1), dtype=np.float32, **blocks)
+    state = {name: value for name, value in vars(made).items() if not name.startswith("_has_")}
+    return state if state.get("_shape") is made.shape else None
 
 
 def _wrong_format(kind: str, plan: BufferPlan) -> ArgumentError:

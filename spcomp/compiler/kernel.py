@@ -9,6 +9,7 @@ import numpy as np
 
 from spcomp.compiler import host, validate
 from spcomp.compiler.bind import Frame
+from spcomp.compiler.calls import Calls
 from spcomp.compiler.convert import put_together
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
 from spcomp.errors import ArgumentError
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.compile import Compiled, Options
-    from spcomp.compiler.signature import Interface, Signature
+    from spcomp.compiler.signature import BufferPlan, Interface, Signature
     from spcomp.schedule.step import Trace
     from spcomp.target import Target
 
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Check: TypeAlias = Literal["full", "bind", "off"]
 CHECKS: tuple[Check, ...] = get_args(Check)
 
@@ -46,19 +48,22 @@ class Kernel:
     def __init__(self, compiled: Compiled, options: Options) -> None:
         self._compiled, self._options = compiled, options
         self._face: Interface = compiled.interface
+        self._calls = self._new_calls(None)
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; see the class for what it takes and returns."""
-        verify = self._options.check == "full"
-        frame = Frame(self._face, self._options.constants)
         if not args:
-            return self._finish(frame, out, named, verify=verify)
+            if self._options.threads is None:
+                return self._calls.run(out, named)
+            with self._threads():
+                return self._calls.run(out, named)
+        frame = Frame(self._face, self._options.constants)
         if named or out is not None:
             raise ArgumentError(
                 f"{self.name}: got arguments by position and by name, expected one or the other"
             )
         self._take_positional(frame, args)
-        self._run(frame, verify=verify)
+        self._run(frame)
         return None
 
     def bind(self, **named: Any) -> BoundKernel:
@@ -96,7 +101,7 @@ class Kernel:
     @property
     def trace(self) -> Trace:
         """The schedule steps that were applied, in order; ``compile(..., trace=)`` takes them."""
-        return self._compiled.stages.trace
+        return self._compiled.trace
 
     @property
     def timings(self) -> dict[str, float]:
@@ -153,25 +158,40 @@ class Kernel:
         for name, arg in sorted(pairs, key=lambda pair: pair[0] not in face.scalars):
             frame.take_raw(name, arg)  # numbers first: arrays are measured against them
 
-    def _finish(self, frame: Frame, out: Any, named: Mapping[str, Any], *, verify: bool) -> Any:
-        """Take the arguments *named* into *frame*, run, and return the results."""
-        for name, arg in (named if out is None else self._with_out(out, named)).items():
-            frame.take(name, arg, verify=verify)
-        arrays = self._run(frame, verify=verify)
+    def _new_calls(self, bound: BoundKernel | None) -> Calls:
+        """Return where calls with the arguments of *bound*, if there are any, are learnt."""
+        outputs = tuple(plan.name for plan in self._face.outputs)
+        calls = Calls(outputs, self._with_out, lambda named: self._fully(calls, bound, named))
+        return calls
+
+    def _fully(self, calls: Calls, base: BoundKernel | None, named: dict[str, Any]) -> Any:
+        """Take the arguments *named*, run, and return the results."""
+        constants = self._options.constants
+        frame = Frame(self._face, constants) if base is None else base.frame(named)
+        for name, arg in named.items():
+            frame.take(name, arg, verify=self._verifies)
+        arrays, code, made = self._run(frame)
+        calls.consider(frame, named, made, code, verify=self._verifies)
         return collect(frame, arrays)
 
-    def _run(self, frame: Frame, *, verify: bool) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    @property
+    def _verifies(self) -> bool:
+        """Whether a call checks index arrays."""
+        return self._options.check == "full"
+
+    def _run(self, frame: Frame) -> tuple[dict[str, Array], Compiled, tuple[BufferPlan, ...]]:
+        """Run; return what was assembled, the code that ran, and the outputs that were made."""
         frame.settle()
         frame.require()
-        if verify:
+        if self._verifies:
             frame.check_arrays()
         if frame.given:
             refuse_overlap(frame)
-        allocate(frame)
+        made = allocate(frame)
         frame.settle()
-        code = self._compiled
+        code = self._compiled.variant(frame.values)
         with self._threads():
-            return host.run(code.host, code.funcs, code, frame.values)
+            return host.run(code.host, code.funcs, code, frame.values), code, made
 
     def _threads(self) -> AbstractContextManager[Any]:
         if self._options.threads is None:
@@ -217,14 +237,31 @@ class BoundKernel:
 
     def __init__(self, kernel: Kernel, frame: Frame, bound: tuple[str, ...]) -> None:
         self.kernel, self._frame, self.bound = kernel, frame, bound
+        self._calls = kernel._new_calls(self)  # noqa: SLF001
+        self._threads = kernel._options.threads  # noqa: SLF001
+        arrays = {k: v for k, v in frame.values.items() if isinstance(v, np.ndarray)}
+        self._sizes = {name: (array, array.shape) for name, array in arrays.items()}
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if self._threads is None:
+            return self._calls.run(out, named)
+        with self.kernel._threads():  # noqa: SLF001
+            return self._calls.run(out, named)
+
+    def frame(self, named: Mapping[str, Any]) -> Frame:
+        """Return what is known before the arguments *named* are; raises ArgumentError."""
         for name in named:
             if name in self.bound:
                 raise ArgumentError(f"argument {name}: is bound already")
-        verify = self.kernel._options.check == "full"  # noqa: SLF001
-        return self.kernel._finish(self._frame.copy(), out, named, verify=verify)  # noqa: SLF001
+        plans = self.kernel._face.by_handle  # noqa: SLF001
+        for handle, (array, shape) in self._sizes.items():
+            if array.shape != shape:
+                name = plans[handle].name if handle in plans else handle
+                raise ArgumentError(
+                    f"argument {name}: has shape {array.shape}, was bound with {shape}"
+                )
+        return self._frame.copy()
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name} with {', '.join(self.bound)} bound>"

@@ -45,26 +45,34 @@ class Results(tuple[Any, ...]):
         return f"Results({', '.join(f'{name}={value!r}' for name, value in items)})"
 
 
-def allocate(frame: Frame) -> None:
-    """Make the arrays of the outputs that were not given, set to the buffer's fill value."""
-    for plan in frame.interface.outputs:
-        if plan.handle in frame.values or plan.size is None:
-            continue
+def allocate(frame: Frame) -> tuple[BufferPlan, ...]:
+    """Make the arrays of the outputs that were not given, set to the buffer's fill value.
+
+    Returns the plans of these outputs.
+    """
+    outputs = frame.interface.outputs
+    fresh = tuple(p for p in outputs if p.handle not in frame.values and p.size is not None)
+    for plan in fresh:
         if plan.layout == "dense" and not frame.interface.any_shape:
             shape: tuple[int, ...] = tuple(frame.size_of(extent) for extent in plan.shape)
         elif plan.layout == "bsr":
             block = tuple(frame.size_of(extent) for extent in plan.shape[2:])
             leaf = plan.axes[1].positions
             shape = (frame.size_of(leaf) if leaf is not None else 0, *block)
-        else:
+        elif plan.size is not None:
             shape = (frame.size_of(plan.size),)
         if min(shape, default=0) < 0:
             raise ArgumentError(f"argument {plan.name}: its shape {shape} is negative")
         frame.values[plan.handle] = new_array(shape, plan)
+    return fresh
 
 
 def new_array(shape: tuple[int, ...], plan: BufferPlan) -> Array:
-    """Return an array for *plan* that holds its fill value, or anything if all is overwritten."""
+    """Return an array for *plan* that holds its fill value, or anything if all is overwritten.
+
+    Large ones lie in huge pages where the system has them: numpy asks for that itself, from 4 MiB
+    on, and smaller ones reuse memory that was freed, which is faster still.
+    """
     if plan.full:
         return np.empty(shape, plan.np_dtype)
     if not plan.fill:
@@ -103,16 +111,21 @@ def collect(frame: Frame, assembled: dict[str, Array]) -> Any:
     return Results.of(tuple(plan.name for plan in plans), found) if found else None
 
 
+def pattern_of(frame: Frame, plan: BufferPlan) -> tuple[str, Level | None, Any]:
+    """Return how the result of *plan* should look, the level along its leaf, and whose it is."""
+    leaf = plan.leaf
+    if leaf is None or plan.layout == "values" or frame.interface.any_shape:
+        return "raw", None, None
+    return frame.patterns.get(leaf.name, ("raw", None, None))
+
+
 def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
     if plan.is_assembled:
         return _assembled(frame, plan, assembled)
     if plan.handle in frame.given:
         return frame.given[plan.handle]
     values = frame.values[plan.handle]
-    leaf = plan.leaf
-    if leaf is None or plan.layout == "values" or frame.interface.any_shape:
-        return values
-    style, level, given = frame.patterns.get(leaf.name, ("raw", None, None))
+    style, level, given = pattern_of(frame, plan)
     if level is not None and style in ("array", "matrix") and plan.layout in ("csr", "bsr"):
         return _scipy(frame, plan, style, values, (level.indptr, level.indices))
     if style == "raw":
@@ -132,21 +145,28 @@ def _level(frame: Frame, axis: AxisPlan) -> Level | None:
     return Level("compressed", arrays[0], arrays[1]) if arrays else None
 
 
-def _scipy(frame: Frame, plan: BufferPlan, style: str, values: Array, pattern: Any) -> Any:
+def scipy_class(plan: BufferPlan, style: str) -> Any:
+    """Return the class of a scipy result of *plan*: an ``array`` or a ``matrix``."""
     import scipy.sparse as sps
 
-    make = getattr(sps, f"{plan.layout}_{style}")
-    made = put_together(make, tuple(_extents(frame, plan)), values, pattern[1], pattern[0])
+    return getattr(sps, f"{plan.layout}_{style}")
+
+
+def _scipy(frame: Frame, plan: BufferPlan, style: str, values: Array, pattern: Any) -> Any:
+    shape = tuple(extents(frame, plan))
+    made = put_together(scipy_class(plan, style), shape, values, pattern[1], pattern[0])
     if plan.axes[1].name in frame.checked:
         made.has_canonical_format = True  # just verified: spares scipy the pass over the indices
     return made
 
 
-def _extents(frame: Frame, plan: BufferPlan) -> Iterator[int]:
+def extents(frame: Frame, plan: BufferPlan) -> Iterator[int]:
     """The extents of the matrix of *plan*: in a blocked one, blocks times their size."""
     sizes = [frame.size_of(extent) for extent in plan.shape]
-    for at in range(2):
-        yield sizes[at] * (sizes[at + 2] if plan.layout == "bsr" else 1)
+    if plan.layout != "bsr":
+        yield from sizes
+    else:
+        yield from (sizes[at] * sizes[at + 2] for at in range(2))
 
 
 def _assembled(frame: Frame, plan: BufferPlan, arrays: dict[str, Array]) -> Any:

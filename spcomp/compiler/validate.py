@@ -1,7 +1,8 @@
 """At the call: index arrays are in range, and in order where a program relies on it.
 
-All checks are a few passes of numpy over the array; nothing here calls into scipy, whose routines
-trust their input.
+Large arrays are checked by machine code (``runtime.entry``); where it finds fault, and for small
+ones, a few passes of numpy decide and say what is wrong. Nothing here calls into scipy, whose
+routines trust their input.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 from spcomp.errors import ArgumentError
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+LARGE = 1 << 14  # elements from which machine code is faster, its loading included
+ANY = (1 << 63) - 1  # a limit that is none
 
 
 def plain(who: str, array: Array) -> Array:
@@ -35,12 +38,23 @@ def private(array: Array) -> Array:
 
 def in_range(who: str, array: Array, low: int, high: int) -> None:
     """Raise ArgumentError unless every element is in ``low..high``, both included."""
-    if array.size == 0 or _spans(array, low, high):
+    if array.size == 0 or _quickly(array, low, high) or _spans(array, low, high):
         return
     flat = array.reshape(-1)
     at = int(np.flatnonzero((flat < low) | (flat > high))[0])
     expected = f"{low}..{high}" if low <= high else "no element (the extent is 0)"
     raise ArgumentError(f"argument {who}: got {flat[at]} at position {at}, expected {expected}")
+
+
+def _quickly(
+    array: Array, low: int, high: int, order: int = 0, indptr: Array | None = None
+) -> bool:
+    """Whether machine code finds *array* in range and in order; it may also just not say so."""
+    if array.size < LARGE:
+        return False
+    from spcomp.runtime.entry import indices_ok
+
+    return indices_ok(array, low, high, order, indptr)
 
 
 def _spans(array: Array, low: int, high: int) -> bool:
@@ -60,6 +74,13 @@ def pointers(who: str, indptr: Array, fibers: int, limit: float, *, exact: bool 
         raise ArgumentError(
             f"argument {who}: got {got}, expected {fibers + 1} (one more than fibers)"
         )
+    if indptr.size >= LARGE:
+        from spcomp.runtime.entry import pointers_ok
+
+        high = ANY if limit == float("inf") else int(limit)
+        low = high if exact and high != ANY else 0
+        if pointers_ok(indptr, 0 if exact else ANY, low, high, ANY):
+            return
     first, last = int(indptr[0]), int(indptr[-1])
     if first < 0 or (exact and first != 0):
         raise ArgumentError(f"argument {who}: starts at {first}, expected {0 if exact else '>= 0'}")
@@ -94,6 +115,8 @@ def ascends(indptr: Array | None, indices: Array, width: int, *, strict: bool) -
     """
     flat = indices.reshape(-1)
     if flat.size < 2:
+        return True
+    if indptr is not None and _quickly(flat, 0, ANY, 2 if strict else 1, indptr):
         return True
     rises = flat[1:] > flat[:-1] if strict else flat[1:] >= flat[:-1]
     if bool(rises.all()):

@@ -1,4 +1,8 @@
-"""The worker pool: how many threads run a parallel loop, and the machine code that runs it."""
+"""The worker pool: how many threads run a parallel loop, and the machine code that runs it.
+
+threadpoolctl does not see it: it finds pools by the file names of shared libraries, and this one is
+in no file. ``num_threads`` limits it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from pathlib import Path
 
 from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.errors import ArgumentError
+from spcomp.runtime import native
 from spcomp.runtime.pool_ir import SPIN, pool_ir
 from spcomp.target import Target
 
@@ -90,18 +95,8 @@ def object_with_pool(llvm_ir: str, target: Target) -> bytes:
 
 @cache
 def _native() -> dict[str, int]:
-    from spcomp.codegen import cpu
-    from spcomp.runtime import cache as disk
-    from spcomp.runtime import jit
-
-    target = cpu.resolve(Target())
-    name = disk.key(POOL_IR, target)
-    obj = disk.get(name)
-    if obj is None:
-        obj = cpu.object_code(POOL_IR, target)
-        disk.put(name, obj)
     symbols = (PARALLEL_FOR, "spcomp_set_threads", "spcomp_set_spin", "spcomp_reset")
-    addresses = dict(jit.load(obj, symbols, forever=True).addresses)
+    addresses = dict(native.load([POOL_IR], symbols))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["spcomp_reset"]))
     return addresses

@@ -1,39 +1,65 @@
 """The worker pool's machine code, as LLVM IR: it runs the chunks of a parallel loop.
 
-``spcomp_parallel_for(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for chunks that cover
-``0..n``; their boundaries depend on *n* and *grain* only. A job is published in ``@word``, which
-holds its number (upper half) and the next chunk to take (lower half; all ones: closed). Chunks are
-taken by compare-and-swap of the whole word, so that a worker which wakes late can neither touch a
-finished job nor take a chunk of the next one under the old job's function: its swap fails. The
-caller takes chunks at once and waits only for chunks that were taken, never for a thread to start.
-Workers spin for a while after a job, then sleep. A second caller while a job runs (another thread,
-or a loop inside a chunk) runs its loop itself.
+``spcomp_parallel_for(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for ranges that cover
+``0..n``; they are made of chunks whose boundaries depend on *n* and *grain* only. The caller begins
+at once, alone: a job that is over in PATIENCE concerns nobody else. If it is not, or if the last
+job of the same *fn* says that this one will be long, the rest is published in ``@word``, which
+holds the number of the job (upper half) and the next chunk to take (lower half; all ones: closed).
+Chunks are taken by compare-and-swap of the whole word, small ones several at a time, so that a
+worker which wakes late can neither touch a finished job nor take a chunk of the next one under the
+old job's function: its swap fails. The caller waits only for chunks that were taken, never for a
+thread to start.
+
+Workers spin for a while after a job, then sleep. Waking one takes a system call and some tens of
+microseconds until it runs, so sleepers are woken for WORTH of work, or for less where jobs follow
+one another so closely that they will not fall asleep again. They are kept off the CPU that the
+caller runs on: a virtual machine's scheduler takes an idle CPU for one that is not there, and would
+put them behind the caller. A second caller while a job runs (another thread, or a loop inside a
+chunk) runs its loop itself.
 """
 
 from __future__ import annotations
 
+from spcomp.runtime.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
+
 CHUNKS = 256  # chunks per loop where the loop does not say
 SPIN = 2000  # pauses before a worker sleeps: some tens of microseconds
+PATIENCE = 3_000  # nanoseconds that the caller works alone before it shares the rest
+AT_ONCE = 6_000.0  # nanoseconds of expected work that are shared from the start
+WORTH = 50_000.0  # nanoseconds of work for which sleepers are woken
+INVEST = 6_000.0  # nanoseconds of work for which they are, in a series of jobs
+BATCH = 2_000.0  # nanoseconds of work that are worth a turn at @word
+CLOSE = 20_000  # nanoseconds from job to job that make a series
+SERIES = 3  # jobs
+CELLS = 256  # functions of which the time per iteration is remembered
 
 _STATE = """
 @threads = internal global i64 0        ; that may work on a job, the caller included; 0: ask
 @spin = internal global i64 {spin}
 @started = internal global i64 0        ; workers that exist
 @busy = internal global i32 0           ; a job is running
-@word = internal global i64 4294967295  ; job number, next chunk
+; job number, next chunk; in a cache line of its own, as is @finished
+@word = internal global {{ i64, [56 x i8] }} {{
+  i64 4294967295, [56 x i8] zeroinitializer
+}}, align 64
 @fn = internal global i64 0
 @ctx = internal global i64 0
 @n = internal global i64 0
 @size = internal global i64 0           ; iterations per chunk
 @chunks = internal global i64 0
 @helpers = internal global i64 0        ; workers that may take part
-@finished = internal global i64 0       ; chunks done
+@batch = internal global i64 0          ; chunks to take at once
+@finished = internal global {{ i64, [56 x i8] }} zeroinitializer, align 64 ; chunks done
 @sleepers = internal global i64 0
 @waiting = internal global i64 0        ; the caller sleeps on @done
 @lock = internal global [128 x i8] zeroinitializer, align 64
 @wake = internal global [128 x i8] zeroinitializer, align 64
 @done = internal global [128 x i8] zeroinitializer, align 64
 @ready = internal global i32 0          ; the lock and conditions are initialised
+@ended = internal global i64 0          ; when the last job was over
+@series = internal global i64 0         ; jobs that followed closely on the one before
+@paces = internal global [{cells} x {{ ptr, double }}] zeroinitializer ; functions, ns per iteration
+@ids = internal global [1024 x i64] zeroinitializer ; the workers as pthreads
 
 @variable = internal constant [19 x i8] c"SPCOMP_NUM_THREADS\\00"
 
@@ -42,6 +68,9 @@ declare i32 @atoi(ptr)
 declare i64 @sysconf(i32)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+declare double @llvm.minnum.f64(double, double)
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_detach(i64)
 declare i32 @pthread_mutex_init(ptr, ptr)
@@ -141,9 +170,127 @@ exit:
 """
 
 _JOB = """
-; Start workers, publish the job, work on it, wait for what the others took.
+; Nanoseconds of a clock that only goes forward.
+define internal i64 @now() {
+  %time = alloca [2 x i64]
+  %r = call i32 @clock_gettime(i32 CLOCK, ptr %time)
+  %seconds = load i64, ptr %time
+  %at = getelementptr inbounds i64, ptr %time, i64 1
+  %rest = load i64, ptr %at
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+; Where the pace of %fn is remembered, or that of another function with the same hash.
+define internal ptr @cell(ptr %fn) {
+  %bits = ptrtoint ptr %fn to i64
+  %hash = lshr i64 %bits, 4
+  %index = urem i64 %hash, CELLS
+  %at = getelementptr inbounds {ptr, double}, ptr @paces, i64 %index
+  ret ptr %at
+}
+
+; %count of %chunks took %time.
+define internal void @remember(ptr %fn, i64 %time, i64 %count, i64 %chunks, i64 %n) {
+  %at = call ptr @cell(ptr %fn)
+  %pace.at = getelementptr inbounds {ptr, double}, ptr %at, i64 0, i32 1
+  %whole = call double @scaled(i64 %time, i64 %chunks, i64 %count)
+  %iterations = sitofp i64 %n to double
+  %pace = fdiv double %whole, %iterations
+  store ptr %fn, ptr %at
+  store double %pace, ptr %pace.at
+  ret void
+}
+
+define internal double @scaled(i64 %time, i64 %times, i64 %by) {
+  %a = sitofp i64 %time to double
+  %b = sitofp i64 %times to double
+  %c = sitofp i64 %by to double
+  %product = fmul double %a, %b
+  %result = fdiv double %product, %c
+  ret double %result
+}
+
+; Begin the job; share it if it is long. Only the owner of @busy comes here.
 define internal void @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks,
                           i64 %threads) noinline {
+entry:
+  %begun = call i64 @now()
+  %ended = load i64, ptr @ended
+  %gap = sub i64 %begun, %ended
+  %soon = icmp slt i64 %gap, CLOSE
+  %before = load i64, ptr @series
+  %longer = add i64 %before, 1
+  %series = select i1 %soon, i64 %longer, i64 0
+  store i64 %series, ptr @series
+  %cell = call ptr @cell(ptr %fn)
+  %whose = load ptr, ptr %cell
+  %pace.at = getelementptr inbounds {ptr, double}, ptr %cell, i64 0, i32 1
+  %pace = load double, ptr %pace.at
+  %iterations = sitofp i64 %n to double
+  %expected = fmul double %pace, %iterations
+  %known = icmp eq ptr %whose, %fn
+  %long = fcmp ogt double %expected, AT_ONCE
+  %at.once = and i1 %known, %long
+  br i1 %at.once, label %share, label %try
+try:                                       ; as many chunks again as are done
+  %done = phi i64 [ 0, %entry ], [ %upto, %more ]
+  %some = call i64 @llvm.umax.i64(i64 %done, i64 1)
+  %ahead = add i64 %done, %some
+  %upto = call i64 @llvm.umin.i64(i64 %ahead, i64 %chunks)
+  %from = mul i64 %done, %size
+  %stop = mul i64 %upto, %size
+  %to = call i64 @llvm.umin.i64(i64 %stop, i64 %n)
+  call void %fn(ptr %ctx, i64 %from, i64 %to)
+  %now = call i64 @now()
+  %taken = sub i64 %now, %begun
+  %all = icmp eq i64 %upto, %chunks
+  br i1 %all, label %alone, label %more
+more:
+  %patient = icmp slt i64 %taken, PATIENCE
+  br i1 %patient, label %try, label %slow
+slow:
+  %left = sub i64 %chunks, %upto
+  %rest = call double @scaled(i64 %taken, i64 %left, i64 %upto)
+  br label %share
+share:
+  %first = phi i64 [ 0, %entry ], [ %upto, %slow ]
+  %work = phi double [ %expected, %entry ], [ %rest, %slow ]
+  call void @share(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads, i64 %first,
+                   double %work)
+  %end = call i64 @now()
+  br label %close
+alone:
+  call void @remember(ptr %fn, i64 %taken, i64 1, i64 1, i64 %n)
+  br label %close
+close:
+  %over = phi i64 [ %end, %share ], [ %now, %alone ]
+  store i64 %over, ptr @ended
+  store atomic i32 0, ptr @busy release, align 4
+  ret void
+}
+
+; How many chunks to take at once: BATCH of work, at most a quarter of a thread's share.
+define internal i64 @batch.of(i64 %chunks, i64 %first, i64 %threads, double %expected) {
+  %rest = sub i64 %chunks, %first
+  %pieces = shl i64 %threads, 2
+  %share = udiv i64 %rest, %pieces
+  %count = sitofp i64 %rest to double
+  %each = fdiv double %expected, %count
+  %some = fdiv double BATCH, %each        ; infinite if there is no telling
+  %capped = call double @llvm.minnum.f64(double %some, double 1.0e6)
+  %whole = fptoui double %capped to i64
+  %least = call i64 @llvm.umax.i64(i64 %whole, i64 1)
+  %most = call i64 @llvm.umax.i64(i64 %share, i64 1)
+  %batch = call i64 @llvm.umin.i64(i64 %least, i64 %most)
+  ret i64 %batch
+}
+
+; Publish the job from chunk %first on, which is %expected nanoseconds of work; take part; wait for
+; what the others took.
+define internal void @share(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads,
+                            i64 %first, double %expected) noinline {
 entry:
   %helpers = sub i64 %threads, 1
   %started = load i64, ptr @started
@@ -158,6 +305,7 @@ publish:
   %next = add i64 %number, 1
   %job = shl i64 %next, 32
   %closed = or i64 %job, 4294967295
+  %open = or i64 %job, %first
   store atomic i64 %closed, ptr @word seq_cst, align 8
   %fn.bits = ptrtoint ptr %fn to i64
   %ctx.bits = ptrtoint ptr %ctx to i64
@@ -167,26 +315,58 @@ publish:
   store atomic i64 %size, ptr @size release, align 8
   store atomic i64 %chunks, ptr @chunks release, align 8
   store atomic i64 %helpers, ptr @helpers release, align 8
-  store atomic i64 0, ptr @finished release, align 8
-  store atomic i64 %job, ptr @word seq_cst, align 8
-  %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
-  %all.awake = icmp eq i64 %asleep, 0
-  br i1 %all.awake, label %work, label %rouse
-rouse:
-  %r0 = call i32 @pthread_mutex_lock(ptr @lock)
-  %r1 = call i32 @pthread_cond_broadcast(ptr @wake)
-  %r2 = call i32 @pthread_mutex_unlock(ptr @lock)
-  br label %work
-work:
-  call void @take(i64 %next)
+  %batch = call i64 @batch.of(i64 %chunks, i64 %first, i64 %threads, double %expected)
+  store atomic i64 %batch, ptr @batch release, align 8
+  store atomic i64 %first, ptr @finished release, align 8
+  store atomic i64 %open, ptr @word seq_cst, align 8
+  %begun = call i64 @now()
+  %much = fcmp ogt double %expected, WORTH
+  %fair = fcmp ogt double %expected, INVEST
+  %series = load i64, ptr @series
+  %follows = icmp sge i64 %series, SERIES
   %pauses = load atomic i64, ptr @spin monotonic, align 8
+  %stay = icmp sgt i64 %pauses, 0
+  %in.series = and i1 %follows, %stay
+  %invest = and i1 %fair, %in.series
+  %wanted = or i1 %much, %invest
+  br i1 %wanted, label %rouse, label %take
+rouse:
+  %took.0 = phi i64 [ 0, %publish ], [ %took, %late ]
+  call void @rouse()
+  br label %take
+take:                                      ; all, or as many again as were taken, and look
+  %so.far = phi i64 [ 0, %publish ], [ %took.0, %rouse ], [ %took, %early ]
+  %quota = phi i64 [ 1, %publish ], [ -1, %rouse ], [ %took, %early ]
+  %more = call i64 @take(i64 %next, i64 %quota)
+  %took = add i64 %so.far, %more
+  %none = icmp ult i64 %more, %quota
+  br i1 %none, label %taken, label %look.up
+look.up:
+  %now = call i64 @now()
+  %spent = sub i64 %now, %begun
+  %long = sitofp i64 %spent to double
+  %late.is = fcmp ogt double %long, WORTH
+  br i1 %late.is, label %late, label %early
+early:
+  br label %take
+late:                                      ; longer than expected
+  br label %rouse
+taken:
+  %some = icmp ne i64 %took, 0
+  br i1 %some, label %learn, label %wait
+learn:
+  %end = call i64 @now()
+  %time = sub i64 %end, %begun
+  call void @remember(ptr %fn, i64 %time, i64 %took, i64 %chunks, i64 %n)
+  br label %wait
+wait:
   br label %look
 look:
-  %tried = phi i64 [ 0, %work ], [ %again, %pause ]
+  %tried = phi i64 [ 0, %wait ], [ %again, %pause ]
   %count = load atomic i64, ptr @finished acquire, align 8
   %over = icmp eq i64 %count, %chunks
-  br i1 %over, label %close, label %more
-more:
+  br i1 %over, label %close, label %not.yet
+not.yet:
   %patient = icmp slt i64 %tried, %pauses
   br i1 %patient, label %pause, label %sleep
 pause:
@@ -209,148 +389,23 @@ woken:
   %s2 = call i32 @pthread_mutex_unlock(ptr @lock)
   br label %close
 close:
-  store atomic i32 0, ptr @busy release, align 4
   ret void
 }
 
-; Take chunks of job %number until there are none, or it is over.
-define internal void @take(i64 %number) noinline {
+; Wake the workers that sleep.
+define internal void @rouse() noinline {
 entry:
-  %fn.bits = load atomic i64, ptr @fn acquire, align 8
-  %ctx.bits = load atomic i64, ptr @ctx acquire, align 8
-  %n = load atomic i64, ptr @n acquire, align 8
-  %size = load atomic i64, ptr @size acquire, align 8
-  %chunks = load atomic i64, ptr @chunks acquire, align 8
-  %fn = inttoptr i64 %fn.bits to ptr
-  %ctx = inttoptr i64 %ctx.bits to ptr
-  br label %look
-look:
-  %word = load atomic i64, ptr @word seq_cst, align 8
-  br label %try
-try:
-  %now = phi i64 [ %word, %look ], [ %seen, %swap ]
-  %job = lshr i64 %now, 32
-  %same = icmp eq i64 %job, %number
-  %chunk = and i64 %now, 4294967295
-  %left = icmp ult i64 %chunk, %chunks
-  %take = and i1 %same, %left
-  br i1 %take, label %swap, label %exit
-swap:
-  %next = add i64 %now, 1
-  %result = cmpxchg ptr @word, i64 %now, i64 %next seq_cst seq_cst
-  %seen = extractvalue { i64, i1 } %result, 0
-  %won = extractvalue { i64, i1 } %result, 1
-  br i1 %won, label %call, label %try
-call:
-  %begin = mul i64 %chunk, %size
-  %stop = add i64 %begin, %size
-  %short = icmp slt i64 %stop, %n
-  %end = select i1 %short, i64 %stop, i64 %n
-  call void %fn(ptr %ctx, i64 %begin, i64 %end)
-  %before = atomicrmw add ptr @finished, i64 1 seq_cst
-  %count = add i64 %before, 1
-  %over = icmp eq i64 %count, %chunks
-  br i1 %over, label %last, label %look
-last:
-  %waits = load atomic i64, ptr @waiting seq_cst, align 8
-  %sleeps = icmp ne i64 %waits, 0
-  br i1 %sleeps, label %tell, label %exit
-tell:
-  %t0 = call i32 @pthread_mutex_lock(ptr @lock)
-  %t1 = call i32 @pthread_cond_signal(ptr @done)
-  %t2 = call i32 @pthread_mutex_unlock(ptr @lock)
+  %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
+  %all.awake = icmp eq i64 %asleep, 0
+  br i1 %all.awake, label %exit, label %wake
+wake:
+  call void @spread()
+  %r0 = call i32 @pthread_mutex_lock(ptr @lock)
+  %r1 = call i32 @pthread_cond_broadcast(ptr @wake)
+  %r2 = call i32 @pthread_mutex_unlock(ptr @lock)
   br label %exit
 exit:
   ret void
-}
-"""
-
-_WORKERS = """
-; Create workers up to %wanted, as far as the system lets us. Only the owner of @busy comes here.
-define internal void @start(i64 %wanted) noinline {
-entry:
-  %thread = alloca i64
-  %is.ready = load i32, ptr @ready
-  %done = icmp ne i32 %is.ready, 0
-  br i1 %done, label %head, label %init
-init:
-  %i0 = call i32 @pthread_mutex_init(ptr @lock, ptr null)
-  %i1 = call i32 @pthread_cond_init(ptr @wake, ptr null)
-  %i2 = call i32 @pthread_cond_init(ptr @done, ptr null)
-  store i32 1, ptr @ready
-  br label %head
-head:
-  %started = load i64, ptr @started
-  %more = icmp slt i64 %started, %wanted
-  br i1 %more, label %create, label %exit
-create:
-  %index = inttoptr i64 %started to ptr
-  %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr %index)
-  %ok = icmp eq i32 %failed, 0
-  br i1 %ok, label %created, label %exit
-created:
-  %id = load i64, ptr %thread
-  %d = call i32 @pthread_detach(i64 %id)
-  %count = add i64 %started, 1
-  store i64 %count, ptr @started
-  br label %head
-exit:
-  ret void
-}
-
-; Look for a job newer than the last one seen; spin, then sleep, then look again.
-define internal ptr @worker(ptr %index.bits) {
-entry:
-  %index = ptrtoint ptr %index.bits to i64
-  br label %idle
-idle:
-  %last = phi i64 [ 0, %entry ], [ %job, %worked ]
-  %pauses = load atomic i64, ptr @spin monotonic, align 8
-  br label %look
-look:
-  %tried = phi i64 [ 0, %idle ], [ %again, %pause ], [ 0, %awake ]
-  %word = load atomic i64, ptr @word seq_cst, align 8
-  %job = lshr i64 %word, 32
-  %chunk = and i64 %word, 4294967295
-  %open = icmp ne i64 %chunk, 4294967295
-  %new = icmp ne i64 %job, %last
-  %go = and i1 %open, %new
-  br i1 %go, label %join, label %more
-more:
-  %patient = icmp slt i64 %tried, %pauses
-  br i1 %patient, label %pause, label %sleep
-pause:
-  PAUSE
-  %again = add i64 %tried, 1
-  br label %look
-sleep:
-  %s0 = call i32 @pthread_mutex_lock(ptr @lock)
-  %s1 = atomicrmw add ptr @sleepers, i64 1 seq_cst
-  br label %check
-check:
-  %word2 = load atomic i64, ptr @word seq_cst, align 8
-  %job2 = lshr i64 %word2, 32
-  %chunk2 = and i64 %word2, 4294967295
-  %open2 = icmp ne i64 %chunk2, 4294967295
-  %new2 = icmp ne i64 %job2, %last
-  %go2 = and i1 %open2, %new2
-  br i1 %go2, label %awake, label %rest
-rest:
-  %s2 = call i32 @pthread_cond_wait(ptr @wake, ptr @lock)
-  br label %check
-awake:
-  %s3 = atomicrmw sub ptr @sleepers, i64 1 seq_cst
-  %s4 = call i32 @pthread_mutex_unlock(ptr @lock)
-  br label %look
-join:
-  %helpers = load atomic i64, ptr @helpers acquire, align 8
-  %welcome = icmp slt i64 %index, %helpers
-  br i1 %welcome, label %work, label %worked
-work:
-  call void @take(i64 %job)
-  br label %worked
-worked:
-  br label %idle
 }
 """
 
@@ -379,6 +434,7 @@ _PAUSES = {  # intrinsics: inline assembly needs a parser that LLVM may be built
     "x86_64": ("@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
     "aarch64": ("@llvm.aarch64.hint(i32)", "@llvm.aarch64.hint(i32 1)"),
 }
+_CLOCKS = {"darwin": 6}  # the number of CLOCK_MONOTONIC; elsewhere Linux's
 _PROCESSORS = {"darwin": 58}  # sysconf's number for the processors online; elsewhere Linux's
 
 
@@ -389,9 +445,24 @@ def pool_ir(family: str, platform: str) -> str:
     """
     if platform == "win32":
         return _SERIAL
-    text = _STATE.replace("{spin}", str(SPIN)) + _ENTRY + _JOB + _WORKERS
+    affinity = AFFINITY if platform == "linux" else NO_AFFINITY
+    text = _STATE.format(spin=SPIN, cells=CELLS) + _ENTRY + _JOB + TAKE + WORKERS + affinity
     declared, called = _PAUSES.get(family, ("", ""))
     text += f"declare void {declared}\n" if declared else ""
-    text = text.replace("CHUNKS_LESS_1", str(CHUNKS - 1)).replace("CHUNKS", str(CHUNKS))
-    text = text.replace("PROCESSORS", str(_PROCESSORS.get(platform, 84)))
+    numbers = {
+        "CHUNKS_LESS_1": CHUNKS - 1,
+        "CHUNKS": CHUNKS,
+        "PROCESSORS": _PROCESSORS.get(platform, 84),
+        "CLOCK": _CLOCKS.get(platform, 1),
+        "PATIENCE": PATIENCE,
+        "AT_ONCE": AT_ONCE,
+        "WORTH": WORTH,
+        "INVEST": INVEST,
+        "BATCH": BATCH,
+        "CLOSE": CLOSE,
+        "SERIES": SERIES,
+        "CELLS": CELLS,
+    }
+    for name, number in numbers.items():
+        text = text.replace(name, str(number))
     return text.replace("  PAUSE\n", f"  call void {called}\n" if called else "")

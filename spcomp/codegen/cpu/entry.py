@@ -1,0 +1,467 @@
+"""Beside the kernels: LLVM IR of the call entry, which repeats a call that was learnt before.
+
+``spcomp_entry(self, named)`` is the C function of a Python builtin (METH_O). *self* is a tuple
+whose first item is a bytes object, the program of a call: a header of ``HEADER`` words and
+instructions of ``STEP`` words, each an opcode and up to seven operands. It fetches the arguments
+out of the dict *named*, guards that each is of the kind that the program was made for, checks
+index arrays, and calls a packed kernel function without the GIL. A guard that does not hold ends
+the call with NotImplemented and without effect; a kernel that fails ends it with its status.
+
+It looks into Python's objects by the stable ABI, and into numpy's arrays by the offsets of the
+public struct ``PyArrayObject_fields`` (the same in numpy 1 and 2, and part of every extension
+module built against numpy): three loads per array, where the buffer protocol costs a call and an
+allocation. ``runtime.entry`` does not use this code where the offsets are not what it expects.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from spcomp.codegen.cpu.checks import WIDTHS
+
+ENTRY = "spcomp_entry"
+LIMIT = 64  # objects, and slots, that a program may use
+STEP = 8  # words per instruction
+HEADER = 8  # words: names that a call gives, objects, and the addresses of NotImplemented, None,
+# AttributeError, ndarray, tuple, int
+DATA, NDIM, SHAPE, DESCR, FLAGS = 16, 24, 32, 56, 64  # offsets in PyArrayObject_fields
+TYPE = 8  # offset in PyObject
+
+
+class Op(IntEnum):
+    """What an instruction does; *k*, *a*, *b* are numbers of objects."""
+
+    TAKE = 0  # k, name: object k is the argument called name
+    ATTR = 1  # k, a, name: object k is a.name
+    CONST = 2  # k, object
+    MAKE = 3  # k, callable: object k is what the callable returns
+    TYPED = 4  # k, type: the exact type
+    SAME = 5  # k, object: the very object
+    PAIR = 6  # k, x, y: the tuple of these ints
+    INT = 7  # k, value: an int of this value
+    ARRAY = 8  # k, dtype, ndim, extents (their word), mask, flags, slot or -1
+    FLOAT = 9  # k, slot, bits: a float, which goes to the slot
+    SLOT = 10  # slot, value
+    APART = 11  # a, bytes, b, bytes: share no memory
+    EQUAL = 12  # a, b, bytes: hold the same bytes
+    UNLOCK = 13  # let go of the GIL
+    POINTERS32 = 14  # k, fibers, first, low, high, longest: see codegen.cpu.checks
+    POINTERS64 = 15
+    INDICES32 = 16  # k, count, least, span, order, b (indptr), fibers
+    INDICES64 = 17
+    ELEMENT32 = 18  # k, position, value: holds this value there
+    ELEMENT64 = 19
+    CALL = 20  # function
+    RETURN = 21  # count, k...: nothing, one object, or a tuple (at most six)
+
+
+API = {  # of Python's stable ABI: name -> result and parameters
+    "PyTuple_GetItem": "ptr (ptr, i64)",
+    "PyTuple_Size": "i64 (ptr)",
+    "PyTuple_New": "ptr (i64)",
+    "PyTuple_SetItem": "i32 (ptr, i64, ptr)",
+    "PyBytes_AsString": "ptr (ptr)",
+    "PyDict_Size": "i64 (ptr)",
+    "PyDict_GetItemWithError": "ptr (ptr, ptr)",
+    "PyObject_GetAttr": "ptr (ptr, ptr)",
+    "PyObject_CallNoArgs": "ptr (ptr)",
+    "PyLong_AsLongLong": "i64 (ptr)",
+    "PyLong_FromLongLong": "ptr (i64)",
+    "PyFloat_AsDouble": "double (ptr)",
+    "PyErr_Occurred": "ptr ()",
+    "PyErr_ExceptionMatches": "i32 (ptr)",
+    "PyErr_Clear": "void ()",
+    "PyEval_SaveThread": "ptr ()",
+    "PyEval_RestoreThread": "void (ptr)",
+    "Py_IncRef": "void (ptr)",
+    "Py_DecRef": "void (ptr)",
+}
+
+
+def entry_ir(attributes: str) -> str:
+    """Return the entry as LLVM IR, to be linked with ``checks_ir`` of the same *attributes*."""
+    lines = []
+    for name, kind in API.items():
+        result, _, parameters = kind.partition(" ")
+        lines.append(f"declare {result} @{name}{parameters}")
+    for width in WIDTHS:
+        lines.append(f"declare i32 @spcomp_pointers{width}(ptr, i64, i64, i64, i64, i64)")
+        lines.append(f"declare i32 @spcomp_indices{width}(ptr, i64, i64, i64, i64, ptr, i64)")
+    cases = "\n".join(f"    i64 {op.value}, label %{op.name.lower()}" for op in Op)
+    checks = "".join(
+        _CHECK.replace("WIDTH", str(width)).replace("INT", f"i{width}") for width in WIDTHS
+    )
+    body = (_ENTRY + _FETCH + _GUARDS + _RUN + checks + _EXIT).replace("CASES", cases)
+    body = re.sub(r"trunc i64 (\S+) to i64", r"add i64 \1, 0", body)  # of the same width
+    for name, value in _NUMBERS.items():
+        body = body.replace(name, str(value))
+    return "\n".join([*lines, body, f"attributes #0 = {{ nounwind {attributes} }}\n"])
+
+
+_NUMBERS = {
+    "ROOM": 8 * LIMIT,
+    "LIMIT": LIMIT,
+    "STEP": STEP,
+    "HEADER": HEADER,
+    "AT_TYPE": TYPE,
+    "AT_DATA": DATA,
+    "AT_NDIM": NDIM,
+    "AT_SHAPE": SHAPE,
+    "AT_DESCR": DESCR,
+    "AT_FLAGS": FLAGS,
+}
+
+# %objects: new references; %data: where the arrays among them keep their elements.
+_ENTRY = """
+declare i32 @memcmp(ptr, ptr, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+define internal i64 @word(ptr %words, i64 %n) alwaysinline #0 {
+  %at = getelementptr inbounds i64, ptr %words, i64 %n
+  %value = load i64, ptr %at, align 8
+  ret i64 %value
+}
+
+define internal ptr @pointer(ptr %words, i64 %n) alwaysinline #0 {
+  %at = getelementptr inbounds ptr, ptr %words, i64 %n
+  %value = load ptr, ptr %at, align 8
+  ret ptr %value
+}
+
+define internal ptr @type(ptr %object) alwaysinline #0 {
+  %at = getelementptr inbounds i8, ptr %object, i64 AT_TYPE
+  %value = load ptr, ptr %at, align 8
+  ret ptr %value
+}
+
+; Whether %object is an int of this value.
+define internal i1 @equals(ptr %object, ptr %int, i64 %value) #0 {
+  %type = call ptr @type(ptr %object)
+  %exact = icmp eq ptr %type, %int
+  br i1 %exact, label %read, label %no
+read:
+  %got = call i64 @PyLong_AsLongLong(ptr %object)
+  %same = icmp eq i64 %got, %value
+  %doubt = icmp eq i64 %got, -1  ; also what an int of more bits gives
+  br i1 %doubt, label %ask, label %yes
+ask:
+  %error = call ptr @PyErr_Occurred()
+  %fits = icmp eq ptr %error, null
+  br i1 %fits, label %yes, label %clear
+clear:
+  call void @PyErr_Clear()
+  ret i1 false
+yes:
+  ret i1 %same
+no:
+  ret i1 false
+}
+
+define ptr @spcomp_entry(ptr %self, ptr %named) #0 {
+entry:
+  %objects = alloca [LIMIT x ptr], align 8
+  %data = alloca [LIMIT x ptr], align 8
+  %slots = alloca [LIMIT x i64], align 8
+  %counter = alloca ptr, align 8
+  %state = alloca ptr, align 8  ; while the GIL is released
+  call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 ROOM, i1 false)
+  store ptr null, ptr %state, align 8
+  %code = call ptr @PyTuple_GetItem(ptr %self, i64 0)
+  %words = call ptr @PyBytes_AsString(ptr %code)
+  %names = call i64 @word(ptr %words, i64 0)
+  %used = call i64 @word(ptr %words, i64 1)
+  %not.mine = call ptr @pointer(ptr %words, i64 2)
+  %first = getelementptr inbounds i64, ptr %words, i64 HEADER
+  store ptr %first, ptr %counter, align 8
+  %given = call i64 @PyDict_Size(ptr %named)
+  %all = icmp eq i64 %given, %names
+  br i1 %all, label %next, label %miss
+next:
+  %pc = load ptr, ptr %counter, align 8
+  %following = getelementptr inbounds i64, ptr %pc, i64 STEP
+  store ptr %following, ptr %counter, align 8
+  %op = call i64 @word(ptr %pc, i64 0)
+  %k = call i64 @word(ptr %pc, i64 1)
+  %o2 = call i64 @word(ptr %pc, i64 2)
+  %o3 = call i64 @word(ptr %pc, i64 3)
+  %o4 = call i64 @word(ptr %pc, i64 4)
+  %o5 = call i64 @word(ptr %pc, i64 5)
+  %o6 = call i64 @word(ptr %pc, i64 6)
+  %o7 = call i64 @word(ptr %pc, i64 7)
+  %p2 = inttoptr i64 %o2 to ptr
+  %object.at = getelementptr inbounds ptr, ptr %objects, i64 %k
+  %data.at = getelementptr inbounds ptr, ptr %data, i64 %k
+  switch i64 %op, label %miss [
+CASES
+  ]
+"""
+
+_FETCH = """
+take:
+  %taken = call ptr @PyDict_GetItemWithError(ptr %named, ptr %p2)
+  %no.name = icmp eq ptr %taken, null
+  br i1 %no.name, label %raised, label %take.own
+take.own:
+  call void @Py_IncRef(ptr %taken)
+  br label %hold
+attr:
+  %from.at = getelementptr inbounds ptr, ptr %objects, i64 %o2
+  %from = load ptr, ptr %from.at, align 8
+  %p3 = inttoptr i64 %o3 to ptr
+  %attribute = call ptr @PyObject_GetAttr(ptr %from, ptr %p3)
+  %no.attribute = icmp eq ptr %attribute, null
+  br i1 %no.attribute, label %raised, label %hold
+const:
+  call void @Py_IncRef(ptr %p2)
+  br label %hold
+make:
+  %made = call ptr @PyObject_CallNoArgs(ptr %p2)
+  %unmade = icmp eq ptr %made, null
+  br i1 %unmade, label %raised, label %hold
+hold:
+  %held = phi ptr [ %taken, %take.own ], [ %attribute, %attr ], [ %p2, %const ], [ %made, %make ]
+  store ptr %held, ptr %object.at, align 8
+  br label %next
+raised:
+  %error = call ptr @PyErr_Occurred()
+  %quiet = icmp eq ptr %error, null
+  br i1 %quiet, label %miss, label %which
+which:
+  %lacks = call ptr @pointer(ptr %words, i64 4)
+  %matches = call i32 @PyErr_ExceptionMatches(ptr %lacks)
+  %missing = icmp ne i32 %matches, 0
+  br i1 %missing, label %forget, label %leave
+forget:
+  call void @PyErr_Clear()
+  br label %miss
+"""
+
+_GUARDS = """
+typed:
+  %typed.object = load ptr, ptr %object.at, align 8
+  %typed.type = call ptr @type(ptr %typed.object)
+  %typed.ok = icmp eq ptr %typed.type, %p2
+  br i1 %typed.ok, label %next, label %miss
+same:
+  %same.object = load ptr, ptr %object.at, align 8
+  %same.ok = icmp eq ptr %same.object, %p2
+  br i1 %same.ok, label %next, label %miss
+pair:
+  %pair.object = load ptr, ptr %object.at, align 8
+  %pair.type = call ptr @type(ptr %pair.object)
+  %tuple = call ptr @pointer(ptr %words, i64 6)
+  %pair.tuple = icmp eq ptr %pair.type, %tuple
+  br i1 %pair.tuple, label %pair.size, label %miss
+pair.size:
+  %pair.length = call i64 @PyTuple_Size(ptr %pair.object)
+  %pair.two = icmp eq i64 %pair.length, 2
+  br i1 %pair.two, label %pair.read, label %miss
+pair.read:
+  %pair.int = call ptr @pointer(ptr %words, i64 7)
+  %pair.x = call ptr @PyTuple_GetItem(ptr %pair.object, i64 0)
+  %pair.y = call ptr @PyTuple_GetItem(ptr %pair.object, i64 1)
+  %pair.x.ok = call i1 @equals(ptr %pair.x, ptr %pair.int, i64 %o2)
+  %pair.y.ok = call i1 @equals(ptr %pair.y, ptr %pair.int, i64 %o3)
+  %pair.ok = and i1 %pair.x.ok, %pair.y.ok
+  br i1 %pair.ok, label %next, label %miss
+int:
+  %int.object = load ptr, ptr %object.at, align 8
+  %int.type = call ptr @pointer(ptr %words, i64 7)
+  %int.ok = call i1 @equals(ptr %int.object, ptr %int.type, i64 %o2)
+  br i1 %int.ok, label %next, label %miss
+array:
+  %array.object = load ptr, ptr %object.at, align 8
+  %array.type = call ptr @type(ptr %array.object)
+  %ndarray = call ptr @pointer(ptr %words, i64 5)
+  %array.exact = icmp eq ptr %array.type, %ndarray
+  br i1 %array.exact, label %array.read, label %miss
+array.read:
+  %descr.at = getelementptr inbounds i8, ptr %array.object, i64 AT_DESCR
+  %descr = load ptr, ptr %descr.at, align 8
+  %descr.ok = icmp eq ptr %descr, %p2
+  %ndim.at = getelementptr inbounds i8, ptr %array.object, i64 AT_NDIM
+  %ndim = load i32, ptr %ndim.at, align 4
+  %ndim.wide = sext i32 %ndim to i64
+  %ndim.ok = icmp eq i64 %ndim.wide, %o3
+  %flags.at = getelementptr inbounds i8, ptr %array.object, i64 AT_FLAGS
+  %flags = load i32, ptr %flags.at, align 4
+  %flags.wide = zext i32 %flags to i64
+  %flags.some = and i64 %flags.wide, %o5
+  %flags.ok = icmp eq i64 %flags.some, %o6
+  %array.ok1 = and i1 %descr.ok, %ndim.ok
+  %array.ok2 = and i1 %array.ok1, %flags.ok
+  br i1 %array.ok2, label %array.keep, label %miss
+array.keep:
+  %start.at = getelementptr inbounds i8, ptr %array.object, i64 AT_DATA
+  %start = load ptr, ptr %start.at, align 8
+  store ptr %start, ptr %data.at, align 8
+  %extents.at = getelementptr inbounds i8, ptr %array.object, i64 AT_SHAPE
+  %extents = load ptr, ptr %extents.at, align 8
+  %expected = getelementptr inbounds i64, ptr %words, i64 %o4
+  %slotted = icmp sge i64 %o7, 0
+  br i1 %slotted, label %array.slot, label %array.shape
+array.slot:
+  %array.slot.at = getelementptr inbounds ptr, ptr %slots, i64 %o7
+  store ptr %start, ptr %array.slot.at, align 8
+  br label %array.shape
+array.shape:
+  %dim = phi i64 [ 0, %array.keep ], [ 0, %array.slot ], [ %dim.next, %array.extent ]
+  %array.ok = phi i1 [ true, %array.keep ], [ true, %array.slot ], [ %extent.ok, %array.extent ]
+  %dims.left = icmp slt i64 %dim, %o3
+  %dims.go = and i1 %dims.left, %array.ok
+  br i1 %dims.go, label %array.extent, label %array.end
+array.extent:
+  %extent = call i64 @word(ptr %extents, i64 %dim)
+  %wanted = call i64 @word(ptr %expected, i64 %dim)
+  %extent.ok = icmp eq i64 %extent, %wanted
+  %dim.next = add i64 %dim, 1
+  br label %array.shape
+array.end:
+  br i1 %array.ok, label %next, label %miss
+float:
+  %float.object = load ptr, ptr %object.at, align 8
+  %number = call double @PyFloat_AsDouble(ptr %float.object)
+  %float.slot = getelementptr inbounds i64, ptr %slots, i64 %o2
+  %is.single = icmp eq i64 %o3, 32
+  br i1 %is.single, label %float.single, label %float.double
+float.single:
+  %single = fptrunc double %number to float
+  store i64 0, ptr %float.slot, align 8
+  store float %single, ptr %float.slot, align 8
+  br label %next
+float.double:
+  store double %number, ptr %float.slot, align 8
+  br label %next
+slot:
+  %slot.at = getelementptr inbounds i64, ptr %slots, i64 %k
+  store i64 %o2, ptr %slot.at, align 8
+  br label %next
+apart:
+  %apart.a = load i64, ptr %data.at, align 8
+  %apart.b = call i64 @word(ptr %data, i64 %o3)
+  %apart.a.end = add i64 %apart.a, %o2
+  %apart.b.end = add i64 %apart.b, %o4
+  %apart.below = icmp ule i64 %apart.a.end, %apart.b
+  %apart.above = icmp ule i64 %apart.b.end, %apart.a
+  %apart.ok = or i1 %apart.below, %apart.above
+  br i1 %apart.ok, label %next, label %miss
+equal:
+  %equal.a = load ptr, ptr %data.at, align 8
+  %equal.b = call ptr @pointer(ptr %data, i64 %o2)
+  %equal.one = icmp eq ptr %equal.a, %equal.b
+  br i1 %equal.one, label %next, label %equal.bytes
+equal.bytes:
+  %equal.order = call i32 @memcmp(ptr %equal.a, ptr %equal.b, i64 %o3)
+  %equal.ok = icmp eq i32 %equal.order, 0
+  br i1 %equal.ok, label %next, label %miss
+"""
+
+_RUN = """
+unlock:
+  %unlocked = call ptr @PyEval_SaveThread()
+  store ptr %unlocked, ptr %state, align 8
+  br label %next
+call:
+  %function = inttoptr i64 %k to ptr
+  %status = call i32 %function(ptr %slots)
+  %well = icmp eq i32 %status, 0
+  br i1 %well, label %next, label %failed
+"""
+
+_CHECK = """
+pointersWIDTH:
+  %pWIDTH.array = load ptr, ptr %data.at, align 8
+  %pWIDTH = call i32 @spcomp_pointersWIDTH(ptr %pWIDTH.array, i64 %o2, i64 %o3, i64 %o4, i64 %o5,
+                                           i64 %o6)
+  %pWIDTH.ok = icmp ne i32 %pWIDTH, 0
+  br i1 %pWIDTH.ok, label %next, label %miss
+elementWIDTH:
+  %eWIDTH.array = load ptr, ptr %data.at, align 8
+  %eWIDTH.at = getelementptr inbounds INT, ptr %eWIDTH.array, i64 %o2
+  %eWIDTH = load INT, ptr %eWIDTH.at, align 4
+  %eWIDTH.wanted = trunc i64 %o3 to INT
+  %eWIDTH.ok = icmp eq INT %eWIDTH, %eWIDTH.wanted
+  br i1 %eWIDTH.ok, label %next, label %miss
+indicesWIDTH:
+  %xWIDTH.array = load ptr, ptr %data.at, align 8
+  %xWIDTH.indptr = call ptr @pointer(ptr %data, i64 %o6)
+  %xWIDTH.all = call i32 @spcomp_indicesWIDTH(ptr %xWIDTH.array, i64 %o2, i64 %o3, i64 %o4, i64 %o5,
+                                              ptr %xWIDTH.indptr, i64 %o7)
+  %xWIDTH.ok = icmp ne i32 %xWIDTH.all, 0
+  br i1 %xWIDTH.ok, label %next, label %miss
+"""
+
+# How a call ends: what it returns, the GIL taken again, the references dropped.
+_EXIT = """
+return:
+  call void @relock(ptr %state)
+  switch i64 %k, label %return.tuple [
+    i64 0, label %return.none
+    i64 1, label %return.one
+  ]
+return.none:
+  %none = call ptr @pointer(ptr %words, i64 3)
+  br label %return.own
+return.one:
+  %one.at = getelementptr inbounds ptr, ptr %objects, i64 %o2
+  %one = load ptr, ptr %one.at, align 8
+  br label %return.own
+return.own:
+  %owned = phi ptr [ %none, %return.none ], [ %one, %return.one ], [ %not.mine, %miss ]
+  call void @Py_IncRef(ptr %owned)
+  br label %leave
+return.tuple:
+  %several = call ptr @PyTuple_New(i64 %k)
+  %no.memory = icmp eq ptr %several, null
+  br i1 %no.memory, label %leave, label %item
+item:
+  %n = phi i64 [ 0, %return.tuple ], [ %n.next, %item.put ]
+  %n.left = icmp slt i64 %n, %k
+  br i1 %n.left, label %item.put, label %leave
+item.put:
+  %item.word = add i64 %n, 2
+  %item.number = call i64 @word(ptr %pc, i64 %item.word)
+  %item.at = getelementptr inbounds ptr, ptr %objects, i64 %item.number
+  %item.object = load ptr, ptr %item.at, align 8
+  call void @Py_IncRef(ptr %item.object)
+  %put = call i32 @PyTuple_SetItem(ptr %several, i64 %n, ptr %item.object)
+  %n.next = add i64 %n, 1
+  br label %item
+failed:
+  call void @relock(ptr %state)
+  %status.wide = sext i32 %status to i64
+  %status.int = call ptr @PyLong_FromLongLong(i64 %status.wide)
+  br label %leave
+miss:
+  call void @relock(ptr %state)
+  br label %return.own
+leave:
+  %result = phi ptr [ %owned, %return.own ], [ null, %return.tuple ], [ %several, %item ],
+    [ %status.int, %failed ], [ null, %which ]
+  br label %drop
+drop:
+  %d = phi i64 [ 0, %leave ], [ %d.next, %drop.one ]
+  %d.left = icmp slt i64 %d, %used
+  br i1 %d.left, label %drop.one, label %exit
+drop.one:
+  %d.at = getelementptr inbounds ptr, ptr %objects, i64 %d
+  %d.object = load ptr, ptr %d.at, align 8
+  call void @Py_DecRef(ptr %d.object)
+  %d.next = add i64 %d, 1
+  br label %drop
+exit:
+  ret ptr %result
+}
+
+define internal void @relock(ptr %state) #0 {
+  %thread = load ptr, ptr %state, align 8
+  %held = icmp eq ptr %thread, null
+  br i1 %held, label %exit, label %take
+take:
+  call void @PyEval_RestoreThread(ptr %thread)
+  br label %exit
+exit:
+  ret void
+}
+"""
