@@ -15,10 +15,12 @@ from spcomp.compiler import compile as route
 from spcomp.compiler import saved
 from spcomp.compiler.variants import (
     MAX_EXTENT,
-    MAX_VARIANTS,
+    MAX_KEPT,
+    SMALL_EXTENT,
     Variants,
     Version,
     inner_extents,
+    is_worth,
     row_pointers,
 )
 from spcomp.errors import SpcompWarning
@@ -44,20 +46,23 @@ def test_the_extents_of_innermost_dense_axes_are_compiled_in(name, extents):
     assert inner_extents(source(name)) == extents
 
 
-def test_versions_are_made_once_and_are_few():
+def test_versions_are_made_once_and_few_are_kept():
     made = []
     variants = Variants("general", ("k",), (), lambda version: made.append(version) or len(made))
     assert [variants.pick({"k": k}) for k in (1, 2, 1)] == [1, 2, 1]
     assert made == [Version((("k", 1),), Facts()), Version((("k", 2),), Facts())]
-    for k in range(MAX_VARIANTS):
-        variants.pick({"k": k + 1})
-    assert variants.pick({"k": 999}) == "general"
-    assert len(made) == MAX_VARIANTS
+    for k in range(3, MAX_KEPT + 2):
+        variants.pick({"k": k})
+    assert len(variants.made) == MAX_KEPT
+    assert variants.pick({"k": 1}) == MAX_KEPT + 2  # made again
 
 
-def test_a_large_extent_is_not_compiled_in():
+def test_which_extents_are_compiled_in_does_not_depend_on_earlier_calls():
+    assert all(map(is_worth, (1, 7, SMALL_EXTENT, SMALL_EXTENT + 8, MAX_EXTENT)))
+    assert not any(map(is_worth, (SMALL_EXTENT + 1, MAX_EXTENT + 8)))
+    assert sum(map(is_worth, range(1, 2 * MAX_EXTENT))) == 240
     variants = Variants("general", ("k",), (), lambda _: "special")
-    assert variants.pick({"k": MAX_EXTENT + 1}) == "general"
+    assert [variants.pick({"k": k}) for k in (SMALL_EXTENT + 1, 3)] == ["general", "special"]
 
 
 def test_a_version_is_made_once_though_many_threads_ask():
@@ -123,13 +128,13 @@ def test_a_kernel_runs_the_version_for_its_arguments_and_gives_the_same_as_the_g
     kernel = spcomp.compile(source("csrmm"))
     rng = np.random.default_rng(0)
     a = sps.random_array((20, 30), density=0.3, format="csr", rng=rng, dtype=np.float32)
-    for feat in range(1, MAX_VARIANTS + 4):
+    for feat in (*range(1, 12), 129, 136):
         b = rng.standard_normal((30, feat)).astype(np.float32)
         np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-4, atol=1e-5)
     compiled = kernel._compiled
     values = {"indptr": a.indptr}
     assert compiled.variant({"feat": 1, **values}) is not compiled
-    assert compiled.variant({"feat": MAX_VARIANTS + 3, **values}) is compiled
+    assert compiled.variant({"feat": 129, **values}) is compiled
 
 
 def test_a_schedule_that_the_user_chose_is_what_runs():

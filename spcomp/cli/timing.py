@@ -25,6 +25,7 @@ MAX_WAIT = 0.03  # share of a sample that our threads may have waited for a CPU
 MAX_OTHERS = 0.15  # CPUs that other processes may have used meanwhile
 TRIALS = {1: 12.0, 3: 4.0}  # after so many rounds, who is so many times slower than the best leaves
 LONG = 0.25  # seconds of a call before which nothing needs to be warmed up
+WARM_UP = 2  # calls that are not timed: the first ones may compile, and learn
 PAUSE = 0.1  # seconds more before each retake
 DRAWS = 2000  # resamplings behind an interval
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
@@ -157,6 +158,7 @@ def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _calibrate(call: Callable[[], object], seconds: float) -> tuple[int, int]:
     """Return how many calls last about *seconds*, and how many to make before them."""
+    _time(call, WARM_UP)
     count, taken = 1, _time(call, 1)
     while taken < seconds / 4 and count < 1_000_000:
         count *= 4

@@ -55,7 +55,7 @@ class Options:
     threads: int | None = None
     check: Check = "full"
     trace: Trace | None = None
-    facts: Facts = field(default_factory=Facts)
+    facts: Facts | None = None  # None: all calls get this version, whatever their data is like
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,8 @@ class Compiled:
 
         None: any length.
         """
-        return None if self.options.facts.hubs else longest_row(stored)
+        facts = self.options.facts
+        return None if facts is None or facts.hubs else longest_row(stored)
 
     def call(self, name: str, slots: Sequence[int]) -> int:
         """Run the function *name* on its slots; return the status. Raises BackendError."""
@@ -307,7 +308,7 @@ def _lower(program: Any, options: Options, target: Target) -> Stages:
         options.constants,
         trace=options.trace,
         trusted=trusted,
-        facts=options.facts,
+        facts=options.facts or Facts(),
     )
 
 

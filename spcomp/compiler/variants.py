@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from spcomp.ir.stmt import Func
 
-MAX_VARIANTS = 8  # versions of one program; what comes later runs the general one
+MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
+SMALL_EXTENT = 128  # up to it all extents are compiled in
 MAX_EXTENT = 1024  # beyond it, what is known of the extent no longer matters
+STEP = 8  # extents in between are compiled in if they are a multiple, as most are
 
 T = TypeVar("T")
 
@@ -70,10 +72,11 @@ class Version:
 
 
 class Variants(Generic[T]):
-    """The versions of a program, *general* unless it is for what a call brings.
+    """The versions of a program, *general* unless there is a better one for what a call brings.
 
     *names*: the extents that are compiled in; *pointers*: the arrays that facts are about. *make*
-    compiles a version. There are at most MAX_VARIANTS. May be used by many threads at once.
+    compiles a version. Which one a call gets depends on the call only, not on those before it, as
+    sums are rounded differently. May be used by many threads at once.
     """
 
     def __init__(
@@ -88,15 +91,21 @@ class Variants(Generic[T]):
         self._lock = threading.Lock()
 
     def pick(self, values: Mapping[str, Any]) -> T:
-        """Return the version for *values* of the parameters, the general one if there are many."""
-        extents = tuple((name, int(values[name])) for name in self.names)
-        key = Version(tuple(e for e in extents if e[1] <= MAX_EXTENT), facts(self.pointers, values))
+        """Return the version for *values* of the parameters."""
+        extents = ((name, int(values[name])) for name in self.names)
+        key = Version(tuple(e for e in extents if is_worth(e[1])), facts(self.pointers, values))
         found = self.made.get(key)
         if found is not None:
             return found
+        if key == Version((), Facts()):
+            return self.general
         with self._lock:
             if key not in self.made:
-                if key == Version((), Facts()) or len(self.made) >= MAX_VARIANTS:
-                    return self.general
-                self.made[key] = self.make(key)
+                kept = list(self.made.items())[1 - MAX_KEPT :]
+                self.made = {**dict(kept), key: self.make(key)}
             return self.made[key]
+
+
+def is_worth(extent: int) -> bool:
+    """Whether a version for *extent* is compiled: there are at most 240 of them."""
+    return extent <= SMALL_EXTENT or (extent <= MAX_EXTENT and extent % STEP == 0)

@@ -22,7 +22,7 @@ from spcomp.schedule.partition import chunked
 from spcomp.schedule.step import Step
 
 MAX_CHUNKS = 256
-SMALL, LARGE = 4096, 32768  # elements in a chunk: each with a loop inside, or by itself
+SMALL, LARGE = 4096, 8192  # elements in a chunk: each with a loop inside, or by itself
 ROW = (
     2  # what a row costs besides its elements, in elements: its result is written, its loop starts
 )
