@@ -10,17 +10,22 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ScheduleError
+from spcomp.ir import stmt as st
 from spcomp.ir.relink import specialize
-from spcomp.ir.stmt import Prefetch
 from spcomp.ir.visitor import walk
+from spcomp.schedule.default_trace import Facts, _Plan
 from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.prefetch import gathers
+from spcomp.schedule.loops import Parallel
+from spcomp.schedule.prefetch import Prefetch, gathers
 from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.target import Target
 from tests.layers import source
 from tests.programs import BY_NAME
 from tests.test_schedule_steps import check, names, scheduled
+
+CPU = Target(vector_bits=256)
 
 
 def fixed(name, **extents):
@@ -84,7 +89,7 @@ def test_the_same_trace_gives_the_same_object_code():
 
 def test_prefetch_asks_for_rows_a_distance_ahead_within_what_is_stored():
     schedule = fixed("csrmm", feat=20).prefetch("j", 3)
-    (hint,) = [n for n in walk(schedule.func.body) if isinstance(n, Prefetch)]
+    (hint,) = [n for n in walk(schedule.func.body) if isinstance(n, st.Prefetch)]
     assert hint.buffer.name == "B"
     assert "T.prefetch(B, J_indices[_, T.min(J_indptr[vi] + (j + 3), nnz - T.int64(1))]" in (
         schedule.func.script()
@@ -173,3 +178,17 @@ def test_a_scatter_by_columns_is_right_and_the_same_at_any_number_of_threads(fea
 def test_names_are_those_of_the_corpus():
     assert {"csrmm", "csrmm_t", "spmv"} <= set(BY_NAME)
     assert names(scheduled("csrmm")) == ["i", "j", "k"]
+
+
+def test_a_decision_of_which_one_step_is_not_legal_leaves_nothing_behind():
+    func = fixed("csrmm", feat=20).func
+    plan = _Plan(func, CPU, Facts())
+
+    def decide(loop):
+        plan.take(Parallel(loop))
+        plan.take(Prefetch(loop, 4))  # of 'i': no row is read at its coordinates
+
+    assert not plan.attempt(decide, "i")
+    assert (plan.func, plan.steps) == (func, [])
+    assert plan.attempt(plan.take, Parallel("i"))
+    assert plan.steps == [Parallel("i")]

@@ -287,3 +287,47 @@ def test_a_schedule_that_decided_nothing_in_parallel_stays_serial():
     assert "spcomp_parallel_for" not in spcomp.compile(schedule).source("llvm")
     plain = spcomp.compile(schedule.func)  # equal IR, but nobody has decided
     assert "spcomp_parallel_for" in plain.source("llvm")
+
+
+def test_fuse_runs_two_loops_as_one():
+    schedule = scheduled("csrmm").reorder("k", "j").split("k", 4).fuse("k_o", "k_i")
+    assert names(schedule) == ["i", "k_o_k_i", "j"]
+    check(schedule, "csrmm")
+
+
+def test_fuse_may_run_over_a_fiber_and_an_element_of_the_row():
+    schedule = scheduled("csrmm").reorder("k", "j")
+    with pytest.raises(ScheduleError, match="one of them drives a reduction that starts inside"):
+        schedule.fuse("k", "j")
+    check(schedule.decompose_reduction("csrmm1", "k").fuse("k", "j"), "csrmm")
+
+
+@pytest.mark.parametrize(
+    ("loops", "reason"),
+    [(("i", "k"), "is not directly inside 'i'"), (("k", "j"), "one is unroll, the other serial")],
+)
+def test_fuse_is_refused_for_loops_that_do_not_form_one(loops, reason):
+    schedule = scheduled("csrmm").reorder("k", "j").unroll("k")
+    with pytest.raises(ScheduleError, match=reason):
+        schedule.fuse(*loops)
+
+
+@pytest.mark.parametrize("name", ["csrmm", "sddmm", "spmv_max"])
+def test_decompose_reduction_starts_it_in_a_nest_of_its_own(name):
+    schedule = scheduled(name)
+    block = next(n for n in walk(schedule.func.body) if isinstance(n, Block) and n.init)
+    loop = schedule.get_loops(block.name)[0]
+    schedule = schedule.decompose_reduction(block.name, loop)
+    blocks = [n for n in walk(schedule.func.body) if isinstance(n, Block)]
+    assert f"{block.name}_init" in [b.name for b in blocks]
+    assert not any(b.init for b in blocks)
+    check(schedule, name)
+
+
+def test_decompose_reduction_is_refused_inside_the_reduction_and_twice():
+    schedule = scheduled("csrmm")
+    with pytest.raises(ScheduleError, match="a loop around it drives the reduction too"):
+        schedule.decompose_reduction("csrmm1", "k")
+    done = schedule.decompose_reduction("csrmm1", "j")
+    with pytest.raises(ScheduleError, match="has no init"):
+        done.decompose_reduction("csrmm1", "j")

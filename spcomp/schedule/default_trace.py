@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from spcomp.errors import ScheduleError
 from spcomp.ir.arith import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Load, Var
@@ -61,11 +63,12 @@ def default_schedule(
     if target.kind != "cpu" or any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the program comes with decisions of its own
     for loop in list(outermost(func.body)):
-        plan.nest(loop)
+        plan.attempt(plan.nest, loop)
     for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
-        plan.set_aside(loop.var.name)
+        plan.attempt(plan.set_aside, loop.var.name)
     for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
-        plan.vectors(loop.var.name)
+        if not plan.attempt(plan.tiles, loop.var.name):
+            plan.attempt(plan.take, Vectorize(loop.var.name))
     plan.prefetch()
     return plan.func, tuple(plan.steps)
 
@@ -82,15 +85,23 @@ class _Plan:
         self.func = step.apply(self.func)
         self.steps.append(step)
 
+    def attempt(self, decide: Callable[[Any], None], about: Any) -> bool:
+        """Let *decide* take its steps, or none of them if one is not legal; say which."""
+        before = self.func, list(self.steps)
+        try:
+            decide(about)
+        except ScheduleError:
+            self.func, self.steps = before
+        return self.func is not before[0]
+
     def loop(self, name: str) -> For | None:
         """Return the loop called *name*, if it still exists."""
         return next((x for x in loops_of(self.func.body) if x.var.name == name), None)
 
-    def vectors(self, name: str) -> None:
-        """Run the loop *name* in vectors, in register tiles where loops around it reduce."""
+    def tiles(self, name: str) -> None:
+        """Run the loop *name* in register tiles, in vectors, if loops around it reduce."""
         tile = self._tile(name)
         if tile is None:
-            self.take(Vectorize(name))
             return
         self.take(Reorder((*tile.spatial, name, *tile.reductions)))
         loop, most = self.loop(name), TILE_VECTORS * tile.lanes
@@ -179,7 +190,9 @@ class _Plan:
         """Return what is around the loop *name* if it is worth a register tile."""
         loop = self.loop(name)
         reducing = reduction_loops(self.func)
-        if loop is None or loop.var in reducing or not isinstance(loop.body, Block):
+        if loop is None or loop.var in reducing or not from_zero(loop):
+            return None
+        if not isinstance(loop.body, Block):
             return None
         loops = next(loops for loops in map(_chain, loops_of(self.func.body)) if loop in loops)
         first = next((k for k, x in enumerate(loops) if x.var in reducing), len(loops))

@@ -12,7 +12,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
-from spcomp.schedule.blocks import LiftLoop
+from spcomp.schedule.blocks import DecomposeReduction, LiftLoop
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.hubs import SplitHubs
@@ -22,7 +22,7 @@ from spcomp.schedule.prefetch import Prefetch
 from spcomp.schedule.segments import GroupRuns, SplitSorted
 from spcomp.schedule.split_nnz import SplitNnz
 from spcomp.schedule.step import Step, Trace, known
-from spcomp.schedule.tiling import LoopPartition, Reorder, Split
+from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -118,6 +118,14 @@ class Schedule:
     def cache_write(self, block: str, loop: str) -> Schedule:
         """Apply :class:`CacheWrite`."""
         return self.apply(CacheWrite(block, loop))
+
+    def fuse(self, outer: str, inner: str) -> Schedule:
+        """Apply :class:`Fuse`."""
+        return self.apply(Fuse(outer, inner))
+
+    def decompose_reduction(self, block: str, loop: str) -> Schedule:
+        """Apply :class:`DecomposeReduction`."""
+        return self.apply(DecomposeReduction(block, loop))
 
     def lift_loop(self, loop: str) -> Schedule:
         """Apply :class:`LiftLoop`."""

@@ -1,4 +1,4 @@
-"""Steps that rearrange loops: split, loop_partition, reorder."""
+"""Steps that rearrange loops: split, loop_partition, reorder, fuse."""
 
 from __future__ import annotations
 
@@ -183,3 +183,43 @@ class Reorder(Step):
         if {first.var, second.var} <= reducing and only_reduces(first.body):
             return  # sums in another order: the same up to rounding
         raise ScheduleError(f"{self}: {found[0]}", span or first.span)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse(Step):
+    """``for i in n: for j in m: s  ->  for i_j in n * m: s[i := i_j // m, j := i_j % m]``.
+
+    Legal for two loops nested perfectly, both from 0, the range of the inner one the same
+    throughout, and not one that picks the element of a reduction with one that reduces: its init
+    would depend on both. Iterations keep their order.
+    """
+
+    name: ClassVar[str] = "fuse"
+    outer: str
+    inner: str
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with the two loops as one."""
+        outer = find_loop(func, self.outer, self, span)
+        inner = find_loop(func, self.inner, self, span)
+        if outer.body is not inner:
+            raise self._error(f"{self.inner!r} is not directly inside {self.outer!r}", outer, span)
+        if not (from_zero(outer) and from_zero(inner)) or outer.var in variables(inner.end):
+            raise self._error("the inner range is not the same throughout, from 0", outer, span)
+        if outer.kind != inner.kind:
+            raise self._error(f"one is {outer.kind}, the other {inner.kind}", outer, span)
+        reducing = reduction_loops(func)
+        starts = any(isinstance(n, Block) and n.init for n in walk(inner.body))
+        if starts and (outer.var in reducing) != (inner.var in reducing):
+            raise self._error("one of them drives a reduction that starts inside", outer, span)
+        both_ = Names(func).var(f"{self.outer}_{self.inner}")
+        values: dict[Var, Expr] = {
+            outer.var: binary("//", both_, inner.end),
+            inner.var: binary("%", both_, inner.end),
+        }
+        trips = simplify(binary("*", outer.end, inner.end))
+        fused = outer.replace(var=both_, end=trips, body=substitute(inner.body, values))
+        return replaced(func, outer, fused)
+
+    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
+        return ScheduleError(f"{self}: {why}", span or loop.span)
