@@ -16,7 +16,6 @@ from spcomp.schedule.loops import Parallel, Unroll, Vectorize, set_kind
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.prefetch import Prefetch
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.split_nnz import SplitNnz
 from spcomp.schedule.step import Trace
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
@@ -94,9 +93,8 @@ def position(func):
 
 def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
     steps = default_steps(position(csrmm), CPU)
-    assert steps[:9] == (
+    assert steps[:8] == (
         Parallel("i"),
-        SplitNnz("i", 4096),
         Reorder(("k", "j")),
         LoopPartition("k", 64),
         Split("k", 64),
@@ -105,7 +103,7 @@ def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
         Vectorize("k_i"),
         Vectorize("k_i_1"),
     )
-    assert steps[9:] == (
+    assert steps[8:] == (
         Split("k_rest", 8),
         Reorder(("k_rest_o", "j_rest", "k_rest_i")),
         CacheWrite("csrmm1_rest", "k_rest_o"),

@@ -61,7 +61,6 @@ def test_the_features_of_a_known_width_are_one_tile_without_a_rest():
     trace = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": 20}).trace
     assert [str(step) for _, step in trace] == [
         "parallel('i')",
-        "split_nnz('i', 4096)",
         "reorder(('k', 'j'))",
         "split('k', 24)",
         "reorder(('k_o', 'j', 'k_i'))",

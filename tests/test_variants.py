@@ -19,6 +19,7 @@ from spcomp.compiler.variants import (
     SMALL_EXTENT,
     Variants,
     Version,
+    facts,
     inner_extents,
     is_worth,
     row_pointers,
@@ -27,6 +28,7 @@ from spcomp.errors import SpcompWarning
 from spcomp.schedule.default_trace import Facts
 from spcomp.schedule.hubs import longest_row
 from spcomp.schedule.step import Trace
+from spcomp.target import target
 from tests.layers import source
 
 
@@ -83,15 +85,31 @@ def test_a_version_is_made_once_though_many_threads_ask():
 
 
 def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():
-    made = []
-    variants = Variants("general", (), ("ptr",), lambda version: made.append(version) or "hubs")
-    limit = longest_row(0)
-    for lengths, kind in (([limit], "general"), ([limit + 1], "hubs"), ([100] * 500, "general")):
+    def known(lengths, *, hubs=True):
         indptr = np.concatenate([[7], 7 + np.cumsum(lengths)]).astype(np.int32)
-        assert variants.pick({"ptr": indptr}) == kind
-    assert made == [Version((), Facts(hubs=True))]
-    assert variants.pick({"ptr": np.zeros(1, np.int32)}) == "general"
+        return facts(("ptr",), {"ptr": indptr}, hubs=hubs)
+
+    limit = longest_row(0)
+    assert known([limit]) == known([100] * 500) == known([]) == Facts()
+    assert known([limit + 1]) == Facts(hubs=True)
+    assert known([limit + 1], hubs=False) == Facts()
+    assert known([3] * 5000 + [100] * 600 + [3] * 5000) == Facts(skewed=True)
     assert row_pointers(source("csrmm")) == ("indptr",)
+
+
+def test_skewed_rows_are_cut_by_their_elements():
+    kernel = spcomp.compile(source("spmv"))
+    lengths = np.concatenate([np.full(9000, 2), np.full(600, 100), np.full(9000, 2)])
+    skewed = np.concatenate([[0], np.cumsum(lengths)])
+    even = np.linspace(0, skewed[-1], len(skewed)).astype(int)
+    versions = [kernel._compiled.variant({"indptr": ptr}) for ptr in (skewed, even)]
+    assert ["split_nnz" in str(version.trace) for version in versions] == [True, False]
+    a = sps.csr_array(
+        (np.ones(skewed[-1], np.float32), np.concatenate([np.arange(n) for n in lengths]), skewed),
+        (len(lengths), 100),
+    )
+    x = np.arange(100, dtype=np.float32)
+    np.testing.assert_allclose(kernel(A=a, X=x), a @ x)
 
 
 @pytest.mark.parametrize("bind", [False, True])
@@ -197,3 +215,9 @@ def test_other_options_are_other_programs(fresh_memory):
     spcomp.compile(source("csrmm"))
     for changed in ({"constants": {"feat": 3}}, {"trace": Trace()}, {"check": "off"}):
         assert spcomp.compile(source("csrmm"), **changed)._compiled.lowered is not None
+
+
+@pytest.mark.parametrize("data", [b"", b"cno_such_module\nThing\n.", b"\x80\x05N."])
+def test_what_cannot_be_read_is_a_miss(monkeypatch, data):
+    monkeypatch.setattr(saved.cache, "get", lambda name: data)
+    assert saved.load("anything", target("cpu")) is None

@@ -11,6 +11,7 @@ from spcomp.dtypes import DType, promote
 from spcomp.ir.expr import SearchKind
 
 LINE = 64  # bytes fetched by one prefetch
+FEW = 4  # lanes that are loaded one by one sooner than gathered
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def read(code: Code, at: Access) -> str:
     if dtype.lanes == 1:
         plain = Access(at.pointer, at.offset, dtype, None)
         return code.choose(at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype))
+    if at.mask is None and not at.contiguous and dtype.lanes <= FEW:
+        return decode(code, _elements(code, at), dtype)
     address, (pointers, name) = at.address(code), _pointers(at, "load", "gather")
     mask = at.mask or "splat (i1 true)"
     truth = vector("i1", dtype.lanes)
@@ -68,6 +71,17 @@ def read(code: Code, at: Access) -> str:
         f" {kind} zeroinitializer)"
     )
     return decode(code, raw, dtype)
+
+
+def _elements(code: Code, at: Access) -> str:
+    """Load the elements of a vector one by one."""
+    kind, one, result = memory(at.dtype), memory(at.dtype.element), "poison"
+    for lane in range(at.dtype.lanes):
+        offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
+        place = Access(at.pointer, offset, at.dtype.element, None).address(code)
+        value = code.value(f"load {one}, ptr {place}, align {at.align}")
+        result = code.value(f"insertelement {kind} {result}, {one} {value}, i64 {lane}")
+    return result
 
 
 def write(code: Code, at: Access, value: str) -> None:

@@ -102,14 +102,15 @@ class Compiled:
 
         It has the same functions and host program, without the parameters that became constants.
         """
-        variants = self._variants
-        return variants.pick(values) if variants.names else self
+        return self._variants.pick(values)
 
     @cached_property
     def _variants(self) -> Variants[Compiled]:
-        names = _open_extents(self)
-        pointers = row_pointers(_source(self.program)) if names else ()
-        return Variants(self, names, pointers, self._specialized)
+        if _is_decided(self.program, self.options):
+            return Variants(self, (), (), self._specialized)
+        source = _source(self.program)
+        names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
+        return Variants(self, names, row_pointers(source), self._specialized)
 
     def _specialized(self, version: Version) -> Compiled:
         constants = {**self.options.constants, **dict(version.extents)}
@@ -123,7 +124,11 @@ class Compiled:
         None: any length.
         """
         facts = self.options.facts
-        return None if facts is None or facts.hubs else longest_row(stored)
+        if facts is None:  # the general version is what calls without long rows get
+            return longest_row(stored) if self._variants.names else None
+        if facts.hubs or not inner_extents(_source(self.program)):
+            return None
+        return longest_row(stored)
 
     def call(self, name: str, slots: Sequence[int]) -> int:
         """Run the function *name* on its slots; return the status. Raises BackendError."""
@@ -312,14 +317,11 @@ def _lower(program: Any, options: Options, target: Target) -> Stages:
     )
 
 
-def _open_extents(compiled: Compiled) -> tuple[str, ...]:
-    """The extents that versions of *compiled* fix; none where the user has chosen the schedule."""
-    program, options = compiled.program, compiled.options
-    if options.trace is not None:
-        return ()
-    if not isinstance(program, (Func, Module)) and (program.trace or program.lowered):
-        return ()
-    return tuple(name for name in inner_extents(_source(program)) if name not in options.constants)
+def _is_decided(program: Any, options: Options) -> bool:
+    """Whether the user has chosen the schedule, so that there is one version."""
+    if isinstance(program, (Func, Module)):
+        return options.trace is not None
+    return bool(options.trace is not None or program.trace or program.lowered)
 
 
 def _source(program: Any) -> Func:
@@ -334,7 +336,9 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     """What decides the machine code, and the names by which it is called."""
     base = program if isinstance(program, (Func, Module)) else program.func
     params = tuple(param.name for param in _source(program).params)
-    constants = tuple(sorted(options.constants.items()))
+    constants = tuple(
+        sorted((name, repr(v)) for name, v in options.constants.items())
+    )  # not -0.0 == 0
     trusted = options.check == "off"
     own = () if base is program else (bool(program.trace), program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
 SMALL_EXTENT = 128  # up to it all extents are compiled in
 MAX_EXTENT = 1024  # beyond it, what is known of the extent no longer matters
+PARTS = 256  # of the rows, as many as there are chunks
+UNEVEN = 8  # how much heavier than the others a part must be for balancing to be worth it
 STEP = 8  # extents in between are compiled in if they are a multiple, as most are
 
 T = TypeVar("T")
@@ -49,18 +51,32 @@ def row_pointers(func: Func) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
 
-def facts(pointers: tuple[str, ...], values: Mapping[str, Any]) -> Facts:
-    """Return what *values* of the parameters say about the rows that begin at *pointers*."""
-    return Facts(hubs=any(_has_hub(values[name]) for name in pointers))
+def facts(pointers: tuple[str, ...], values: Mapping[str, Any], *, hubs: bool) -> Facts:
+    """Return what *values* of the parameters say about the rows that begin at *pointers*.
+
+    *hubs*: long rows are looked for.
+    """
+    arrays = [values.get(name) for name in pointers]
+    large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > longest_row(0)]
+    long = hubs and any(int((a[1:] - a[:-1]).max()) > longest_row(_stored(a)) for a in large)
+    return Facts(hubs=long, skewed=any(map(_is_skewed, large)))
 
 
-def _has_hub(indptr: Any) -> bool:
-    if indptr is None or len(indptr) < 2:
-        return False
-    stored = int(indptr[-1]) - int(indptr[0])
-    if stored <= longest_row(0):
-        return False
-    return int((indptr[1:] - indptr[:-1]).max()) > longest_row(stored)
+def _stored(indptr: Any) -> int:
+    return int(indptr[-1]) - int(indptr[0])
+
+
+def _is_skewed(indptr: Any) -> bool:
+    """Whether one of PARTS parts with equally many rows holds UNEVEN times what all do on average.
+
+    A row counts for two elements, as in split_nnz.
+    """
+    rows = len(indptr) - 1
+    step = -(-rows // PARTS)
+    begins = indptr[:-1:step]
+    weights = [int(b) - int(a) for a, b in zip(begins, begins[1:], strict=False)]
+    weights.append(int(indptr[-1]) - int(begins[-1]))
+    return max(weights) + 2 * step > UNEVEN * (_stored(indptr) + 2 * rows) / len(weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,8 @@ class Variants(Generic[T]):
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters."""
         extents = ((name, int(values[name])) for name in self.names)
-        key = Version(tuple(e for e in extents if is_worth(e[1])), facts(self.pointers, values))
+        known = facts(self.pointers, values, hubs=bool(self.names))
+        key = Version(tuple(e for e in extents if is_worth(e[1])), known)
         found = self.made.get(key)
         if found is not None:
             return found

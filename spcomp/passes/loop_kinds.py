@@ -166,7 +166,11 @@ class _Vectorizer(Rewriter):
         op, dtype = found.combiner, store.buffer.dtype
         count = 1 if _gathers(loop) or _is_ragged(loop) else ACCUMULATORS
         size = const(count * lanes)
-        acc = Buffer(self.names.unique(f"{store.buffer.name}_acc"), None, (size,), dtype, "local")
+        name = store.buffer.name
+        acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
+        sum_ = Buffer(self.names.unique(f"{name}_sum"), None, (const(1),), dtype, "local")
+        so_far = Load(sum_, (ZERO,))
+        one = Store(sum_, (ZERO,), BinOp(op, so_far, cast(found.values[0], dtype)))
 
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
@@ -180,16 +184,17 @@ class _Vectorizer(Rewriter):
 
         zero = Broadcast(identity(op, dtype), lanes)
         start = [Store(acc, at(k), zero) for k in range(count)]
-        main, tail = self._split(loop, count * lanes, several)
+        main, tail = self._split(loop.replace(body=one), count * lanes, several)
         some = None
         if count > 1:
             some, tail = self._split(tail, lanes, lambda base: update(0, base))
         partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
         while len(partial) > 1:
             partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
-        total = Reduce(op, partial[0])
-        finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), total))
-        return Alloc(acc, seq(*start, main, some, finish, tail), span=loop.span)
+        total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
+        finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), so_far))
+        body = seq(*start, main, some, total, tail, finish)
+        return Alloc(acc, Alloc(sum_, body), span=loop.span)
 
 
 def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | None:

@@ -39,9 +39,14 @@ LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the data. *hubs*: some row holds more than its share of the elements."""
+    """What is known of the data.
+
+    *skewed*: parts with equally many rows hold very different numbers of elements; *hubs*: some
+    row alone holds more than its share.
+    """
 
     hubs: bool = False
+    skewed: bool = False
 
 
 def default_steps(func: PosFunc, target: Target, facts: Facts = Facts()) -> tuple[Step, ...]:
@@ -149,14 +154,14 @@ class _Plan:
             self.by_columns(scatter)
 
     def rows(self, name: str) -> None:
-        """Run the loop *name* in parallel, in balanced chunks, and rows too long for one apart."""
+        """Run the loop *name* in parallel; as the data is, in balanced chunks, hub rows apart."""
         self.take(Parallel(name))
         loop = self.loop(name)
         assert loop is not None
         hubs = (hub_split(self.func, name, inner.var.name) for inner in list(loops_of(loop.body)))
         if self.facts.hubs and (split := next(filter(None, hubs), None)) is not None:
             self.take(split)
-        if (chunks := nnz_chunks(self.func, name)) is not None:
+        if self.facts.skewed and (chunks := nnz_chunks(self.func, name)) is not None:
             self.take(chunks)
 
     def runs(self, name: str) -> None:
