@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spcomp.runtime.pool import set_num_threads as set_num_threads
     from spcomp.schedule.schedule import Schedule as Schedule
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "compile": "spcomp.compiler.compile",

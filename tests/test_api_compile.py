@@ -8,7 +8,7 @@ import pytest
 
 import spcomp
 from spcomp.errors import ArgumentError, BackendError
-from tests.test_api import A, B, random_csr, spmm
+from tests.test_api import A, B, random_csr, scale, spmm
 
 
 def test_constants_are_compiled_in():
@@ -23,6 +23,14 @@ def test_equal_programs_share_their_code():
     assert first._compiled is second._compiled
     assert second.name == "other"
     assert spcomp.compile(spmm, constants={"feat": 4})._compiled is not first._compiled
+
+
+def test_the_zeros_of_both_signs_are_different_constants():
+    signs = [
+        np.signbit(spcomp.compile(scale, constants={"alpha": zero})(A=A).data)
+        for zero in (0.0, -0.0)
+    ]
+    assert (signs[0] != signs[1]).all()
 
 
 def test_a_kernel_can_be_read():
@@ -122,6 +130,6 @@ def test_public_names_are_there_and_import_nothing_heavy():
         "for name in spcomp.__all__: getattr(spcomp, name)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert spcomp.__version__ == "0.1.0"
+    assert spcomp.__version__ == "0.2.0"
     with pytest.raises(AttributeError, match="no attribute 'compiel'"):
         _ = spcomp.compiel

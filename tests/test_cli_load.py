@@ -182,7 +182,7 @@ def test_the_command_line_runs_as_a_module(kernel_file):
     version = subprocess.run(
         [*command[:3], "--version"], capture_output=True, text=True, env=env, check=True
     )
-    assert version.stdout == "spcomp 0.1.0\n"
+    assert version.stdout == "spcomp 0.2.0\n"
 
 
 def test_no_command_prints_what_there_is():

@@ -267,7 +267,7 @@ def test_decisions_name_the_step_or_nothing():
     assert nnz_chunks(func, "i") == SplitNnz("i", 4096)
     assert nnz_chunks(func, "j") is None
     assert nnz_chunks(func, "k") is None
-    assert nnz_chunks(position("spmv"), "i") == SplitNnz("i", 32768)
+    assert nnz_chunks(position("spmv"), "i") == SplitNnz("i", 8192)
     assert hub_split(func, "i", "j") == SplitHubs("i", "j", 2048)
     assert hub_split(func, "i", "k") is None
     assert hub_split(func, "j", "k") is None
@@ -379,3 +379,47 @@ def test_chunks_compose_with_register_tiles_in_either_order():
     np.testing.assert_array_equal(early, late)
     hubs = compiled("csrmm", (SplitHubs("i", "j", 4), *cut, *tiles))(A=a, B=b)
     np.testing.assert_allclose(hubs, a @ b, rtol=1e-4)
+
+
+ROWS = """from spcomp import script as T
+
+
+@T.prim_func
+def rows(a: T.handle, indptr: T.handle, indices: T.handle, c: T.handle,
+         m: T.int64, n: T.int64, nnz: T.int64) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices))
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_sparse_buffer(c, (I,), "float32")
+    with T.sp_iter([I], "S", "row") as [i]:
+        {again}C[i] = 1.0
+        {indent}with T.sp_iter([J], "R", "sum") as [j]:
+            {indent}C[i] = C[i] + A[i, j]
+"""
+
+
+def rows_of(again="", indent=""):
+    (func,) = parse_source(ROWS.format(again=again, indent=indent), "rows.py")
+    return func
+
+
+def rows_inputs(lengths):
+    indptr = np.array([0, *np.cumsum(lengths)], np.int32)
+    indices = np.concatenate([np.arange(k) for k in lengths]).astype(np.int32)
+    a, c = np.ones(len(indices), np.float32), np.zeros(len(lengths), np.float32)
+    sizes = {"m": len(lengths), "n": max(lengths), "nnz": len(indices)}
+    return {"a": a, "indptr": indptr, "indices": indices, "c": c, **sizes}
+
+
+def test_a_row_that_starts_its_sum_several_times_is_not_split():
+    func = rows_of("for r in T.serial(2):\n            ", "    ")
+    schedule = Schedule(func).lower_sparse_iter()
+    with pytest.raises(ScheduleError, match="its init is run again and again"):
+        schedule.split_hubs("i", "j", 8)
+
+
+def test_pieces_behind_the_end_of_a_long_row_hold_nothing():
+    schedule = Schedule(rows_of()).lower_sparse_iter().split_hubs("i", "j", 16)
+    inputs = rows_inputs([1, 16 * 256 + 4, 2])  # 256 pieces of 17: the last begin behind the end
+    interpret(lower(schedule.vectorize("j_hub"), TARGET).flat, inputs)
+    assert inputs["c"].tolist() == [2, 4101, 3]
