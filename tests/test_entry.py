@@ -2,10 +2,12 @@
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -214,10 +216,10 @@ def test_coordinates_that_got_out_of_order_are_seen():
 
 
 @pytest.mark.parametrize("check", ["full", "off"])
-@pytest.mark.parametrize("raw", [False, True])
-def test_a_matrix_of_the_same_sizes_with_one_long_row_has_the_code_made_for_it(check, raw):
+@pytest.mark.parametrize(("raw", "feat"), [(False, 4), (True, 4), (False, 131)])
+def test_a_matrix_of_the_same_sizes_with_one_long_row_has_the_code_made_for_it(check, raw, feat):
     rng = np.random.default_rng(12)
-    b = rng.random((50_000, 4), np.float32)
+    b = rng.random((50_000, feat), np.float32)
     kernel = spcomp.compile(spmm, check=check)
     args = []
     for lengths in ([802] * 50, [3] * 49 + [39_953]):
@@ -391,3 +393,60 @@ def test_many_threads_may_learn_and_repeat_at_once():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("coo", [False, True])
+def test_a_bound_matrix_that_was_put_in_order_keeps_its_pattern_to_itself(coo):
+    """Results of bound calls, learnt or not, go with the pattern that was computed along."""
+    parts = np.arange(1, 6, dtype="float32"), [3, 1, 3, 0, 2], [0, 3, 5]
+    a = sps.csr_array(parts, (2, 4))
+    given = sps.coo_array((a.data, ([0, 0, 0, 1, 1], a.indices)), a.shape) if coo else a
+    bound = spcomp.compile(scale).bind(A=given)
+    want = 2 * a.toarray()
+    for _ in range(4):
+        result = bound(alpha=2.0)
+        np.testing.assert_array_equal(result.toarray(), want)
+        for array in (result.indices, result.indptr):
+            with pytest.raises(ValueError, match="read-only"):
+                array[:] = 10**9
+
+
+def test_what_was_learnt_does_not_keep_the_arguments_alive():
+    args = {"A": csr(np.random.default_rng(14)), "alpha": 2.0}
+    kernel = learnt(spcomp.compile(scale), lambda: args)
+    last = weakref.ref(args.pop("A"))
+    gc.collect()
+    assert last() is None
+    assert kernel._calls.learnt
+
+
+def test_an_object_of_a_class_without_a_module_can_be_given_again():
+    class Lost(sps.csr_array):
+        __module__ = None
+
+    a = Lost(csr(np.random.default_rng(15)))
+    kernel = spcomp.compile(scale)
+    for _ in range(3):
+        np.testing.assert_array_equal(kernel(A=a, alpha=2.0).data, 2 * a.data)
+
+
+def test_a_few_elements_that_became_many_are_not_taken_for_few():
+    """Raw arrays with room to spare: how many elements are used decides which code they get."""
+    rng = np.random.default_rng(16)
+    args = {
+        "A": rng.random(20_000, np.float32),
+        "indices": np.tile(np.arange(10_000, dtype="int32"), 2),
+        "n": 10_000,
+        "B": rng.random((10_000, 4), np.float32),
+    }
+    few = np.array([0, 100, 200, 300], "int32")
+    many = np.array([0, 10_000, 10_000, 10_000], "int32")
+    kernel = learnt(spcomp.compile(spmm), lambda: args | {"indptr": few})
+    args["indptr"] = many
+    assert outcome(kernel, args)[0] == outcome(full_way(kernel), args)[0]
+
+
+def test_nothing_is_left_to_import_when_a_call_is_learnt():
+    """A child forked during an import in another thread could never finish that import."""
+    text = "import sys, spcomp.compiler.compile; assert 'spcomp.compiler.learn' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

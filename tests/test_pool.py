@@ -1,8 +1,10 @@
 """The worker pool: same bits at any thread count, nesting, many callers, fork, failures, limits."""
 
 import contextlib
+import ctypes
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -371,3 +373,52 @@ def test_without_threads_the_caller_runs_the_loop():
     result = np.zeros(500, np.float32)
     assert entry(slots_of(executable, [result, x, ends, 500]).ctypes.data) == 0
     assert np.array_equal(result, answer(executable, x, ends))
+
+
+def test_job_numbers_start_again_after_four_billion_loops():
+    text = pool_ir("x86_64", sys.platform).replace("  i64 4294967295, [", "  i64 -1, [")
+    assert "  i64 -1, [" in text
+    executable = build(row_sums(grain=1))
+    made = jit.load(
+        cpu.object_code(text, executable.target),
+        [PARALLEL_FOR, "spcomp_set_threads"],
+        forever=True,
+    )
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(made.addresses["spcomp_set_threads"])(2)
+    imports = {PARALLEL_FOR: made.addresses[PARALLEL_FOR]}
+    entry = jit.load(executable.object_bytes, ["f__packed"], imports).function("f__packed")
+    x, ends = ragged(20_000)
+    expected, done = answer(executable, x, ends), []
+
+    def work():
+        for _ in range(3):
+            result = np.zeros(len(ends) - 1, np.float32)
+            entry(slots_of(executable, [result, x, ends, len(result)]).ctypes.data)
+            done.append(np.array_equal(result, expected))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert done == [True] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_forked_while_another_thread_asks_for_threads_can_ask_too():
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with pool._lock:
+            held.set()
+            over.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        pool.set_num_threads(2)
+        os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

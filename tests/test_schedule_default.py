@@ -20,6 +20,7 @@ from spcomp.schedule.prefetch import Prefetch, gathers
 from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
 from tests.programs import BY_NAME
@@ -191,3 +192,47 @@ def test_a_decision_of_which_one_step_is_not_legal_leaves_nothing_behind():
     assert (plan.func, plan.steps) == (func, [])
     assert plan.attempt(plan.take, Parallel("i"))
     assert plan.steps == [Parallel("i")]
+
+
+def below(body):
+    """The program in position space with A of n int64 and indices E that *body* is of."""
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    text = f"""from spcomp import script as T
+
+
+@T.prim_func
+def below(a: T.handle, e: T.handle, n: T.int64, m: T.int64) -> None:
+    T.func_attr({{"sparse_tir_level": 1}})
+    A = T.match_buffer(a, (n,), "int64")
+    E = T.match_buffer(e, (n,), "int32")
+{lines}
+"""
+    return parse_source(text, "below.py")[0]
+
+
+def called(program, n, m):
+    a, e = np.zeros(n + 64, np.int64), np.arange(n, dtype=np.int32)
+    spcomp.compile(program)(a[32 : 32 + n], e, n, m)
+    assert (a[:32] == 0).all()
+    assert (a[32 + n :] == 0).all()
+    return a[32 : 32 + n].tolist()
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 6, 13, 22])
+def test_a_loop_in_vectors_that_ends_before_it_begins_runs_no_times(n):
+    ones = max(n - 5, 0)
+    assert called(below("for k in T.serial(n - 5):\n    A[k] = 1"), n, 0) == [1] * ones + [0] * (
+        n - ones
+    )
+
+
+def test_a_division_under_a_condition_that_no_lane_fulfils_does_not_fail():
+    program = below("for k in T.serial(n):\n    if k < m:\n        A[k] = 10 // m")
+    assert called(program, 16, 0) == [0] * 16
+    assert called(program, 16, 2) == [5] * 2 + [0] * 14
+
+
+def test_a_prefetch_by_a_person_neither_fails_nor_reads_outside():
+    program = below("for k in T.serial(n):\n    T.prefetch(A, E[k + 1000])\n    A[k] = E[k]")
+    assert called(program, 9, 0) == list(range(9))
+    assert "T.if_then_else" in spcomp.compile(program).stage("flat")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import warnings
 from functools import partial
@@ -82,6 +84,29 @@ def test_a_version_is_made_once_though_many_threads_ask():
     for thread in threads:
         thread.join()
     assert made == [Version((("k", 5),), Facts())]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_forked_while_a_version_is_made_can_make_one():
+    begun, over = threading.Event(), threading.Event()
+
+    def make(version):
+        begun.set()
+        over.wait(10)
+        return "made"
+
+    variants = Variants("general", ("k",), (), make)
+    thread = threading.Thread(target=variants.pick, args=({"k": 5},))
+    thread.start()
+    begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        variants.make = lambda version: "mine"
+        os._exit(0 if variants.pick({"k": 6}) == "mine" else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():

@@ -59,6 +59,17 @@ class Frame:
         made.bound = tuple(self.values)
         return made
 
+    def freeze(self) -> None:
+        """Make the index arrays private: they are not checked again, and results share them."""
+        for handle in self.interface.index_of:
+            if isinstance(array := self.values.get(handle), np.ndarray):
+                self.values[handle] = validate.private(array)
+        for name, (style, level, given) in self.patterns.items():
+            if level is not None:
+                parts = (level.indptr, level.indices)
+                own = (None if part is None else validate.private(part) for part in parts)
+                self.patterns[name] = style, Level(level.kind, *own), given
+
     def take(self, name: str, arg: Any, *, verify: bool) -> None:
         """Bind the argument called *name*; raises ArgumentError."""
         face = self.interface

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from spcomp.compiler.learn import learn
 from spcomp.errors import ArgumentError
+from spcomp.runtime.entry import make
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,9 +99,6 @@ class Calls:
         count = self.seen[kind] = self.seen.get(kind, 0) + 1
         if count == 1 or count & (count - 1):
             return
-        from spcomp.compiler.learn import learn
-        from spcomp.runtime.entry import make
-
         found = learn(frame, named, fresh, code, verify=verify)
         if found is None:
             return

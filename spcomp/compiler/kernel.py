@@ -81,6 +81,7 @@ class Kernel:
             if plan is not None and plan.handle:
                 frame.given[plan.handle] = arg
         frame.settle()
+        frame.freeze()
         return BoundKernel(self, frame, tuple(named))
 
     @property

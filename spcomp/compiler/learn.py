@@ -98,8 +98,11 @@ def _wrap(frame: Frame, named: Mapping[str, Any], plan: BufferPlan) -> Finish | 
         raise _CannotSay  # whose pattern it is may depend on the order of the arguments
     shape = tuple(extents(frame, plan))
 
+    # what was bound: its level, as the object may be unsorted; what was not is not kept alive
+    held = None if sources else given if isinstance(given, Tensor) else level
+
     def source(args: Mapping[str, Any]) -> Any:
-        return args[sources[0]] if sources else given
+        return args[sources[0]] if held is None else held
 
     if isinstance(given, Tensor) and given.shape == shape:
         return lambda args, values: source(args).with_values(values)
@@ -144,7 +147,7 @@ class _Learner:
             self._argument(name, arg)
         for plan in fresh:
             self._make(plan)
-        if fresh:  # making an array may have let other threads run
+        if fresh or not self.verify:  # making an array, scipy's verdict: other threads may have run
             for guard in self.arrays:
                 self.plan.add(guard[0], *guard[1])
         self._scalars()
@@ -171,7 +174,7 @@ class _Learner:
             self.given[handle] = k
         elif type(arg) is Tensor:
             self._tensor(name, arg)
-        elif type(arg).__module__.startswith("scipy.sparse."):
+        elif str(type(arg).__module__).startswith("scipy.sparse."):
             self._scipy(name, arg)
         else:
             raise _CannotSay
@@ -341,12 +344,13 @@ class _Learner:
             array = self.frame.values[handle]
             first, last = int(array[0]), int(array[-1])
             limit = self.code.longest_row(last - first)
-            longest = int(np.diff(array).max(initial=0))
-            if limit is None or longest > limit or last - first <= (self.code.longest_row(0) or 0):
+            if limit is None:
                 continue
             k = self.where[handle]
             self._element(k, array, 0)
-            self._pointers(k, array, (first, last, last, limit))
+            self._element(k, array, array.size - 1)
+            if last - first > limit:  # else no row is longer
+                self._pointers(k, array, (first, last, last, limit))
 
     def _inspected(self) -> None:
         """The axes of which this call checked the arrays, as ``Frame.check_arrays`` does."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import sys
 from dataclasses import dataclass
 from functools import cache as remember
 from pathlib import Path
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from spcomp.ir.stmt import Func
     from spcomp.schedule.step import Trace
     from spcomp.target import Target
+
+
+# what unpickling raises for what another version of some library, or nobody, has written
+_UNREADABLE = (
+    *(pickle.UnpicklingError, AttributeError, EOFError, ImportError),
+    *(LookupError, TypeError, ValueError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,10 @@ def load(key: object, target: Target) -> Saved | None:
     data = cache.get(_name(key, target))
     if data is None:
         return None
-    found = pickle.loads(data)
+    try:
+        found = pickle.loads(data)
+    except _UNREADABLE:
+        return None
     return found if isinstance(found, Saved) else None
 
 
@@ -57,7 +68,7 @@ def store(key: object, target: Target, saved: Saved) -> None:
 
 
 def _name(key: object, target: Target) -> str:
-    return cache.key(f"program {key!r}", target, _compiler())
+    return cache.key(f"program {key!r}", target, sys.implementation.cache_tag, _compiler())
 
 
 @remember

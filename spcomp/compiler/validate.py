@@ -32,7 +32,10 @@ def plain(who: str, array: Array) -> Array:
 
 
 def private(array: Array) -> Array:
-    """Return a copy of *array* that nobody can change: its memory is an immutable object."""
+    """Return *array* in memory that nobody can change, an immutable object: a copy if need be."""
+    owner: Any = array.base if isinstance(array.base, np.ndarray) else array
+    if type(owner.base) is bytes and array.flags.c_contiguous:
+        return array
     return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 

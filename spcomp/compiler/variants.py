@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spcomp.ir.axis import SparseBuffer
@@ -74,7 +77,7 @@ def _is_skewed(indptr: Any) -> bool:
     rows = len(indptr) - 1
     step = -(-rows // PARTS)
     begins = indptr[:-1:step]
-    weights = [int(b) - int(a) for a, b in zip(begins, begins[1:], strict=False)]
+    weights = [int(b) - int(a) for a, b in pairwise(begins)]
     weights.append(int(indptr[-1]) - int(begins[-1]))
     return max(weights) + 2 * step > UNEVEN * (_stored(indptr) + 2 * rows) / len(weights)
 
@@ -104,7 +107,8 @@ class Variants(Generic[T]):
     ) -> None:
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
         self.made: dict[Version, T] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        _ALL.add(self)
 
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters."""
@@ -121,6 +125,19 @@ class Variants(Generic[T]):
                 kept = list(self.made.items())[1 - MAX_KEPT :]
                 self.made = {**dict(kept), key: self.make(key)}
             return self.made[key]
+
+
+_ALL: weakref.WeakSet[Variants[Any]] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """In the child of a fork: a thread that was making a version is not there."""
+    for variants in list(_ALL):
+        variants._lock = threading.RLock()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def is_worth(extent: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -171,7 +172,8 @@ def _mask_factors(value: Expr, buffer: SparseBuffer, cond: Expr) -> Expr:
         lhs, rhs = (_mask_factors(x, buffer, cond) for x in (value.lhs, value.rhs))
         same = lhs is value.lhs and rhs is value.rhs
         return value if same else value.replace(lhs=lhs, rhs=rhs)
-    if _is_product_with(buffer, value) or isinstance(value, Const) or not value.dtype.is_float:
+    finite = isinstance(value, Const) and math.isfinite(value.value)
+    if _is_product_with(buffer, value) or finite or not value.dtype.is_float:
         return value
     return Select(cond, value, const(0, value.dtype), span=value.span)
 

@@ -26,7 +26,7 @@ from spcomp.ir.expr import (
 )
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.positions import ZERO, both
@@ -145,6 +145,13 @@ class _Guard(Rewriter):
         if inside is None:
             return self._checked(new)
         return self._checked(If(inside, new, _fail(store.buffer), span=store.span))
+
+    def visit_Prefetch(self, stmt: Prefetch) -> Node:
+        """Read nothing outside to find the address; a hint never fails."""
+        misses, self.misses = self.misses, []
+        new = self.visit_Node(stmt)
+        self.misses = misses
+        return new
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
         return self._checked(stmt.replace(value=self.rewrite(stmt.value)))

@@ -35,7 +35,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.scope import variables
+from spcomp.passes.scope import may_fail, variables
 
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
@@ -78,6 +78,8 @@ def can_vectorize(body: Stmt, var: Var) -> bool:
     """
     if isinstance(body, If) and body.otherwise is None and _is_mask(body.cond):
         body = body.then
+        if may_fail(body):  # it would fail where no lane runs
+            return False
     if any(not isinstance(n, (Seq, Store)) for n in walk(body) if isinstance(n, Stmt)):
         return False
     for node in walk(body):
@@ -155,7 +157,9 @@ class _Vectorizer(Rewriter):
         few = isinstance(trips, Const) and trips.value <= MAX_UNROLL
         main = For(k, ZERO, trips, body(base), "unroll" if few else "serial", span=loop.span)
         rest = self.names.var(loop.var.name)
-        start = binary("+", loop.begin, binary("*", whole, lanes))
+        # never before the first iteration, where the loop ends before it begins
+        done = simplify(binary("max", binary("*", whole, lanes), 0))
+        start = binary("+", loop.begin, done)
         tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
         return main, tail
 

@@ -12,6 +12,7 @@ from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
+from spcomp.passes.positions import conjuncts
 from spcomp.passes.scope import variables
 
 
@@ -79,12 +80,13 @@ class _LowerBlocks(Rewriter):
         start = next((k for k, a in enumerate(self.around) if a.node.var in reduced), None)
         if start is None:
             return seq(init, body)
+        values = {i.var: i.value for i in block.iters}
         spatial = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
         nest = init
         if block.where is not None:
-            where = substitute(block.where, {i.var: i.value for i in block.iters})
-            if not self._drivers([where]) & reduced:
-                nest = If(where, nest)
+            for term in reversed(conjuncts(substitute(block.where, values))):
+                if not self._drivers([term]) & reduced:
+                    nest = If(term, nest)
         for around in reversed(self.around[start:]):
             nest = self._again(around.node, nest, spatial, reduced)
         self.around[start].inits.append(nest)

@@ -35,6 +35,16 @@ def both(a: Expr | None, b: Expr | None) -> Expr | None:
     return BinOp("and", a, b)
 
 
+def conjuncts(guard: Expr | None) -> list[Expr]:
+    """Return the terms of which *guard* is the conjunction; none of None."""
+    match guard:
+        case None:
+            return []
+        case BinOp(op="and", lhs=lhs, rhs=rhs):
+            return conjuncts(lhs) + conjuncts(rhs)
+    return [guard]
+
+
 def guarded(guard: Expr | None, value: Expr, otherwise: Expr = ZERO) -> Expr:
     """Return *value* where *guard* holds, else *otherwise*; *value* is then not evaluated."""
     return value if guard is None else Select(guard, value, cast(otherwise, value.dtype))

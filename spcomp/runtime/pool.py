@@ -34,6 +34,16 @@ _lock = threading.RLock()
 _threads: int | None = None  # None: not asked for yet
 
 
+def _renew_lock() -> None:
+    """In the child of a fork: the thread that may have held the lock is not there."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def get_num_threads() -> int:
     """Return how many threads, the caller's included, work on a parallel loop.
 

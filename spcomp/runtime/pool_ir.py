@@ -302,7 +302,8 @@ start:
 publish:
   %old = load atomic i64, ptr @word monotonic, align 8
   %number = lshr i64 %old, 32
-  %next = add i64 %number, 1
+  %after = add i64 %number, 1
+  %next = and i64 %after, 4294967295       ; as @word holds it
   %job = shl i64 %next, 32
   %closed = or i64 %job, 4294967295
   %open = or i64 %job, %first

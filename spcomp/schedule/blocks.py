@@ -11,9 +11,10 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.stmt import For, Func, Stmt, seq
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import from_zero
+from spcomp.passes.positions import both, conjuncts, from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import chain, find_loop, nest, replaced
+from spcomp.schedule.split_nnz import starts_inside
 from spcomp.schedule.step import Step
 
 
@@ -40,6 +41,8 @@ class LiftLoop(Step):
         bound = {own.var for own in block.iters}
         if not from_zero(loop) or variables(loop.end) & bound:
             raise self._error("its range depends on the block", loop, span)
+        if starts_inside(func, loop):
+            raise self._error("it drives a reduction that starts inside", loop, span)
         own = BlockIter(Names(func).var(f"v{loop.var.name}"), loop.end, loop.var)
         inside = block.replace(
             iters=(*block.iters, own), body=substitute(loop.body, {loop.var: own.var})
@@ -96,9 +99,11 @@ class DecomposeReduction(Step):
         values: dict[Var, Expr] = {
             old.var: new.var for old, new in zip(spatial, iters, strict=True)
         }
-        where = block.where
-        if where is not None:
-            where = substitute(substitute(where, fresh), values)
+        lost = reduced | {own.var for own in block.iters if own.kind == "R"}
+        where: Expr | None = None
+        for term in conjuncts(block.where):
+            if not variables(term) & lost:
+                where = both(where, substitute(substitute(term, fresh), values))
         assert block.init is not None
         body: Stmt = Block(
             names.unique(f"{block.name}_init"),

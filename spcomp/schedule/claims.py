@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from spcomp.errors import ScheduleError, warn
+from spcomp.ir.expr import Var
 from spcomp.ir.flat import FlatFunc
-from spcomp.ir.stmt import Func
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import Func, Stmt
+from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.nests import replaced
 from spcomp.schedule.reductions import innermost, is_dot
+
+
+def _runs_serially(body: Stmt, var: Var) -> bool:
+    """Whether the claim that *body* runs in vectors over *var* has no effect."""
+    blocks = any(isinstance(node, Block) for node in walk(body))  # what they become is not known
+    return not blocks and not can_vectorize(body, var)
 
 
 def without_false_claims(func: Func) -> Func:
@@ -22,7 +31,7 @@ def without_false_claims(func: Func) -> Func:
             if loop.kind not in ("parallel", "vectorized"):
                 continue
             body, var = innermost(loop)
-            if loop.kind == "vectorized" and (is_dot(body, var) or not can_vectorize(body, var)):
+            if loop.kind == "vectorized" and (is_dot(body, var) or _runs_serially(body, var)):
                 continue
             if not (found := conflicts(loop)):
                 continue

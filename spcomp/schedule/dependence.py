@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from spcomp.dtypes import int64
 from spcomp.ir.arith import injective
-from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import Expr, Load, Search, Var
+from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Alloc, For, Let, Store
@@ -118,20 +118,31 @@ def conflicts(loop: For) -> tuple[Conflict, ...]:
     for access in body.found:
         if access.buffer not in body.private:
             written.setdefault(_memory(access.buffer), []).append(access)
-    found: list[Conflict] = []
+    changed = changes_range(loop)
+    found: list[Conflict] = [] if changed is None else [changed]
     for accesses in written.values():
         if any(a.writes for a in accesses):
-            found.extend(_conflicts_in(accesses, loop.var, body))
+            found.extend(_conflicts_in(accesses, loop, body))
     return tuple(found)
+
+
+def changes_range(loop: For) -> Conflict | None:
+    """Return what *loop* writes of what its range is computed from; None if nothing."""
+    written = {_memory(n.buffer) for n in walk(loop.body) if isinstance(n, Store)}
+    for end in (loop.begin, loop.end):
+        for node in walk(end):
+            if isinstance(node, (Load, Search)) and _memory(node.buffer) in written:
+                return Conflict(node.buffer.name, "iterations may change the range")
+    return None
 
 
 def _memory(buffer: AnyBuffer) -> object:
     return buffer if buffer.data is None else buffer.data
 
 
-def _conflicts_in(accesses: list[Access], var: Var, body: Accesses) -> Iterator[Conflict]:
+def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator[Conflict]:
     name = accesses[0].buffer.name
-    keys = [_key(a, var, body) for a in accesses]
+    keys = [_key(a, loop, body) for a in accesses]
     for key, access in zip(keys, accesses, strict=True):
         if not key:
             verb = "may write the same element" if access.writes else "may read what others write"
@@ -141,24 +152,39 @@ def _conflicts_in(accesses: list[Access], var: Var, body: Accesses) -> Iterator[
         yield Conflict(name, "iterations may read or write different parts for one iteration")
 
 
-def _key(access: Access, var: Var, body: Accesses) -> list[object]:
+def _key(access: Access, loop: For, body: Accesses) -> list[object]:
     """What tells the iterations apart in *access*: fingerprints of sets of indices that do.
 
     An access is told apart by one index that is injective in *var* alone, or by all together;
     inner loop variables are replaced by their ranges, so that an init and an update compare.
     """
+    var, buffer = loop.var, access.buffer
+    if isinstance(buffer, Buffer) and buffer.strides is not None:
+        return _strided_key(access, buffer, loop, body)
     usable: list[tuple[int, Expr]] = []
     for k, index in enumerate(access.indices):
         if index is not None and not _is_opaque(index, body):
             usable.append((k, index))
     keys: list[object] = [
-        (k, len(access.indices), fingerprint(i))
+        (k, buffer, fingerprint(i))
         for k, i in usable
         if i is var or (not variables(i) & set(body.inner) and injective((i,), var, {}))
     ]
     if not keys and injective(tuple(i for _, i in usable), var, body.inner):
         keys.append((access.buffer, _by_ranges(tuple(i for _, i in usable), body.inner)))
     return keys
+
+
+def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> list[object]:
+    """The same for a view, whose strides may let elements with other indices be one."""
+    offset: Expr = const(0)
+    for index, stride in zip(access.indices, buffer.strides or (), strict=True):
+        assert index is not None
+        offset = binary("+", offset, binary("*", cast(index, int64), cast(stride, int64)))
+    ranges = {loop.var: (loop.begin, loop.end), **body.inner}
+    if _is_opaque(offset, body) or not injective((offset,), loop.var, ranges):
+        return []
+    return [(buffer, _by_ranges((offset,), body.inner))]
 
 
 def _is_opaque(index: Expr, body: Accesses) -> bool:

@@ -23,7 +23,7 @@ from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.memory import accumulator
-from spcomp.schedule.nests import Fresh, find_loop, replaced
+from spcomp.schedule.nests import Fresh, chain, find_loop, replaced
 from spcomp.schedule.split_nnz import (
     MAX_CHUNKS,
     ceil_div,
@@ -172,10 +172,23 @@ class _Row:
         there = [substitute(index, same) for index in there]
         value = substitute(substitute(self.init.value, self.values), same)
         inside = {n.var for n in walk(self.loop.body) if isinstance(n, For)}
+        starts = self.clears if self.clears is not None else self.init
+        if any(not self._once(node, starts) for node in walk(self.loop.body)):
+            raise self._error("its init is run again and again")
         unknown = variables(value) & (inside - {loop.var for loop in self.spatial})
         if unknown or not all(map(expr_equal, place, there)):
             raise self._error("its init is of other elements")
         return value
+
+    def _once(self, node: Node, starts: Stmt) -> bool:
+        """Whether *node* is no loop that runs the init *starts* of an element several times."""
+        if not isinstance(node, For) or node in self.axis_of:
+            return True
+        _, block = chain(node)
+        if isinstance(block, Block) and block.init is starts:
+            own = [i.value for i in block.iters if i.kind == "R"]
+            return any(node.var in variables(value) for value in own)
+        return all(n is not starts for n in walk(node.body))
 
     def _same_loops(self, there: list[Expr]) -> dict[Var, Expr]:
         """The loops that pick the element, by those of the nest that clears the place *there*."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import DType, float32
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.arith import injective
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import Const, Expr, Load, Var, cast, const
 from spcomp.ir.node import Node
@@ -67,12 +69,36 @@ class _Tile:
             touches = isinstance(node, (Load, Store)) and node.buffer is self.target
             if touches and fingerprint(node.indices) != key:  # type: ignore[attr-defined]
                 raise self._error(f"{self.target.name} is accessed at another place too")
-        self.reads = any(isinstance(n, Load) and n.buffer is self.target for n in walk(block.body))
+        if any(isinstance(n, Load) and n.buffer is self.target for n in self._around()):
+            raise self._error(f"a condition or a range reads {self.target.name}")
         inside = {loop.var for loop in loops}
         for own in block.iters:
             if own.kind == "R" and block.init and not variables(own.value) <= inside:
                 raise self._error("a reduction goes on outside the loop, and starts there")
         self.spatial = self._spatial()
+        self._check_guard()
+
+    def _around(self) -> Iterator[Node]:
+        """What is evaluated around the body: the guard, and the ranges of the loops."""
+        parts = [end for loop in self.loops for end in (loop.begin, loop.end)]
+        for part in (*parts, *self.block.iters, self.block.where):
+            if part is not None:
+                yield from walk(part)
+
+    def _check_guard(self) -> None:
+        """Raise unless the guard says the same of an element throughout."""
+        lost = {loop.var for loop in self.loops} - {loop.var for loop in self.spatial}
+        where = self.block.where
+        values = {own.var: own.value for own in self.block.iters}
+        if where is not None and variables(substitute(where, values)) & lost:
+            raise self._error("the condition of the block depends on what is reduced")
+
+    def _may_skip(self) -> bool:
+        """Whether an element may keep its value: nothing starts it, or a loop runs no times."""
+        own = self.block.iters
+        drivers = {v for i in own if i.kind == "R" for v in variables(i.value)}
+        others = {loop.var for loop in self.loops if loop not in self.spatial}
+        return self.block.init is None or not others <= drivers
 
     def _error(self, why: str) -> ScheduleError:
         return ScheduleError(f"{self.step}: {why}", self.span or self.block.span)
@@ -84,6 +110,9 @@ class _Tile:
         for index in self.indices:
             if index is not None:
                 used |= variables(substitute(index, values))
+        reduced = {v for i in self.block.iters if i.kind == "R" for v in variables(i.value)}
+        if used & reduced & {loop.var for loop in self.loops}:
+            raise self._error("which element is stored depends on what is reduced")
         spatial = [loop for loop in self.loops if loop.var in used]
         size = 1
         for loop in spatial:
@@ -96,6 +125,10 @@ class _Tile:
         for loop in spatial:
             if (variables(loop.begin) | variables(loop.end)) & inside:
                 raise self._error(f"the range of {loop.var.name!r} is not the same throughout")
+        place = tuple(None if i is None else substitute(i, values) for i in self.indices)
+        ranges = {loop.var: (loop.begin, loop.end) for loop in spatial}
+        if not all(injective(place, loop.var, ranges) for loop in spatial):
+            raise self._error("two places of the tile may be one element")
         return spatial
 
     def build(self, names: Names) -> Stmt:
@@ -118,7 +151,7 @@ class _Tile:
         for loop in reversed(self.loops):
             body = loop.replace(body=body)
         fill = None
-        if self.reads and block.init is None:
+        if self._may_skip():
             fill = self._copy(names, "_load", local, reads=True)
         return Alloc(local, seq(fill, body, self._copy(names, "_store", local, reads=False)))
 

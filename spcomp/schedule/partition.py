@@ -27,7 +27,7 @@ def shared_out(loop: For) -> For | None:
         return None
     if not expr_equal(_at(begin, loop.var, 1), end) or not _is_linear(begin.key, loop.var):
         return None
-    if loop.var in variables(begin.begin) | variables(begin.end):
+    if loop.var in variables(begin.begin) | variables(begin.end) | variables(inner.body):
         return None
     read = {_memory(n.buffer) for n in walk(begin) if isinstance(n, (Load, Search))}
     return None if read & _written(inner.body) else inner

@@ -15,7 +15,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import variables
-from spcomp.schedule.dependence import conflicts
+from spcomp.schedule.dependence import changes_range, conflicts
 from spcomp.schedule.nests import (
     Fresh,
     can_copy,
@@ -46,6 +46,7 @@ class Split(Step):
         loop = find_loop(func, self.loop, self, span)
         if self.factor < 1:
             raise ScheduleError(f"{self}: the factor must be at least 1", span or loop.span)
+        _check_range(self, loop, span)
         names = Names(func)
         outer, inner = names.var(f"{self.loop}_o"), names.var(f"{self.loop}_i")
         count = _count(loop)
@@ -81,6 +82,12 @@ class _Guard(Rewriter):
         return block.replace(where=both(self.cond, block.where))
 
 
+def _check_range(step: Step, loop: For, span: Span | None) -> None:
+    """Raise unless the range of *loop* can be computed again while it runs."""
+    if (found := changes_range(loop)) is not None:
+        raise ScheduleError(f"{step}: {found}", span or loop.span)
+
+
 def _count(loop: For) -> Expr:
     return loop.end if from_zero(loop) else binary("-", loop.end, loop.begin)
 
@@ -105,18 +112,20 @@ class LoopPartition(Step):
             raise ScheduleError(
                 f"{self}: the loop reduces, or its body cannot be copied", span or loop.span
             )
+        _check_range(self, loop, span)
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
         main = loop.replace(end=cut if from_zero(loop) else binary("+", loop.begin, cut))
         names = Names(func)
         var = names.var(f"{self.loop}_rest")
-        done = cut if isinstance(cut, Const) else names.var(f"{self.loop}_done")
+        least = simplify(binary("max", cut, 0))  # the loop may end before it begins
+        done = least if isinstance(least, Const) else names.var(f"{self.loop}_done")
         start = done if from_zero(loop) else binary("+", loop.begin, done)
         body = Fresh(names, "_rest", {loop.var: binary("+", start, var)}).rewrite(loop.body)
         rest = simplify(binary("-", count, done))
         tail: Stmt = loop.replace(var=var, begin=ZERO, end=rest, body=body)
         if isinstance(done, Var) and not _is_empty(tail):
-            tail = Let(done, cut, tail, span=loop.span)
+            tail = Let(done, least, tail, span=loop.span)
         parts = [part for part in (main, tail) if not _is_empty(part)]
         return replaced(func, loop, seq(*parts))
 
@@ -180,7 +189,8 @@ class Reorder(Step):
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
         if not conflicts(either[0]) or not (found := conflicts(either[1])):
             return
-        if {first.var, second.var} <= reducing and only_reduces(first.body):
+        serial = second.kind not in ("parallel", "bound")  # further out it is around more
+        if serial and {first.var, second.var} <= reducing and only_reduces(first.body):
             return  # sums in another order: the same up to rounding
         raise ScheduleError(f"{self}: {found[0]}", span or first.span)
 
@@ -206,6 +216,8 @@ class Fuse(Step):
             raise self._error(f"{self.inner!r} is not directly inside {self.outer!r}", outer, span)
         if not (from_zero(outer) and from_zero(inner)) or outer.var in variables(inner.end):
             raise self._error("the inner range is not the same throughout, from 0", outer, span)
+        _check_range(self, outer, span)
+        _check_range(self, inner, span)
         if outer.kind != inner.kind:
             raise self._error(f"one is {outer.kind}, the other {inner.kind}", outer, span)
         reducing = reduction_loops(func)
@@ -217,7 +229,7 @@ class Fuse(Step):
             outer.var: binary("//", both_, inner.end),
             inner.var: binary("%", both_, inner.end),
         }
-        trips = simplify(binary("*", outer.end, inner.end))
+        trips = simplify(binary("*", binary("max", outer.end, 0), inner.end))
         fused = outer.replace(var=both_, end=trips, body=substitute(inner.body, values))
         return replaced(func, outer, fused)
 
