@@ -102,6 +102,11 @@ class Intersect:
 Domain: TypeAlias = Axis | Fuse | Attach | Flatten | Union | Intersect
 
 
+def memory_of(buffer: AnyBuffer) -> object:
+    """Return what *buffer* shares with all that lie in the same memory: the handle, or itself."""
+    return buffer if buffer.data is None else buffer.data
+
+
 def domain_axes(domain: Domain) -> tuple[Axis, ...]:
     """Return the axes that *domain* is made of."""
     match domain:

@@ -57,6 +57,11 @@ class Block(Stmt):
     where: Expr | None = None
     attrs: Attrs = attr(default=())
 
+    @property
+    def values(self) -> dict[Var, Expr]:
+        """What the variables of the iters stand for outside the block."""
+        return {own.var: own.value for own in self.iters}
+
 
 @node
 class Cursor(Node):

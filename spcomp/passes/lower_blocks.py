@@ -66,7 +66,7 @@ class _LowerBlocks(Rewriter):
         body = self.rewrite(block.body)
         init = None if block.init is None else self.rewrite(block.init)
         self.around = outer
-        values = {i.var: i.value for i in block.iters}
+        values = block.values
         body = substitute(body, values)
         if init is not None:
             body = self._place(block, substitute(init, values), body)
@@ -80,7 +80,7 @@ class _LowerBlocks(Rewriter):
         start = next((k for k, a in enumerate(self.around) if a.node.var in reduced), None)
         if start is None:
             return seq(init, body)
-        values = {i.var: i.value for i in block.iters}
+        values = block.values
         spatial = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
         nest = init
         if block.where is not None:

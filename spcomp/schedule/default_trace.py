@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Load, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, While
+from spcomp.ir.stmt import For, Func, Store, While
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.positions import from_zero
@@ -148,8 +148,8 @@ class _Plan:
         if (step := next(filter(None, sorted_), None)) is not None:
             self.take(step)
             self.runs(step.loop)
-        elif found := list(_outermost_legal(nest)):
-            self.rows(found[0].var.name)
+        elif (loop := _outermost_legal(nest)) is not None:
+            self.rows(loop.var.name)
         elif (scatter := as_scatter(nest)) is not None:
             self.by_columns(scatter)
 
@@ -238,10 +238,9 @@ class _Tile:
 
 def _picks(block: Block) -> set[Var]:
     """The loops that pick the element that *block* stores."""
-    values = {own.var: own.value for own in block.iters}
     stores = [n for n in walk(block.body) if isinstance(n, Store)]
     indices = [i for store in stores for i in store.indices if i is not None]
-    return {var for index in indices for var in variables(substitute(index, values))}
+    return {var for index in indices for var in variables(substitute(index, block.values))}
 
 
 def _chain(loop: For) -> list[For]:
@@ -268,23 +267,19 @@ def _base(name: str) -> str:
     return head if tail.isdigit() and head else name
 
 
-def _outermost_legal(stmt: Stmt) -> Iterator[For]:
-    """Yield the outermost loop of each nest that may run in parallel.
+def _outermost_legal(nest: For) -> For | None:
+    """Return the outermost loop of *nest* that may run in parallel.
 
     A loop inside a loop over data-dependent fibers is too short to be worth a launch, and so is an
     innermost loop inside another.
     """
-    match stmt:
-        case Seq(body=body):
-            for part in body:
-                yield from _outermost_legal(part)
-        case Let(body=inner) | Alloc(body=inner):
-            yield from _outermost_legal(inner)
-        case For():
-            if not conflicts(stmt):
-                yield stmt
-            elif isinstance(stmt.body, For) and (_runs_once(stmt) or len(_chain(stmt)) > 2):
-                yield from _outermost_legal(stmt.body)
+    loops = _chain(nest)
+    for inside, loop in zip(reversed(range(len(loops))), loops, strict=True):
+        if not conflicts(loop):
+            return loop
+        if inside < 2 and not _runs_once(loop):
+            return None
+    return None
 
 
 def _is_contiguous(loop: For) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from spcomp.dtypes import int64
 from spcomp.ir.arith import injective
-from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
@@ -117,7 +117,7 @@ def conflicts(loop: For) -> tuple[Conflict, ...]:
     written: dict[object, list[Access]] = {}
     for access in body.found:
         if access.buffer not in body.private:
-            written.setdefault(_memory(access.buffer), []).append(access)
+            written.setdefault(memory_of(access.buffer), []).append(access)
     changed = changes_range(loop)
     found: list[Conflict] = [] if changed is None else [changed]
     for accesses in written.values():
@@ -128,16 +128,12 @@ def conflicts(loop: For) -> tuple[Conflict, ...]:
 
 def changes_range(loop: For) -> Conflict | None:
     """Return what *loop* writes of what its range is computed from; None if nothing."""
-    written = {_memory(n.buffer) for n in walk(loop.body) if isinstance(n, Store)}
+    written = {memory_of(n.buffer) for n in walk(loop.body) if isinstance(n, Store)}
     for end in (loop.begin, loop.end):
         for node in walk(end):
-            if isinstance(node, (Load, Search)) and _memory(node.buffer) in written:
+            if isinstance(node, (Load, Search)) and memory_of(node.buffer) in written:
                 return Conflict(node.buffer.name, "iterations may change the range")
     return None
-
-
-def _memory(buffer: AnyBuffer) -> object:
-    return buffer if buffer.data is None else buffer.data
 
 
 def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator[Conflict]:

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
+from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
@@ -135,7 +135,7 @@ class _Row:
         if found is None or found.combiner not in REDUCIBLE or not isinstance(value, BinOp):
             raise self._error(f"{self.store.buffer.name} is not updated by + * min or max")
         reads = [n for n in walk(self.loop.body) if isinstance(n, Load)]
-        if sum(_memory(n.buffer) is _memory(self.store.buffer) for n in reads) != 1:
+        if sum(memory_of(n.buffer) is memory_of(self.store.buffer) for n in reads) != 1:
             raise self._error(f"{self.store.buffer.name} is read elsewhere too")
         return found
 
@@ -318,10 +318,6 @@ class _Piece(Fresh):
     def _place(self) -> Place:
         indices = (self.row.store.indices[axis] for axis in self.row.axis_of.values())
         return (self.piece, *(self.rewrite(i) for i in indices if i is not None))
-
-
-def _memory(buffer: AnyBuffer) -> object:
-    return buffer if buffer.data is None else buffer.data
 
 
 def longest_row(stored: int, size: int = PIECE) -> int:

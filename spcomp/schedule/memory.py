@@ -89,8 +89,7 @@ class _Tile:
         """Raise unless the guard says the same of an element throughout."""
         lost = {loop.var for loop in self.loops} - {loop.var for loop in self.spatial}
         where = self.block.where
-        values = {own.var: own.value for own in self.block.iters}
-        if where is not None and variables(substitute(where, values)) & lost:
+        if where is not None and variables(substitute(where, self.block.values)) & lost:
             raise self._error("the condition of the block depends on what is reduced")
 
     def _may_skip(self) -> bool:
@@ -106,7 +105,7 @@ class _Tile:
     def _spatial(self) -> list[For]:
         """The loops inside that pick the element; the others reduce into it."""
         used: set[Var] = set()
-        values = {i.var: i.value for i in self.block.iters}
+        values = self.block.values
         for index in self.indices:
             if index is not None:
                 used |= variables(substitute(index, values))

@@ -31,12 +31,14 @@ def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
     return loops[name]
 
 
-class _Replace(Rewriter):
-    def __init__(self, old: Stmt, new: Stmt) -> None:
+class Replace(Rewriter):
+    """Puts *new* in the place of the node *old*."""
+
+    def __init__(self, old: Node, new: Node) -> None:
         self.old, self.new = old, new
 
     def visit(self, node: Node) -> Node:
-        """Stop at the statement looked for."""
+        """Stop at the node looked for."""
         return self.new if node is self.old else super().visit(node)
 
     def visit_Seq(self, stmt: Seq) -> Node:
@@ -48,7 +50,7 @@ class _Replace(Rewriter):
 
 def replaced(func: Func, old: Stmt, new: Stmt) -> Func:
     """Return *func* with *new* in the place of *old*."""
-    return func.replace(body=_Replace(old, new).rewrite(func.body))
+    return func.replace(body=Replace(old, new).rewrite(func.body))
 
 
 class Fresh(Rewriter):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spcomp.dtypes import int64
 from spcomp.ir.arith import simplify
-from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.stmt import For, Stmt, Store
@@ -29,7 +29,7 @@ def shared_out(loop: For) -> For | None:
         return None
     if loop.var in variables(begin.begin) | variables(begin.end) | variables(inner.body):
         return None
-    read = {_memory(n.buffer) for n in walk(begin) if isinstance(n, (Load, Search))}
+    read = {memory_of(n.buffer) for n in walk(begin) if isinstance(n, (Load, Search))}
     return None if read & _written(inner.body) else inner
 
 
@@ -49,11 +49,7 @@ def _is_linear(key: Expr, var: Var) -> bool:
 
 
 def _written(body: Stmt) -> set[object]:
-    return {_memory(n.buffer) for n in walk(body) if isinstance(n, Store)}
-
-
-def _memory(buffer: AnyBuffer) -> object:
-    return buffer if buffer.data is None else buffer.data
+    return {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
 
 
 def chunked(loop: For, chunk: Var, chunks: Expr, cut: Search) -> For:

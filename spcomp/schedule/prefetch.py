@@ -11,15 +11,14 @@ from spcomp.errors import ScheduleError, Span
 from spcomp.ir import stmt as st
 from spcomp.ir.arith import coefficient
 from spcomp.ir.axis import Axis
-from spcomp.ir.expr import Const, Expr, Load, Var, binary, cast, const
-from spcomp.ir.node import Node
+from spcomp.ir.expr import Const, Load, Var, binary, cast, const
 from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import For, Func, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import fingerprint, variables
-from spcomp.schedule.nests import chain, find_loop, replaced
+from spcomp.schedule.nests import Replace, chain, find_loop, replaced
 from spcomp.schedule.step import Step
 
 LINE = 64  # bytes that come with one prefetch
@@ -80,13 +79,12 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
     loops, block = chain(loop)
     if not isinstance(block, Block):
         return ()
-    values = {i.var: i.value for i in block.iters}
     axes = {axis.indices: axis for axis in func.axes if axis.kind == "sparse_variable"}
     found: dict[object, Gather] = {}
     for node in walk(block.body):
         if not isinstance(node, Load) or len(node.indices) < 2 or None in node.indices:
             continue
-        load = substitute(node, values)
+        load = substitute(node, block.values)
         for gather in _gathers(load, loop, loops[1:], axes):
             found.setdefault((load.buffer, fingerprint(load.indices)), gather)
     return tuple(found.values())
@@ -121,20 +119,9 @@ def _hint(func: PosFunc, gather: Gather, distance: int) -> Stmt:
     last = binary("-", cast(axis.nnz, int64), 1)
     ahead = binary("min", binary("+", start, binary("+", here, distance)), last)
     path = (*(None for _ in place.indices[:-1]), ahead)
-    soon = _Instead(place, place.replace(indices=path)).rewrite(gather.load)
+    soon = Replace(place, place.replace(indices=path)).rewrite(gather.load)
     step = LINE // soon.buffer.dtype.itemsize
     lines = -(-gather.trips // step)
     line = Names(func).var(f"{gather.inner.name}_line")
     at = substitute(soon, {gather.inner: binary("*", line, step)})
     return For(line, ZERO, const(lines), st.Prefetch(at.buffer, at.indices), "unroll")
-
-
-class _Instead(Rewriter):
-    """Replaces one expression."""
-
-    def __init__(self, old: Expr, new: Expr) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: Node) -> Node:
-        """Stop at the expression looked for."""
-        return self.new if node is self.old else super().visit(node)

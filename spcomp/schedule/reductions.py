@@ -28,7 +28,7 @@ def innermost(loop: For) -> tuple[Stmt, Var]:
     """Return the body of *loop* with the names of its block replaced, and the loop's variable."""
     body = loop.body
     if isinstance(body, Block):
-        values = {i.var: i.value for i in body.iters}
+        values = body.values
         where, body = body.where, substitute(body.body, values)
         if where is not None:
             body = If(substitute(where, values), body)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
+from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Expr, Load, Search, Select, Var, binary, cast, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
@@ -180,9 +180,9 @@ def sorted_keys(func: Func, loop: For) -> Keys | None:
     values = named(loop.body)
     private = {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
     accesses = [n for n in walk(loop.body) if isinstance(n, (Load, Store))]
-    written = {_memory(n.buffer) for n in accesses if isinstance(n, Store)} - private
-    touched = [n for n in accesses if _memory(n.buffer) in written]
-    if any(isinstance(n, Search) and _memory(n.buffer) in written for n in walk(loop.body)):
+    written = {memory_of(n.buffer) for n in accesses if isinstance(n, Store)} - private
+    touched = [n for n in accesses if memory_of(n.buffer) in written]
+    if any(isinstance(n, Search) and memory_of(n.buffer) in written for n in walk(loop.body)):
         return None
     if not touched or not from_zero(loop) or loop.kind != "serial":
         return None
@@ -239,10 +239,6 @@ def _plain(index: Expr) -> Node:
     while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
         index = index.value
     return index
-
-
-def _memory(buffer: AnyBuffer) -> object:
-    return buffer if buffer.data is None else buffer.data
 
 
 def segments(func: Func, loop: str, size: int = 4096) -> SplitSorted | None:
