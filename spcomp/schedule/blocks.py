@@ -15,7 +15,7 @@ from spcomp.passes.positions import both, conjuncts, from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import chain, find_loop, nest, replaced
 from spcomp.schedule.split_nnz import starts_inside
-from spcomp.schedule.step import Step
+from spcomp.schedule.step import Makes, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class DecomposeReduction(Step):
     """
 
     name: ClassVar[str] = "decompose_reduction"
+    makes: ClassVar[Makes] = "blocks"
     block: str
     loop: str
 

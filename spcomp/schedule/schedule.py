@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
-from spcomp.schedule.blocks import DecomposeReduction, LiftLoop
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.hubs import SplitHubs
-from spcomp.schedule.loops import Parallel, Unroll, Vectorize
-from spcomp.schedule.memory import CacheWrite
-from spcomp.schedule.prefetch import Prefetch
-from spcomp.schedule.segments import GroupRuns, SplitSorted
-from spcomp.schedule.split_nnz import SplitNnz
+from spcomp.schedule.primitives_blocks import BlockPrimitives
+from spcomp.schedule.primitives_loops import LoopPrimitives
 from spcomp.schedule.step import Step, Trace, known
-from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(LoopPrimitives, BlockPrimitives):
     """A program at any level, and the trace of steps applied to it.
 
-    Immutable: each step returns a new Schedule. Loops and blocks are called by name. *lowered*: the
-    compiler made the position-space program, so that its indices need no checks.
+    Immutable: each step returns a new Schedule. Loops and blocks are called by name; :attr:`made`
+    has the names that the last step gave. *lowered*: the compiler made the position-space program,
+    so that its indices need no checks.
     """
 
     func: Func
     trace: Trace = field(default_factory=Trace)
     lowered: bool = False
+    before: Func | None = field(default=None, repr=False, compare=False)
 
     def lower_sparse_iter(self) -> Schedule:
         """Return the schedule of the program in position space, where it has loops.
@@ -57,7 +55,20 @@ class Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
         base = self.func if self.trace or self.lowered else without_false_claims(self.func)
         func = step.apply(base, _user_line())
-        return replace(self, func=func, trace=self.trace.extend(self.func.name, (step,)))
+        trace = self.trace.extend(self.func.name, (step,))
+        return replace(self, func=func, trace=trace, before=base)
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The names of the loops, blocks or iterations that the last step made, in their order.
+
+        Loops of a split, the block of a cache_read: what the step of TVM returns.
+        """
+        if self.before is None:
+            return ()
+        (_, step) = self.trace.steps[-1]
+        known = set(_names(self.before, step.makes))
+        return tuple(name for name in _names(self.func, step.makes) if name not in known)
 
     def replay(self, trace: Trace, *, skip: bool = False) -> Schedule:
         """Return the schedule with the steps of *trace* for this function applied.
@@ -91,66 +102,6 @@ class Schedule:
                 return loops
         return ()
 
-    def parallel(self, loop: str) -> Schedule:
-        """Apply :class:`Parallel`."""
-        return self.apply(Parallel(loop))
-
-    def vectorize(self, loop: str) -> Schedule:
-        """Apply :class:`Vectorize`."""
-        return self.apply(Vectorize(loop))
-
-    def unroll(self, loop: str) -> Schedule:
-        """Apply :class:`Unroll`."""
-        return self.apply(Unroll(loop))
-
-    def split(self, loop: str, factor: int) -> Schedule:
-        """Apply :class:`Split`."""
-        return self.apply(Split(loop, factor))
-
-    def loop_partition(self, loop: str, multiple: int) -> Schedule:
-        """Apply :class:`LoopPartition`."""
-        return self.apply(LoopPartition(loop, multiple))
-
-    def reorder(self, *loops: str) -> Schedule:
-        """Apply :class:`Reorder`."""
-        return self.apply(Reorder(loops))
-
-    def cache_write(self, block: str, loop: str) -> Schedule:
-        """Apply :class:`CacheWrite`."""
-        return self.apply(CacheWrite(block, loop))
-
-    def fuse(self, outer: str, inner: str) -> Schedule:
-        """Apply :class:`Fuse`."""
-        return self.apply(Fuse(outer, inner))
-
-    def decompose_reduction(self, block: str, loop: str) -> Schedule:
-        """Apply :class:`DecomposeReduction`."""
-        return self.apply(DecomposeReduction(block, loop))
-
-    def lift_loop(self, loop: str) -> Schedule:
-        """Apply :class:`LiftLoop`."""
-        return self.apply(LiftLoop(loop))
-
-    def prefetch(self, loop: str, distance: int) -> Schedule:
-        """Apply :class:`Prefetch`."""
-        return self.apply(Prefetch(loop, distance))
-
-    def split_nnz(self, loop: str, size: int) -> Schedule:
-        """Apply :class:`SplitNnz`."""
-        return self.apply(SplitNnz(loop, size))
-
-    def split_hubs(self, loop: str, inner: str, size: int) -> Schedule:
-        """Apply :class:`SplitHubs`."""
-        return self.apply(SplitHubs(loop, inner, size))
-
-    def split_sorted(self, loop: str, size: int) -> Schedule:
-        """Apply :class:`SplitSorted`."""
-        return self.apply(SplitSorted(loop, size))
-
-    def group_runs(self, loop: str) -> Schedule:
-        """Apply :class:`GroupRuns`."""
-        return self.apply(GroupRuns(loop))
-
     @property
     def loops(self) -> tuple[str, ...]:
         """The names of all loops, outer ones first."""
@@ -159,6 +110,17 @@ class Schedule:
     def show(self) -> None:
         """Print the program."""
         self.func.show()
+
+
+def _names(func: Func, what: str) -> Iterator[str]:
+    for node in walk(func.body):
+        match node:
+            case For() if what == "loops":
+                yield node.var.name
+            case Block() if what == "blocks":
+                yield node.name
+            case SpIter() if what == "iterations":
+                yield node.name
 
 
 def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:

@@ -6,19 +6,24 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.stmt import Func
 
+Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 STEPS: dict[str, type[Step]] = {}  # every step class by name
 
 
 @dataclass(frozen=True, slots=True)
 class Step(ABC):
-    """One change to a program; its docstring says ``before -> after``. *span*: the user's line."""
+    """One change to a program; its docstring says ``before -> after``. *span*: the user's line.
+
+    *makes* says what is new in the program afterwards, for ``Schedule.made``.
+    """
 
     name: ClassVar[str]
+    makes: ClassVar[Makes] = "loops"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super(Step, cls).__init_subclass__(**kwargs)
@@ -43,6 +48,16 @@ class Step(ABC):
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"
+
+
+class Steps(ABC):
+    """What a step can be applied to."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def apply(self, step: Step) -> Self:
+        """Return this with *step* applied; raises ScheduleError if it is not legal."""
 
 
 @dataclass(frozen=True, slots=True)
