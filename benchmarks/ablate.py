@@ -35,7 +35,7 @@ def ablate(case: Case, options: Options) -> Ablation:
     work = problem(case, quick=options.quick)
     missing: dict[str, str] = {}
     try:
-        trace = ours.default_trace(work)
+        trace = ours.default_trace(work, ours.known_facts(work))
     except (KeyError, MissingError) as error:
         return Ablation(case, {}, {WHOLE: str(error)})
     kinds = list(dict.fromkeys(step.name for _, step in trace))

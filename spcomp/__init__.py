@@ -11,25 +11,59 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spcomp import errors as errors
     from spcomp import formats as formats
+    from spcomp import notation as notation
     from spcomp import script as script
     from spcomp import target as target
     from spcomp.compiler.compile import compile as compile  # noqa: A004
     from spcomp.compiler.formats import decompose as decompose
     from spcomp.compiler.kernel import Kernel as Kernel
+    from spcomp.compiler.notation import einsum as einsum
     from spcomp.compiler.tensor import Tensor as Tensor
+    from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
+    from spcomp.io.read import read as read
+    from spcomp.io.write import write as write
+    from spcomp.notation.objects import Function as Function
+    from spcomp.notation.objects import indices as indices
+    from spcomp.notation.objects import symbols as symbols
+    from spcomp.notation.semiring import Semiring as Semiring
+    from spcomp.passes.decompose_formats import format_decompose as format_decompose
+    from spcomp.passes.levels import lower_sparse_buffer as lower_sparse_buffer
+    from spcomp.passes.levels import lower_sparse_iter as lower_sparse_iter
+    from spcomp.passes.preprocess import extract_preprocess as extract_preprocess
+    from spcomp.passes.preprocess import remove_preprocess as remove_preprocess
+    from spcomp.passes.preprocess import remove_unused_args as remove_unused_args
+    from spcomp.passes.preprocess import specialize_buffer as specialize_buffer
     from spcomp.runtime.pool import get_num_threads as get_num_threads
     from spcomp.runtime.pool import num_threads as num_threads
     from spcomp.runtime.pool import set_num_threads as set_num_threads
+    from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
 
 __version__ = "0.2.0"
 
 _HOME = {
+    "einsum": "spcomp.compiler.notation",
+    "indices": "spcomp.notation.objects",
+    "symbols": "spcomp.notation.objects",
+    "Function": "spcomp.notation.objects",
+    "Semiring": "spcomp.notation.semiring",
+    "notation": "",
     "compile": "spcomp.compiler.compile",
     "Kernel": "spcomp.compiler.kernel",
     "decompose": "spcomp.compiler.formats",
     "Tensor": "spcomp.compiler.tensor",
+    "read": "spcomp.io.read",
+    "write": "spcomp.io.write",
     "Schedule": "spcomp.schedule.schedule",
+    "register_intrinsic": "spcomp.schedule.intrinsics",
+    "lower_sparse_iter": "spcomp.passes.levels",
+    "lower_sparse_buffer": "spcomp.passes.levels",
+    "FormatRewriteRule": "spcomp.formats.rules",
+    "format_decompose": "spcomp.passes.decompose_formats",
+    "extract_preprocess": "spcomp.passes.preprocess",
+    "remove_preprocess": "spcomp.passes.preprocess",
+    "remove_unused_args": "spcomp.passes.preprocess",
+    "specialize_buffer": "spcomp.passes.preprocess",
     "set_num_threads": "spcomp.runtime.pool",
     "get_num_threads": "spcomp.runtime.pool",
     "num_threads": "spcomp.runtime.pool",
@@ -40,19 +74,36 @@ _HOME = {
 }
 
 __all__ = [
+    "FormatRewriteRule",
+    "Function",
     "Kernel",
     "Schedule",
+    "Semiring",
     "Tensor",
     "__version__",
     "compile",
     "decompose",
+    "einsum",
     "errors",
+    "extract_preprocess",
+    "format_decompose",
     "formats",
     "get_num_threads",
+    "indices",
+    "lower_sparse_buffer",
+    "lower_sparse_iter",
+    "notation",
     "num_threads",
+    "read",
+    "register_intrinsic",
+    "remove_preprocess",
+    "remove_unused_args",
     "script",
     "set_num_threads",
+    "specialize_buffer",
+    "symbols",
     "target",
+    "write",
 ]
 
 

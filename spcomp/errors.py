@@ -79,6 +79,10 @@ class ArgumentError(SpcompError, ValueError):
     """A call with arguments that the kernel cannot take; the message names the argument."""
 
 
+class FileError(ArgumentError):
+    """A file that is not what it says it is; the message starts with its name and the line."""
+
+
 class SpcompWarning(UserWarning):
     """Something the compiler handled, but that the program probably did not mean."""
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tests.corpus_base import NUMBERS, Arrays, Draw, Inputs, Program
+from tests.corpus_base import FLOATS, NUMBERS, Arrays, Draw, Inputs, Program
 from tests.oracle import assembled, dense, mask
 
 
@@ -138,7 +138,71 @@ def _csr_and_dense(d: Draw) -> Inputs:
     return {**arrays, "m": m, "n": n, "nnz": axis.nnz}
 
 
+def _product_inputs(d: Draw) -> Inputs:
+    m, n = d.size(6), d.size(7)
+    p: Inputs = {"m": m, "n": n}
+    for name, rows in (("a", m), ("b", n)):
+        axis = d.compressed(rows, n)
+        p |= {name: d.values(axis.nnz), f"nnz_{name}": axis.nnz}
+        p |= {f"{name}_indptr": axis.indptr, f"{name}_indices": axis.indices}
+    return p
+
+
+def _product(name: str, start: str, update: str, combine: Callable[..., Arrays]) -> Program:
+    return Program(
+        f"""
+@T.prim_func
+def {name}(a: T.handle, b: T.handle, c: T.handle, a_indptr: T.handle, a_indices: T.handle,
+           b_indptr: T.handle, b_indices: T.handle, m: T.int32, n: T.int32,
+           nnz_a: T.int32, nnz_b: T.int32) -> None:
+    I = T.dense_fixed(m)
+    K = T.sparse_variable(I, (n, nnz_a), (a_indptr, a_indices), idtype="int32")
+    L = T.dense_fixed(n)
+    J = T.sparse_variable(L, (n, nnz_b), (b_indptr, b_indices), idtype="int32")
+    JC = T.sparse_variable(I, (n, None), (None, None), idtype="int32")
+    A = T.match_sparse_buffer(a, (I, K), "float32")
+    B = T.match_sparse_buffer(b, (L, J), "float32")
+    C = T.match_sparse_buffer(c, (I, JC), "float32")
+    with T.sp_iter([I, K, T.attach(J, K)], "SRS", "{name}") as [i, k, j]:
+        with T.init():
+            C[i, j] = T.float32({start})
+        C[i, j] = {update}
+""",
+        _product_inputs,
+        combine,
+        dtypes=NUMBERS if start == "0" else FLOATS,
+        assembles=True,
+    )
+
+
+def _factors(x: SimpleNamespace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The factors dense, and where their product stores something."""
+    left, right = (x.m, x.n), (x.n, x.n)
+    has = mask(x.a_indptr, x.a_indices, left).astype(int) @ mask(x.b_indptr, x.b_indices, right)
+    a, b = dense(x.a_indptr, x.a_indices, x.a, left), dense(x.b_indptr, x.b_indices, x.b, right)
+    return a, b, has > 0
+
+
+def _times(x: SimpleNamespace) -> Arrays:
+    a, b, stored = _factors(x)
+    return assembled(stored, a @ b, "JC", "c")
+
+
+def _shortest(x: SimpleNamespace) -> Arrays:
+    a, b, stored = _factors(x)
+    a[~mask(x.a_indptr, x.a_indices, a.shape)] = np.inf
+    b[~mask(x.b_indptr, x.b_indices, b.shape)] = np.inf
+    full = (a[:, :, None] + b[None]).min(axis=1, initial=np.inf)
+    return assembled(stored, full, "JC", "c")
+
+
+SPGEMM = _product("spgemm", "0", "C[i, j] + A[i, k] * B[k, j]", _times)
+SPGEMM_MIN_PLUS = _product(
+    "spgemm_min_plus", '"inf"', "T.min(C[i, j], A[i, k] + B[k, j])", _shortest
+)
+
 MERGE = (
+    *(SPGEMM, SPGEMM_MIN_PLUS),
     *(UNION_ADD, INTERSECT_MUL, UNION_DENSE, INTERSECT_DOT),
     *(UNION_DISTANCE, UNION_WITH_DENSE),
 )

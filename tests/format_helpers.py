@@ -25,6 +25,14 @@ def f(a: T.handle, b: T.handle, c: T.handle, indptr: T.handle, indices: T.handle
 """
 
 BODIES = {
+    "sddmm": """
+    B = T.match_sparse_buffer(b, (N, K), "float32")
+    C = T.match_sparse_buffer(c, (I, N), "float32")
+    with T.sp_iter([I, J, K], "SSR", "f") as [i, j, k]:
+        with T.init():
+            C[i, j] = 0.0
+        C[i, j] = C[i, j] + A[i, j] * B[j, k] * B[j, k]
+""",
     "spmv": """
     B = T.match_sparse_buffer(b, (N, K), "float32")
     C = T.match_sparse_buffer(c, (I, K), "float32")
@@ -99,6 +107,18 @@ def kernels(
     return spcomp.compile(func), spcomp.decompose(func, A=layout).compile()
 
 
+@cache
+def in_format(name: str, layout: Any, dtype: str = "float32", idtype: str = "int32") -> Any:
+    """Return the Kernel of the program *name* over the parts of *layout*."""
+    return spcomp.decompose(program(name, dtype, idtype), A=layout).compile()
+
+
+@cache
+def in_rows(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
+    """Return the Kernel of the program *name* as it is, in compressed rows."""
+    return spcomp.compile(program(name, dtype, idtype))
+
+
 def matrices() -> dict[str, Any]:
     """Return small matrices of whole numbers, by what is odd about them."""
     rng = np.random.default_rng(0)
@@ -151,7 +171,7 @@ def others(name: str, shape: tuple[int, ...], k: int = 2, dtype: str = "float32"
 def output(name: str, shape: tuple[int, ...], k: int = 2, dtype: str = "float32") -> Any:
     """Return an array of ones for the result of the program *name*."""
     m, n = shape
-    sizes = {"transposed": (n, k), "dense": (m, n), "sampled": (m,)}
+    sizes = {"transposed": (n, k), "dense": (m, n), "sddmm": (m, n), "sampled": (m,)}
     return np.ones(sizes.get(name, (m, k)), dtype)
 
 
@@ -161,9 +181,10 @@ def interpreted_parts(kernel: Any, csr: Any, dense: Any, out: Any) -> Any:
     known = {"b": dense.reshape(-1), "c": out.reshape(-1).copy(), "feat": dense.shape[1]}
     known |= {"m": csr.shape[0], "n": csr.shape[1]}
     for part in parts:
-        arrays = made.parts[part.rule.name]
-        for key, array in arrays.items():
-            known[part.params["a" if key == "values" else key].name] = array.copy()
+        arrays, sizes = made.parts[part.rule.name], made.sizes[part.rule.name]
+        for key, value in {**arrays, **sizes}.items():
+            own = part.params["a" if key == "values" else key]
+            known[own.name] = value.flatten() if isinstance(value, np.ndarray) else value
         for axis in ("P", "R", "J"):
             if f"{axis}_count" in part.params:
                 known[part.params[f"{axis}_count"].name] = len(arrays[f"{axis}_indices"])

@@ -72,6 +72,7 @@ def called(name: str, inputs: Inputs, dtype: str = "float32", idtype: str = "int
 
 def _matrix(inputs: Inputs, name: str) -> sps.csr_array:
     arrays = (inputs[name], inputs[f"{name}_indices"], inputs[f"{name}_indptr"])
-    matrix = sps.csr_array((inputs["m"], inputs["n"]), dtype=inputs[name].dtype)
+    shape = len(arrays[2]) - 1, inputs["n"]
+    matrix = sps.csr_array(shape, dtype=inputs[name].dtype)
     matrix.data, matrix.indices, matrix.indptr = arrays  # as they are: scipy would copy or check
     return matrix

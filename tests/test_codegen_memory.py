@@ -191,13 +191,13 @@ def test_lanes_of_bool_are_reduced():
 def test_searches_find_absolute_positions(dtype, key_dtype):
     x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", key_dtype)
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
-    kinds = ("lower", "upper", "linear")
+    kinds = ("lower", "upper", "linear", "run")
     body = st.Seq(
         tuple(store(out, k, ex.Search(kind, x, begin, end, key)) for k, kind in enumerate(kinds))
     )
     executable = build(function(body, x, out, key, begin, end))
     a = np.array([99, 1, 3, 3, 3, 8, 0], dtype.numpy_name)
-    result = np.zeros(3, np.int64)
+    result = np.zeros(4, np.int64)
     for k in (0, 1, 2, 3, 8, 9):
         for low, high in ((1, 6), (2, 2), (2, 5)):
             executable.call("f", slots_of(executable, [a, result, k, low, high]))
@@ -207,7 +207,23 @@ def test_searches_find_absolute_positions(dtype, key_dtype):
                 low + np.searchsorted(part, k),
                 low + np.searchsorted(part, k, "right"),
                 low + where[0] if len(where) else high,
+                low + np.argmin([*(part == k), False]),
             ]
+
+
+@pytest.mark.parametrize("dtype", [dt.int32, dt.int64, dt.uint8, dt.float16], ids=str)
+def test_a_run_ends_where_a_value_differs_however_far_that_is(dtype):
+    x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", dtype)
+    begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
+    executable = build(
+        function(store(out, 0, ex.Search("run", x, begin, end, key)), x, out, key, begin, end)
+    )
+    result = np.zeros(1, np.int64)
+    for length in range(36):
+        a = np.array([9] + [5] * length + [6] * 3, dtype.numpy_name)
+        for last in {length // 2, length, length + 1, length + 2}:
+            executable.call("f", slots_of(executable, [a, result, 5, 1, 1 + last]))
+            assert result[0] == 1 + min(length, last)
 
 
 def test_while_let_and_nested_loops():

@@ -7,10 +7,10 @@ import pytest
 
 from spcomp.errors import InternalError
 from spcomp.ir.axis import Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Search, binary, cast, const
+from spcomp.ir.expr import BinOp, Load, Search, binary, cast, const
 from spcomp.ir.interpret import interpret
 from spcomp.ir.position import Case, Cursor, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, Evaluate, If, Let, seq
+from spcomp.ir.stmt import Alloc, Evaluate, If, Let, Prefetch, seq
 from spcomp.ir.storage import Storage
 from tests.interpret_helpers import (
     add,
@@ -314,6 +314,8 @@ def test_strides_place_the_elements_of_a_view():
         ("linear", 4, 4),
         ("linear", 2, 5),
         ("linear", 0, 5),
+        ("run", 1, 2),
+        ("run", 7, 1),
     ],
 )
 def test_searches_return_absolute_positions(kind, key, at):
@@ -323,6 +325,14 @@ def test_searches_return_absolute_positions(kind, key, at):
     body = put(Y, (), cast(found, i32))
     interpret(program(PosFunc, body, (A, Y)), {"a": ids(0, 1, 3, 3, 4, 2), "y": y})
     assert y[0] == at
+
+
+def test_a_prefetch_whose_index_is_not_there_asks_for_nothing():
+    A, B = sparse("A", (dense("P", 2),), i32), sparse("B", (dense("Q", 2),), i32)
+    body = Prefetch(B, (Load(A, (const(7),)),))
+    given = {"a": ids(0, 1), "b": ids(3, 4)}
+    interpret(program(PosFunc, body, (A, B)), given)
+    assert given["b"].tolist() == [3, 4]
 
 
 def test_a_search_outside_its_array_is_a_bug_of_the_program():

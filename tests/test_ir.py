@@ -23,9 +23,12 @@ from spcomp.errors import BackendError, InternalError, ScriptError, Span
 from spcomp.ir.expr import BinOp, Const, Var, binary, const
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import single
-from spcomp.ir.stmt import Evaluate, For, Seq, seq
-from spcomp.ir.visitor import Rewriter, Visitor, substitute, walk
+from spcomp.ir.position import Case
+from spcomp.ir.stmt import Evaluate, For, Seq, Stmt, seq
+from spcomp.ir.visitor import Rewriter, Visitor, statements, substitute, walk
 from spcomp.target import Target, target
+from tests.layers import STAGES, stages
+from tests.programs import PROGRAMS
 
 X, Y = Var("x", int64), Var("y", int64)
 
@@ -152,3 +155,12 @@ def test_a_literal_takes_the_dtype_it_is_given():
     assert const(1, float32).value == 1.0
     assert const(0, bool_).value is False
     assert (X + 1).rhs.dtype == int64
+
+
+@pytest.mark.parametrize("name", [program.name for program in PROGRAMS])
+def test_statements_come_in_the_order_in_which_they_are_walked(name):
+    made = stages(name)
+    modules = [module for level in STAGES if (module := getattr(made, level)) is not None]
+    for func in (func for module in modules for func in module.funcs):
+        kept = [node for node in walk(func.body) if isinstance(node, (Stmt, Case))]
+        assert list(statements(func.body)) == kept

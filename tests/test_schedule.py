@@ -99,14 +99,14 @@ def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():
         LoopPartition("k", 64),
         Split("k", 64),
         Reorder(("k_o", "j", "k_i")),
-        CacheWrite("csrmm1", "k_o"),
+        CacheWrite("csrmm1", at="k_o"),
         Vectorize("k_i"),
         Vectorize("k_i_1"),
     )
     assert steps[8:] == (
         Split("k_rest", 8),
         Reorder(("k_rest_o", "j_rest", "k_rest_i")),
-        CacheWrite("csrmm1_rest", "k_rest_o"),
+        CacheWrite("csrmm1_rest", at="k_rest_o"),
         Vectorize("k_rest_i"),
         Vectorize("k_rest_i_1"),
         Prefetch("j", 16),

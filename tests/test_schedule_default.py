@@ -65,7 +65,7 @@ def test_the_features_of_a_known_width_are_one_tile_without_a_rest():
         "reorder(('k', 'j'))",
         "split('k', 24)",
         "reorder(('k_o', 'j', 'k_i'))",
-        "cache_write('csrmm1', 'k_o')",
+        "cache_write('csrmm1', 0, 'local', 'k_o')",
         "vectorize('k_i')",
         "vectorize('k_i_1')",
         "prefetch('j', 16)",
@@ -156,7 +156,8 @@ def scattered(name, **extents):
 def test_scattered_rows_are_shared_in_whole_pairs_of_cache_lines():
     assert scattered("csrmm_t", feat=128) == Scatter("k", (("j",), ("i",)), 32)
     assert scattered("csrmm_t", feat=96) == Scatter("k", (("j",), ("i",)), 32)
-    for feat in (1, 32, 40):
+    assert scattered("csrmm_t", feat=32) == Scatter("k", (("j",), ("i",)), 16)  # better than whole
+    for feat in (1, 16, 40):
         assert scattered("csrmm_t", feat=feat) is None
     assert scattered("csrmm_t") is None
     assert scattered("csrmm", feat=128) is None

@@ -235,6 +235,7 @@ def test_a_printed_schedule_compiles_as_it_stands():
         ("T.lower_bound(P, 0, n, c * s)", "T.upper_bound(P, 0, n, (c + 1) * s)", False),
         ("T.lower_bound(P, c, n, c * s)", "T.lower_bound(P, c + 1, n, (c + 1) * s)", False),
         ("T.linear_search(P, 0, n, c * s)", "T.linear_search(P, 0, n, (c + 1) * s)", False),
+        ("T.run_end(P, 0, n, c * s)", "T.run_end(P, 0, n, (c + 1) * s)", False),
         ("T.lower_bound(Q, 0, n, c * s)", "T.lower_bound(Q, 0, n, (c + 1) * s)", False),
     ],
 )
@@ -371,7 +372,7 @@ def test_a_program_that_was_read_back_is_scheduled_alike(step):
 
 def test_chunks_compose_with_register_tiles_in_either_order():
     tiles = (Reorder(("k", "j")), Split("k", 8), Reorder(("k_o", "j", "k_i")))
-    tiles = (*tiles, CacheWrite("csrmm1", "k_o"), Vectorize("k_i"), Vectorize("k_i_1"))
+    tiles = (*tiles, CacheWrite("csrmm1", at="k_o"), Vectorize("k_i"), Vectorize("k_i_1"))
     cut = (SplitNnz("i", 16), Parallel("i_c"))
     a, b = draw("several"), np.random.default_rng(9).random((90, 13)).astype("float32")
     early, late = (compiled("csrmm", s)(A=a, B=b) for s in ((*cut, *tiles), (*tiles, *cut)))

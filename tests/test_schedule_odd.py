@@ -105,8 +105,8 @@ def test_an_init_is_guarded_by_what_does_not_depend_on_the_reduction():
 
 def test_an_element_that_no_iteration_stores_keeps_its_value():
     program = loops(LAST)
-    agrees(program.cache_write("last", "i"), program)
-    agrees(program.cache_write("last", "i"), program, n=0)
+    agrees(program.cache_write("last", at="i"), program)
+    agrees(program.cache_write("last", at="i"), program, n=0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_tile_whose_elements_are_not_its_own_is_refused(body, reason):
     program = loops(body)
     block = next(n.name for n in walk(program.func.body) if isinstance(n, Block))
     outer = next(loops_of(program.func.body)).var.name
-    error = refused(lambda: program.cache_write(block, outer))
+    error = refused(lambda: program.cache_write(block, at=outer))
     assert error.message.endswith(reason)
 
 
@@ -129,7 +129,7 @@ def test_a_tile_of_which_two_places_are_one_element_is_refused():
     body = "for r in T.serial(2):\n" + "\n".join(
         f"    {line}" for line in SKEWED.format(kind="spatial").splitlines()
     )
-    error = refused(lambda: loops(body).cache_write("skewed", "r"))
+    error = refused(lambda: loops(body).cache_write("skewed", at="r"))
     assert error.message.endswith("two places of the tile may be one element")
 
 

@@ -334,3 +334,11 @@ def test_an_allocation_is_in_force_for_the_rest_of_the_list():
     assert alloc.body.buffer.scope == "shared"
     assert isinstance(alloc.body.buffer, SparseBuffer)
     assert isinstance(alloc.body.body, Store)
+
+
+def test_a_function_may_be_decorated_where_no_module_has_a_name(tmp_path):
+    path = tmp_path / "nameless.py"
+    path.write_text("@T.prim_func\ndef f(n: T.int32) -> None:\n    T.evaluate(n)\n")
+    names: dict[str, object] = {"T": T}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    assert names["f"].name == "f"

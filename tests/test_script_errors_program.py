@@ -204,6 +204,16 @@ def test_a_wrong_with_is_refused_where_it_stands(text, message, hint):
         "",
     ),
     (
+        [
+            "with T.sp_iter([I, J], 'SR', 'x') as [i, j]:",
+            "    with T.init():",
+            "        B[«j] = 0.0",
+            "    B[j] = A[i, j]",
+        ],
+        "j is reduced, and what is reduced has no value in T.init",
+        "declare it S",
+    ),
+    (
         ["with T.sp_iter([I], 'S', 'x') as [i]:", "    «T.reads(B[i])"],
         "T.reads has no meaning here",
         "T.block",

@@ -22,6 +22,7 @@ from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.segments import GroupRuns, SplitSorted, runs, segments
+from spcomp.schedule.sorted_rows import SortedRows, sorted_rows
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from tests.corpus_base import fresh, variants
@@ -33,11 +34,23 @@ ROUTES = {
     "runs": (GroupRuns("e"),),
     "both": (SplitSorted("e", 3), GroupRuns("e")),
 }
-VARIANTS = [(program, *v) for program in COO for v in variants(program)]
+STARTED = {"coo_segment": "e_1", "coo_keys": "e_1", "coo_spmm": "i"}  # by the loop of this name
+PAIRS = [
+    *((program, route) for program in COO for route in ROUTES),
+    *((program, "rows") for program in COO if program.name in STARTED),
+]
+VARIANTS = [(program, route, *v) for program, route in PAIRS for v in variants(program)]
 every_variant = pytest.mark.parametrize(
-    ("program", "dtype", "idtype"), VARIANTS, ids=lambda v: v if isinstance(v, str) else v.name
+    ("program", "route", "dtype", "idtype"),
+    VARIANTS,
+    ids=lambda v: v if isinstance(v, str) else v.name,
 )
-every_route = pytest.mark.parametrize("route", ROUTES)
+
+
+def steps_of(program, route):
+    if route in ROUTES:
+        return ROUTES[route]
+    return (SortedRows("e", STARTED[program.name], 3),)
 
 
 @cache
@@ -61,12 +74,12 @@ def kernel(program, steps, threads=None):
     return spcomp.compile(func, trace=Trace().extend(func.name, steps), threads=threads)
 
 
-@every_route
 @every_variant
-def test_every_level_means_what_the_oracle_says(program, dtype, idtype, route):
+def test_every_level_means_what_the_oracle_says(program, route, dtype, idtype):
     func = parsed(program, dtype, idtype)
-    stages = lower(func, TARGET, trace=Trace().extend(func.name, ROUTES[route]))
-    compiled = spcomp.compile(func, trace=Trace().extend(func.name, ROUTES[route]))
+    trace = Trace().extend(func.name, steps_of(program, route))
+    stages = lower(func, TARGET, trace=trace)
+    compiled = spcomp.compile(func, trace=trace)
     for case in program.cases:
         inputs = program.inputs(case, dtype, idtype)
         for module in (single(func), stages.position, stages.flat):
@@ -78,10 +91,9 @@ def test_every_level_means_what_the_oracle_says(program, dtype, idtype, route):
         program.check(inputs, results, dtype, f"compiled, {case}")
 
 
-@every_route
-@pytest.mark.parametrize("program", COO, ids=lambda p: p.name)
+@pytest.mark.parametrize(("program", "route"), PAIRS, ids=lambda v: getattr(v, "name", v))
 def test_what_the_steps_make_is_legal_and_prints_to_the_same(program, route):
-    func = scheduled(position(program), ROUTES[route])
+    func = scheduled(position(program), steps_of(program, route))
     verify(func, "schedule")
     (back,) = parse_source(print_program(func), "coo.py")
     assert structural_equal(back, func)
@@ -95,7 +107,7 @@ def long_keys():
     return {"x": values.reshape(-1), "indptr": np.array([0, len(rows)], "int32"), "rows": rows}
 
 
-@every_route
+@pytest.mark.parametrize("route", [*ROUTES, "rows"])
 def test_the_sums_have_the_same_bits_at_any_number_of_threads_as_in_order(route):
     given = long_keys()
     want = np.zeros((310, 5), "float32")
@@ -103,7 +115,9 @@ def test_the_sums_have_the_same_bits_at_any_number_of_threads_as_in_order(route)
         want[row] += values
     for threads in (1, 2, 5):
         y = np.full((310, 5), 9, "float32")
-        kernel(COO_SEGMENT, ROUTES[route], threads)(**given, y=y, m=310, nnz=len(given["rows"]))
+        kernel(COO_SEGMENT, steps_of(COO_SEGMENT, route), threads)(
+            **given, y=y, m=310, nnz=len(given["rows"])
+        )
         np.testing.assert_array_equal(y, want)
 
 
@@ -117,11 +131,58 @@ def test_keys_out_of_order_are_refused_at_the_call_only_where_chunks_need_them()
     assert y.tolist() == [0, 1, 1, 1]
 
 
+TWO_NESTS = """
+@T.prim_func
+def two(x: T.handle, y: T.handle, rows: T.handle, m: T.int32, nnz: T.int32) -> None:
+    O = T.dense_fixed(1)
+    E = T.sparse_fixed(O, (m, nnz), rows, idtype="int32", unique=False)
+    I = T.dense_fixed(m)
+    K = T.dense_fixed(3)
+    X = T.match_sparse_buffer(x, (O, E, K), "float32")
+    Y = T.match_sparse_buffer(y, (I, K), "float32")
+    with T.sp_iter([I, K], "SS", "clear") as [i, k]:
+        Y[i, k] = 7.0
+    with T.sp_iter([O, E, K], "SRS", "sums") as [o, e, k]:
+        Y[e, k] = Y[e, k] + X[o, e, k]
+"""
+
+
+def two_nests(*change):
+    (func,) = parse_source(TWO_NESTS.replace(*change), "two.py")
+    return Schedule(func).lower_sparse_iter()
+
+
+def test_a_nest_that_starts_all_rows_starts_each_when_it_is_reached():
+    schedule = two_nests("", "").sorted_rows("e", "i", 2)
+    y, rows = np.zeros((6, 3), "float32"), np.array([1, 1, 1, 4], "int32")
+    spcomp.compile(schedule)(np.ones((4, 3), "float32"), y, rows, 6, 4)
+    assert y[:, 0].tolist() == [7, 10, 7, 7, 8, 7]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("7.0", "T.cast(i, 'float32')"),  # as the row is
+        ("7.0", "Y[i, k]"),
+        ("[I, K]", "[I, O]"),  # not the same elements
+        ('[I, K], "SS", "clear") as [i, k]', '[K, I], "SS", "clear") as [k, i]'),
+        ("Y[e, k] + X", "X"),  # no update
+        ("X[o, e, k]\n", "X[o, e, k] * Y[e, 0]\n"),
+        ("    with T.sp_iter([O", "    Y[0, 0] = 5.0\n    with T.sp_iter([O"),
+        ("m: T.int32", "m: T.int64"),  # more rows than the coordinates can name
+    ],
+    ids=lambda v: getattr(v, "name", v),
+)
+def test_rows_that_another_nest_does_not_start_stay_apart(change):
+    with pytest.raises(ScheduleError, match="sorted_rows"):
+        two_nests(*change).sorted_rows("e", "i", 2)
+
+
 def test_a_run_updates_one_element_that_can_live_in_a_register():
     program = COO_KEYS
     func = scheduled(position(program), ROUTES["both"])
     assert {x.var.name for x in loops_of(func.body) if x.var in reduction_loops(func)} == {"e"}
-    schedule = Schedule(func, lowered=True).reorder("k", "e").cache_write("coo_keys0", "k")
+    schedule = Schedule(func, lowered=True).reorder("k", "e").cache_write("coo_keys0", at="k")
     for case in program.cases:
         inputs = program.inputs(case)
         results = fresh(inputs)
@@ -154,6 +215,8 @@ def test_decisions_name_the_step_or_nothing():
     func = position(COO_SEGMENT)
     assert segments(func, "e") == SplitSorted("e", 4096)
     assert runs(func, "e") == GroupRuns("e")
+    assert sorted_rows(func, "e") == SortedRows("e", "e_1", 4096)
+    assert sorted_rows(position(COO_MAX), "e") is None
     assert segments(func, "k") is None
     csr = Schedule(source("csrmm")).lower_sparse_iter().func
     assert segments(csr, "j") is None

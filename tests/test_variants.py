@@ -236,6 +236,42 @@ def test_what_another_compiler_saved_is_not_taken(fresh_memory, monkeypatch):
     assert spcomp.compile(source("csrmm"))._compiled.lowered is not None
 
 
+def test_a_source_file_of_other_text_is_another_compiler_though_nothing_else_differs(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "compiler").mkdir()
+    monkeypatch.setattr(saved, "__file__", str(tmp_path / "compiler" / "saved.py"))
+    source_file, found = tmp_path / "passes.py", []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        source_file.write_text(text)
+        os.utime(source_file, (1, 1))
+        found.append(saved._compiler.__wrapped__())
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_forked_while_another_thread_compiles_can_compile_too():
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with route._lock:
+            held.set()
+            over.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        spcomp.compile(source("spmv"))
+        os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_other_options_are_other_programs(fresh_memory):
     spcomp.compile(source("csrmm"))
     for changed in ({"constants": {"feat": 3}}, {"trace": Trace()}, {"check": "off"}):

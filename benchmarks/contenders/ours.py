@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any
 import spcomp
 from benchmarks import programs
 from benchmarks.contenders import OURS, MissingError, contender
-from spcomp.compiler.variants import inner_extents
+from spcomp.codegen import cpu
+from spcomp.compiler.variants import facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
+from spcomp.ir.position import PosFunc
 from spcomp.ir.relink import specialize
+from spcomp.schedule.default_trace import Facts, default_steps
 from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.step import Trace
+from spcomp.target import target as parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.operators import Problem
-    from spcomp.schedule.step import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,19 @@ def scheduled(problem: Problem, trace: Trace) -> Any:
         raise MissingError(f"does not compile: {error}") from error
 
 
-def default_trace(problem: Problem) -> Trace:
-    """Return the steps that run by default with the extents of *problem*."""
+def default_trace(problem: Problem, known: Facts = Facts()) -> Trace:  # noqa: B008 (frozen)
+    """Return the steps that run by default with the extents of *problem* where *known* holds."""
     func = _schedule(problem).func
-    return spcomp.compile(Schedule(func, lowered=True)).trace
+    assert isinstance(func, PosFunc)
+    machine = cpu.resolve(parse_target("cpu"))
+    return Trace().extend(func.name, default_steps(func, machine, known))
+
+
+def known_facts(problem: Problem) -> Facts:
+    """Return what a call finds out about the rows of *problem*."""
+    names = row_pointers(_program(problem))
+    arrays = {name: getattr(problem.sparse, name, None) for name in names}
+    return facts(names, arrays, hubs=True)
 
 
 def _schedule(problem: Problem) -> Schedule:

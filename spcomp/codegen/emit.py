@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from spcomp.codegen.ops import register, suffix
+from spcomp.codegen.ops import register, splat, suffix, vector
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer
@@ -69,6 +69,15 @@ class Code:
         name = f"%v{self._names}"
         self.lines.append(f"  {name} = {instruction}")
         return name
+
+    def splat(self, value: str, dtype: DType, lanes: int) -> str:
+        """Return the vector of *lanes* copies of the operand *value* of the scalar *dtype*."""
+        scalar, kind = register(dtype), register(dtype.with_lanes(lanes))
+        if not value.startswith("%"):
+            return splat(kind, value)
+        first = self.value(f"insertelement {kind} poison, {scalar} {value}, i64 0")
+        order = f"{vector('i32', lanes)} zeroinitializer"
+        return self.value(f"shufflevector {kind} {first}, {kind} poison, {order}")
 
     def do(self, instruction: str) -> None:
         """Write an instruction without a result."""

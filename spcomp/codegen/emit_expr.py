@@ -119,7 +119,8 @@ class Exprs(Visitor[str]):
         """Return the value of *node* as *dtype*."""
         value, source = self.visit(node), node.dtype
         if source.lanes < dtype.lanes:
-            value, source = self._splat(value, source, dtype.lanes), source.with_lanes(dtype.lanes)
+            value = self.code.splat(value, source, dtype.lanes)
+            source = source.with_lanes(dtype.lanes)
         return convert(self.code, value, source, dtype)
 
     def visit_Select(self, node: ex.Select) -> str:
@@ -211,21 +212,12 @@ class Exprs(Visitor[str]):
         """The base in every lane plus the lane's step."""
         kind, scalar = register(node.dtype), register(node.base.dtype)
         steps = ", ".join(f"{scalar} {lane * node.stride}" for lane in range(node.lanes))
-        base = self._splat(self.visit(node.base), node.base.dtype, node.lanes)
+        base = self.code.splat(self.visit(node.base), node.base.dtype, node.lanes)
         return self.code.value(f"add {kind} {base}, <{steps}>")
 
     def visit_Broadcast(self, node: ex.Broadcast) -> str:
         """The value in every lane."""
-        return self._splat(self.visit(node.value), node.value.dtype, node.lanes)
-
-    def _splat(self, value: str, dtype: DType, lanes: int) -> str:
-        scalar, kind = register(dtype), register(dtype.with_lanes(lanes))
-        if not value.startswith("%"):
-            return splat(kind, value)
-        first = self.code.value(f"insertelement {kind} poison, {scalar} {value}, i64 0")
-        return self.code.value(
-            f"shufflevector {kind} {first}, {kind} poison, {vector('i32', lanes)} zeroinitializer"
-        )
+        return self.code.splat(self.visit(node.value), node.value.dtype, node.lanes)
 
     def visit_Reduce(self, node: ex.Reduce) -> str:
         """A reduction over the lanes, in any order."""

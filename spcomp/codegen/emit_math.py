@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 
 from spcomp.codegen.emit import Code
+from spcomp.codegen.emit_exp import exp
 from spcomp.codegen.ops import (
     BOOLEAN,
     EXTERNAL,
@@ -143,8 +144,10 @@ def call(code: Code, func: str, dtype: DType, args: list[str]) -> str:
             return code.value(f"fcmp oeq {kind} {code.intrinsic('fabs', kind, *args)}, {infinity}")
         case "rsqrt":
             return code.value(f"fdiv {kind} {one}, {code.intrinsic('sqrt', kind, *args)}")
+        case "exp" if "float" in kind:
+            return exp(code, kind, args[0])
         case "sigmoid":
-            power = code.intrinsic("exp", kind, code.value(f"fneg {kind} {args[0]}"), flags=FAST)
+            power = call(code, "exp", dtype, [code.value(f"fneg {kind} {args[0]}")])
             return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {power}')}")
     if func in EXTERNAL:
         return _per_lane(code, func + ("f" if "float" in kind else ""), kind, args, dtype.lanes)

@@ -11,6 +11,7 @@ from spcomp.dtypes import DType, promote
 from spcomp.ir.expr import SearchKind
 
 LINE = 64  # bytes fetched by one prefetch
+RUN = 8  # elements compared at once to find the end of a run
 FEW = 4  # lanes that are loaded one by one sooner than gathered
 
 
@@ -149,15 +150,17 @@ class Sought:
     common: DType
     slope: int = 0
 
-    def compare(self, code: Code, op: str, position: str) -> str:
-        """Return the i1 ``element[position] op key``."""
-        value = read(code, Access(self.pointer, position, self.element, None))
-        value = convert(code, value, self.element, self.common)
+    def compare(self, code: Code, op: str, position: str, lanes: int = 1) -> str:
+        """Return the i1 ``element[position] op key``, for *lanes* positions from this one on."""
+        element, common = self.element.with_lanes(lanes), self.common.with_lanes(lanes)
+        value = read(code, Access(self.pointer, position, element, None))
+        value = convert(code, value, element, common)
         if self.slope:
             rise = code.value(f"mul i64 {position}, {self.slope}")
             value = code.value(f"add i64 {value}, {rise}")
         test = ARITHMETIC[op][row(self.common)]
-        return code.value(f"{test} {register(self.common)} {value}, {self.key}")
+        key = code.splat(self.key, self.common, lanes) if lanes > 1 else self.key
+        return code.value(f"{test} {register(common)} {value}, {key}")
 
 
 def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int) -> Sought:
@@ -169,7 +172,9 @@ def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slo
 def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> str:
     """Return the position that ``ir.expr.Search`` defines for *kind*."""
     if kind == "linear":
-        return _linear_search(code, what, begin, end)
+        return _linear_search(code, what, begin, end, "==")
+    if kind == "run":
+        return _run_end(code, what, begin, end)
     before, head, body, join = code.block, *(code.label(x) for x in ("head", "probe", "found"))
     low, high, new_low, new_high = (code.name() for _ in range(4))
     code.jump(head)
@@ -188,7 +193,7 @@ def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> 
     return low
 
 
-def _linear_search(code: Code, what: Sought, begin: str, end: str) -> str:
+def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> str:
     before, head, body, step, join = (
         code.block, *(code.label(x) for x in ("head", "probe", "next", "found"))
     )  # fmt: skip
@@ -198,9 +203,40 @@ def _linear_search(code: Code, what: Sought, begin: str, end: str) -> str:
     code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {following}, %{step} ]")
     code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
     code.start(body)
-    code.branch(what.compare(code, "==", at), join, step)
+    code.branch(what.compare(code, op, at), join, step)
     code.start(step)
     code.do(f"{following} = add nsw i64 {at}, 1")
     code.jump(head)
     code.start(join)
     return at
+
+
+def _run_end(code: Code, what: Sought, begin: str, end: str) -> str:
+    """Compare several elements at a time: how many are equal is more often few than foreseeable."""
+    before, head, body, hit, step, rest, join = (
+        code.block,
+        *(code.label(x) for x in ("head", "probes", "differs", "next", "rest", "found")),
+    )
+    at, following = code.name(), code.name()
+    code.jump(head)
+    code.start(head)
+    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {following}, %{step} ]")
+    room = code.value(f"add nsw i64 {at}, {RUN}")
+    code.branch(code.value(f"icmp sle i64 {room}, {end}"), body, rest)
+    code.start(body)
+    found = code.value(f"bitcast <{RUN} x i1> {what.compare(code, '!=', at, RUN)} to i{RUN}")
+    code.branch(code.value(f"icmp ne i{RUN} {found}, 0"), hit, step)
+    code.start(hit)
+    called = code.unit.declare(f"llvm.cttz.i{RUN}", f"i{RUN}", f"i{RUN}, i1")
+    count = code.value(f"call i{RUN} {called}(i{RUN} {found}, i1 true)")
+    inside = code.value(f"add nsw i64 {at}, {code.value(f'zext i{RUN} {count} to i64')}")
+    code.jump(join)
+    code.start(step)
+    code.do(f"{following} = add nsw i64 {at}, {RUN}")
+    code.jump(head)
+    code.start(rest)
+    last = _linear_search(code, what, at, end, "!=")
+    behind = code.block
+    code.jump(join)
+    code.start(join)
+    return code.value(f"phi i64 [ {inside}, %{hit} ], [ {last}, %{behind} ]")

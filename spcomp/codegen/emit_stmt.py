@@ -14,12 +14,12 @@ from spcomp.dtypes import bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
-from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.axis import WORKSPACE, AnyBuffer
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import Rewriter, Visitor, walk
 
 LARGEST = 1 << 62  # bytes that no allocation grants
-UNROLL_LIMIT = 256  # trips of an unrolled loop that are written out
+UNROLL_LIMIT = 256  # copies of a body that unrolled loops, one in another, may write out
 NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
 UNROLL = '!"llvm.loop.unroll.enable"'
 
@@ -50,6 +50,7 @@ class Stmts(Visitor[None]):
     ) -> None:
         self.code, self.scope, self.messages = code, scope, messages
         self.concurrent = concurrent
+        self.copies = 1  # of what is being written, by the unrolled loops around it
         self.exprs = Exprs(code, scope)
 
     def visit_Seq(self, node: st.Seq) -> None:
@@ -115,13 +116,19 @@ class Stmts(Visitor[None]):
             return
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
         known = node.kind == "unroll" and not (begin + end).count("%")
-        if known and int(end) - int(begin) <= UNROLL_LIMIT:
-            for trip in range(int(begin), int(end)):
-                self.scope[node.var] = str(trip)
-                self.visit(node.body)
+        if known and self.copies * (int(end) - int(begin)) <= UNROLL_LIMIT:
+            self.written_out(node, range(int(begin), int(end)))
             return
-        facts = [NO_VECTORIZE, UNROLL] if node.kind == "unroll" else [NO_VECTORIZE]
-        self.loop(node, begin, end, facts)
+        alone = node.kind == "unroll" and _is_innermost(node)  # LLVM unrolls no loop around others
+        self.loop(node, begin, end, [NO_VECTORIZE, UNROLL] if alone else [NO_VECTORIZE])
+
+    def written_out(self, node: st.For, trips: range) -> None:
+        """Write the body of *node* once for each of *trips*."""
+        around, self.copies = self.copies, self.copies * max(len(trips), 1)
+        for trip in trips:
+            self.scope[node.var] = str(trip)
+            self.visit(node.body)
+        self.copies = around
 
     def parallel_for(self, node: st.For) -> None:
         """Run *node* on several threads; here, where there are none, on one."""
@@ -198,7 +205,8 @@ class Stmts(Visitor[None]):
         """Memory on the stack if the size is a small constant, else from the heap."""
         buffer = node.buffer
         size, element = self._elements(buffer), buffer.dtype
-        if not size.startswith("%") and self.code.fits_stack(int(size) * element.itemsize):
+        small = not size.startswith("%") and buffer.scope != WORKSPACE
+        if small and self.code.fits_stack(int(size) * element.itemsize):
             array = f"[{max(int(size), 1)} x {memory(element)}]"
             self.scope[buffer] = self.code.alloca(array, 64)
             self.visit(node.body)
@@ -226,12 +234,16 @@ class Stmts(Visitor[None]):
 
     def _on_heap(self, buffer: AnyBuffer, size: str, body: st.Stmt) -> None:
         code = self.code
-        malloc = code.unit.declare("malloc", "noalias ptr", "i64")
         free = code.unit.declare("free", "void", "ptr")
         least = code.intrinsic("smax", "i64", size, "1")
         bytes_ = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
         amount = code.value(f"select i1 {self._addressable(buffer)}, i64 {bytes_}, i64 {LARGEST}")
-        pointer = code.value(f"call noalias ptr {malloc}(i64 {amount})")
+        if buffer.scope == WORKSPACE:
+            calloc = code.unit.declare("calloc", "noalias ptr", "i64, i64")
+            pointer = code.value(f"call noalias ptr {calloc}(i64 {amount}, i64 1)")
+        else:
+            malloc = code.unit.declare("malloc", "noalias ptr", "i64")
+            pointer = code.value(f"call noalias ptr {malloc}(i64 {amount})")
         ready, missing, join = (code.label(hint) for hint in ("ready", "missing", "join"))
         code.branch(code.value(f"icmp eq ptr {pointer}, null"), missing, ready)
         code.start(missing)
@@ -285,3 +297,7 @@ def _as_expr(node: object) -> ex.Expr:
     if not isinstance(node, ex.Expr):
         raise InternalError("atomic update", "an expression became something else")
     return node
+
+
+def _is_innermost(loop: st.For) -> bool:
+    return not any(isinstance(node, (st.For, st.While, ex.Search)) for node in walk(loop.body))

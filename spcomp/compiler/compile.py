@@ -35,14 +35,30 @@ if TYPE_CHECKING:
 
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.formats import Decomposed, FormatKernel
+    from spcomp.compiler.formats_choose import ChoosingKernel, Undecided
+    from spcomp.compiler.notation import NotationKernel
     from spcomp.compiler.pipeline import Stages
     from spcomp.ir.module import HostOp
+    from spcomp.notation.nodes import Program as Notation
+    from spcomp.notation.objects import Function, Symbol
+    from spcomp.notation.semiring import Semiring
     from spcomp.runtime.executable import Executable
     from spcomp.schedule.step import Trace
 
+_NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In the child of a fork: a thread that held the lock is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +204,35 @@ def compile(  # noqa: A001
 
 @overload
 def compile(  # noqa: A001
+    program: Undecided,
+    *,
+    target: str | Target = ...,
+    name: str | None = ...,
+    constants: Mapping[str, int | float] | None = ...,
+    threads: int | None = ...,
+    check: Check | None = ...,
+    trace: Trace | None = ...,
+) -> ChoosingKernel: ...
+
+
+@overload
+def compile(  # noqa: A001
+    program: str | Symbol | Notation,
+    *,
+    formats: Mapping[str, str] | None = ...,
+    semiring: Semiring | str = ...,
+    functions: Mapping[str, Function] | None = ...,
+    target: str | Target = ...,
+    name: str | None = ...,
+    constants: Mapping[str, int | float] | None = ...,
+    threads: int | None = ...,
+    check: Check | None = ...,
+    trace: Trace | None = ...,
+) -> NotationKernel: ...
+
+
+@overload
+def compile(  # noqa: A001
     program: Any,
     *,
     target: str | Target = ...,
@@ -208,12 +253,14 @@ def compile(  # noqa: A001
     threads: int | None = None,
     check: Check | None = None,
     trace: Trace | None = None,
-) -> Kernel | FormatKernel:
+    **notation: Any,
+) -> Kernel | FormatKernel | ChoosingKernel | NotationKernel:
     """Compile *program* to a callable Kernel.
 
     Args:
         program: A function of the script language at any level, a Module, a Schedule, or what
-            ``decompose`` returns, which gives a FormatKernel.
+            ``decompose`` returns, which gives a FormatKernel; or index notation, a string such as
+            ``"C[i, k] = A[i, j] * B[j, k]"``, which gives a NotationKernel.
         target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
             read, not run.
         name: What the Kernel is called; the program's name if not given.
@@ -224,6 +271,8 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
+        **notation: For index notation, *formats* by name, the *semiring* that ``+`` and ``*``
+            are of, and *functions* of the user's by name.
 
     Raises:
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
@@ -232,17 +281,32 @@ def compile(  # noqa: A001
     options = Options(
         parse_target(target), name, dict(constants or {}), _threads(threads), _check(check), trace
     )
+    if isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION:
+        from spcomp.compiler.notation import compile_notation
+
+        return compile_notation(program, options, **notation)
+    if notation:
+        raise ArgumentError(f"argument {next(iter(notation))}: is for index notation only")
     if not isinstance(program, (Func, Module)):
         from spcomp.compiler.formats import Decomposed, FormatKernel
 
         if isinstance(program, Decomposed):
             return FormatKernel(program, _kernel(program.func, options))
+        from spcomp.compiler.formats_choose import ChoosingKernel, Undecided
+
+        if isinstance(program, Undecided):
+            return ChoosingKernel(program, options)
     return _kernel(program, options)
 
 
 def _kernel(program: Any, options: Options) -> Kernel:
     with refuse_deep_nests(LoweringError):
         return Kernel(_compiled(_checked_program(program), options), options)
+
+
+def kernel_of(func: Func, options: Options) -> Kernel:
+    """Return the Kernel of a program that spcomp made."""
+    return _kernel(func, options)
 
 
 def rebuild(program: Any, options: Options) -> Kernel:
@@ -321,26 +385,26 @@ def _is_decided(program: Any, options: Options) -> bool:
     """Whether the user has chosen the schedule, so that there is one version."""
     if isinstance(program, (Func, Module)):
         return options.trace is not None
-    return bool(options.trace is not None or program.trace or program.lowered)
+    return bool(options.trace is not None or program.decided or program.lowered)
 
 
 def _source(program: Any) -> Func:
     """The function as written."""
     if isinstance(program, Module):
         return program.source
-    func: Func = program if isinstance(program, Func) else program.func
+    func: Func = program if isinstance(program, Func) else program.source
     return func
 
 
 def _key(program: Any, options: Options) -> tuple[object, ...]:
     """What decides the machine code, and the names by which it is called."""
-    base = program if isinstance(program, (Func, Module)) else program.func
+    base = program if isinstance(program, (Func, Module)) else program.mod
     params = tuple(param.name for param in _source(program).params)
     constants = tuple(
         sorted((name, repr(v)) for name, v in options.constants.items())
     )  # not -0.0 == 0
     trusted = options.check == "off"
-    own = () if base is program else (bool(program.trace), program.lowered)
+    own = () if base is program else (program.trace, program.decided, program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
     return (*key, options.facts, type(program).__name__, *own)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler.convert import Storage, convert
+from spcomp.compiler.evaluator import Timed
+from spcomp.compiler.formats_convert import convert_by_rules, coordinates, refuse_repeated
+from spcomp.compiler.formats_fill import Elements, PartData
 from spcomp.compiler.formats_sliced import Arrays, sliced_diagonal
 from spcomp.compiler.signature import Interface, interface
 from spcomp.compiler.sizes import evaluate, solve
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.formats.rules import Format
+from spcomp.formats.rules import Composed, Format, FormatRewriteRule
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import CoordFunc
@@ -24,22 +27,26 @@ from spcomp.passes.decompose_formats import without_unused
 from spcomp.passes.decompose_parts import Part
 
 if TYPE_CHECKING:
+    from spcomp.compiler.formats_choose import Undecided
     from spcomp.compiler.kernel import BoundKernel, Kernel
+    from spcomp.compiler.signature import BufferPlan
     from spcomp.dtypes import DType
 
 Csr: TypeAlias = tuple[Any, Any, Any]
-Converter: TypeAlias = Callable[[Any, tuple[int, int], Csr, "DType"], dict[str, Arrays]]
-CONVERTERS: dict[type[Format], Converter] = {SlicedDiagonal: sliced_diagonal}
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Converted:
-    """A matrix in a format: for each part its arrays, read-only, by their names in the rule."""
+    """A matrix in a format: for each part its arrays, read-only, by their names in the rule.
+
+    The values of a part are called ``values``. *sizes*: what else is a parameter of each rule.
+    """
 
     format: Format
     shape: tuple[int, ...]
     dtype: DType
     parts: Mapping[str, Arrays]
+    sizes: Mapping[str, Mapping[str, int]]
 
     @property
     def nbytes(self) -> int:
@@ -82,12 +89,15 @@ class Decomposed:
         return _again, (self.source, dict(self.formats))
 
 
-def decompose(func: CoordFunc, **formats: Format) -> Decomposed:
+def decompose(
+    func: CoordFunc, **formats: Format | Sequence[FormatRewriteRule]
+) -> Decomposed | Undecided:
     """Return *func* with the buffers named in *formats* stored in the formats given.
 
-    Every sp_iter over such a buffer becomes one per part of its format; its statements must be
-    steps of reductions, or write each element once. Compile the result: its Kernel is called as
-    that of *func*, and converts the matrices.
+    A format may be a list of rules. Every sp_iter over such a buffer becomes one per part of its
+    format; its statements must be steps of reductions, or write each element once. Compile the
+    result: its Kernel is called as that of *func*, and converts the matrices. Where a format is
+    chosen by the matrix (``hyb()``), the result is Undecided until one is known.
 
     Raises:
         ArgumentError: for what is no program in coordinate space, and no format.
@@ -99,22 +109,41 @@ def decompose(func: CoordFunc, **formats: Format) -> Decomposed:
             f"argument func: got {type(func).__name__}, expected a program in coordinate space",
             hint="give a function decorated with @T.prim_func that has sp_iter",
         )
+    layouts = {name: _format(name, given) for name, given in formats.items()}
+    if any(layout.is_open for layout in layouts.values()):
+        from spcomp.compiler.formats_choose import Undecided
+
+        trial = {name: layout.chosen(np.zeros(0), 0) for name, layout in layouts.items()}
+        settled(func, trial)  # what does not fit is refused now
+        return Undecided(func, layouts)
+    return settled(func, layouts)
+
+
+def settled(func: CoordFunc, formats: Mapping[str, Format]) -> Decomposed:
+    """Return *func* over the parts of *formats*, none of which is open. Raises FormatError."""
     made = func
     parts: dict[str, tuple[Part, ...]] = {}
     for name, layout in formats.items():
-        if not isinstance(layout, Format):
-            raise ArgumentError(
-                f"argument {name}: got {type(layout).__name__}, expected a format",
-                hint="formats are in spcomp.formats, such as sliced_diagonal()",
-            )
         done = decompose_func(made, layout.rules(_buffer(func, name)))
         made = without_unused(done.func, made)
         parts[name] = done.parts
     return Decomposed(func, made, dict(formats), parts)
 
 
+def _format(name: str, given: Any) -> Format:
+    if isinstance(given, Format):
+        return given
+    rules = tuple(given) if isinstance(given, (list, tuple)) else ()
+    if rules and all(isinstance(rule, FormatRewriteRule) for rule in rules):
+        return Composed(rules)
+    raise ArgumentError(
+        f"argument {name}: got {type(given).__name__}, expected a format",
+        hint="formats are in spcomp.formats, such as bsr(4), or lists of rules",
+    )
+
+
 def _again(func: CoordFunc, formats: dict[str, Format]) -> Decomposed:
-    return decompose(func, **formats)
+    return settled(func, formats)
 
 
 def _buffer(func: CoordFunc, name: str) -> SparseBuffer:
@@ -126,7 +155,7 @@ def _buffer(func: CoordFunc, name: str) -> SparseBuffer:
     return sparse[name]
 
 
-class FormatKernel:
+class FormatKernel(Timed):
     """A Kernel of which some arguments are stored in formats; made by ``spcomp.compile``.
 
     Called by name as the Kernel of the program before the decomposition. A matrix is converted at
@@ -159,11 +188,12 @@ class FormatKernel:
                 raise ArgumentError(f"missing argument {name} of {self.name}", hint=hint)
             converted = self.convert(**{name: named.pop(name)})
             for part in self.program.parts[name]:
-                arrays = converted.parts[part.rule.name]
-                arguments |= {part.params[key].name: array for key, array in _named(part, arrays)}
+                at = part.rule.name
+                known = {**converted.parts[at], **converted.sizes[at]}
+                arguments |= {part.params[key].name: value for key, value in _named(part, known)}
             sizes |= self._sizes(name, converted.shape, sizes)
-        known = {param for param in self.kernel.signature.params if param.kind == "scalar"}
-        sizes = {p.name: sizes[p.name] for p in known if p.name in sizes}
+        scalars = [p.name for p in self.kernel.signature.params if p.kind == "scalar"]
+        sizes = {name: sizes[name] for name in scalars if name in sizes}
         bound = self.kernel.bind(**arguments, **_agree(sizes, named))
         return BoundFormats(bound, sizes, tuple(named))
 
@@ -187,14 +217,36 @@ class FormatKernel:
             return given
         verify = self.kernel._options.check != "off"  # noqa: SLF001
         storage = convert(given, plan, verify=verify)
-        arrays = _csr(name, storage, np.dtype(plan.axes[1].idtype))
-        assert storage.shape is not None
-        shape = storage.shape[0], storage.shape[1]
-        parts = CONVERTERS[type(layout)](layout, shape, arrays, plan.dtype)
-        for part in parts.values():
-            for array in part.values():
+        refuse_repeated(name, given, storage)
+        made = self._parts(name, layout, plan, storage)
+        for part in made.values():
+            for array in part.arrays.values():
                 array.flags.writeable = False
-        return Converted(layout, shape, plan.dtype, parts)
+        parts = {name: part.arrays for name, part in made.items()}
+        sizes = {name: part.sizes for name, part in made.items()}
+        return Converted(layout, storage.shape or (), plan.dtype, parts, sizes)
+
+    def _parts(
+        self, name: str, layout: Format, plan: BufferPlan, storage: Storage
+    ) -> dict[str, PartData]:
+        """Return the parts of the argument *name*, taken apart as *storage*."""
+        if isinstance(layout, SlicedDiagonal):
+            arrays = _csr(name, storage, np.dtype(plan.axes[1].idtype))
+            assert storage.shape is not None
+            m, n = storage.shape
+            found = sliced_diagonal(layout, (m, n), arrays, plan.dtype)
+            return {part: PartData(arrays, {}) for part, arrays in found.items()}
+        if storage.levels is None or storage.shape is None or storage.values is None:
+            raise no_pattern(name)
+        elements = Elements(
+            coordinates(name, storage, plan),
+            storage.values.reshape(-1),
+            plan.dtype,
+            storage.shape,
+            self._sizes(name, storage.shape, {}),
+        )
+        rules = [part.rule for part in self.program.parts[name]]
+        return convert_by_rules(rules, _buffer(self.program.source, name), elements)
 
     @property
     def name(self) -> str:
@@ -216,7 +268,7 @@ class FormatKernel:
 
     def _bound(self, formatted: dict[str, Any]) -> BoundFormats:
         """Return the arguments *formatted* bound; the last that cannot change are kept."""
-        owners = [_fixed(formatted.get(name)) for name in self.program.formats]
+        owners = [fixed(formatted.get(name)) for name in self.program.formats]
         if not all(owners):
             return self.bind(**formatted)
         own = [x for fixed in owners for x in fixed]
@@ -248,7 +300,7 @@ class FormatKernel:
         return found
 
 
-class BoundFormats:
+class BoundFormats(Timed):
     """A FormatKernel with its matrices converted; call it with the other arguments by name."""
 
     def __init__(self, bound: BoundKernel, sizes: dict[str, int], names: tuple[str, ...]) -> None:
@@ -264,12 +316,12 @@ class BoundFormats:
         return f"<{self.bound.kernel.name} with matrices in formats bound>"
 
 
-def _named(part: Part, arrays: Arrays) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of *part* by the names of the parameters of its rule."""
+def _named(part: Part, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is *known* of *part* by the names of the parameters of its rule."""
     (buffer,) = part.rule.new_format_desc.buffers
     assert buffer.data is not None
-    for key, array in arrays.items():
-        yield (buffer.data.name if key == "values" else key), array
+    for key, value in known.items():
+        yield (buffer.data.name if key == "values" else key), value
 
 
 def _agree(sizes: dict[str, int], named: dict[str, Any], *, add: bool = True) -> dict[str, Any]:
@@ -288,10 +340,7 @@ def _csr(name: str, storage: Storage, idtype: np.dtype[Any]) -> Csr:
     """Return indptr, indices and values of *storage*, with index arrays of *idtype*."""
     level = storage.levels[1] if storage.levels is not None else None
     if level is None or level.indices is None or level.indptr is None or storage.values is None:
-        raise ArgumentError(
-            f"argument {name}: got an array, expected a csr array",
-            hint="its pattern is needed to convert it; or give what .convert returned",
-        )
+        raise no_pattern(name)
     from spcomp.compiler.bind import as_index
 
     return (
@@ -301,7 +350,15 @@ def _csr(name: str, storage: Storage, idtype: np.dtype[Any]) -> Csr:
     )
 
 
-def _fixed(given: Any) -> tuple[Any, ...]:
+def no_pattern(name: str) -> ArgumentError:
+    """Return the error for an argument of which only the values are known."""
+    return ArgumentError(
+        f"argument {name}: got an array, expected a csr array",
+        hint="its pattern is needed to convert it; or give what .convert returned",
+    )
+
+
+def fixed(given: Any) -> tuple[Any, ...]:
     """Return the three objects that *given* is made of; empty if they can change."""
     if isinstance(given, Converted):
         return (given, given, given)

@@ -11,6 +11,7 @@ from spcomp.compiler import host, validate
 from spcomp.compiler.bind import Frame
 from spcomp.compiler.calls import Calls
 from spcomp.compiler.convert import put_together
+from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
 from spcomp.errors import ArgumentError
 
@@ -29,7 +30,7 @@ Check: TypeAlias = Literal["full", "bind", "off"]
 CHECKS: tuple[Check, ...] = get_args(Check)
 
 
-class Kernel:
+class Kernel(Timed):
     """A compiled program; made by ``spcomp.compile``.
 
     Call it by name, ``kernel(A=csr, B=array, out=None)``: sparse buffers take scipy.sparse arrays
@@ -233,7 +234,7 @@ class Kernel:
         return {**named, **given}
 
 
-class BoundKernel:
+class BoundKernel(Timed):
     """A Kernel with some arguments fixed and checked; call it with the others by name."""
 
     def __init__(self, kernel: Kernel, frame: Frame, bound: tuple[str, ...]) -> None:

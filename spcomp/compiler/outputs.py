@@ -131,9 +131,15 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
     if style == "raw":
         return values
     shape = tuple(frame.size_of(extent) for extent in plan.shape)
-    if isinstance(given, Tensor) and given.shape == shape:
+    if isinstance(given, Tensor) and given.shape == shape and _alike(given, plan):
         return given.with_values(values)
     return Tensor(shape, tuple(_level(frame, axis) for axis in plan.axes), values)
+
+
+def _alike(tensor: Tensor, plan: BufferPlan) -> bool:
+    """Whether the buffer of *plan*, along a leaf of *tensor*, lies along all its levels."""
+    dense = [axis.kind == "dense_fixed" for axis in plan.axes]
+    return dense == [level is None for level in tensor.levels]
 
 
 def _level(frame: Frame, axis: AxisPlan) -> Level | None:

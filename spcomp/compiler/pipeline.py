@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,31 +13,27 @@ from spcomp.ir.module import Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
+from spcomp.passes.bind_threads import BindThreads
 from spcomp.passes.cleanup import Cleanup
-from spcomp.passes.flatten_buffers import FlattenBuffers
 from spcomp.passes.guard_accesses import GuardAccesses
+from spcomp.passes.levels import TO_FLAT, TO_POSITION
 from spcomp.passes.loop_kinds import LoopKinds
-from spcomp.passes.lower_blocks import LowerBlocks
-from spcomp.passes.lower_iterations import LowerIterations
-from spcomp.passes.lower_merge import LowerMerge
-from spcomp.schedule.claims import without_false_claims
+from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default_trace import Facts, default_schedule
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.step import Trace
+from spcomp.schedule.step import Step, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spcomp.target import Target
 
-TO_POSITION = Pipeline((LowerIterations(),))
-TO_FLAT = Pipeline((LowerMerge(), LowerBlocks(), FlattenBuffers()))
 GUARDS = Pipeline((GuardAccesses(),))
 
 
 def finish(target: Target) -> Pipeline:
     """Return the passes over flat IR that *target* asks for."""
-    return Pipeline((LoopKinds(target.vector_bits), Cleanup()))
+    return Pipeline((BindThreads(), LoopKinds(target.vector_bits), Cleanup()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ Program = Func | Module[Any] | Schedule
 def as_module(program: Program, constants: Mapping[str, int | float]) -> Module[Any]:
     """Return *program* as a Module, with *constants* in place of the parameters they name."""
     if isinstance(program, Schedule):
-        program = program.func
+        program = program.mod
     values: dict[Var | str, int | float] = {name: constants[name] for name in constants}
     if isinstance(program, Module):
         return specialize_module(program, values) if values else program
@@ -87,7 +85,8 @@ def lower(
     is believed in its parallel loops and its indices, which are else checked. *facts*: what the
     default schedule may know of the data. Raises LoweringError, ScheduleError.
     """
-    if isinstance(program, Schedule) and program.trace and trace is None:
+    done = program.trace if isinstance(program, Schedule) else Trace()
+    if isinstance(program, Schedule) and program.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
     written_at = stage_of(module)
@@ -101,24 +100,48 @@ def lower(
         timings[name], start = now - start, now
 
     if stage_of(module) is Stage.COORDINATE:
+        if trace is not None:
+            module, first, trace = opened(module, trace)
+            stages[Stage.COORDINATE], done = module, done.then(first)
         stages[Stage.POSITION] = module = TO_POSITION.run(module, after)
         lap("position")
-    if isinstance(program, Schedule):  # its steps have been checked, and what they started from
-        trusted = trusted or program.lowered
-    elif not trusted and written_at is not Stage.COORDINATE:
+    trusted = trusted or (isinstance(program, Schedule) and program.lowered)
+    if not trusted and not done and written_at is not Stage.COORDINATE:
         module = module.with_funcs(*map(without_false_claims, module.funcs))
     used = Trace()
     if stage_of(module) is Stage.POSITION:
         module, used = scheduled(module, target, trace, facts)
         stages[Stage.POSITION] = module
         lap("schedule")
-        module = TO_FLAT.run(module, after)
+        module = TO_FLAT.run(module.with_funcs(*map(without_permissions, module.funcs)), after)
         lap("flat")
     if written_at is not Stage.COORDINATE and not trusted:
         module = GUARDS.run(module, after)
-    module = finish(target).run(module, after)
+    module = finish(target).run(module.with_funcs(*map(without_permissions, module.funcs)), after)
     lap("finish")
+    used = done.then(used)
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
+
+
+def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
+    """Return *module*, in coordinate space, with the first steps of *trace* applied.
+
+    Those are the ones for this level; they, and the others, are returned, too.
+    """
+    funcs: list[Func] = []
+    first, rest = Trace(), Trace()
+    for func in module.funcs:
+        new, steps = func, trace.of(func.name)
+        here = tuple(takewhile(partial(_fits, func), steps))
+        for step in here:
+            new = step.apply(new)
+        first, rest = first.extend(func.name, here), rest.extend(func.name, steps[len(here) :])
+        funcs.append(new)
+    return module.with_funcs(*funcs), first, rest
+
+
+def _fits(func: Func, step: Step) -> bool:
+    return step.fits(func)
 
 
 def scheduled(

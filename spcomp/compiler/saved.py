@@ -73,10 +73,13 @@ def _name(key: object, target: Target) -> str:
 
 @remember
 def _compiler() -> str:
-    """A fingerprint of the compiler's source files: what they made is stale when they change."""
+    """A fingerprint of the compiler's source: what it made is stale when it changes.
+
+    Of the text, as installers may give all files of all versions one time.
+    """
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        state = path.stat()
-        digest.update(f"{path.relative_to(root)} {state.st_size} {state.st_mtime_ns}\n".encode())
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(root)} {len(text)}\n".encode() + text)
     return digest.hexdigest()

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.errors import ArgumentError
+from spcomp.runtime.hugepages import immutable
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 LARGE = 1 << 14  # elements from which machine code is faster, its loading included
@@ -36,7 +37,7 @@ def private(array: Array) -> Array:
     owner: Any = array.base if isinstance(array.base, np.ndarray) else array
     if type(owner.base) is bytes and array.flags.c_contiguous:
         return array
-    return np.ndarray(array.shape, array.dtype, array.tobytes())
+    return np.ndarray(array.shape, array.dtype, immutable(array))
 
 
 def in_range(who: str, array: Array, low: int, high: int) -> None:

@@ -1,8 +1,31 @@
 """Before the route: how sparse buffers can be stored, as pure descriptions."""
 
+from spcomp.formats.hyb import Hyb as Hyb
+from spcomp.formats.hyb import hyb as hyb
+from spcomp.formats.library import bsr as bsr
+from spcomp.formats.library import dbsr as dbsr
+from spcomp.formats.library import dia as dia
+from spcomp.formats.library import ell as ell
+from spcomp.formats.library import ell3d as ell3d
+from spcomp.formats.library import padding as padding
+from spcomp.formats.library import sr_bcrs as sr_bcrs
 from spcomp.formats.rules import Format as Format
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
 from spcomp.formats.sliced import SlicedDiagonal as SlicedDiagonal
 from spcomp.formats.sliced import sliced_diagonal as sliced_diagonal
 
-__all__ = ["Format", "FormatRewriteRule", "SlicedDiagonal", "sliced_diagonal"]
+__all__ = [
+    "Format",
+    "FormatRewriteRule",
+    "Hyb",
+    "SlicedDiagonal",
+    "bsr",
+    "dbsr",
+    "dia",
+    "ell",
+    "ell3d",
+    "hyb",
+    "padding",
+    "sliced_diagonal",
+    "sr_bcrs",
+]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.expr import Const, Var
 from spcomp.ir.indexmap import IndexMap
 from spcomp.ir.stmt import Func
+from spcomp.ir.visitor import walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +32,11 @@ class FormatRewriteRule:
         inv_idx_map: The coordinates before, from those after.
         padded: The part also stores coordinates that are not in the matrix, as zeros; those that
             are in it and zero lie in another part.
+        where: Which coordinates the part may hold, a condition on those before; None for all.
+            Only conversions ask for it: an element goes to the first part that can hold it.
+
+    A dense_variable axis after, of which idx_map says 0 and which inv_idx_map does not use, is
+    *free*: it cuts the fibers of its child, which is sparse_fixed, into pieces.
 
     Raises:
         FormatError: for names that are not declared, or maps of the wrong width.
@@ -46,12 +53,17 @@ class FormatRewriteRule:
     idx_map: IndexMap | Callable[..., Any]
     inv_idx_map: IndexMap | Callable[..., Any]
     padded: bool = False
+    where: IndexMap | Callable[..., Any] | None = None
     forward: IndexMap = field(init=False, repr=False)
     backward: IndexMap = field(init=False, repr=False)
+    within: IndexMap | None = field(init=False, repr=False)
+    free: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "forward", _index_map(self.idx_map))
         object.__setattr__(self, "backward", _index_map(self.inv_idx_map))
+        within = None if self.where is None else _index_map(self.where)
+        object.__setattr__(self, "within", within)
         axes = {axis.name for axis in self.new_format_desc.axes}
         self._declared("axis", self.axes_after_rewrite, axes)
         self._declared("axis", (a for after in self.axis_map.values() for a in after), axes)
@@ -75,8 +87,23 @@ class FormatRewriteRule:
                     f"{which} maps {len(found.params)} to {len(found.results)} coordinates",
                     f"it should map {wanted[0]} to {wanted[1]}",
                 )
+        if within is not None and (len(within.params), len(within.results)) != (sizes[0], 1):
+            raise self.error(
+                "where is no condition", f"it should map {sizes[0]} coordinates to one"
+            )
+        object.__setattr__(self, "free", frozenset(self._free()))
         if self.padded and len(self.buffers_to_rewrite) != 1:
             raise self.error("it is padded and rewrites several buffers", "write one rule for each")
+
+    def _free(self) -> Iterator[str]:
+        """Yield the axes after that stand for no coordinate, but for the pieces of fibers."""
+        kinds = {axis.name: axis.kind for axis in self.new_format_desc.axes}
+        used = {n for r in self.backward.results for n in walk(r) if isinstance(n, Var)}
+        after, params = self.axes_after_rewrite, self.backward.params
+        for name, result, param in zip(after, self.forward.results, params, strict=True):
+            is_zero = isinstance(result, Const) and result.value == 0
+            if kinds[name] == "dense_variable" and is_zero and param not in used:
+                yield name
 
     def error(self, message: str, hint: str) -> FormatError:
         """Return the error that says what is wrong with this rule."""
@@ -101,6 +128,33 @@ class Format(ABC):
 
     __slots__ = ()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something of it is chosen when the matrix is known."""
+        return False
+
+    def chosen(self, lengths: Any, columns: int) -> Format:  # noqa: ARG002
+        """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array."""
+        return self
+
     @abstractmethod
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return one rule per part of *buffer*; raises FormatError if it cannot be stored so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(Format):
+    """The format that *parts*, rules for a buffer, make together."""
+
+    parts: tuple[FormatRewriteRule, ...]
+
+    def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
+        """Return the parts."""
+        for part in self.parts:
+            if tuple(part.buffers_to_rewrite) != (buffer.name,):
+                listed = ", ".join(part.buffers_to_rewrite)
+                raise part.error(f"it rewrites {listed}", f"it should rewrite {buffer.name} only")
+        return self.parts
+
+    def __str__(self) -> str:
+        return f"Composed({', '.join(part.name for part in self.parts)})"

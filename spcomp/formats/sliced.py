@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spcomp.dtypes import handle, int64
 from spcomp.errors import FormatError
+from spcomp.formats.describe import CSR, compressed, dense, description, length, require
 from spcomp.formats.rules import Format, FormatRewriteRule
-from spcomp.ir.axis import Axis, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Expr, Var, cast, const
-from spcomp.ir.stmt import Seq
 
 if TYPE_CHECKING:
     from spcomp.dtypes import DType
+    from spcomp.ir.axis import SparseBuffer
 
 SLICE_BYTES = 64  # a cache line of values
 MAX_LANES = 64
@@ -33,14 +30,7 @@ class SlicedDiagonal(Format):
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rules ``diagonal``, over slices, segments and lanes, and ``rest``."""
-        kinds = tuple(axis.kind for axis in buffer.axes)
-        if kinds != ("dense_fixed", "sparse_variable") or buffer.extra_storage:
-            raise FormatError(
-                f"{buffer.name} cannot be stored in diagonal segments, its axes are"
-                f" {', '.join(kinds)}",
-                buffer.span,
-                hint="the format is for buffers along dense_fixed and sparse_variable axes (CSR)",
-            )
+        require(buffer, CSR, "in diagonal segments")
         return _segments(buffer, self.lanes_of(buffer.dtype)), _remainder(buffer)
 
 
@@ -72,13 +62,13 @@ def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedD
 
 def _segments(buffer: SparseBuffer, lanes: int) -> FormatRewriteRule:
     rows, columns = buffer.axes
-    m, n = _length(rows), _length(columns)
-    slices = Axis("S", "dense_fixed", m // lanes)
-    starts = _compressed("P", slices, n - (lanes - 1), columns.idtype)
-    lane = Axis("L", "dense_fixed", const(lanes))
+    m, n = length(rows), length(columns)
+    slices = dense("S", m // lanes)
+    starts = compressed("P", slices, n - (lanes - 1), columns.idtype)
+    lane = dense("L", lanes)
     return FormatRewriteRule(
         "diagonal",
-        _description(buffer, (slices, starts, lane)),
+        description(buffer, (slices, starts, lane)),
         (buffer.name,),
         (rows.name, columns.name),
         ("S", "P", "L"),
@@ -91,12 +81,12 @@ def _segments(buffer: SparseBuffer, lanes: int) -> FormatRewriteRule:
 
 def _remainder(buffer: SparseBuffer) -> FormatRewriteRule:
     rows, columns = buffer.axes
-    root = Axis("O", "dense_fixed", const(1))
-    some = _compressed("R", root, rows.length, columns.idtype)
-    stored = _compressed("J", some, columns.length, columns.idtype)
+    root = dense("O", 1)
+    some = compressed("R", root, rows.length, columns.idtype)
+    stored = compressed("J", some, columns.length, columns.idtype)
     return FormatRewriteRule(
         "rest",
-        _description(buffer, (root, some, stored)),
+        description(buffer, (root, some, stored)),
         (buffer.name,),
         (rows.name, columns.name),
         ("O", "R", "J"),
@@ -104,22 +94,3 @@ def _remainder(buffer: SparseBuffer) -> FormatRewriteRule:
         lambda i, j: (0, i, j),
         lambda o, r, j: (r, j),  # noqa: ARG005
     )
-
-
-def _length(axis: Axis) -> Expr:
-    return cast(axis.length, int64)
-
-
-def _compressed(name: str, parent: Axis, length: Expr, idtype: DType) -> Axis:
-    arrays = Var(f"{name}_indptr", handle), Var(f"{name}_indices", handle)
-    count = Var(f"{name}_count", int64)
-    return Axis(name, "sparse_variable", length, parent, count, None, *arrays, idtype)
-
-
-def _description(buffer: SparseBuffer, axes: tuple[Axis, ...]) -> CoordFunc:
-    data = Var((buffer.data or buffer).name, handle)
-    new = SparseBuffer(buffer.name, data, axes, buffer.dtype)
-    own = [data]
-    for axis in axes:
-        own += [x for x in (axis.indptr, axis.indices, axis.nnz) if isinstance(x, Var)]
-    return CoordFunc(f"{buffer.name}_format", tuple(own), axes, (new,), Seq(()))

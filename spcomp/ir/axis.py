@@ -10,6 +10,9 @@ from spcomp.dtypes import DType, int32
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node, attr, node
 
+# The scope of a buffer that is zero when it is made. Who uses it promises to leave it such that it
+# serves the next iteration as well as a new one.
+WORKSPACE = "workspace"
 AxisKind: TypeAlias = Literal["dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"]
 
 
@@ -89,14 +92,14 @@ class Flatten:
 class Union:
     """The coordinates stored in at least one of *parts*, ascending."""
 
-    parts: tuple[Axis, ...]
+    parts: tuple[Axis | Attach, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intersect:
     """The coordinates stored in all of *parts*, ascending."""
 
-    parts: tuple[Axis, ...]
+    parts: tuple[Axis | Attach, ...]
 
 
 Domain: TypeAlias = Axis | Fuse | Attach | Flatten | Union | Intersect
@@ -117,7 +120,7 @@ def domain_axes(domain: Domain) -> tuple[Axis, ...]:
         case Fuse(axes=axes) | Flatten(axes=axes):
             return axes
         case Union(parts=parts) | Intersect(parts=parts):
-            return parts
+            return tuple([part.axis if isinstance(part, Attach) else part for part in parts])
 
 
 def domain_width(domain: Domain) -> int:

@@ -17,7 +17,7 @@ BinOpKind: TypeAlias = Literal[
 ]
 # fmt: on
 UnOpKind: TypeAlias = Literal["-", "not", "~"]
-SearchKind: TypeAlias = Literal["lower", "upper", "linear"]
+SearchKind: TypeAlias = Literal["lower", "upper", "linear", "run"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but for isnan and isinf
     (
@@ -177,12 +177,28 @@ class Load(Expr):
 
 
 @node
+class Stored(Expr):
+    """Whether the element that *element*, a Load, reads is stored; else it reads as the fill.
+
+    Coordinate level only: lowering knows the answer, or searches for it.
+    """
+
+    element: Expr
+
+    @property
+    def dtype(self) -> DType:
+        """Always bool."""
+        return bool_
+
+
+@node
 class Search(Expr):
     """The absolute position of *key* in ``buffer[begin:end]``, an int64 in ``begin..end``.
 
     ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
     is above *key* (both need ascending values); ``linear``: the first whose value equals *key*,
-    else *end*. Buffer positions are absolute at every level. With a *slope*, the value at position
+    ``run``: the first whose value does not equal *key*, looked for from *begin* on; else *end*.
+    Buffer positions are absolute at every level. With a *slope*, the value at position
     p is ``buffer[p] + slope * p``, an int64 like *key*: an indptr is cut by rows and elements.
     """
 

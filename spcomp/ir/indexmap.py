@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
 from spcomp.ir.bounds import Env, Interval, bounds_of
-from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, Var, const
 from spcomp.ir.linear import ONE, Algebra, Key, Linear, key_of
 from spcomp.ir.visitor import substitute
 
@@ -35,6 +36,32 @@ class IndexMap:
         found = func(*params)
         results = found if isinstance(found, (tuple, list)) else (found,)
         return cls(params, tuple(const(r) if isinstance(r, int) else r for r in results))
+
+    @classmethod
+    def from_text(cls, text: str) -> IndexMap:
+        """Return the map that ``lambda i, j: (j // 4, i, j % 4)`` says; see __str__.
+
+        Made of parameters, integers and ``+ - * // %``; raises ValueError for anything else.
+        """
+        try:
+            found = ast.parse(text.strip(), mode="eval").body
+        except SyntaxError as error:
+            raise ValueError(f"{text!r} is no Python: {error.msg}") from None
+        match found:
+            case ast.Lambda(args=args, body=ast.Tuple(elts=elts)):
+                results = elts
+            case ast.Lambda(args=args, body=body):
+                results = [body]
+            case _:
+                raise ValueError(f"{text!r} is no lambda")
+        params = {arg.arg: Var(arg.arg, int64) for arg in args.args}
+        return cls(tuple(params.values()), tuple(_read(result, params) for result in results))
+
+    def __str__(self) -> str:
+        """Return the map as Python text that from_text reads."""
+        params = ", ".join(param.name for param in self.params)
+        results = ", ".join(_spelled(result, inner=False) for result in self.results)
+        return f"lambda {params}: " + (results if len(self.results) == 1 else f"({results})")
 
     def apply(self, exprs: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return the results for *exprs*, one per parameter; nothing is simplified."""
@@ -79,6 +106,40 @@ class IndexMap:
         """Return the map with parameters called *names*."""
         params = tuple(Var(name, int64) for name in names)
         return replace(self, params=params, results=self.apply(params))
+
+
+_OPS: dict[type[ast.operator], BinOpKind] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+
+
+def _read(text: ast.expr, params: dict[str, Var]) -> Expr:
+    match text:
+        case ast.Name(id=name) if name in params:
+            return params[name]
+        case ast.Constant(value=int(value)):
+            return const(value)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return const(-value)
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPS:
+            return BinOp(_OPS[type(op)], _read(left, params), _read(right, params))
+    raise ValueError(f"{ast.unparse(text)!r} is not made of parameters, integers and + - * // %")
+
+
+def _spelled(expr: Expr, *, inner: bool = True) -> str:
+    match expr:
+        case Var(name=name):
+            return name
+        case Const(value=value):
+            return str(value)
+        case BinOp(op=op, lhs=lhs, rhs=rhs):
+            text = f"{_spelled(lhs)} {op} {_spelled(rhs)}"
+            return f"({text})" if inner else text
+    raise ValueError(f"an index map has no {type(expr).__name__}")
 
 
 def _name(result: Expr) -> str:

@@ -25,7 +25,7 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Var
+from spcomp.ir.expr import Expr, Load, Stored, Var
 from spcomp.ir.interpret_stmt import Interpreter
 from spcomp.ir.stmt import Func, Stmt, Store
 from spcomp.ir.storage import Array, decode, encode, locate
@@ -124,9 +124,8 @@ class CoordinateInterpreter(Interpreter):
                 for here in self._tuples([(axis, []) for axis in axes], places):
                     self.env[variables[0]] = np.int64(here[axes[-1]].at or 0)
                     yield here
-            case Union(parts=parts) | Intersect(parts=parts):
-                union = isinstance(domain, Union)
-                yield from self._merge(parts, variables[0], places, union=union)
+            case Union() | Intersect():
+                yield from self._merge(domain, variables[0], places)
 
     def _axis(self, axis: Axis, variables: list[Var], parent: int | None) -> Iterator[Places]:
         """Bind the variable, if there is one, to each coordinate of a fiber."""
@@ -136,18 +135,22 @@ class CoordinateInterpreter(Interpreter):
                 self.env[var] = np.int64(coordinate)
             yield {axis: Place(var, coordinate, parent, at)}
 
-    def _merge(
-        self, parts: tuple[Axis, ...], var: Var, places: Places, *, union: bool
-    ) -> Iterator[Places]:
-        """Bind *var* to each coordinate stored in one (or, without *union*, all) of the parts."""
-        parents = [_parent(axis, places) for axis in parts]
-        fibers = [dict(self._fiber(*part)) for part in zip(parts, parents, strict=True)]
+    def _merge(self, domain: Union | Intersect, var: Var, places: Places) -> Iterator[Places]:
+        """Bind *var* to each coordinate stored in one (or, if they intersect, all) of the parts."""
+        axes, union = domain_axes(domain), isinstance(domain, Union)
+        parents = [
+            self._attached(part.axis, _place(part.to, places))
+            if isinstance(part, Attach)
+            else _parent(part, places)
+            for part in domain.parts
+        ]
+        fibers = [dict(self._fiber(*part)) for part in zip(axes, parents, strict=True)]
         every = [set(fiber) for fiber in fibers]
         for coordinate in sorted(set.union(*every) if union else set.intersection(*every)):
             self.env[var] = np.int64(coordinate)
             yield {
                 axis: Place(var, coordinate, parent, fiber.get(coordinate))
-                for axis, parent, fiber in zip(parts, parents, fibers, strict=True)
+                for axis, parent, fiber in zip(axes, parents, fibers, strict=True)
             }
 
     def _fiber(self, axis: Axis, parent: int | None) -> Iterator[tuple[int, int]]:
@@ -175,6 +178,11 @@ class CoordinateInterpreter(Interpreter):
                 return self.storage.read(buffer, offset)
             case at:
                 return self.assembly.read(buffer, at, fill)
+
+    def visit_Stored(self, node: Stored) -> Any:
+        """Say whether there is an element at the coordinates."""
+        assert isinstance(node.element, Load)
+        return np.bool_(self._element(node.element) is not None)
 
     def visit_Store(self, node: Store) -> None:
         """Write the element at the coordinates; a miss fails the call, in init it is skipped."""

@@ -181,8 +181,9 @@ class Evaluator(Visitor[Any]):
         values = decode(array[begin:end], node.buffer.dtype)
         if node.slope:
             values = values + node.slope * np.arange(begin, end)
-        if node.kind == "linear":
-            passed = np.logical_and.accumulate(values != key)
+        if node.kind in ("linear", "run"):
+            passes = values != key if node.kind == "linear" else values == key
+            passed = np.logical_and.accumulate(passes)
         else:
             passed = values < key if node.kind == "lower" else values <= key
         return np.int64(begin + int(np.count_nonzero(passed)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
@@ -187,6 +188,7 @@ def _product(atoms: tuple[Expr, ...]) -> Expr:
     return result
 
 
+@lru_cache(maxsize=1 << 14)  # nodes are immutable; the key of a part is asked for by all around it
 def key_of(expr: Expr) -> Key:
     """Return what *expr* has in common with every expression of the same canonical form."""
     if isinstance(expr, Var):

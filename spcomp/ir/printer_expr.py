@@ -27,6 +27,7 @@ from spcomp.ir.expr import (
     Reduce,
     Search,
     Select,
+    Stored,
     UnOp,
     Var,
 )
@@ -52,7 +53,12 @@ if TYPE_CHECKING:
 _GROUPS = ("or", "and", "not", "< <= > >= == !=", "|", "^", "&", "<< >>", "+ -", "* / // %")
 _PRECEDENCE = {op: level for level, group in enumerate(_GROUPS) for op in group.split()}
 _UNARY, _ATOM = len(_GROUPS), len(_GROUPS) + 1
-_SEARCHES = {"lower": "lower_bound", "upper": "upper_bound", "linear": "linear_search"}
+_SEARCHES = {
+    "lower": "lower_bound",
+    "upper": "upper_bound",
+    "linear": "linear_search",
+    "run": "run_end",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,10 @@ class Form:
 class ExprPrinter(Visitor[Form]):
     """Prints expressions; *name_of* gives the names of variables and buffers."""
 
-    COVERS = (Var, Const, BinOp, UnOp, Cast, Select, Call, Load, Search, Ramp, Broadcast, Reduce)
+    COVERS = (
+        *(Var, Const, BinOp, UnOp, Cast, Select, Call, Load, Stored, Search),
+        *(Ramp, Broadcast, Reduce),
+    )
 
     def __init__(self, name_of: Callable[[Node], str]) -> None:
         self.name_of = name_of
@@ -219,6 +228,10 @@ class ExprPrinter(Visitor[Form]):
             return Form(Value(expr), f"{name}[{self.indices(expr.indices)}]")
         index, mask = self.index_argument(expr.indices), self.condition(expr.mask)
         return Form(Value(expr), f"T.masked_load({name}, {index}, {mask})")
+
+    def visit_Stored(self, expr: Stored) -> Form:
+        """Return it as T.stored."""
+        return Form(Value(expr), f"T.stored({self.visit(expr.element).text})")
 
     def visit_Search(self, expr: Search) -> Form:
         """Return it as the search of its kind."""

@@ -282,8 +282,8 @@ class StmtPrinter(Visitor[None]):
             case Fuse(axes=axes) | Flatten(axes=axes):
                 word = "fuse" if isinstance(domain, Fuse) else "flatten"
             case _:
-                axes = domain.parts
                 word = "union" if isinstance(domain, Union) else "intersect"
+                return f"T.{word}({', '.join(map(self.domain, domain.parts))})"
         return f"T.{word}({', '.join(map(self.names.of, axes))})"
 
     def attrs(self, attrs: Attrs) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from spcomp.ir.expr import Expr, Var
 
 LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bound"]
+THREADS = tuple(f"{grid}.{k}" for grid in ("blockIdx", "threadIdx", "vthread") for k in "xyz")
+THREADS = (*THREADS, "vthread")  # the indices of the grid
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from spcomp.dtypes import DType
 from spcomp.errors import ArgumentError, FormatError, InternalError
-from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -134,9 +134,10 @@ class Storage:
                 raise ArgumentError(f"{var.name} has dtype {got}, expected {dtype.numpy_name}")
 
     def allocate(self, buffer: AnyBuffer) -> None:
-        """Give *buffer* memory, filled with what nobody should rely on."""
+        """Give *buffer* memory, filled with what nobody should rely on; a workspace with zeros."""
         dtype = np.dtype(buffer.dtype.numpy_name)
         junk = np.nan if dtype.kind == "f" else True if dtype.kind == "b" else 0x7F
+        junk = 0 if buffer.scope == WORKSPACE else junk
         self._allocated[buffer] = np.full(self.elements(buffer), junk, dtype)
 
     def release(self, buffer: AnyBuffer) -> None:

@@ -21,6 +21,7 @@ from spcomp.ir.expr import (
     Reduce,
     Search,
     Select,
+    Stored,
     UnOp,
     Var,
 )
@@ -40,7 +41,7 @@ class ExprVerifier(Visitor[None]):
 
     LEVEL: ClassVar[str]
     COVERS: ClassVar[tuple[type[Node], ...]] = (
-        *(Var, Const, BinOp, UnOp, Cast, Select, Call, Load, Search),
+        *(Var, Const, BinOp, UnOp, Cast, Select, Call, Load, Stored, Search),
         *(Ramp, Broadcast, Reduce),
     )
 
@@ -202,6 +203,10 @@ class ExprVerifier(Visitor[None]):
         """Check the access."""
         self.access(node)
 
+    def visit_Stored(self, node: Stored) -> None:
+        """Refuse the question; coordinate space overrides this."""
+        self.fail("T.stored stands below the coordinate level", node)
+
     def visit_Search(self, node: Search) -> None:
         """Check the range and that the key compares with the values."""
         self.in_scope(node.buffer, node)
@@ -211,7 +216,7 @@ class ExprVerifier(Visitor[None]):
         key, values = node.key.dtype, node.buffer.dtype
         if key.is_float != values.is_float or key.lanes > 1:
             self.fail(f"a search for {key} in {values}", node)
-        if node.slope and (key != int64 or values.kind != "int" or node.kind == "linear"):
+        if node.slope and (key != int64 or values.kind != "int" or node.kind in ("linear", "run")):
             self.fail(f"a search with a slope for {key} in {values}", node)
 
     def visit_Ramp(self, node: Ramp) -> None:

@@ -15,12 +15,14 @@ from spcomp.ir.axis import (
     Domain,
     Flatten,
     Fuse,
+    Intersect,
     SparseBuffer,
+    Union,
     domain_axes,
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Var
+from spcomp.ir.expr import Expr, Load, Stored, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge, Region
 from spcomp.ir.stmt import (
@@ -141,6 +143,12 @@ class CoordVerifier(StmtVerifier):
         super().__init__(func, after)
         self.running: set[Axis] = set()  # the axes that iterations around run over
 
+    def visit_Stored(self, node: Stored) -> None:
+        """Check the element that is asked for."""
+        if not isinstance(node.element, Load):
+            self.fail("T.stored asks for no element", node)
+        self.visit(node.element)
+
     def visit_SpIter(self, node: SpIter) -> None:
         """Check kinds, variables and domains, then init without the reduction variables."""
         width = sum(map(domain_width, node.domains))
@@ -168,13 +176,16 @@ class CoordVerifier(StmtVerifier):
         """Check that the axes are declared and that their parents are run over."""
         axes = domain_axes(domain)
         before = set(self.running)
-        if isinstance(domain, Attach) and domain.to not in self.running:
-            self.fail(f"{domain.axis.name} is attached to {domain.to.name}, not run over", node)
+        parts = domain.parts if isinstance(domain, Union | Intersect) else (domain,)
+        attached = {part.axis: part.to for part in parts if isinstance(part, Attach)}
+        for axis, to in attached.items():
+            if to not in self.running:
+                self.fail(f"{axis.name} is attached to {to.name}, not run over", node)
         for axis in axes:
             if axis not in self.axes:
                 self.fail(f"axis {axis.name} of iteration {node.name} is not declared", node)
             above = self.running if isinstance(domain, Fuse | Flatten) else before
-            free = axis.parent is None or isinstance(domain, Attach)
+            free = axis.parent is None or axis in attached
             if not free and axis.parent not in above:
                 self.fail(f"iteration {node.name} runs over {axis.name} without its parent", node)
             self.running.add(axis)

@@ -1,8 +1,13 @@
-"""I to II, sparse outputs: count, scan, fill; the phases, and what a write becomes in each."""
+"""I to II, sparse outputs: count, scan, fill; the phases, and what a write becomes in each.
+
+Where the coordinates of a fiber are written in ascending order, the last one is all that need be
+known. Else they are marked in a workspace, as in Gustavson's algorithm (TOMS 1978), whose dense row
+of values is here the row of the result itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -13,10 +18,16 @@ from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
 from spcomp.ir.node import Node
+from spcomp.ir.position import Block
 from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, If, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import walk
+from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import Rewriter, walk
+from spcomp.passes.copies import Fresh
+from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
+from spcomp.passes.result_inits import Value, in_order, refuse_late_conditions, without_inits
+from spcomp.passes.scope import variables
+from spcomp.passes.workspace import Marks, scalar
 
 Phase: TypeAlias = Literal["none", "count", "fill"]
 NONE_YET = const(-1)
@@ -38,6 +49,7 @@ class Place:
     parent: Pos
     coord: Expr
     trailing: tuple[Expr, ...]
+    within: Expr | None = None  # whether *coord* lies in the axis, where that is not sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +65,22 @@ class _Fiber:
 class Assembly:
     """How writes to assembled axes are lowered in one phase.
 
-    A write creates its coordinate unless it is the last one created in the fiber: coordinates
-    ascend, so that is the only one it can be.
+    This one leaves everything as it is.
     """
 
     phase: Phase = "none"
-    axes: frozenset[Axis] = frozenset()
-    fibers: dict[Axis, _Fiber] = field(default_factory=dict)
+    axes: frozenset[Axis] = frozenset()  # written to, their structure not yet known
+    known: frozenset[Axis] = frozenset()  # written to, their fibers put in order by marks
 
     @property
     def counts_only(self) -> bool:
         """Whether other outputs are left to a later phase."""
         return self.phase == "count"
+
+    @property
+    def ascending(self) -> bool:
+        """Whether the coordinates of a fiber must be written in their order."""
+        return True
 
     def axis_of(self, buffer: AnyBuffer) -> Axis | None:
         """Return the assembled axis of *buffer*, if it has one."""
@@ -72,54 +88,76 @@ class Assembly:
             return next((axis for axis in buffer.axes if axis in self.axes), None)
         return None
 
-    def fiber(self, place: Place, node: Node) -> _Fiber | None:
-        """Return the open fiber of *place*; None if it is to be opened."""
-        known = self.fibers.get(place.axis)
-        if known is not None and known.parent is not place.parent:
-            raise LoweringError(
-                f"{place.axis.name} is assembled by two iterations",
-                node.span,
-                hint="write it in one sp_iter, over T.union of the operands' axes",
-            )
-        return known
+    def is_open(self, place: Place, node: Node) -> bool:
+        """Whether the fiber of *place* is being assembled; raises if another iteration does it."""
+        raise NotImplementedError
 
-    def open(self, place: Place, names: tuple[str, str], aux: Auxiliary) -> Callable[[Stmt], Stmt]:
+    def has_open(self, place: Place) -> bool:
+        """Whether the fiber of *place* is open."""
+        raise NotImplementedError
+
+    def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber of *place*; return what is put around the statements that fill it."""
-        count, last = (Buffer(n, None, (const(1),), int64, "local") for n in names)
+        raise NotImplementedError
+
+    def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:
+        """Return what an element reads as: the fill unless it has been created."""
+        raise NotImplementedError
+
+    def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:
+        """Return the write, creating the coordinate if need be."""
+        raise NotImplementedError
+
+    def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
+        """Return where *key* stands in the open fiber of *axis*, and whether it does."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class Ascending(Assembly):
+    """A write creates its coordinate unless it is the last one created in the fiber.
+
+    Coordinates ascend, so that is the only one it can be.
+    """
+
+    fibers: dict[Axis, _Fiber] = field(default_factory=dict)
+
+    def is_open(self, place: Place, node: Node) -> bool:
+        """Whether the fiber of *place* is open."""
+        known = self.fibers.get(place.axis)
+        _check_parent(known.parent if known else None, place, node)
+        return known is not None
+
+    def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
+        """Open the fiber: how many coordinates it has, and which was the last."""
+        wishes = f"{place.axis.name}_count", f"{place.axis.name}_last"
+        count, last = (scalar(names, wish) for wish in wishes)
         self.fibers[place.axis] = _Fiber(place.parent, count, last)
 
         def wrap(stmt: Stmt) -> Stmt:
             start = seq(Store(count, (ZERO,), ZERO), Store(last, (ZERO,), NONE_YET))
-            end = self._close(place, count, aux) if self.counts_only else None
+            end = close(place, count, aux) if self.counts_only else None
             return Alloc(count, Alloc(last, seq(start, stmt, end)))
 
         return wrap
 
-    def _close(self, place: Place, count: Buffer, aux: Auxiliary) -> Stmt:
-        target = aux.indptr(place.axis, place.parent, 1)
-        assert isinstance(target, Load)
-        return Store(target.buffer, target.indices, cast(Load(count, (ZERO,)), target.dtype))
-
-    def load(self, buffer: AnyBuffer, place: Place, fill: Expr, node: Node) -> Expr:
-        """Return what an element reads as: the fill unless it has been created."""
-        fiber = self.fiber(place, node)
-        if fiber is None or self.counts_only:
+    def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:
+        """Return the element if it is the last one created."""
+        if self.counts_only:
             return fill
+        fiber = self.fibers[place.axis]
         here = BinOp("==", Load(fiber.last, (ZERO,)), place.coord)
         return Select(here, Load(buffer, self._indices(place, fiber)), fill)
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:
-        """Return the write, creating the coordinate if need be."""
+        """Return the write behind the creation of the coordinate, if it is a new one."""
         fiber = self.fibers[place.axis]
         create: list[Stmt] = [
             Store(fiber.last, (ZERO,), place.coord),
             Store(fiber.count, (ZERO,), binary("+", Load(fiber.count, (ZERO,)), 1)),
         ]
         if not self.counts_only:
-            assert place.axis.indices is not None
-            indices = aux.buffers[place.axis.indices]
-            at = self._indices(place, fiber)[: len(indices.axes)]
-            create.append(Store(indices, at, cast(place.coord, indices.dtype)))
+            create.append(put(place, binary("-", Load(fiber.count, (ZERO,)), 1), place.coord, aux))
         is_new = BinOp("!=", Load(fiber.last, (ZERO,)), place.coord)
         created = If(is_new, Seq(tuple(create)), span=stmt.span)
         if self.counts_only:
@@ -129,6 +167,153 @@ class Assembly:
     def _indices(self, place: Place, fiber: _Fiber) -> tuple[Expr | None, ...]:
         position = binary("-", Load(fiber.count, (ZERO,)), 1)
         return (*place.parent.indices(), position, *place.trailing)
+
+
+@dataclass(slots=True)
+class Marked(Assembly):
+    """A write marks its coordinate in a workspace, whatever the order.
+
+    To count, that is all. To fill, the iteration over a fiber runs twice: its coordinates are
+    marked and written down in order, then what it writes finds its place through the marks.
+    """
+
+    marks: dict[Axis, tuple[Pos, Marks]] = field(default_factory=dict)
+    keys: dict[Expr, tuple[Marks, Var]] = field(default_factory=dict)  # whose position it is
+
+    @property
+    def ascending(self) -> bool:
+        """No order is asked for."""
+        return False
+
+    def is_open(self, place: Place, node: Node) -> bool:
+        """Whether the fiber of *place* is open."""
+        known = self.marks.get(place.axis)
+        _check_parent(known[0] if known else None, place, node)
+        return known is not None
+
+    def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
+        """Open the fiber: a workspace for its marks."""
+        marks = Marks.of(place.axis, names)
+        self.marks[place.axis] = place.parent, marks
+        count = scalar(names, f"{place.axis.name}_count")
+        start = Store(count, (ZERO,), ZERO)
+
+        def wrap(stmt: Stmt) -> Stmt:
+            if self.phase == "count":
+                end = seq(marks.count_and_clear(count), close(place, count, aux))
+                return Alloc(count, marks.around(seq(start, stmt, end), ordered=False))
+            first = Fresh(names, "_m", {}).rewrite(MarkOnly(self.keys).rewrite(stmt))
+            emit = marks.emit(count, lambda at: put(place, Load(count, (ZERO,)), at, aux))
+            body = seq(start, first, emit, stmt, marks.clear())
+            return Alloc(count, marks.around(body, ordered=True))
+
+        return wrap
+
+    def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:  # noqa: ARG002
+        """Return the fill: values are of no interest yet."""
+        return fill
+
+    def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:  # noqa: ARG002
+        """Return the mark; a coordinate outside the axis fails the call."""
+        add = self.marks[place.axis][1].add(place.coord)
+        if place.within is None:
+            return add
+        miss = f"write to a coordinate outside of {place.axis.name}"
+        return If(place.within, add, Fail(miss, span=stmt.span), span=stmt.span)
+
+    def has_open(self, place: Place) -> bool:
+        """Whether the fiber of *place* is open."""
+        known = self.marks.get(place.axis)
+        return known is not None and known[0] is place.parent
+
+    def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
+        """Return where *key* stands in the open fiber of *axis*, and whether it does."""
+        marks = self.marks[axis][1]
+        at = marks.position(key)
+        self.keys[at] = marks, key
+        return at, marks.holds(key)
+
+
+class MarkOnly(Rewriter):
+    """Leaves of an iteration the marks of what it writes."""
+
+    def __init__(self, keys: Mapping[Expr, tuple[Marks, Var]]) -> None:
+        self.keys = keys
+        self.own: set[AnyBuffer] = set()
+
+    def visit_Store(self, store: Store) -> Node:
+        """Return the mark, or nothing; what the iteration keeps for itself may decide more."""
+        for index in store.indices:
+            if index is not None and index in self.keys:
+                marks, key = self.keys[index]
+                return marks.add(key)
+        return store if store.buffer in self.own else NOTHING
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        """Keep it if it is used."""
+        self.own.add(alloc.buffer)
+        new = self.visit_Node(alloc)
+        used = any(getattr(n, "buffer", None) is alloc.buffer for n in walk(new.body))  # type: ignore[attr-defined]
+        return new if used else new.body  # type: ignore[attr-defined]
+
+    def visit_Let(self, let: Let) -> Node:
+        """Keep it if it is used."""
+        body = self.rewrite(let.body)
+        return let.replace(body=body) if let.var in variables(body) else body
+
+    def visit_Seq(self, stmt: Seq) -> Node:
+        """Keep what is left."""
+        return seq(*(self.rewrite(s) for s in stmt.body))
+
+    def visit_For(self, loop: For) -> Node:
+        """Keep it if anything is left in it."""
+        body = self.rewrite(loop.body)
+        return NOTHING if _is_nothing(body) else loop.replace(body=body)
+
+    def visit_If(self, stmt: If) -> Node:
+        """Keep it if anything is left in it."""
+        then = self.rewrite(stmt.then)
+        otherwise = None if stmt.otherwise is None else self.rewrite(stmt.otherwise)
+        if _is_nothing(then) and (otherwise is None or _is_nothing(otherwise)):
+            return NOTHING
+        return stmt.replace(then=then, otherwise=otherwise)
+
+    def visit_Block(self, block: Block) -> Node:
+        """Keep it if anything is left in it."""
+        body = self.rewrite(block.body)
+        return NOTHING if _is_nothing(body) else block.replace(init=None, body=body)
+
+
+NOTHING = Seq(())
+
+
+def _is_nothing(stmt: Stmt) -> bool:
+    return isinstance(stmt, Seq) and not stmt.body
+
+
+def _check_parent(parent: Pos | None, place: Place, node: Node) -> None:
+    """Raise if the open fiber of the axis hangs on *parent*, and *place* on another."""
+    if parent is not None and parent is not place.parent:
+        raise LoweringError(
+            f"{place.axis.name} is assembled by two iterations",
+            node.span,
+            hint="write it in one sp_iter, over T.union of the operands' axes",
+        )
+
+
+def close(place: Place, count: Buffer, aux: Auxiliary) -> Stmt:
+    """Return what notes the number of elements in the fiber of *place*."""
+    target = aux.indptr(place.axis, place.parent, 1)
+    assert isinstance(target, Load)
+    return Store(target.buffer, target.indices, cast(Load(count, (ZERO,)), target.dtype))
+
+
+def put(place: Place, position: Expr, coord: Expr, aux: Auxiliary) -> Stmt:
+    """Return what writes *coord* down at *position* of the fiber of *place*."""
+    assert place.axis.indices is not None
+    indices = aux.buffers[place.axis.indices]
+    at = (*place.parent.indices(), position)
+    return Store(indices, at, cast(coord, indices.dtype))
 
 
 def assemble(func: CoordFunc) -> Phases:
@@ -150,13 +335,21 @@ def assemble(func: CoordFunc) -> Phases:
     axes = frozenset(made.values())
     results = [b for b in full.buffers if isinstance(b, SparseBuffer) and axes & {*b.axes}]
     data = {b.data for b in results}
-    indptrs = tuple(pair[0] for pair in handles.values())
     others = tuple(p for p in full.params if p not in data)
-    count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
+    indptrs = tuple(pair[0] for pair in handles.values())
     every = tuple(v for pair in handles.values() for v in pair)
+    refuse_late_conditions(full, axes)
+    ordered = in_order(full, axes)
+    full, starts = (full, {}) if ordered else without_inits(full, axes)
+    count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
     fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
-    phases = ((count, Assembly("count", axes)), (fill, Assembly("fill", axes)))
-    return Phases(phases, tuple(_host(count.name, fill.name, tuple(axes), results)))
+    how: tuple[Assembly, Assembly] = (
+        (Ascending("count", axes), Ascending("fill", axes))
+        if ordered
+        else (Marked("count", axes), Marked("fill", known=axes))
+    )
+    phases = ((count, how[0]), (fill, how[1]))
+    return Phases(phases, tuple(_host(count.name, fill.name, tuple(axes), results, starts)))
 
 
 def _refuse_iteration(func: CoordFunc) -> None:
@@ -176,7 +369,11 @@ def _above(axis: Axis) -> bool:
 
 
 def _host(
-    count: str, fill: str, axes: tuple[Axis, ...], results: list[SparseBuffer]
+    count: str,
+    fill: str,
+    axes: tuple[Axis, ...],
+    results: list[SparseBuffer],
+    starts: Mapping[AnyBuffer, Value],
 ) -> list[HostOp]:
     """Allocate, count, scan, allocate, fill."""
     before: list[HostOp] = []
@@ -202,7 +399,7 @@ def _host(
                 for dense in buffer.axes[buffer.axes.index(axis) + 1 :]:
                     size = binary("*", size, cast(dense.length, int64))
                 array = Buffer(buffer.data.name, buffer.data, (size,), buffer.dtype)
-                after.append(HostAlloc(array, buffer.fill))
+                after.append(HostAlloc(array, starts.get(buffer, buffer.fill)))
                 arrays.append(array)
     return [*before, Launch(count), *scans, *after, Launch(fill), Return(tuple(arrays))]
 

@@ -9,7 +9,7 @@ from spcomp.ir.arith import simplify_stmt
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
+from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.scope import may_fail
@@ -32,9 +32,10 @@ class Cleanup(FuncPass):
 class _Tidy(Rewriter):
     def visit_Let(self, let: Let) -> Node:
         body = self.rewrite(let.body)
-        if isinstance(let.value, (Const, Var)):
+        if isinstance(let.value, (Const, Var)) and not _sizes(body, let.var):
             return substitute(body, {let.var: let.value})
-        if not may_fail(let.value) and not any(node is let.var for node in walk(body)):
+        sized = _sizes(body, let.var)
+        if not (sized or may_fail(let.value) or any(node is let.var for node in walk(body))):
             return body
         return let if body is let.body else Let(let.var, let.value, body, span=let.span)
 
@@ -43,6 +44,11 @@ class _Tidy(Rewriter):
         assert isinstance(new, Seq)
         kept = seq(*new.body)
         return new if isinstance(kept, Seq) and len(kept.body) == len(new.body) else kept
+
+    def visit_Evaluate(self, stmt: Evaluate) -> Node:
+        new = self.visit_Node(stmt)
+        assert isinstance(new, Evaluate)
+        return new if may_fail(new.value) else Seq(())
 
     def visit_For(self, loop: For) -> Node:
         new = self.visit_Node(loop)
@@ -57,6 +63,13 @@ class _Tidy(Rewriter):
             new = new.replace(otherwise=None)
         empty = new.otherwise is None and _is_empty(new.then)
         return new.then if empty and not may_fail(new.cond) else new
+
+
+def _sizes(body: Stmt, var: Var) -> bool:
+    """Whether a buffer that *body* allocates is as large as *var* says."""
+    buffers = [node.buffer for node in walk(body) if isinstance(node, Alloc)]
+    sizes = [extent for buffer in buffers for extent in getattr(buffer, "shape", ())]
+    return any(node is var for size in sizes for node in walk(size))
 
 
 def _is_empty(stmt: Stmt) -> bool:

@@ -10,10 +10,11 @@ from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.arith import injective
-from spcomp.ir.axis import AnyBuffer, Attach, Axis, Domain, Fuse, SparseBuffer, domain_axes
+from spcomp.ir.axis import Axis, Domain, Fuse, SparseBuffer, domain_axes
 from spcomp.ir.bounds import Env, Interval
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
+from spcomp.ir.indexmap import IndexMap
 from spcomp.ir.linear import Algebra
 from spcomp.ir.module import Module, single
 from spcomp.ir.node import Node
@@ -33,6 +34,7 @@ from spcomp.passes.decompose_parts import (
 )
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
+from spcomp.passes.preprocess import axes_of, axes_used, buffers_used, copies, params_used
 from spcomp.passes.scope import variables
 
 
@@ -52,17 +54,17 @@ class DecomposeFormats(Pass):
 
     def run(self, module: Module[Any]) -> Module[Any]:
         """Decompose the function of *module*, whose interface changes. Raises FormatError."""
-        if not module.is_single:
-            raise FormatError(f"{module.source.name} has several phases, it cannot be decomposed")
-        return single(decompose(module.funcs[0], self.rules).func)
+        made: Module[Any] = format_decompose(module, self.rules, include_format_rewrite_blks=False)
+        return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decomposition:
-    """The program that runs over the *parts*."""
+    """The program that runs over the *parts* of what was *old*."""
 
     func: CoordFunc
     parts: tuple[Part, ...]
+    old: Rewritten
 
 
 def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposition:
@@ -81,48 +83,57 @@ def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposit
     buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()))
     unique = tuple(dict.fromkeys(axes))
     made = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
-    return Decomposition(made, parts)
+    fused = made.with_attr("horizontal_fuse", True)  # the parts are one launch, if that is legal
+    assert isinstance(fused, CoordFunc)
+    return Decomposition(fused, parts, old)
+
+
+def format_decompose(
+    func: CoordFunc | Module[Any],
+    rules: Sequence[FormatRewriteRule],
+    include_format_rewrite_blks: bool = True,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return a program, or the Module of one, with one iteration per rule, behind the copies.
+
+    Copies come first, as ``rewrite_A_rule``: they fill the parts from the buffer as it was. Then
+    come the inits, over the domain as it was, and one iteration for each rule, called after the
+    one it is part of and the rule. The parameters of each rule follow those of the program, in
+    the order of its description and named ``param_rule``; none is shared between rules, nor with
+    a parameter of the program unless it is the same object.
+
+    Args:
+        func: The program.
+        rules: What it is decomposed by; see FormatRewriteRule.
+        include_format_rewrite_blks: Whether to have the copies.
+
+    Raises:
+        FormatError: where the parts could compute something else, or a rule does not fit *func*.
+
+    Source: SparseTIR (ASPLOS 2023), section 3.2.1.
+    """
+    if isinstance(func, Module):
+        if not func.is_single:
+            raise FormatError(f"{func.source.name} has several phases, it cannot be decomposed")
+        only = func.funcs[0]
+        return single(format_decompose(only, rules, include_format_rewrite_blks))
+    made = decompose(func, rules)
+    if not include_format_rewrite_blks:
+        return made.func
+    filled = [it for part in made.parts for it in copies(part, made.old)]
+    return made.func.replace(body=seq(*filled, made.func.body))
 
 
 def without_unused(func: CoordFunc, before: CoordFunc) -> CoordFunc:
     """Return *func* without the buffers, axes and parameters that only *before* had a use for."""
-    gone = _buffers_used(before) - _buffers_used(func)
+    gone = buffers_used(before) - buffers_used(func)
     func = func.replace(
         buffers=tuple(b for b in func.buffers if b not in gone),
         domains=tuple(d for d in func.domains if d.buffer not in gone),
     )
-    lost = _axes_used(before) - _axes_used(func)
+    lost = axes_used(before) - axes_used(func)
     func = func.replace(axes=tuple(a for a in func.axes if a not in lost))
-    needless = _params_used(before) - _params_used(func)
+    needless = params_used(before) - params_used(func)
     return func.replace(params=tuple(p for p in func.params if p not in needless))
-
-
-def _buffers_used(func: CoordFunc) -> set[AnyBuffer]:
-    return {n.buffer for n in walk(func.body) if isinstance(n, (Load, Store))}
-
-
-def _axes_used(func: CoordFunc) -> set[Axis]:
-    """The axes that buffers lie along and iterations run over, and those above."""
-    own = [a for b in func.buffers if isinstance(b, SparseBuffer) for a in b.axes]
-    own += [a for n in walk(func.body) if isinstance(n, SpIter) for a in _axes_of(*n.domains)]
-    return {above for axis in own for above in axis.path()}
-
-
-def _params_used(func: CoordFunc) -> set[Var]:
-    roots: list[Node | None] = [func.body, *(b.data for b in func.buffers)]
-    for buffer in func.buffers:
-        roots += getattr(buffer, "shape", ())
-    for axis in func.axes:
-        roots += [axis.length, axis.nnz, axis.nnz_cols, axis.indptr, axis.indices]
-    for domain in func.domains:
-        roots += [domain.low, domain.high]
-    return {n for root in roots if root is not None for n in walk(root) if isinstance(n, Var)}
-
-
-def _axes_of(*domains: Domain) -> list[Axis]:
-    """Return the axes that *domains* mention."""
-    found = [axis for domain in domains for axis in domain_axes(domain)]
-    return found + [domain.to for domain in domains if isinstance(domain, Attach)]
 
 
 def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten:
@@ -190,10 +201,15 @@ def _instantiate(rule: FormatRewriteRule, func: CoordFunc, names: Names) -> Part
 def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
     """Raise unless idx_map is proved to undo inv_idx_map on the axes of the part."""
     domain: dict[Var, Interval] = {}
-    for param, name in zip(rule.backward.params, rule.axes_after_rewrite, strict=True):
+    results: dict[Var, Expr] = {}
+    every = zip(rule.axes_after_rewrite, rule.backward.params, rule.forward.results, strict=True)
+    for name, param, result in every:
         length = axes[name].length
         domain[param] = Interval(0, int(length.value) - 1 if isinstance(length, Const) else None)
-    if not rule.forward.is_inverse_of(rule.backward, domain):
+        if name not in rule.free:
+            results[param] = result
+    forward = IndexMap(rule.forward.params, tuple(results.values()))
+    if not forward.is_inverse_of(IndexMap(tuple(results), rule.backward.results), domain):
         message = "idx_map is not proved to undo inv_idx_map"
         raise rule.error(message, "each coordinate after must follow from those before")
 
@@ -235,7 +251,7 @@ class _Splitter(Rewriter):
 
     def visit_SpIter(self, it: SpIter) -> Node:
         """Return the inits and one iteration per part."""
-        axes = {above for axis in _axes_of(*it.domains) for above in axis.path()}
+        axes = {above for axis in axes_of(*it.domains) for above in axis.path()}
         if self.stored.isdisjoint(axes):
             return self.visit_Node(it)
         loops = self._loops(it)
@@ -265,7 +281,7 @@ class _Splitter(Rewriter):
             own, kinds = it.vars[at : at + width], it.kinds[at : at + width]
             at += width
             ours = any(axis in self.old.axes for axis in axes)
-            if not ours and not any(a in self.old.axes for b in _axes_of(domain) for a in b.path()):
+            if not ours and not any(a in self.old.axes for b in axes_of(domain) for a in b.path()):
                 loops.append(Loop(domain, own, kinds))
             elif isinstance(domain, (Axis, Fuse)) and ours:
                 loops += [Loop(a, (v,), k) for a, v, k in zip(axes, own, kinds, strict=True)]
@@ -302,7 +318,10 @@ class _Splitter(Rewriter):
         if not onto or not all(injective((index,), var, ranges) for var in ranges):
             return None, None
         algebra = Algebra(Env(), trusted=True)
-        left = algebra.of(count) - algebra.of(cast(axis.length, int64))
+        length = cast(axis.length, int64)
+        left = algebra.of(count) - algebra.of(length)
+        if left.terms and not prover.holds(BinOp("<=", count, length)):
+            return None, None
         return axis, (algebra.of(count).expr() if left.terms else None)
 
     def _init(

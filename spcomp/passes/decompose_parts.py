@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.arith import injective
 from spcomp.ir.axis import Axis, Domain, SparseBuffer
+from spcomp.ir.bounds import Env
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, Var, cast, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.linear import Algebra
 from spcomp.ir.node import Node
+from spcomp.ir.proof import Prover
 from spcomp.ir.reduction import as_reduction
 from spcomp.ir.stmt import If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
@@ -75,6 +79,10 @@ class PartIteration:
                 loops += [Loop(a, (v,), "") for a, v in place.items() if not _runs(loops, a)]
         body = _Body(self.part, self.old, values, before, place)
         made = tuple(body.update(stmt) for stmt in updates)
+        if rule.padded:
+            ranges = {var: (ZERO, cast(axis.length, int64)) for axis, var in place.items()}
+            conds = _inside(self.old.axes, [values[var] for var in before.values()], ranges)
+            made = tuple(reduce(_guarded, conds, stmt) for stmt in made)
         kinds = "".join(loop.kinds or self._kind(loop, loops, made) for loop in loops)
         return SpIter(
             tuple(var for loop in loops for var in loop.vars),
@@ -97,8 +105,25 @@ class PartIteration:
         ranges = {x.vars[0]: (ZERO, _length(x.domain)) for x in loops if isinstance(x.domain, Axis)}
         (var,) = loop.vars
         stores = [n for stmt in updates for n in walk(stmt) if isinstance(n, Store)]
-        single = isinstance(loop.domain, Axis) and _is_one(loop.domain.length)
+        axis = loop.domain
+        if isinstance(axis, Axis) and not axis.unique:
+            return "R"
+        single = isinstance(axis, Axis) and _is_one(axis.length)
         return "S" if single or all(injective(s.indices, var, ranges) for s in stores) else "R"
+
+
+def _inside(
+    axes: Sequence[Axis], coordinates: Sequence[Expr], ranges: Mapping[Var, tuple[Expr, Expr]]
+) -> Iterator[Expr]:
+    """Yield what must be asked for *coordinates* to lie on *axes*: what is not proved of them."""
+    prover = Prover(Algebra(Env(), trusted=True), ranges)
+    for axis, coordinate in zip(axes, coordinates, strict=True):
+        high = binary("<", coordinate, cast(axis.length, int64))
+        yield from (c for c in (binary("<=", ZERO, coordinate), high) if not prover.holds(c))
+
+
+def _guarded(stmt: Stmt, cond: Expr) -> Stmt:
+    return If(cond, stmt, span=stmt.span)
 
 
 class _Body(Rewriter):

@@ -98,7 +98,7 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
     if isinstance(axis.length, Const) and axis.length.value == 1:
         return False
-    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var or axis in it.domains}
+    ranges = {v: (ZERO, limit(it, v)) for v in it.vars if v is not var or axis in it.domains}
     for store in stores:
         indices = tuple(i for i in store.indices if i is not None)
         if injective(indices, var, ranges):
@@ -112,7 +112,7 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     return False
 
 
-def _length(it: SpIter, var: Var) -> Expr:
+def limit(it: SpIter, var: Var) -> Expr:
     """What *var* is less than, as an int64: the length of the axes that it runs over."""
     own = [(d, a) for d in it.domains for a in domain_axes(d)[: domain_width(d)]]
     domain, axis = own[it.vars.index(var)]
@@ -150,7 +150,7 @@ def _meets_own(it: SpIter, var: Var) -> bool:
     """
     assert it.init is not None
     before, after = _accesses(it.init), _accesses(it.body)
-    ranges = {v: (ZERO, _length(it, v)) for v in it.vars if v is not var}
+    ranges = {v: (ZERO, limit(it, v)) for v in it.vars if v is not var}
     for memory in before.keys() & after.keys():
         shared = (*before[memory], *after[memory])
         if not any(isinstance(access, Store) for access in shared):

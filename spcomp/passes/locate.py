@@ -7,11 +7,12 @@ arrays is iterated; a search, whose outcome guards the access.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Var, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Stored, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import Rewriter, walk
@@ -19,6 +20,9 @@ from spcomp.passes.assemble import Assembly, Place
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, guarded
 from spcomp.passes.scope import Lookup, Scope, fingerprint, may_fail
+
+if TYPE_CHECKING:
+    from spcomp.passes.search_blocks import SearchBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Locator:
         self.hoists = True  # whether lookups may move out of the statement at hand
         self.conditional = False  # whether what is translated may not be evaluated at all
         self.searched: set[str] = set()  # names of axes whose order is relied upon
+        self.sure: object = None  # the element, by fingerprint, that an earlier phase has created
+        self.blocks: SearchBlocks | None = None  # where results of searches are kept, if they are
 
     # -- lookups ------------------------------------------------------------------------------
 
@@ -63,6 +69,8 @@ class Locator:
         key = fingerprint(value)
         if moves and (known := scope.known(key)) is not None:
             return known
+        if moves and self.blocks and (kept := self.blocks.keep(scope, value)) is not None:
+            return kept
         var = self.names.var(wish, value.dtype)
         place = scope.owner(value) if moves else None
         if place is None:
@@ -115,13 +123,26 @@ class Locator:
             access, fill = self.dense_access(buffer, load.indices, scope), const(0, buffer.dtype)
         elif self.assembly.axis_of(buffer) is not None:
             place = self.assembled_place(buffer, load.indices, scope, load)
-            return self.assembly.load(buffer, place, const(buffer.fill, buffer.dtype), load)
+            return self.assembly.load(buffer, place, const(buffer.fill, buffer.dtype))
         else:
             access = self.access(buffer, load.indices, scope)
             fill = const(buffer.fill, buffer.dtype)
         if access.absent:
             return fill
         return guarded(access.guard, load.replace(indices=access.indices), fill)
+
+    def stored(self, load: Load, scope: Scope) -> Expr:
+        """Return whether there is an element, as a condition."""
+        buffer = load.buffer
+        if isinstance(buffer, SparseBuffer) and self.assembly.axis_of(buffer) is not None:
+            raise LoweringError(f"what {buffer.name} stores is a result of this program", load.span)
+        if isinstance(buffer, Buffer):
+            access = self.dense_access(buffer, load.indices, scope)
+        else:
+            access = self.access(buffer, load.indices, scope)
+        if access.absent:
+            return const(False, bool_)
+        return const(True, bool_) if access.guard is None else access.guard
 
     def dense_access(self, buffer: Buffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
         """Return where the element of a plain array stands, guarded by its shape."""
@@ -139,34 +160,42 @@ class Locator:
         assert axis is not None
         path = axis.path()
         order = [v for v, b in scope.bindings.items() if b.positions or b.absent]
-        ascending = all(a.sorted for v in order[: len(path)] for a in scope.bindings[v].positions)
-        if buffer.axes[: len(path)] != path or tuple(order[: len(path)]) != coords[: len(path)]:
-            ascending = False
-        parent = scope.bindings[order[len(path) - 2]].positions.get(path[-2]) if ascending else None
-        place = scope.owner(parent.relative) if parent and parent.relative is not None else None
+        ordered = len(path) if self.assembly.ascending else len(path) - 1
+        parent, place = None, None
+        if buffer.axes[: len(path)] == path and tuple(order[:ordered]) == coords[:ordered]:
+            parent = scope.bindings[order[len(path) - 2]].positions.get(path[-2])
+        if parent is not None and parent.relative is not None:
+            place = scope.owner(parent.relative)
         if parent is None or place is None:
             raise LoweringError(
-                f"{buffer.name} is assembled, but its coordinates are not written in their order",
+                f"{buffer.name} is assembled, but its fibers are not written one by one",
                 node.span,
-                hint=f"iterate over {', '.join(a.name for a in path[:-1])} first, then over the"
-                f" coordinates of {axis.name}, and index {buffer.name} by these variables",
+                hint=f"iterate over {', '.join(a.name for a in path[:-1])} first, and index"
+                f" {buffer.name} by these variables",
             )
-        coord = scope.bindings[order[len(path) - 1]].coordinate()
+        coord, within = self._created(axis, coords[len(path) - 1], scope)
         trailing = []
         for dense, index in zip(buffer.axes[len(path) :], coords[len(path) :], strict=True):
             assert index is not None
             found = self._locate(dense, None, index, scope)
             assert found is not None
             trailing.append(self.aux.relative(found))
-        made = Place(axis, parent, cast(coord, int64), tuple(trailing))
-        if self.assembly.fiber(made, node) is None:
-            wishes = (
-                self.names.unique(f"{axis.name}_count"),
-                self.names.unique(f"{axis.name}_last"),
-            )
+        made = Place(axis, parent, coord, tuple(trailing), within)
+        if not self.assembly.is_open(made, node):
             segment, level = place
-            segment.wraps[level] = self.assembly.open(made, wishes, self.aux)
+            segment.put_around(level, self.assembly.open(made, self.names, self.aux))
         return made
+
+    def _created(self, axis: Axis, coord: Expr | None, scope: Scope) -> tuple[Expr, Expr | None]:
+        """Return the coordinate on *axis* to be created, and whether it lies in the axis."""
+        assert coord is not None
+        binding = scope.bindings.get(coord) if isinstance(coord, Var) else None
+        value = binding.coordinate() if binding else self.translate(coord, scope)
+        value = cast(value, int64)
+        over = [*binding.positions, *binding.absent] if binding else []
+        if any(spans_axis(axis, other) for other in over):
+            return value, None
+        return value, inside(value, axis.length)
 
     def access(self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
         """Return where the element of *buffer* at *coords* stands."""
@@ -178,7 +207,8 @@ class Locator:
             if found is None:
                 return Access((), absent=True)
             places[axis] = found
-        return Access(path_indices(buffer, places), _guard_of(places))
+        sure = self.sure is not None and self.sure == fingerprint((buffer, *coords))
+        return Access(path_indices(buffer, places), None if sure else _guard_of(places))
 
     def _locate(self, axis: Axis, parent: Pos | None, coord: Expr, scope: Scope) -> Pos | None:
         """Return the position of *coord* on *axis* under *parent*; None if known to be absent."""
@@ -209,6 +239,11 @@ class Locator:
     def _search(self, axis: Axis, parent: Pos | None, key: Expr, scope: Scope) -> Pos:
         if axis.indices is None:
             raise LoweringError(f"the coordinates of {axis.name} are a result of this program")
+        if parent is not None and self._is_marked(axis, parent, key, scope):
+            own = self.names.var(f"{axis.name}_key")
+            self.local.append(Lookup(own, key, 0))
+            position, holds = self.assembly.position(axis, own)
+            return Pos(axis, parent, position, guard=both(inside(own, axis.length), holds))
         buffer = self.aux.buffers[axis.indices]
         begin = self.lookup(scope, f"{axis.name}_begin", self.aux.begin(axis, parent))
         end = self.lookup(scope, f"{axis.name}_end", self.aux.end(axis, parent))
@@ -224,6 +259,19 @@ class Locator:
             found = BinOp("and", found, BinOp("==", value, key))
         guard = self.lookup(scope, f"{axis.name}_found", found)
         return Pos(axis, parent, absolute=at, guard=guard)
+
+    def _is_marked(self, axis: Axis, parent: Pos, key: Expr, scope: Scope) -> bool:
+        """Whether the fiber is one that is put in order; a write to it begins that."""
+        if axis not in self.assembly.known or parent.relative is None:
+            return False
+        place = Place(axis, parent, key, ())
+        if self.sure is None:
+            return self.assembly.has_open(place)
+        owner = scope.owner(parent.relative)
+        if owner is not None and not self.assembly.is_open(place, parent.relative):
+            segment, level = owner
+            segment.put_around(level, self.assembly.open(place, self.names, self.aux))
+        return owner is not None
 
 
 def inside(value: Expr, size: Expr) -> Expr | None:
@@ -258,13 +306,20 @@ def _guard_of(places: dict[Axis, Pos]) -> Expr | None:
 
 def _same_fiber(other: Axis, pos: Pos, axis: Axis, parent: Pos | None) -> bool:
     """Say whether *pos* on *other* is also the position on *axis* under *parent*."""
-    if pos.parent is not parent:
+    if pos.parent is not parent and not _same_root(pos.parent, parent):
         return False
     if other is axis:
         return True
     same_arrays = other.indptr is axis.indptr and other.indices is axis.indices
     sizes = fingerprint(other.nnz_cols) == fingerprint(axis.nnz_cols)
     return same_arrays and sizes and other.kind == axis.kind and other.kind != "dense_fixed"
+
+
+def _same_root(a: Pos | None, b: Pos | None) -> bool:
+    """Say whether two positions on a dense root are one, as those of an attached fiber are."""
+    if a is None or b is None or a.axis is not b.axis or a.parent is not None:
+        return False
+    return a.relative is not None and fingerprint(a.relative) == fingerprint(b.relative)
 
 
 def spans_axis(axis: Axis, other: Axis) -> bool:
@@ -305,3 +360,7 @@ class _Translate(Rewriter):
 
     def visit_Load(self, load: Load) -> Node:
         return self.locator.load(load, self.scope)
+
+    def visit_Stored(self, stored: Stored) -> Node:
+        assert isinstance(stored.element, Load)
+        return self.locator.stored(stored.element, self.scope)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from spcomp.dtypes import DType, int64
+from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.arith import Interval, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
@@ -20,6 +20,7 @@ from spcomp.ir.expr import (
     Load,
     Ramp,
     Reduce,
+    Search,
     Select,
     UnOp,
     Var,
@@ -29,18 +30,19 @@ from spcomp.ir.expr import (
 )
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.reduction import as_reduction, identity
-from spcomp.ir.stmt import Alloc, For, If, Seq, Stmt, Store, seq
+from spcomp.ir.reduction import Combiner, as_reduction, identity
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.scope import may_fail, variables
+from spcomp.passes.scope import fingerprint, may_fail, variables
 
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
 FAST_GATHER = 512  # bits of registers from which on processors gather faster than they load
 FEW_LANES = 4  # of a vector put together by single loads, or along the short rows of a matrix
+MASKS = 256  # bits of registers from which on processors load under a mask, 32 bits a lane or more
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
 
@@ -89,8 +91,6 @@ def can_vectorize(body: Stmt, var: Var) -> bool:
             return False
         if isinstance(node, BinOp) and node.op in ("//", "%") and var in variables(node):
             return False
-        if isinstance(node, Select) and var not in variables(node.cond) and _reads(node, var):
-            return False
     return True
 
 
@@ -105,19 +105,23 @@ def _is_mask(cond: Expr) -> bool:
     return True
 
 
-def _reads(select: Select, var: Var) -> bool:
-    """Whether a side of *select* may only be read where it is chosen."""
-    return any(
-        isinstance(n, Load) and var in variables(n)
-        for side in (select.then, select.otherwise)
-        for n in walk(side)
-    )
-
-
 class _Vectorizer(Rewriter):
     def __init__(self, names: Names, vector_bits: int) -> None:
         self.names, self.vector_bits = names, vector_bits
         self.bounds: dict[Var, Interval] = {}
+        self.data: set[Var] = set()  # names of what depends on data
+
+    def visit_Let(self, let: Let) -> Node:
+        if self._is_data(let.value):
+            self.data.add(let.var)
+        return self.visit_Node(let)
+
+    def _is_data(self, value: Expr) -> bool:
+        return any(isinstance(n, (Load, Search)) or n in self.data for n in walk(value))
+
+    def _is_ragged(self, loop: For) -> bool:
+        """Whether how often *loop* runs depends on data, as along a fiber."""
+        return self._is_data(loop.begin) or self._is_data(loop.end)
 
     def visit_For(self, loop: For) -> Node:
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
@@ -132,6 +136,8 @@ class _Vectorizer(Rewriter):
             return new.replace(kind="serial")
         if isinstance(new.body, Store) and not _depends(new.body, new.var):
             return self._reduce(new, new.body, lanes)
+        if not all(_depends(n, new.var) for n in walk(new.body) if isinstance(n, Store)):
+            return new.replace(kind="serial")  # lanes would meet: a dot product under a condition
         if isinstance(new.body, If) and (pieces := _pieces(new, lanes, self.bounds)) is not None:
             vectors = (_Widen(new, const(at), width, self.bounds) for at, width in pieces)
             return seq(*(vector.vector() for vector in vectors))
@@ -141,11 +147,29 @@ class _Vectorizer(Rewriter):
         """The lanes of a register; fewer where the loop is a shorter power of two."""
         dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
         lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
-        if self.vector_bits < FAST_GATHER and (_gathers(loop) or _is_ragged(loop)):
+        short = _gathers(loop) or (self._is_ragged(loop) and not self._masks(loop))
+        if self.vector_bits < FAST_GATHER and short:
             lanes = min(lanes, FEW_LANES)
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
         return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
+
+    def _masks(self, loop: For) -> bool:
+        """Whether what is left of the dot product *loop* is one more vector, under a mask.
+
+        Where it is long or short as the data is: a processor cannot foresee where it ends.
+        """
+        loads = [n for n in walk(loop.body) if isinstance(n, Load)]
+        own = [n for n in loads if loop.var in variables(n)]
+        narrow = any(n.buffer.dtype.itemsize < int32.itemsize for n in own)
+        if not isinstance(loop.body, Store) or _depends(loop.body, loop.var):
+            return False
+        if isinstance(loop.end, Const) or narrow:
+            return False
+        known = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
+        known.add(fingerprint(Load(loop.body.buffer, loop.body.indices)))
+        safe = all(n in own or fingerprint(n) in known for n in loads)
+        return safe and not _gathers(loop) and self.vector_bits >= MASKS
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
         """Return the vector loop and the loop over what is left."""
@@ -168,7 +192,7 @@ class _Vectorizer(Rewriter):
         if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
             return loop.replace(kind="serial")
         op, dtype = found.combiner, store.buffer.dtype
-        count = 1 if _gathers(loop) or _is_ragged(loop) else ACCUMULATORS
+        count = 1 if _gathers(loop) or self._is_ragged(loop) else ACCUMULATORS
         size = const(count * lanes)
         name = store.buffer.name
         acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
@@ -179,6 +203,8 @@ class _Vectorizer(Rewriter):
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
 
+        zero = Broadcast(identity(op, dtype), lanes)
+
         def update(k: int, base: Expr) -> Stmt:
             value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.values[0]), dtype)
             return Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
@@ -186,18 +212,22 @@ class _Vectorizer(Rewriter):
         def several(base: Expr) -> Stmt:
             return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
 
-        zero = Broadcast(identity(op, dtype), lanes)
         start = [Store(acc, at(k), zero) for k in range(count)]
         main, tail = self._split(loop.replace(body=one), count * lanes, several)
-        some = None
+        some: Stmt | None = None
         if count > 1:
             some, tail = self._split(tail, lanes, lambda base: update(0, base))
+        last: Stmt | None = tail
+        if self._masks(loop):
+            here = tail.replace(var=loop.var, body=loop.body)
+            rest = _LastLanes(here, lanes, self.names).reduce(found.values[0], acc, op)
+            some, last = seq(some, rest), None
         partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
         while len(partial) > 1:
             partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
         total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
         finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), so_far))
-        body = seq(*start, main, some, total, tail, finish)
+        body = seq(*start, main, some, total, last, finish)
         return Alloc(acc, Alloc(sum_, body), span=loop.span)
 
 
@@ -258,11 +288,6 @@ def _gathers(loop: For) -> bool:
     )
 
 
-def _is_ragged(loop: For) -> bool:
-    """Whether how often *loop* runs depends on data, as along a fiber."""
-    return any(isinstance(n, Load) for end in (loop.begin, loop.end) for n in walk(end))
-
-
 def _of(index: Expr | None) -> Iterable[Node]:
     return () if index is None else walk(index)
 
@@ -283,11 +308,17 @@ def _wide(value: Expr, lanes: int) -> Expr:
 class _Widen(Rewriter):
     """Replaces a scalar index by the vector of *lanes* indices from *base* on."""
 
-    def __init__(self, loop: For, base: Expr, lanes: int, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        loop: For,
+        base: Expr,
+        lanes: int,
+        bounds: Bounds | None = None,
+        mask: Expr | None = None,
+    ) -> None:
         self.bounds: Bounds = bounds or {}
         self.loop, self.var, self.end = loop, loop.var, loop.end
-        self.base, self.lanes = base, lanes
-        self.mask: Expr | None = None
+        self.base, self.lanes, self.mask = base, lanes, mask
 
     def vector(self) -> Stmt | None:
         """Return the body of the loop for the vector; None where no lane of it runs."""
@@ -351,6 +382,8 @@ class _Widen(Rewriter):
         if parts == [select.cond, select.then, select.otherwise]:
             return select
         cond, then, otherwise = (_wide(p, self.lanes) for p in parts)
+        if parts[0] is select.cond:  # one for all lanes, which decides which side is evaluated
+            cond = select.cond
         return Select(cond, then, otherwise, span=select.span)
 
     def visit_Store(self, store: Store) -> Node:
@@ -360,6 +393,29 @@ class _Widen(Rewriter):
             value = Select(self.mask, value, Load(store.buffer, indices))
             return store.replace(indices=indices, value=value)
         return store.replace(indices=indices, value=value, mask=self.mask)
+
+
+class _LastLanes(_Widen):
+    """Takes the last iterations of *loop*, fewer than *lanes*, as a vector of which some run.
+
+    What it reads is named, so that it is read at once under the mask, not lane by lane in the
+    side of a select.
+    """
+
+    def __init__(self, loop: For, lanes: int, names: Names) -> None:
+        self.names, self.runs = names, names.var(f"{loop.var.name}_runs", bool_.with_lanes(lanes))
+        super().__init__(loop, loop.begin, lanes, mask=self.runs)
+
+    def reduce(self, value: Expr, acc: Buffer, op: Combiner) -> Stmt:
+        """Return the statement that combines *value* of the lanes that run with those of *acc*."""
+        at = (Ramp(ZERO, 1, self.lanes),)
+        terms = _wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
+        term = self.names.var(f"{self.var.name}_term", terms.dtype)
+        used = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
+        stmt = Store(acc, at, BinOp(op, Load(acc, at), used))
+        count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
+        runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
+        return Let(self.runs, runs, Let(term, terms, stmt))
 
 
 def _same(a: Expr, b: Expr) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from spcomp.ir.expr import Expr, Var
+from spcomp.errors import LoweringError
+from spcomp.ir.axis import memory_of
+from spcomp.ir.expr import Expr, Load, Search, UnOp, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import For, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute
+from spcomp.ir.reduction import as_reduction
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import conjuncts
@@ -32,10 +35,18 @@ class LowerBlocks(FuncPass):
 
 @dataclass(eq=False, slots=True)
 class _Around:
-    """A loop, or a let, around the statement at hand; *inits* go before the loop."""
+    """A loop, a let or a side of an if around the statement at hand; *inits* go before a loop."""
 
-    node: For | Let
+    node: For | While | Let | If
     inits: list[Stmt] = field(default_factory=list)
+    holds: bool = True  # it is the side where the condition does
+
+
+class _Permit(Rewriter):
+    """Lets iterations share the elements that stores update."""
+
+    def visit_Store(self, store: Store) -> Node:
+        return store if as_reduction(store) is None else store.replace(atomic=True)
 
 
 class _LowerBlocks(Rewriter):
@@ -50,11 +61,28 @@ class _LowerBlocks(Rewriter):
         assert isinstance(new, Stmt)
         return seq(*inits, new)
 
+    def visit_While(self, loop: While) -> Node:
+        self.around.append(_Around(loop))
+        new = self.visit_Node(loop)
+        inits = self.around.pop().inits
+        assert isinstance(new, Stmt)
+        return seq(*inits, new)
+
     def visit_Let(self, let: Let) -> Node:
         self.around.append(_Around(let))
         new = self.visit_Node(let)
         self.around.pop()
         return new
+
+    def visit_If(self, stmt: If) -> Node:
+        sides: list[Stmt | None] = []
+        for side, holds in ((stmt.then, True), (stmt.otherwise, False)):
+            self.around.append(_Around(stmt, holds=holds))
+            sides.append(None if side is None else self.rewrite(side))
+            self.around.pop()
+        if sides == [stmt.then, stmt.otherwise]:
+            return stmt
+        return stmt.replace(then=sides[0], otherwise=sides[1])
 
     def visit_Seq(self, stmt: Seq) -> Node:
         new = self.visit_Node(stmt)
@@ -64,6 +92,8 @@ class _LowerBlocks(Rewriter):
     def visit_Block(self, block: Block) -> Node:
         outer, self.around = self.around, []
         body = self.rewrite(block.body)
+        if dict(block.attrs).get("atomic"):
+            body = _Permit().rewrite(body)
         init = None if block.init is None else self.rewrite(block.init)
         self.around = outer
         values = block.values
@@ -77,30 +107,72 @@ class _LowerBlocks(Rewriter):
     def _place(self, block: Block, init: Stmt, body: Stmt) -> Stmt:
         """Put *init* before the outermost loop that drives a reduction; before *body* if none."""
         reduced = self._drivers([i.value for i in block.iters if i.kind == "R"])
-        start = next((k for k, a in enumerate(self.around) if a.node.var in reduced), None)
+        start = next((k for k in range(len(self.around)) if self._moved(k) & reduced), None)
         if start is None:
             return seq(init, body)
-        values = block.values
-        spatial = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
+        values, inside = block.values, self.around[start:]
+        needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
+        lost = {
+            var
+            for k in range(start, len(self.around))
+            for var in self._moved(k)
+            if var in reduced or var not in needed or isinstance(self.around[k].node, While)
+        }
         nest = init
         if block.where is not None:
-            for term in reversed(conjuncts(substitute(block.where, values))):
-                if not self._drivers([term]) & reduced:
-                    nest = If(term, nest)
-        for around in reversed(self.around[start:]):
-            nest = self._again(around.node, nest, spatial, reduced)
+            where = conjuncts(substitute(block.where, values))
+            nest = self._under([t for t in where if not self._drivers([t]) & lost], nest, needed)
+        for around in reversed(inside):
+            if isinstance(around.node, If):
+                nest = self._under(self._known(around.node, lost, holds=around.holds), nest, needed)
+            elif not isinstance(around.node, While):
+                nest = self._again(around.node, nest, needed, lost)
+        if variables(nest) & lost:
+            raise LoweringError(
+                f"where block {block.name} starts its reduction depends on what it reduces over",
+                block.span,
+            )
         self.around[start].inits.append(nest)
         return body
 
-    def _again(self, node: For | Let, nest: Stmt, spatial: set[Var], reduced: set[Var]) -> Stmt:
-        """Return *nest* inside a copy of *node* if the init depends on it."""
-        if node.var in reduced or node.var not in spatial:
+    def _known(self, branch: If, lost: set[Var], *, holds: bool) -> list[Expr]:
+        """Return terms that hold on a side of *branch*, those without variables that are *lost*."""
+        terms = conjuncts(branch.cond)
+        known = [term for term in terms if not self._drivers([term]) & lost]
+        if holds:
+            return known
+        return [UnOp("not", branch.cond)] if len(known) == len(terms) else []
+
+    def _under(self, terms: list[Expr], nest: Stmt, needed: set[Var]) -> Stmt:
+        """Return *nest* where *terms* hold; what they use is needed, too."""
+        for term in reversed(terms):
+            nest = If(term, nest)
+        needed |= self._drivers(terms)
+        return nest
+
+    def _again(self, node: For | Let, nest: Stmt, needed: set[Var], lost: set[Var]) -> Stmt:
+        """Return *nest* inside a copy of *node* if it depends on it."""
+        if node.var in lost or node.var not in needed:
             return nest
         var = self.names.var(node.var.name, node.var.dtype)
         nest = substitute(nest, {node.var: var})
         if isinstance(node, Let):
             return Let(var, node.value, nest, span=node.span)
+        needed |= self._drivers([node.begin, node.end])
         return node.replace(var=var, body=nest)
+
+    def _moved(self, place: int) -> set[Var]:
+        """The variables that change from one iteration to the next of the loop at *place*."""
+        loop = self.around[place].node
+        if isinstance(loop, For):
+            return {loop.var}
+        found: set[Var] = set()
+        if isinstance(loop, While):
+            written = {memory_of(n.buffer) for n in walk(loop) if isinstance(n, Store)}
+            for around in self.around[place + 1 :]:
+                if isinstance(around.node, Let) and _depends(around.node.value, found, written):
+                    found.add(around.node.var)
+        return found
 
     def _drivers(self, values: list[Expr]) -> set[Var]:
         """The loop variables that *values* depend on, through lets too."""
@@ -111,3 +183,9 @@ class _LowerBlocks(Rewriter):
             if isinstance(around.node, Let) and around.node.var in found:
                 found |= variables(around.node.value)
         return found
+
+
+def _depends(value: Expr, moved: set[Var], written: set[object]) -> bool:
+    """Whether *value* uses a variable that is *moved*, or what lies in memory that is *written*."""
+    reads = (n for n in walk(value) if isinstance(n, (Load, Search)))
+    return bool(variables(value) & moved) or any(memory_of(n.buffer) in written for n in reads)

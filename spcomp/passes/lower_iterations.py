@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from spcomp.ir.axis import AnyBuffer, Intersect, SparseBuffer, Union
+from spcomp.errors import LoweringError
+from spcomp.ir.axis import AnyBuffer, Attach, Intersect, SparseBuffer, Union, domain_axes
 from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import Expr
+from spcomp.ir.expr import Expr, binary
 from spcomp.ir.module import Module
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind, PosFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store, While, seq
@@ -18,10 +19,12 @@ from spcomp.passes.base import Pass, Stage
 from spcomp.passes.iteration_plan import IterationPlan, plan_iteration
 from spcomp.passes.locate import Locator
 from spcomp.passes.names import Names
-from spcomp.passes.open_loops import LoopOpener, OpenLoop
+from spcomp.passes.open_loops import LoopOpener
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
+from spcomp.passes.preprocess import PREPROCESS
 from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import Binding, Lookup, Scope, variables
+from spcomp.passes.scope import Binding, Lookup, OpenLoop, Scope, fingerprint, variables
+from spcomp.passes.search_blocks import SearchBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,14 @@ class LowerIterations(Pass):
     """``with sp_iter([I, J], "SR", "f"): s`` becomes loops, blocks ``f0``, ``f1`` ... around ``s``.
 
     A function with assembled outputs becomes two, ``f_count`` and ``f_fill``, and a host program.
-    Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse Iteration Lowering.
+    *search_blocks*: what is searched for in a function without such is found before all else, by
+    blocks that are preprocessing. Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse Iteration Lowering.
     """
 
     name: ClassVar[str] = "lower_iterations"
     takes: ClassVar[Stage] = Stage.COORDINATE
     gives: ClassVar[Stage] = Stage.POSITION
+    search_blocks: bool = False
 
     def run(self, module: Module[Any]) -> Module[Any]:
         """Lower every function; a single one with assembled axes becomes several phases."""
@@ -42,16 +47,23 @@ class LowerIterations(Pass):
             plan = assemble(module.funcs[0])
             funcs = tuple(lower_function(f, a) for f, a in plan.phases)
             return Module(module.source, funcs, plan.host)
-        lowered = [lower_function(func, Assembly()) for func in module.funcs]
+        lowered = [lower_function(func, Assembly(), self.search_blocks) for func in module.funcs]
         return module.with_funcs(*lowered)
 
 
-def lower_function(func: CoordFunc, assembly: Assembly) -> PosFunc:
+def lower_function(
+    func: CoordFunc,
+    assembly: Assembly,
+    search_blocks: bool = False,  # noqa: FBT001, FBT002
+) -> PosFunc:
     """Return *func* in position space."""
     aux = Auxiliary(func)
     lowerer = _Lowerer(func, aux, assembly)
+    if search_blocks:
+        lowerer.locator.blocks = SearchBlocks(lowerer.locator.names, lowerer.locator.written)
     scope = Scope(func.params)
     body = scope.segment.wrap(-1, lowerer.lower(func.body, scope))
+    body = _after_searches(lowerer.locator.blocks, body)
     handles = set(func.params)  # a phase does not take all that its source does
     extra = tuple(b for h, b in aux.buffers.items() if h in handles)
     own = tuple(b for b in func.buffers if b.data in handles)
@@ -70,6 +82,20 @@ def lower_function(func: CoordFunc, assembly: Assembly) -> PosFunc:
         tuple(attrs.items()),
         span=func.span,
     )
+
+
+def _after_searches(blocks: SearchBlocks | None, body: Stmt) -> Stmt:
+    """Return *body* behind the nests that search."""
+    made = blocks.made if blocks else []
+    nests = []
+    for k, block in enumerate(made):
+        marks = SpIter((), (), "", "search", None, block.store, (PREPROCESS,))
+        prefix = f"binary_search_block_{k}_"
+        nests.append(_Nest(prefix, block.loops, block.store, Scope(), marks).build())
+    body = seq(*nests, body)
+    for block in reversed(made):
+        body = Alloc(block.buffer, body)
+    return body
 
 
 class _Lowerer(Visitor[Stmt]):
@@ -150,13 +176,20 @@ class _Lowerer(Visitor[Stmt]):
         names = self.locator.names
         coordinate = names.var(var.name)
         cursors, places = [], []
-        for axis in domain.parts:
-            parent = opener.parent_of(axis, axis, scope)
+        for part, axis in zip(domain.parts, domain_axes(domain), strict=True):
+            parent = opener.parent_of(part, axis, scope)
+            if isinstance(part, Attach) and parent is not None and parent.guard is not None:
+                raise LoweringError(
+                    f"{axis.name} is merged under the coordinates of {part.to.name}, which may"
+                    " not be its rows",
+                    it.span,
+                    hint="give both axes the same length",
+                )
             pos = names.var(f"{axis.name}_p")
             begin, end = self.aux.begin(axis, parent), self.aux.end(axis, parent)
             indices = self.aux.buffers[axis.indices] if axis.indices is not None else None
             cursors.append(Cursor(pos, indices, begin, end, span=it.span))
-            places.append(Pos(axis, parent, absolute=pos))
+            places.append(Pos(axis, parent, relative=binary("-", pos, begin), absolute=pos))
             self.locator.rely_on_order(axis, it)
         kind: MergeKind = "union" if isinstance(domain, Union) else "intersect"
         cases = []
@@ -198,15 +231,23 @@ class _Lowerer(Visitor[Stmt]):
     def visit_Store(self, stmt: Store) -> Stmt:
         """Guard a write that cannot be proved to hit; a miss fails the call."""
         mark = len(self.locator.local)
-        buffer, value = stmt.buffer, self._expr(stmt.value)
+        buffer = stmt.buffer
         if isinstance(buffer, SparseBuffer) and self.assembly.axis_of(buffer) is not None:
-            place = self.locator.assembled_place(buffer, stmt.indices, self.scope, stmt)
-            new = self.assembly.store(stmt, value, place, self.aux)
+            new = self._create(stmt, buffer)
         elif self.assembly.counts_only and buffer.data is not None:
             new = Seq(())
         else:
-            new = self._store(stmt, value, buffer)
+            if isinstance(buffer, SparseBuffer) and self.assembly.known & {*buffer.axes}:
+                self.locator.sure = fingerprint((buffer, *stmt.indices))
+            new = self._store(stmt, self._expr(stmt.value), buffer)
+            self.locator.sure = None
         return self.locator.with_local(new, mark)
+
+    def _create(self, stmt: Store, buffer: SparseBuffer) -> Stmt:
+        """Return the write to an assembled buffer, which makes the element if there is none."""
+        value = stmt.value if self.assembly.counts_only else self._expr(stmt.value)
+        place = self.locator.assembled_place(buffer, stmt.indices, self.scope, stmt)
+        return self.assembly.store(stmt, value, place, self.aux)
 
     def _store(self, stmt: Store, value: Expr, buffer: AnyBuffer) -> Stmt:
         if isinstance(buffer, SparseBuffer):

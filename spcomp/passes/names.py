@@ -6,8 +6,9 @@ from spcomp.dtypes import DType, int64
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
 from spcomp.ir.node import Node
+from spcomp.ir.position import Block
 from spcomp.ir.stmt import Func
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import statements
 
 
 class Names:
@@ -16,7 +17,7 @@ class Names:
     def __init__(self, func: Func) -> None:
         self._taken = {p.name for p in func.params} | {a.name for a in func.axes}
         self._taken |= {b.name for b in func.buffers} | {func.name}
-        for node in walk(func.body):
+        for node in statements(func.body):
             self._take(node)
 
     def _take(self, node: Node) -> None:
@@ -26,6 +27,8 @@ class Names:
             bound = getattr(node, name)
             for var in bound if isinstance(bound, tuple) else (bound,):
                 self._taken.add(var.name)
+        if isinstance(node, Block):
+            self._taken.add(node.name)
         if (buffer := getattr(node, "buffer", None)) is not None:
             self._taken.add(buffer.name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
@@ -13,17 +12,7 @@ from spcomp.ir.expr import Expr, Search, Var, binary, cast
 from spcomp.passes.iteration_plan import LoopPlan, order_error
 from spcomp.passes.locate import Locator, inside, spans_axis
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, plus
-from spcomp.passes.scope import Binding, Scope
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLoop:
-    """A loop ``for var in range(extent)``, and what the block inside calls its variable."""
-
-    var: Var
-    block_var: Var
-    extent: Expr
-    reduces: bool
+from spcomp.passes.scope import Binding, OpenLoop, Scope
 
 
 class LoopOpener:
@@ -44,7 +33,9 @@ class LoopOpener:
                 extent = self._open_fused(plan.domain, axes, plan.vars, block_var, scope)
             case domain:
                 extent = self._open_axis(domain, plan.vars[0], block_var, scope)
-        return OpenLoop(var, block_var, extent, plan.reduces)
+        loop = OpenLoop(var, block_var, extent, plan.reduces, plan.domain, plan.vars)
+        scope.segment.loops.append(loop)
+        return loop
 
     def _open_axis(self, domain: Domain, var: Var, block_var: Var, scope: Scope) -> Expr:
         (axis,) = domain_axes(domain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from spcomp.ir.axis import Axis
+from spcomp.ir.axis import Axis, Domain
 from spcomp.ir.bounds import Env
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.linear import Algebra
@@ -37,6 +37,21 @@ class Lookup:
     level: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """A loop ``for var in range(extent)``, and what the block inside calls its variable.
+
+    It runs over *domain*, whose coordinates are *vars*.
+    """
+
+    var: Var
+    block_var: Var
+    extent: Expr
+    reduces: bool
+    domain: Domain
+    vars: tuple[Var, ...]
+
+
 @dataclass(eq=False, slots=True)
 class Segment:
     """A run of nested loops that is built at once: who owns which variable, and its lookups.
@@ -44,6 +59,7 @@ class Segment:
     *wraps*: what else is put around the statements inside a level.
     """
 
+    loops: list[OpenLoop] = field(default_factory=list)
     levels: dict[Var, int] = field(default_factory=dict)
     lookups: list[Lookup] = field(default_factory=list)
     known: dict[object, Var] = field(default_factory=dict)
@@ -52,6 +68,11 @@ class Segment:
     def has(self, level: int) -> bool:
         """Whether anything is to be put inside *level*."""
         return level in self.wraps or any(lookup.level == level for lookup in self.lookups)
+
+    def put_around(self, level: int, wrap: Callable[[Stmt], Stmt]) -> None:
+        """Put *wrap* around the statements inside *level*, outside of what already is there."""
+        inner = self.wraps.get(level)
+        self.wraps[level] = wrap if inner is None else lambda stmt: wrap(inner(stmt))
 
     def wrap(self, level: int, stmt: Stmt) -> Stmt:
         """Return *stmt* inside the lookups and wraps of *level*."""

@@ -1,4 +1,4 @@
-"""Steps on blocks: lift_loop, decompose_reduction."""
+"""Steps of stage II on blocks: lift_loop, reorder_block_iter_var, hide_buffer_access."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import Expr
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.stmt import For, Func, Stmt, seq
+from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import both, conjuncts, from_zero
+from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
-from spcomp.schedule.nests import chain, find_loop, nest, replaced
+from spcomp.schedule.nests import find_block, find_loop, replaced
 from spcomp.schedule.split_nnz import starts_inside
 from spcomp.schedule.step import Makes, Step
 
@@ -54,75 +54,69 @@ class LiftLoop(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class DecomposeReduction(Step):
-    """``for k: for j: (init; W[k] op= x)  ->  for k: init; for k: for j: W[k] op= x``.
+class ReorderBlockIterVar(Step):
+    """``block (va, vb): s  ->  block (vb, va): s``: its iters in another order.
 
-    The init of *block* becomes a block of its own, in copies of the loops that pick the element,
-    before *loop*. Legal where *loop* is nested perfectly around the block and has all loops inside
-    it that drive the reduction. Source: TVM's decompose_reduction.
+    *new_order*: the old places of the iters, each once, in their new order. The iters say what the
+    block calls the loops around it, and not in which order these run, so this is always legal.
+    Source: TVM's reorder_block_iter_var.
     """
 
-    name: ClassVar[str] = "decompose_reduction"
+    name: ClassVar[str] = "reorder_block_iter_var"
     makes: ClassVar[Makes] = "blocks"
     block: str
-    loop: str
+    new_order: tuple[int, ...]
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the init in a nest of its own."""
-        outer = find_loop(func, self.loop, self, span)
-        loops, block = chain(outer)
-        if not isinstance(block, Block) or block.name != self.block:
-            raise self._error(
-                f"{self.loop!r} is not nested perfectly around the block", outer, span
+        """Return *func* with the iters of the block in the new order."""
+        block = find_block(func, self.block, self, span)
+        places = range(len(block.iters))
+        if not are_places(self.new_order, len(places)) or len(self.new_order) != len(places):
+            raise ScheduleError(
+                f"{self}: the order is not one of the {len(places)} iters of the block",
+                span or block.span,
             )
-        if block.init is None:
-            raise self._error(f"block {self.block} has no init", outer, span)
-        inside = {loop.var for loop in loops}
-        every = {n.var for n in walk(func.body, skip=Expr) if isinstance(n, For)}
-        for own in block.iters:
-            if own.kind == "R" and variables(own.value) & (every - inside):
-                raise self._error("a loop around it drives the reduction too", outer, span)
-        started = nest(loops, block.replace(init=None))
-        return replaced(func, outer, seq(self._init(func, loops, block), started))
+        iters = tuple(block.iters[place] for place in self.new_order)
+        return replaced(func, block, block.replace(iters=iters))
 
-    def _init(self, func: Func, loops: list[For], block: Block) -> Stmt:
-        """Return the nest that starts the reduction for each element."""
-        names = Names(func)
-        reduced = {v for own in block.iters if own.kind == "R" for v in variables(own.value)}
-        spatial = [own for own in block.iters if own.kind == "S"]
-        picks = {v for own in spatial for v in variables(own.value)}
-        around = [loop for loop in loops if loop.var in picks and loop.var not in reduced]
-        fresh: dict[Var, Expr] = {loop.var: names.var(loop.var.name) for loop in around}
-        iters = [
-            own.replace(var=names.var(own.var.name), value=substitute(own.value, fresh))
-            for own in spatial
-        ]
-        values: dict[Var, Expr] = {
-            old.var: new.var for old, new in zip(spatial, iters, strict=True)
-        }
-        lost = reduced | {own.var for own in block.iters if own.kind == "R"}
-        where: Expr | None = None
-        for term in conjuncts(block.where):
-            if not variables(term) & lost:
-                where = both(where, substitute(substitute(term, fresh), values))
-        assert block.init is not None
-        body: Stmt = Block(
-            names.unique(f"{block.name}_init"),
-            tuple(iters),
-            (),
-            (),
-            None,
-            substitute(block.init, values),
-            where,
-        )
-        for loop in reversed(around):
-            var = fresh[loop.var]
-            assert isinstance(var, Var)
-            body = loop.replace(var=var, end=substitute(loop.end, fresh), body=body)
-        return body
 
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
+@dataclass(frozen=True, slots=True)
+class HideBufferAccess(Step):
+    """``block {reads A, B}: s  ->  block {reads A}: s``: it no longer declares some regions.
+
+    *buf_type*: ``read`` or ``write``; *indices*: places in the list of these regions. A region is
+    what a block declares to tensorize and to the steps that number its buffers; what is legal is
+    decided by what its statements touch, so this is, too. Source: SparseTIR's hide_buffer_access.
+    """
+
+    name: ClassVar[str] = "hide_buffer_access"
+    makes: ClassVar[Makes] = "blocks"
+    block: str
+    buf_type: str
+    indices: tuple[int, ...]
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with fewer regions on the block."""
+        block = find_block(func, self.block, self, span)
+        if self.buf_type not in ("read", "write"):
+            raise ScheduleError(
+                f"{self}: {self.buf_type!r} is neither read nor write", span or block.span
+            )
+        what = f"{self.buf_type}s"
+        regions = getattr(block, what)
+        if not are_places(self.indices, len(regions)):
+            raise ScheduleError(
+                f"{self}: the block declares {len(regions)} {what}, counted from 0",
+                span or block.span,
+            )
+        kept = tuple(region for k, region in enumerate(regions) if k not in self.indices)
+        return replaced(func, block, block.replace(**{what: kept}))
+
+
+def are_places(given: tuple[int, ...], count: int) -> bool:
+    """Whether *given* are places in a list of *count*, none of them twice."""
+    known = set(range(count))
+    return all(isinstance(k, int) and k in known for k in given) and len({*given}) == len(given)
 
 
 def enclosing(func: Func, loop: For) -> Block | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from spcomp.errors import ScheduleError, warn
 from spcomp.ir.expr import Var
 from spcomp.ir.flat import FlatFunc
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Func, Stmt
-from spcomp.ir.visitor import walk
+from spcomp.ir.stmt import For, Func, Stmt, Store
+from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.loop_kinds import can_vectorize
-from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.bind import bound_twice
+from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests import replaced
 from spcomp.schedule.reductions import innermost, is_dot
 
@@ -21,29 +23,70 @@ def _runs_serially(body: Stmt, var: Var) -> bool:
 
 
 def without_false_claims(func: Func) -> Func:
-    """Return *func* with no loop that claims to be parallel or vectorized and is not.
+    """Return *func* with no loop that claims to be parallel, bound or vectorized and is not.
 
     In position space such a claim raises ScheduleError at the loop's line; in flat buffers, where
     much of what would prove it is gone, the loop runs serially, with a warning.
     """
     while True:
         for loop in loops_of(func.body):
-            if loop.kind not in ("parallel", "vectorized"):
+            if loop.kind not in ("parallel", "vectorized", "bound"):
                 continue
+            if loop.kind == "bound" and (why := bound_twice(func, loop)) is not None:
+                raise ScheduleError(why, loop.span)
             body, var = innermost(loop)
             if loop.kind == "vectorized" and (is_dot(body, var) or _runs_serially(body, var)):
                 continue
-            if not (found := conflicts(loop)):
+            atomic, known = loop.kind != "vectorized", ascending_axes(func)
+            if not (found := conflicts(loop, atomic=atomic, ascending=known)):
                 continue
+            kind = f"bound to {loop.thread}" if loop.thread else loop.kind
             if not isinstance(func, FlatFunc):
-                message = f"loop {loop.var.name} cannot be {loop.kind}: {found[0]}"
+                message = f"loop {loop.var.name} cannot be {kind}: {found[0]}"
                 raise ScheduleError(message, loop.span)
             where = f"{loop.span}: " if loop.span else ""
             warn(
-                f"{where}loop {loop.var.name} is not proved to be {loop.kind}, so it runs"
+                f"{where}loop {loop.var.name} is not proved to be {kind}, so it runs"
                 f" serially: {found[0]}"
             )
-            func = replaced(func, loop, loop.replace(kind="serial"))
+            func = replaced(func, loop, loop.replace(kind="serial", thread=""))
             break
         else:
             return func
+
+
+def without_permissions(func: Func) -> Func:
+    """Return *func* with loops serial that only an ``atomic`` permission keeps from being so.
+
+    What is left of them is independent, so that no permission is needed, or given, any more: the
+    same bits at any number of threads.
+    """
+    permits = any(map(_permits, walk(func.body)))
+    return func.replace(body=_InOrder().rewrite(func.body)) if permits else func
+
+
+def _permits(node: Node) -> bool:
+    """Whether *node* is a permission to share updates, or a loop that is known to need one."""
+    return getattr(node, "atomic", False) or bool(dict(getattr(node, "attrs", ())).get("atomic"))
+
+
+class _InOrder(Rewriter):
+    """Makes loops serial whose iterations share updates, and takes the permission back."""
+
+    def visit_For(self, loop: For) -> Node:
+        new = self.visit_Node(loop)
+        assert isinstance(new, For)
+        shares = loop.kind in ("parallel", "bound") and any(map(_permits, walk(loop)))
+        attrs = tuple(pair for pair in loop.attrs if pair[0] != "atomic")
+        if shares and conflicts(loop):
+            return new.replace(kind="serial", thread="", attrs=attrs)
+        return new.replace(attrs=attrs) if attrs != loop.attrs else new
+
+    def visit_Block(self, block: Block) -> Node:
+        new = self.visit_Node(block)
+        assert isinstance(new, Block)
+        kept = tuple(pair for pair in block.attrs if pair[0] != "atomic")
+        return new.replace(attrs=kept) if is_atomic(block) else new
+
+    def visit_Store(self, store: Store) -> Node:
+        return store.replace(atomic=False) if store.atomic else store

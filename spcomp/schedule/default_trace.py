@@ -12,28 +12,33 @@ from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Load, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import For, Func, Store, While
+from spcomp.ir.stmt import For, Func, Stmt, Store, While
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.horizontal import HorizontalFuse, siblings
 from spcomp.schedule.hubs import hub_split
 from spcomp.schedule.loops import Parallel, Vectorize
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.nests import chain, reduction_loops
-from spcomp.schedule.prefetch import Prefetch, gathers
+from spcomp.schedule.prefetch import Prefetch, fibers, gathers
 from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.segments import runs, segments
-from spcomp.schedule.split_nnz import nnz_chunks
+from spcomp.schedule.sorted_rows import sorted_rows
+from spcomp.schedule.split_nnz import SMALL, nnz_chunks
 from spcomp.schedule.step import Step
 from spcomp.schedule.tiling import LoopPartition, Reorder, Split
+from spcomp.schedule.workspaces import ShareWorkspace, has_workspace
 from spcomp.target import Target
 
 TILE_VECTORS = 8  # vectors of accumulators that stay in registers beside what the loop body needs
+STREAM_VECTORS = 16  # the same where the body only adds up rows that follow each other in memory
 DISTANCE = 16  # positions from asking for a row to its use
+GUSTAVSON = 1024  # elements in a chunk of rows that share workspaces
 LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
 
 
@@ -67,8 +72,13 @@ def default_schedule(
     plan = _Plan(func, target, facts)
     if target.kind != "cpu" or any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the program comes with decisions of its own
-    for loop in list(outermost(func.body)):
-        plan.attempt(plan.nest, loop)
+    plan.parts()
+    for loop in list(outermost(plan.func.body)):
+        if loop.kind == "serial":
+            plan.attempt(plan.by_keys, loop)
+    for loop in list(outermost(plan.func.body)):
+        if all(x.kind == "serial" for x in loops_of(loop)):
+            plan.attempt(plan.nest, loop)
     for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
         plan.attempt(plan.set_aside, loop.var.name)
     for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
@@ -109,7 +119,7 @@ class _Plan:
         if tile is None:
             return
         self.take(Reorder((*tile.spatial, name, *tile.reductions)))
-        loop, most = self.loop(name), TILE_VECTORS * tile.lanes
+        loop, most = self.loop(name), tile.vectors * tile.lanes
         assert loop is not None
         rest = f"{name}_rest"
         if not isinstance(loop.end, Const):
@@ -118,10 +128,10 @@ class _Plan:
             self._tile_by(rest, tile.rest(), tile.lanes)
             return
         extent = int(loop.end.value)
-        width = _tile_width(extent, tile.lanes)
+        width = _tile_width(extent, tile)
         if width < extent and extent % width:
             self.take(LoopPartition(name, width))
-            self._tile_by(rest, tile.rest(), _tile_width(extent % width, tile.lanes))
+            self._tile_by(rest, tile.rest(), _tile_width(extent % width, tile))
         self._tile_by(name, tile, width)
 
     def set_aside(self, name: str) -> None:
@@ -129,7 +139,10 @@ class _Plan:
         loops = next(
             loops for loops in map(_chain, loops_of(self.func.body)) if _named(loops, name)
         )
-        first = next((k for k, x in enumerate(loops) if x.var in reduction_loops(self.func)), None)
+        block, reducing = chain(loops[0])[1], reduction_loops(self.func)
+        if isinstance(block, Block) and self.func.attr("horizontal_fuse"):
+            reducing = reducing - _picks(block)  # rows in a list, which may repeat
+        first = next((k for k, x in enumerate(loops) if x.var in reducing), None)
         names = [x.var.name for x in loops]
         if first is not None and first < names.index(name):
             self.take(Reorder((name, *names[first : names.index(name)])))
@@ -137,10 +150,16 @@ class _Plan:
     def _tile_by(self, name: str, tile: _Tile, width: int) -> None:
         self.take(Split(name, width))
         self.take(Reorder((f"{name}_o", *tile.reductions, f"{name}_i")))
-        self.take(CacheWrite(tile.block, f"{name}_o"))
+        self.take(CacheWrite(tile.block, at=f"{name}_o"))
         for loop in loops_of(self.func.body):
             if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
                 self.take(Vectorize(loop.var.name))
+
+    def by_keys(self, nest: For) -> None:
+        """Run a reduction by sorted keys row by row, each started when it is reached."""
+        found = (sorted_rows(self.func, loop.var.name) for loop in _chain(nest))
+        if (step := next(filter(None, found), None)) is not None:
+            self.take(step)
 
     def nest(self, nest: For) -> None:
         """Run the nest in parallel: by sorted keys, by rows, or by columns."""
@@ -153,6 +172,18 @@ class _Plan:
         elif (scatter := as_scatter(nest)) is not None:
             self.by_columns(scatter)
 
+    def parts(self) -> None:
+        """Run the parts of a decomposed program side by side, as its attribute asks for."""
+        if self.func.attr("horizontal_fuse"):
+            for nests in siblings(self.func.body):
+                self.attempt(self.side_by_side, nests)
+
+    def side_by_side(self, nests: tuple[Stmt, ...]) -> None:
+        """Run nests that follow each other in one parallel loop."""
+        names = tuple(nest.var.name for nest in nests if isinstance(nest, For))
+        if len(names) > 1 and len(names) == len(nests):
+            self.take(HorizontalFuse(names, SMALL))
+
     def rows(self, name: str) -> None:
         """Run the loop *name* in parallel; as the data is, in balanced chunks, hub rows apart."""
         self.take(Parallel(name))
@@ -161,8 +192,15 @@ class _Plan:
         hubs = (hub_split(self.func, name, inner.var.name) for inner in list(loops_of(loop.body)))
         if self.facts.hubs and (split := next(filter(None, hubs), None)) is not None:
             self.take(split)
-        if self.facts.skewed and (chunks := nnz_chunks(self.func, name)) is not None:
+        if has_workspace(loop):
+            self.take(nnz_chunks(self.func, name, GUSTAVSON) or Split(name, GUSTAVSON // 16))
+            self.take(ShareWorkspace(self._inner(name)))
+        elif self.facts.skewed and (chunks := nnz_chunks(self.func, name)) is not None:
             self.take(chunks)
+
+    def _inner(self, name: str) -> str:
+        """Return what the loop *name*, which has been cut into chunks, is called in each."""
+        return name if self.loop(name) is not None else f"{name}_i"
 
     def runs(self, name: str) -> None:
         """Let iterations of one key share a register tile, if their row fits in one."""
@@ -188,7 +226,8 @@ class _Plan:
         """Ask for rows that are read at stored coordinates, which no processor can foresee."""
         for loop in list(loops_of(self.func.body)):
             assert isinstance(self.func, PosFunc)
-            if any(gather.bytes >= LEAST_ROW for gather in gathers(self.func, loop)):
+            rows = any(gather.bytes >= LEAST_ROW for gather in gathers(self.func, loop))
+            if rows or fibers(self.func, loop):
                 self.take(Prefetch(loop.var.name, DISTANCE))
 
     def _tile(self, name: str) -> _Tile | None:
@@ -200,10 +239,10 @@ class _Plan:
         if not isinstance(loop.body, Block):
             return None
         loops = next(loops for loops in map(_chain, loops_of(self.func.body)) if loop in loops)
-        first = next((k for k, x in enumerate(loops) if x.var in reducing), len(loops))
+        picking = _picks(loop.body) & reducing  # each iteration of these updates another element
+        begin = max((k + 1 for k, x in enumerate(loops) if x.var in picking), default=0)
+        first = next((k for k in range(begin, len(loops)) if loops[k].var in reducing), len(loops))
         inside = loops[first:-1]
-        if _picks(loop.body) & reducing:  # each iteration updates another element
-            return None
         lanes = self._lanes(loop.body)
         if loops[-1] is not loop or not inside or lanes < 2:
             return None
@@ -214,6 +253,7 @@ class _Plan:
             tuple(x.var.name for x in inside if x.var not in reducing),
             tuple(x.var.name for x in inside if x.var in reducing),
             lanes,
+            STREAM_VECTORS if _streams(loop.body, reducing) else TILE_VECTORS,
         )
 
     def _lanes(self, block: Node) -> int:
@@ -229,11 +269,12 @@ class _Tile:
     spatial: tuple[str, ...]  # loops between the reductions, to go outside
     reductions: tuple[str, ...]
     lanes: int
+    vectors: int  # at most
 
     def rest(self) -> _Tile:
         """The same for the part that a loop_partition left over."""
         names = tuple(f"{name}_rest" for name in self.reductions)
-        return _Tile(f"{self.block}_rest", (), names, self.lanes)
+        return _Tile(f"{self.block}_rest", (), names, self.lanes, self.vectors)
 
 
 def _picks(block: Block) -> set[Var]:
@@ -255,11 +296,22 @@ def _named(loops: list[For], name: str) -> bool:
     return any(loop.var.name == name for loop in loops)
 
 
-def _tile_width(extent: int, lanes: int) -> int:
+def _tile_width(extent: int, tile: _Tile) -> int:
     """Return the width of the tiles of *extent*: as few as fit in registers, all alike."""
-    vectors = -(-extent // lanes)
-    passes = max(1, -(-vectors // TILE_VECTORS))
-    return max(1, -(-vectors // passes)) * lanes
+    vectors = -(-extent // tile.lanes)
+    passes = max(1, -(-vectors // tile.vectors))
+    return max(1, -(-vectors // passes)) * tile.lanes
+
+
+def _streams(block: Block, reducing: set[Var]) -> bool:
+    """Whether *block* reads nothing but what it updates and rows that loops of *reducing* pass."""
+    assert isinstance(block.body, Store)
+    target = block.body.buffer
+    loads = [n for n in walk(block.body.value) if isinstance(n, Load) and n.buffer is not target]
+    indices = [substitute(i, block.values) for n in loads for i in n.indices if i is not None]
+    by_value = any(isinstance(n, Load) for i in indices for n in walk(i))
+    passed = any(variables(i) & reducing for i in indices)
+    return len(loads) == 1 and passed and not by_value
 
 
 def _base(name: str) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spcomp.dtypes import int64
 from spcomp.ir.arith import injective
-from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
+from spcomp.ir.bounds import Env
+from spcomp.ir.expr import Cast, Const, Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.linear import Algebra, expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.stmt import Alloc, For, Let, Store
-from spcomp.ir.visitor import Walker, substitute, walk
+from spcomp.ir.proof import Prover
+from spcomp.ir.reduction import as_reduction
+from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store
+from spcomp.ir.visitor import Walker, statements, substitute, walk
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.partition import shared_out
 
@@ -30,27 +34,42 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A read or write inside a loop; *indices* in terms of loop variables."""
+    """A read or write inside a loop; *indices* in terms of loop variables.
+
+    *update*: the combiner of the reduction it belongs to, if its block or store is atomic.
+    """
 
     buffer: AnyBuffer
     indices: tuple[Expr | None, ...]
     writes: bool
-    atomic: bool = False
+    update: str = ""
 
 
 class Accesses(Walker):
     """What the body of a loop touches that exists outside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ascending: Collection[str] = ()) -> None:
+        self.ascending = ascending
         self.found: list[Access] = []
         self.inner: dict[Var, tuple[Expr, Expr]] = {}
         self.opaque: set[Var] = set()
         self.private: set[AnyBuffer] = set()
         self.values: dict[Var, Expr] = {}
+        self.atomic = False  # whether the block at hand permits shared updates
+        self.updated: tuple[AnyBuffer, str] | None = None  # what the store at hand updates, and how
+
+    def enter(self, node: Node) -> None:
+        """Take in what *node*, around the statements to visit, binds or names."""
+        match node:
+            case Let():
+                self._name(node)
+            case Block():
+                for own in node.iters:
+                    self.values[own.var] = substitute(own.value, self.values)
 
     def _add(self, access: Access) -> None:
         indices = tuple(None if i is None else substitute(i, self.values) for i in access.indices)
-        self.found.append(Access(access.buffer, indices, access.writes, access.atomic))
+        self.found.append(Access(access.buffer, indices, access.writes, access.update))
 
     def visit_For(self, loop: For) -> None:
         """Note the range of an inner loop."""
@@ -62,6 +81,10 @@ class Accesses(Walker):
 
     def visit_Let(self, let: Let) -> None:
         """See through plain arithmetic; anything that is loaded is opaque."""
+        self._name(let)
+        self.visit_Node(let)
+
+    def _name(self, let: Let) -> None:
         value = substitute(let.value, self.values)
         if (
             any(isinstance(n, (Load, Search)) for n in walk(value))
@@ -70,16 +93,18 @@ class Accesses(Walker):
             self.opaque.add(let.var)
         else:
             self.values[let.var] = value
-        self.visit_Node(let)
 
     def visit_Block(self, block: Block) -> None:
         """See through the names that a block gives to loops."""
+        self.enter(block)
         for own in block.iters:
-            self.values[own.var] = substitute(own.value, self.values)
             self.visit(own)
-        for part in (block.where, block.init, block.body):
+        for part in (block.where, block.init):
             if part is not None:
                 self.visit(part)
+        outer, self.atomic = self.atomic, is_atomic(block)
+        self.visit(block.body)
+        self.atomic = outer
 
     def visit_Merge(self, merge: Merge) -> None:
         """Where cursors stand depends on data."""
@@ -93,14 +118,27 @@ class Accesses(Walker):
         self.visit_Node(alloc)
 
     def visit_Store(self, store: Store) -> None:
-        """Note a write."""
-        self._add(Access(store.buffer, store.indices, writes=True, atomic=store.atomic))
-        self.visit_Node(store)
+        """Note a write, and that it is an update which iterations may share."""
+        found = as_reduction(store) if self.atomic or store.atomic else None
+        update = "" if found is None else found.combiner
+        self._add(Access(store.buffer, store.indices, writes=True, update=update))
+        for part in (*store.indices, store.mask):
+            if part is not None:
+                self.visit(part)
+        self.updated = (store.buffer, update)
+        self.visit(store.value)
+        self.updated = None
 
     def visit_Load(self, load: Load) -> None:
         """Note a read."""
-        self._add(Access(load.buffer, load.indices, writes=False))
+        buffer, update = self.updated or (None, "")
+        own = update if load.buffer is buffer else ""
+        self._add(Access(load.buffer, load.indices, writes=False, update=own))
         self.visit_Node(load)
+
+    def outside(self) -> Iterator[Access]:
+        """Yield what exists outside, and is not allocated here."""
+        return (access for access in self.found if access.buffer not in self.private)
 
     def visit_Search(self, search: Search) -> None:
         """A search may read anything."""
@@ -109,10 +147,26 @@ class Accesses(Walker):
         self.visit_Node(search)
 
 
-def conflicts(loop: For) -> tuple[Conflict, ...]:
-    """Return what keeps the iterations of *loop* from being independent; empty if they are."""
+def is_atomic(block: Block) -> bool:
+    """Whether iterations around *block* may share the elements that it updates."""
+    return bool(dict(block.attrs).get("atomic"))
+
+
+def conflicts(
+    loop: For,
+    among: Collection[object] | None = None,
+    *,
+    atomic: bool = False,
+    ascending: Collection[str] = (),
+) -> tuple[Conflict, ...]:
+    """Return what keeps the iterations of *loop* from being independent; empty if they are.
+
+    *among*: only what they do to this memory counts (see memory_of); its range must not change.
+    *atomic*: updates that they are permitted to share do not; they commute, up to rounding.
+    *ascending*: the names of axes whose coordinates a call checks (``order_needed``).
+    """
     loop = shared_out(loop) or loop  # each iteration has values of the inner loop to itself
-    body = Accesses()
+    body = Accesses(ascending)
     body.visit(loop.body)
     written: dict[object, list[Access]] = {}
     for access in body.found:
@@ -120,10 +174,97 @@ def conflicts(loop: For) -> tuple[Conflict, ...]:
             written.setdefault(memory_of(access.buffer), []).append(access)
     changed = changes_range(loop)
     found: list[Conflict] = [] if changed is None else [changed]
-    for accesses in written.values():
-        if any(a.writes for a in accesses):
+    for where, accesses in written.items():
+        if atomic and _commute(accesses):
+            continue
+        if any(a.writes for a in accesses) and (among is None or where in among):
             found.extend(_conflicts_in(accesses, loop, body))
     return tuple(found)
+
+
+def meetings(first: Stmt, second: Stmt) -> tuple[Conflict, ...]:
+    """Return what *first* and *second* both touch, one of them writing; empty if nothing.
+
+    Elements are apart where the values of one of their indices are, all over both statements.
+    """
+    bodies = _accesses_of(first), _accesses_of(second)
+    ranges = {**bodies[0].inner, **bodies[1].inner}
+    prover = Prover(Algebra(Env(), trusted=True), ranges)
+    found: dict[str, Conflict] = {}
+    for ours in bodies[0].outside():
+        for other in bodies[1].outside():
+            same = memory_of(ours.buffer) is memory_of(other.buffer)
+            if same and (ours.writes or other.writes) and not _apart(ours, other, bodies, prover):
+                name = ours.buffer.name
+                found[name] = Conflict(name, "both may touch an element that one writes")
+    return tuple(found.values())
+
+
+def _apart(ours: Access, other: Access, bodies: tuple[Accesses, Accesses], prover: Prover) -> bool:
+    """Whether an index of *ours* is below, or above, that of *other*, all over both."""
+    if ours.buffer is not other.buffer or getattr(ours.buffer, "strides", None) is not None:
+        return False
+    for place, (a, b) in enumerate(zip(ours.indices, other.indices, strict=True)):
+        known = a is not None and b is not None and _tells_apart(ours.buffer, place)
+        if not known or _is_opaque(a, bodies[0]) or _is_opaque(b, bodies[1]):  # type: ignore[arg-type]
+            continue
+        assert a is not None
+        assert b is not None
+        if prover.holds(binary("<", a, b)) or prover.holds(binary("<", b, a)):
+            return True
+    return False
+
+
+def strays(nests: Sequence[tuple[Stmt, Expr]]) -> tuple[Conflict, ...]:
+    """Return what keeps *nests* from being independent where their coordinates differ.
+
+    Each comes with an integer expression in the names it binds. Elements of an array that is
+    written are told apart if one index is that expression in every access of every nest.
+    """
+    places: dict[object, set[tuple[AnyBuffer, int]]] = {}
+    written: dict[object, str] = {}
+    for nest, coordinate in nests:
+        body = _accesses_of(nest)
+        row = substitute(coordinate, body.values)
+        for access in body.outside():
+            memory, buffer = memory_of(access.buffer), access.buffer
+            here = {
+                (buffer, place)
+                for place, index in enumerate(access.indices)
+                if index is not None and _tells_apart(buffer, place)
+                if expr_equal(plain(index), row)
+            }
+            places[memory] = places[memory] & here if memory in places else here
+            if access.writes:
+                written[memory] = buffer.name
+    reason = "elements are not told apart by a coordinate that all nests run over"
+    return tuple(Conflict(name, reason) for m, name in written.items() if not places[m])
+
+
+def _accesses_of(stmt: Stmt) -> Accesses:
+    body = Accesses()
+    body.visit(stmt)
+    return body
+
+
+def _tells_apart(buffer: AnyBuffer, place: int) -> bool:
+    """Whether elements with another index at *place* are others, whatever their other indices."""
+    if isinstance(buffer, Buffer):
+        return buffer.strides is None
+    return buffer.axes[place].parent is None
+
+
+def plain(index: Expr) -> Expr:
+    """Return *index* without casts that keep its value."""
+    while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
+        index = index.value
+    return index
+
+
+def _commute(accesses: list[Access]) -> bool:
+    """Whether all accesses to an array are permitted updates of one kind."""
+    kinds = {(a.buffer, a.update) for a in accesses}
+    return len(kinds) == 1 and all(a.update for a in accesses)
 
 
 def changes_range(loop: For) -> Conflict | None:
@@ -157,18 +298,69 @@ def _key(access: Access, loop: For, body: Accesses) -> list[object]:
     var, buffer = loop.var, access.buffer
     if isinstance(buffer, Buffer) and buffer.strides is not None:
         return _strided_key(access, buffer, loop, body)
-    usable: list[tuple[int, Expr]] = []
+    kind = (buffer, tuple(index is None for index in access.indices))  # what positions count from
+    usable: list[tuple[object, Expr]] = []
     for k, index in enumerate(access.indices):
-        if index is not None and not _is_opaque(index, body):
-            usable.append((k, index))
+        if index is not None:
+            at, value = _distinct(index, body.ascending)
+            if not _is_opaque(value, body, loop):
+                usable.append(((k, at), value))
     keys: list[object] = [
-        (k, buffer, fingerprint(i))
+        (k, kind, fingerprint(i))
         for k, i in usable
         if i is var or (not variables(i) & set(body.inner) and injective((i,), var, {}))
     ]
-    if not keys and injective(tuple(i for _, i in usable), var, body.inner):
-        keys.append((access.buffer, _by_ranges(tuple(i for _, i in usable), body.inner)))
+    ranges = {var: (loop.begin, loop.end), **body.inner}
+    if not keys and injective(tuple(i for _, i in usable), var, ranges):
+        places = tuple(k for k, _ in usable)
+        keys.append((kind, places, _by_ranges(tuple(i for _, i in usable), body.inner)))
     return keys
+
+
+def _distinct(index: Expr, ascending: Collection[str]) -> tuple[AnyBuffer | None, Expr]:
+    """Return *index*, or the position it is the coordinate at, and of which array.
+
+    Where the coordinates along an axis ascend, they are told apart by their positions.
+    """
+    load = plain(index)
+    if not isinstance(load, Load) or (axis := single_fiber(load.buffer)) is None:
+        return None, index
+    place = load.indices[-1]
+    return (load.buffer, place) if axis.name in ascending and place is not None else (None, index)
+
+
+def single_fiber(buffer: AnyBuffer) -> Axis | None:
+    """Return the axis that *buffer* has the coordinates of, if these are distinct all over it.
+
+    That is a claim: of a sorted sparse_fixed axis, without repetitions, under a root of length 1.
+    """
+    axis = buffer.axes[-1] if isinstance(buffer, SparseBuffer) else None
+    if axis is None or axis.indices is None or axis.indices is not buffer.data:
+        return None
+    root = axis.parent
+    length = root.length if root is not None and root.kind == "dense_fixed" else None
+    one = isinstance(length, Const) and length.value == 1
+    claims = axis.kind == "sparse_fixed" and axis.sorted and axis.unique
+    return axis if one and claims else None
+
+
+def ascending_axes(func: Func) -> set[str]:
+    """Return the names of axes whose coordinates a call of *func* checks, and nothing changes."""
+    needed = {*func.attr("order_needed", ())}
+    written = writes_of(func.body) if needed else set()
+    return {axis.name for axis in func.axes if axis.name in needed and axis.indices not in written}
+
+
+def with_order_of(func: Func, loop: For) -> Func:
+    """Return *func* with the promise that the coordinates that *loop* writes at are distinct.
+
+    A call then checks it. What cannot be told apart by it is left out.
+    """
+    stores = [n for n in walk(loop.body) if isinstance(n, Store)]
+    loads = (n for s in stores for i in s.indices if i is not None for n in walk(i))
+    found = (single_fiber(n.buffer) for n in loads if isinstance(n, Load))
+    names = {axis.name for axis in found if axis is not None} | {*func.attr("order_needed", ())}
+    return func.with_attr("order_needed", tuple(sorted(names)))
 
 
 def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> list[object]:
@@ -178,15 +370,25 @@ def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> l
         assert index is not None
         offset = binary("+", offset, binary("*", cast(index, int64), cast(stride, int64)))
     ranges = {loop.var: (loop.begin, loop.end), **body.inner}
-    if _is_opaque(offset, body) or not injective((offset,), loop.var, ranges):
+    if _is_opaque(offset, body, loop) or not injective((offset,), loop.var, ranges):
         return []
     return [(buffer, _by_ranges((offset,), body.inner))]
 
 
-def _is_opaque(index: Expr, body: Accesses) -> bool:
-    return bool(variables(index) & body.opaque) or any(
-        isinstance(n, (Load, Search)) for n in walk(index)
-    )
+def _is_opaque(index: Expr, body: Accesses, loop: For | None = None) -> bool:
+    """Whether nothing is known of *index*; what all of *loop* reads alike is a constant."""
+    loads = [n for n in walk(index) if isinstance(n, (Load, Search))]
+    alike = loop is not None and all(_reads_alike(load, loop, body) for load in loads)
+    return bool(variables(index) & body.opaque) or bool(loads and not alike)
+
+
+def _reads_alike(load: Load | Search, loop: For, body: Accesses) -> bool:
+    """Whether *load* is one element, with one value, in all iterations of *loop*."""
+    if isinstance(load, Search) or load.buffer in body.private:
+        return False
+    written = {memory_of(access.buffer) for access in body.found if access.writes}
+    moving = {loop.var, *body.inner, *body.opaque}
+    return memory_of(load.buffer) not in written and not variables(load) & moving
 
 
 def _by_ranges(indices: tuple[Expr, ...], inner: Mapping[Var, tuple[Expr, Expr]]) -> object:
@@ -205,4 +407,29 @@ _SLOTS = tuple(Var(f"slot{k}", int64) for k in range(16))
 
 def loops_of(node: Node) -> Iterator[For]:
     """Yield the loops below *node*, outer ones first."""
-    return (n for n in walk(node, skip=Expr) if isinstance(n, For))
+    return (n for n in statements(node) if isinstance(n, For))
+
+
+def writes_of(node: Node) -> set[object]:
+    """Return the memory that *node* writes."""
+    return {memory_of(n.buffer) for n in statements(node) if isinstance(n, Store)}
+
+
+def reads_of(node: Node) -> set[object]:
+    """Return the memory that *node* reads."""
+    return {memory_of(n.buffer) for n in walk(node) if isinstance(n, (Load, Search))}
+
+
+def depends(first: Node, second: Node) -> Conflict | None:
+    """Return why *second* may not change places with *first*; None if they share no memory.
+
+    Memory that one of them writes and the other one touches.
+    """
+    inner = {n.buffer for part in (first, second) for n in walk(part) if isinstance(n, Alloc)}
+    writes, others = writes_of(first), writes_of(second)
+    both = writes & (others | reads_of(second)) | others & reads_of(first)
+    for node in walk(second):
+        if isinstance(node, (Load, Search, Store)) and memory_of(node.buffer) in both - inner:
+            verb = "writes" if memory_of(node.buffer) in writes else "reads"
+            return Conflict(node.buffer.name, f"what the other one {verb}")
+    return None

@@ -1,4 +1,4 @@
-"""Steps on loops of a program in position space: parallel, vectorize, unroll."""
+"""Steps of stage II on single loops: parallel, vectorize, unroll, add_unit_loop."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.expr import const
+from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, LoopKind
 from spcomp.passes.loop_kinds import can_vectorize
+from spcomp.passes.names import Names
+from spcomp.passes.positions import ZERO
+from spcomp.schedule.annotate import find_target, sharing
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.reductions import innermost, is_dot
@@ -16,14 +21,15 @@ from spcomp.schedule.step import Step
 
 def set_kind(func: Func, loop: For, kind: LoopKind) -> Func:
     """Return *func* with the kind of *loop* changed."""
-    return replaced(func, loop, loop.replace(kind=kind))
+    return replaced(func, loop, loop.replace(kind=kind, thread=""))
 
 
 @dataclass(frozen=True, slots=True)
 class Parallel(Step):
     """``for i in serial(n): s  ->  for i in parallel(n): s``.
 
-    Legal where no two iterations touch an element that one of them writes.
+    Legal where no two iterations touch an element that one of them writes, or where they share
+    only what an ``atomic`` block updates; a loop that needs this permission runs serially on a CPU.
     """
 
     name: ClassVar[str] = "parallel"
@@ -32,9 +38,9 @@ class Parallel(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop run on all threads."""
         loop = find_loop(func, self.loop, self, span)
-        if found := conflicts(loop):
+        if found := conflicts(loop, atomic=True):
             raise ScheduleError(f"{self}: {found[0]}", span or loop.span)
-        return set_kind(func, loop, "parallel")
+        return replaced(func, loop, sharing(func, loop).replace(kind="parallel", thread=""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +77,22 @@ class Unroll(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop marked for unrolling."""
         return set_kind(func, find_loop(func, self.loop, self, span), "unroll")
+
+
+@dataclass(frozen=True, slots=True)
+class AddUnitLoop(Step):
+    """``s  ->  for s_u in 1: s`` around the block or loop *target*; always legal.
+
+    Source: TVM's add_unit_loop.
+    """
+
+    name: ClassVar[str] = "add_unit_loop"
+    target: str
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with a loop that runs once around the target."""
+        node = find_target(func, self.target, self, span)
+        if not isinstance(node, (Block, For)):
+            raise ScheduleError(f"{self}: {self.target!r} is no block or loop", span or node.span)
+        var = Names(func).var(f"{self.target}_u")
+        return replaced(func, node, For(var, ZERO, const(1), node, span=node.span))

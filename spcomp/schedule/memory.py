@@ -1,16 +1,17 @@
-"""Steps on where values live: cache_write."""
+"""Steps on where values live: cache_write, set_scope, storage_align."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
-from spcomp.dtypes import DType, float32
+from spcomp.dtypes import DType, float32, int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import injective
+from spcomp.ir.arith import injective, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import Const, Expr, Load, Var, cast, const
+from spcomp.ir.expr import Const, Expr, Load, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Stmt, Store, seq
@@ -18,40 +19,151 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint, variables
+from spcomp.schedule.caching import WriteBack, written
 from spcomp.schedule.nests import chain, find_loop, replaced
-from spcomp.schedule.step import Step, known
+from spcomp.schedule.sites import check_scope, nth_buffer, refusal, site_of
+from spcomp.schedule.step import Makes, Step, known
 
 MAX_ELEMENTS = 1024  # more than that is no register tile, and would not fit a stack frame either
 
 
 @dataclass(frozen=True, slots=True)
 class CacheWrite(Step):
-    """``for k: for j: W[k] op= x  ->  for k: t = W[k] or init; for j: t op= x; W[k] = t``.
+    """``for k: for j: W[k] op= x  ->  for k: for j: t[k] op= x; for k: W[k] = t[k]``.
 
-    The element, or tile, of the buffer that *block* updates inside *loop* lives in a local buffer.
-    Legal where every loop from *loop* inwards is perfect, the loops that pick the element have
-    constant trip counts, and nothing else in *loop* touches the buffer. Source: TVM's cache_write
-    with reverse_compute_at.
+    What *block* writes of its buffer number *buffer_index* goes to a local copy, which is written
+    back after the nest of the block. The copy starts from the init of the block, or from what is
+    there. With *at*, the name of a loop nested perfectly around the block: ``for k: t = W[k] or
+    init; for j: t op= x; W[k] = t``, the element or tile updated inside that loop is the copy;
+    16-bit floats are then accumulated in 32. Legal where nothing else in the nest (in *at*) touches
+    the buffer and, with *at*, the loops that pick the element have constant trip counts. Source:
+    TVM's cache_write, with reverse_compute_at for *at*.
     """
 
     name: ClassVar[str] = "cache_write"
+    makes: ClassVar[Makes] = "blocks"
     block: str
-    loop: str
+    buffer_index: int = 0
+    scope: str = "local"
+    at: str = ""
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the written tile in a local buffer."""
-        outer = find_loop(func, self.loop, self, span)
+        """Return *func* with what is written in a local buffer."""
+        check_scope(self, self.scope, span)
+        if not self.at:
+            place = written(self, func, self.block, self.buffer_index, span)
+            return WriteBack(place, self.scope, accumulates=False).build()
+        outer = find_loop(func, self.at, self, span)
         loops, block = chain(outer)
         assert isinstance(func, PosFunc)
         if not isinstance(block, Block) or block.name != self.block:
             blocks = [n.name for n in walk(func.body) if isinstance(n, Block)]
             raise ScheduleError(
-                f"{self}: {self.loop!r} is not nested perfectly around the block",
+                f"{self}: {self.at!r} is not nested perfectly around the block",
                 span or outer.span,
                 hint=known(blocks, "blocks"),
             )
+        nth_buffer(self, block, self.buffer_index, span or outer.span, writes=True)
         tile = _Tile(self, block, loops[1:], span)
         return replaced(func, outer, outer.replace(body=tile.build(Names(func))))
+
+
+@dataclass(frozen=True, slots=True)
+class SetScope(Step):
+    """``X = alloc_buffer(..., scope="global")  ->  X = alloc_buffer(..., scope="shared")``.
+
+    X is buffer number *buffer_index* of those that *block* writes. Legal where it is allocated
+    here. On a CPU all scopes are memory of the function. Source: TVM's set_scope.
+    """
+
+    name: ClassVar[str] = "set_scope"
+    makes: ClassVar[Makes] = "blocks"
+    block: str
+    buffer_index: int
+    storage_scope: str
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with the buffer in that scope."""
+        check_scope(self, self.storage_scope, span)
+        buffer = _allocated(self, func, self.block, self.buffer_index, span)
+        return _exchanged(func, buffer, buffer.replace(scope=self.storage_scope))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAlign(Step):
+    """``X = alloc_buffer((m, 30))  ->  X = alloc_buffer((m, 32))``, at axis 0, factor 16, offset 0.
+
+    The distance of two elements that are neighbours along *axis* becomes *offset* modulo *factor*
+    elements, by room at the end of the next dimension. X is buffer number *buffer_index* of those
+    that *block* writes. Legal where it is a dense one allocated here, the axis is not the last,
+    and the dimensions behind the next one are constants that allow it. A step that allocates the
+    buffer anew, in a loop, forgets the room. Source: TVM's storage_align.
+    """
+
+    name: ClassVar[str] = "storage_align"
+    makes: ClassVar[Makes] = "blocks"
+    block: str
+    buffer_index: int
+    axis: int
+    factor: int
+    offset: int = 0
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with room in the buffer."""
+        buffer = _allocated(self, func, self.block, self.buffer_index, span)
+        if not isinstance(buffer, Buffer) or buffer.strides is not None:
+            raise refusal(self, f"{buffer.name} is not a dense buffer", span)
+        axis = self.axis + len(buffer.shape) if self.axis < 0 else self.axis
+        if not 0 <= axis < len(buffer.shape) - 1:
+            raise refusal(self, f"no dimension of {buffer.name} follows axis {self.axis}", span)
+        if not 0 <= self.offset < self.factor:
+            raise refusal(self, "the offset must lie between 0 and the factor", span)
+        shape = list(buffer.shape)
+        shape[axis + 1] = self._padded(shape[axis + 1], shape[axis + 2 :], span)
+        return _exchanged(func, buffer, buffer.replace(shape=tuple(shape)))
+
+    def _padded(self, extent: Expr, behind: list[Expr], span: Span | None) -> Expr:
+        """Return the least extent from *extent* on with which the distance is as asked for."""
+        size = 1
+        for other in behind:
+            if not isinstance(other, Const):
+                raise refusal(self, "a dimension behind it is not a constant", span)
+            size *= int(other.value)
+        steps = [k for k in range(self.factor) if k * size % self.factor == self.offset]
+        period = self.factor // gcd(size, self.factor)
+        if not steps:
+            raise refusal(
+                self, f"no multiple of {size} is {self.offset} modulo {self.factor}", span
+            )
+        room = binary("%", binary("-", const(steps[0]), cast(extent, int64)), period)
+        return simplify(binary("+", cast(extent, int64), room))
+
+
+def _allocated(step: Step, func: Func, block: str, index: int, span: Span | None) -> AnyBuffer:
+    """Return buffer number *index* that *block* writes, if it is allocated in *func*."""
+    site = site_of(func, block, step, span)
+    buffer = nth_buffer(step, site.block, index, span or site.block.span, writes=True)
+    if buffer.data is not None:
+        raise refusal(step, f"{buffer.name} is an argument", span or site.block.span)
+    return buffer
+
+
+def _exchanged(func: Func, old: AnyBuffer, new: AnyBuffer) -> Func:
+    return func if old is new else func.replace(body=_Exchange(old, new).rewrite(func.body))
+
+
+class _Exchange(Rewriter):
+    """Puts the buffer *new* in the place of *old*, wherever it is named."""
+
+    def __init__(self, old: AnyBuffer, new: AnyBuffer) -> None:
+        self.old, self.new = old, new
+
+    def visit_Node(self, node: Node) -> Node:
+        made = super().visit_Node(node)
+        for name in ("buffer", "indices"):
+            if getattr(made, name, None) is self.old:
+                made = made.replace(**{name: self.new})
+        return made
 
 
 class _Tile:
@@ -134,7 +246,9 @@ class _Tile:
         """Return the body of the loop: the tile, filled, updated, written back."""
         shape = tuple(loop.end for loop in self.spatial) or (const(1),)
         dtype = accumulator(self.target.dtype)
-        local = Buffer(names.unique(f"{self.target.name}_local"), None, shape, dtype, "local")
+        scope = self.step.scope
+        name = names.unique(f"{self.target.name}_{scope.replace('.', '_')}")
+        local = Buffer(name, None, shape, dtype, scope)
         own = [BlockIter(names.var(f"v{x.var.name}"), x.end, x.var) for x in self.spatial]
         place: tuple[Expr, ...] = tuple(i.var for i in own) or (ZERO,)
         use = _UseLocal(self.target, local, place)
@@ -161,8 +275,9 @@ class _Tile:
         iters: list[BlockIter] = []
         values: dict[Var, Expr] = {}
         inside = {loop.var for loop in self.loops} - set(fresh)
+        used = {v for i in self.indices if i is not None for v in variables(i)}
         for own in self.block.iters:
-            if own.kind == "S" and not variables(own.value) & inside:
+            if (own.kind == "S" or own.var in used) and not variables(own.value) & inside:
                 var = names.var(own.var.name)
                 values[own.var] = var
                 iters.append(own.replace(var=var, value=substitute(own.value, rename)))

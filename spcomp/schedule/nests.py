@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, walk
-from spcomp.passes.names import Names
+from spcomp.ir.position import Block, PosFunc
+from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
+from spcomp.ir.visitor import Rewriter, holds, walk
+from spcomp.passes.copies import Fresh as Fresh
+from spcomp.passes.copies import can_copy as can_copy
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.step import known
 
@@ -31,15 +33,49 @@ def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
     return loops[name]
 
 
+def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:
+    """Return the block called *name*; raises ScheduleError if there is none."""
+    blocks = {n.name: n for n in walk(func.body, skip=Expr) if isinstance(n, Block)}
+    if name not in blocks:
+        raise ScheduleError(
+            f"{step}: no block {name!r} in {func.name}", span, hint=known(blocks, "blocks")
+        )
+    return blocks[name]
+
+
+def way_to(top: Stmt, block: Block) -> tuple[Stmt, ...]:
+    """Return the statements from *top* down to *block*, both included; none if it is not there.
+
+    The way leads through loops, lets, allocations, conditions and lists, not into other blocks.
+    """
+    if top is block:
+        return (top,)
+    match top:
+        case For(body=body) | Let(body=body) | Alloc(body=body):
+            parts: tuple[Stmt | None, ...] = (body,)
+        case If(then=then, otherwise=otherwise):
+            parts = (then, otherwise)
+        case Seq(body=body):
+            parts = body
+        case _:
+            parts = ()
+    ways = (way_to(part, block) for part in parts if part is not None)
+    below = next(filter(None, ways), ())
+    return (top, *below) if below else ()
+
+
 class Replace(Rewriter):
     """Puts *new* in the place of the node *old*."""
 
     def __init__(self, old: Node, new: Node) -> None:
         self.old, self.new = old, new
+        self.deep = isinstance(old, Expr)  # expressions hold no statement
 
     def visit(self, node: Node) -> Node:
         """Stop at the node looked for."""
-        return self.new if node is self.old else super().visit(node)
+        if node is self.old:
+            return self.new
+        return super().visit(node) if self.deep or not isinstance(node, Expr) else node
 
     def visit_Seq(self, stmt: Seq) -> Node:
         """Keep lists of statements flat."""
@@ -49,55 +85,24 @@ class Replace(Rewriter):
 
 
 def replaced(func: Func, old: Stmt, new: Stmt) -> Func:
-    """Return *func* with *new* in the place of *old*."""
-    return func.replace(body=Replace(old, new).rewrite(func.body))
+    """Return *func* with *new* in the place of *old*; only what leads there is looked at."""
+    body = _swapped(func.body, old, new)
+    return func if body is func.body else func.replace(body=body)
 
 
-class Fresh(Rewriter):
-    """Copies a statement: every name it binds is new, so that the copy may stand beside it."""
-
-    def __init__(self, names: Names, suffix: str, values: dict[Var, Expr]) -> None:
-        self.names, self.suffix, self.values = names, suffix, dict(values)
-
-    def _fresh(self, var: Var) -> Var:
-        new = self.names.var(f"{var.name}{self.suffix}", var.dtype)
-        self.values[var] = new
+def _swapped(node: Any, old: Stmt, new: Stmt) -> Any:
+    if node is old:
         return new
-
-    def visit_Var(self, var: Var) -> Node:
-        """Return what the name stands for in the copy."""
-        return self.values.get(var, var)
-
-    def visit_For(self, loop: For) -> Node:
-        """Copy a loop with what it binds."""
-        begin, end = self.rewrite(loop.begin), self.rewrite(loop.end)
-        var = self._fresh(loop.var)
-        return loop.replace(var=var, begin=begin, end=end, body=self.rewrite(loop.body))
-
-    def visit_Let(self, let: Let) -> Node:
-        """Copy a let with what it binds."""
-        value = self.rewrite(let.value)
-        return let.replace(var=self._fresh(let.var), value=value, body=self.rewrite(let.body))
-
-    def visit_Block(self, block: Block) -> Node:
-        """Copy a block with what it binds."""
-        iters: list[Any] = [
-            i.replace(extent=self.rewrite(i.extent), value=self.rewrite(i.value))
-            for i in block.iters
-        ]
-        iters = [i.replace(var=self._fresh(i.var)) for i in iters]
-        changes: dict[str, Any] = {"iters": tuple(iters), "name": f"{block.name}{self.suffix}"}
-        for name in ("init", "body", "where"):
-            part = getattr(block, name)
-            changes[name] = None if part is None else self.rewrite(part)
-        for name in ("reads", "writes"):
-            changes[name] = tuple(self.rewrite(region) for region in getattr(block, name))
-        return block.replace(**changes)
-
-
-def can_copy(stmt: Stmt) -> bool:
-    """Whether *stmt* binds nothing but loops, lets and block iters: what Fresh knows."""
-    return not any(isinstance(node, (Merge, Alloc)) for node in walk(stmt))
+    for name in holds(node):
+        child = getattr(node, name)
+        if isinstance(child, tuple):
+            made: Any = tuple([_swapped(item, old, new) for item in child])
+            if all(a is b for a, b in zip(made, child, strict=True)):
+                continue
+            return seq(*made) if isinstance(node, Seq) else node.replace(**{name: made})
+        if child is not None and (made := _swapped(child, old, new)) is not child:
+            return node.replace(**{name: made})
+    return node
 
 
 def chain(loop: For) -> tuple[list[For], Stmt]:
@@ -115,8 +120,9 @@ def nest(loops: list[For], body: Stmt) -> Stmt:
     return body
 
 
+@lru_cache(maxsize=4)  # of one function many questions are asked
 def reduction_loops(func: Func) -> set[Var]:
-    """The variables of loops that drive a reduction iter of some block."""
+    """The variables of loops that drive a reduction iter of some block; not to be changed."""
     found: set[Var] = set()
     for node in walk(func.body, skip=Expr):
         if isinstance(node, Block):

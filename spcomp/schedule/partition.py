@@ -23,7 +23,9 @@ def shared_out(loop: For) -> For | None:
     if not isinstance(inner, For):
         return None
     begin, end = inner.begin, inner.end
-    if not isinstance(begin, Search) or not isinstance(end, Search) or begin.kind == "linear":
+    if not isinstance(begin, Search) or not isinstance(end, Search):
+        return None
+    if begin.kind not in ("lower", "upper"):
         return None
     if not expr_equal(_at(begin, loop.var, 1), end) or not _is_linear(begin.key, loop.var):
         return None

@@ -10,13 +10,13 @@ from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir import stmt as st
 from spcomp.ir.arith import coefficient
-from spcomp.ir.axis import Axis
-from spcomp.ir.expr import Const, Load, Var, binary, cast, const
+from spcomp.ir.axis import Axis, SparseBuffer
+from spcomp.ir.expr import Const, Expr, Load, Var, binary, cast, const
 from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import For, Func, Stmt, seq
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
+from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nests import Replace, chain, find_loop, replaced
 from spcomp.schedule.step import Step
@@ -29,8 +29,9 @@ class Prefetch(Step):
     """``for j: s(B[J_indices[j], k])  ->  for j: prefetch B[J_indices[j + d], k]; s``.
 
     *loop* runs over the positions of a sparse axis; rows of dense buffers at its coordinates are
-    asked for *distance* positions ahead, in the fibers that follow too. Always legal where there
-    is such a row: the position is clamped to the last one that is stored.
+    asked for *distance* positions ahead, in the fibers that follow too, and so is where fibers at
+    its coordinates begin; their bounds, twice as far ahead. Always legal where there is such a row
+    or fiber: the position is clamped to the last one that is stored.
     """
 
     name: ClassVar[str] = "prefetch"
@@ -44,9 +45,10 @@ class Prefetch(Step):
         if self.distance < 1:
             raise ScheduleError(f"{self}: the distance must be at least 1", span or loop.span)
         hints = [_hint(func, g, self.distance) for g in gathers(func, loop)]
+        hints += [h for f in fibers(func, loop) for h in _hints(func, f, self.distance)]
         if not hints:
             raise ScheduleError(
-                f"{self}: no row of a dense buffer is read at the coordinates of {self.loop!r}",
+                f"{self}: no row or fiber is read at the coordinates of {self.loop!r}",
                 span or loop.span,
             )
         return replaced(func, loop, loop.replace(body=seq(*hints, loop.body)))
@@ -71,6 +73,15 @@ class Gather:
         return self.trips * self.load.buffer.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Fiber:
+    """A fiber that is read at a coordinate: by *loads*, of one element each; *place* as above."""
+
+    loads: tuple[Load, ...]
+    place: Load
+    axis: Axis
+
+
 def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
     """Return the rows that *loop* reads at the coordinates of the positions it runs over.
 
@@ -79,7 +90,7 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
     loops, block = chain(loop)
     if not isinstance(block, Block):
         return ()
-    axes = {axis.indices: axis for axis in func.axes if axis.kind == "sparse_variable"}
+    axes = {axis.indices: axis for axis in func.axes if axis.is_sparse and _stored(axis)}
     found: dict[object, Gather] = {}
     for node in walk(block.body):
         if not isinstance(node, Load) or len(node.indices) < 2 or None in node.indices:
@@ -108,20 +119,85 @@ def _gathers(
             yield Gather(load, index, axis, runs[0].var, int(runs[0].end.value))
 
 
+def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
+    """Return the fibers that loops inside *loop* run along, at the coordinates it passes."""
+    axes = {axis.indices: axis for axis in func.axes if axis.is_sparse and _stored(axis)}
+    values: dict[Var, Expr] = {}
+    for block in walk(loop.body, skip=Expr):
+        if isinstance(block, Block):
+            values |= {var: substitute(value, values) for var, value in block.values.items()}
+    inside = {inner.var for inner in walk(loop.body, skip=Expr) if isinstance(inner, For)}
+    found: dict[object, Fiber] = {}
+    for node in walk(loop.body):
+        if not isinstance(node, Load) or not _in_fiber(node):
+            continue
+        load = substitute(node, values)
+        place, along = load.indices[-2], load.indices[-1]
+        if not isinstance(place, Load) or place.indices[-1] is not loop.var or along not in inside:
+            continue
+        if place.buffer.data in axes and all(i is None or i is along or variables(i).isdisjoint(inside) for i in load.indices):
+            known = found.get(fingerprint(place))
+            before = known.loads if known else ()
+            if all(x.buffer is not load.buffer for x in before):
+                fiber = Fiber((*before, load), place, axes[place.buffer.data])
+                found[fingerprint(place)] = fiber
+    return tuple(found.values())
+
+
+def _in_fiber(load: Load) -> bool:
+    """Whether *load* reads an element of a fiber below another axis."""
+    buffer = load.buffer
+    return isinstance(buffer, SparseBuffer) and len(buffer.axes) > 1 and buffer.axes[-1].is_variable
+
+
+def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
+    """Yield the prefetches of where a fiber begins, and of its bounds before these are needed."""
+    soon, later = (_ahead(func, fiber.place, fiber.axis, d) for d in (distance, 2 * distance))
+    for load in fiber.loads:
+        yield st.Prefetch(load.buffer, (*load.indices[:-2], soon, ZERO))
+    below = fiber.loads[0].buffer.axes[-1]
+    bounds = next(b for b in func.buffers if b.data is below.indptr)
+    yield st.Prefetch(bounds, (*fiber.loads[0].indices[:-2], later))
+
+
+def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
+    """Return *place* at *distance* positions after the one at hand, or at the last."""
+    start = _begin(func, axis, place.indices[:-1])
+    here, stored = place.indices[-1], _stored(axis)
+    assert here is not None
+    assert stored is not None
+    last = binary("-", stored, 1)
+    ahead = binary("min", binary("+", start, binary("+", here, distance)), last)
+    return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
+
+
 def _hint(func: PosFunc, gather: Gather, distance: int) -> Stmt:
     """Return the prefetches of the row *distance* positions after the one at hand."""
-    place, axis = gather.place, gather.axis
-    indptr = next(b for b in func.buffers if b.data is axis.indptr)
-    start = cast(Load(indptr, place.indices[:-1]), int64)
-    here = place.indices[-1]
-    assert axis.nnz is not None
-    assert here is not None
-    last = binary("-", cast(axis.nnz, int64), 1)
-    ahead = binary("min", binary("+", start, binary("+", here, distance)), last)
-    path = (*(None for _ in place.indices[:-1]), ahead)
-    soon = Replace(place, place.replace(indices=path)).rewrite(gather.load)
+    soon = Replace(gather.place, _ahead(func, gather.place, gather.axis, distance)).rewrite(gather.load)
     step = LINE // soon.buffer.dtype.itemsize
     lines = -(-gather.trips // step)
     line = Names(func).var(f"{gather.inner.name}_line")
     at = substitute(soon, {gather.inner: binary("*", line, step)})
     return For(line, ZERO, const(lines), st.Prefetch(at.buffer, at.indices), "unroll")
+
+
+def _begin(func: PosFunc, axis: Axis, outer: tuple[Expr | None, ...]) -> Expr:
+    """Return the absolute position where the fiber of *axis* at *outer* begins."""
+    if axis.is_variable:
+        return cast(Load(next(b for b in func.buffers if b.data is axis.indptr), outer), int64)
+    *above, own = outer
+    assert axis.parent is not None
+    assert axis.nnz_cols is not None
+    assert own is not None
+    row = plus(_begin(func, axis.parent, tuple(above)), own) if above else own
+    return binary("*", row, cast(axis.nnz_cols, int64))
+
+
+def _stored(axis: Axis) -> Expr | None:
+    """Return how many positions *axis* has in all; None if that is not said."""
+    if axis.parent is None:
+        return cast(axis.length, int64)
+    if axis.is_variable:
+        return None if axis.nnz is None else cast(axis.nnz, int64)
+    above = _stored(axis.parent)
+    return None if above is None else binary("*", above, cast(axis.nnz_cols or ZERO, int64))

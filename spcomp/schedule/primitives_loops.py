@@ -2,71 +2,258 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
+from spcomp.schedule.annotate import Annotate, Unannotate, Value
+from spcomp.schedule.bind import Bind
 from spcomp.schedule.blocks import LiftLoop
+from spcomp.schedule.horizontal import HorizontalFuse
 from spcomp.schedule.hubs import SplitHubs
-from spcomp.schedule.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.loops import AddUnitLoop, Parallel, Unroll, Vectorize
 from spcomp.schedule.prefetch import Prefetch
+from spcomp.schedule.sampling import SampleCategorical, Sampled, SamplePerfectTile
 from spcomp.schedule.segments import GroupRuns, SplitSorted
+from spcomp.schedule.sorted_rows import SortedRows
 from spcomp.schedule.split_nnz import SplitNnz
-from spcomp.schedule.step import Steps
 from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
+from spcomp.schedule.workspaces import ShareWorkspace
 
 
-class LoopPrimitives(Steps):
+class LoopPrimitives(Sampled):
     """Steps that change loops; each raises ScheduleError where it would change the meaning."""
 
     __slots__ = ()
 
-    def split(self, loop: str, factor: int) -> Self:
-        """Apply :class:`Split`."""
-        return self.apply(Split(loop, factor))
+    def split(self, loop: str, factors: int | Sequence[int | None]) -> Self:
+        """``for k in n: s  ->  for k_o in ceil(n / f): for k_i in f: s``, guarded where needed.
+
+        *factors*: trip counts, outermost first, at most one of them None (as large as needed); a
+        number f stands for [None, f]. More than two pieces are called k_0, k_1, ...
+
+        >>> stage2.split("k", [None, 2, 4]).loops
+        ('i', 'j', 'k_0', 'k_1', 'k_2')
+        """
+        return self.apply(Split(loop, factors if isinstance(factors, int) else tuple(factors)))
 
     def loop_partition(self, loop: str, multiple: int) -> Self:
-        """Apply :class:`LoopPartition`."""
+        """``for k in n: s  ->  for k in n // m * m: s; for k_rest in the rest: s``.
+
+        See :class:`LoopPartition`; TVM's takes the lengths of all parts.
+
+        >>> stage2.reorder("k", "j").loop_partition("k", 8).loops
+        ('i', 'k', 'j', 'k_rest', 'j_rest')
+        """
         return self.apply(LoopPartition(loop, multiple))
 
     def reorder(self, *loops: str) -> Self:
-        """Apply :class:`Reorder`."""
+        """``for j: for k: s  ->  for k: for j: s``, see :class:`Reorder`.
+
+        >>> stage2.reorder("k", "j").loops
+        ('i', 'k', 'j')
+        """
         return self.apply(Reorder(loops))
 
-    def fuse(self, outer: str, inner: str) -> Self:
-        """Apply :class:`Fuse`."""
-        return self.apply(Fuse(outer, inner))
+    def fuse(self, *loops: str) -> Self:
+        """``for i in n: for j in m: s  ->  for i_j in n * m: s``, see :class:`Fuse`.
+
+        >>> stage2.split("k", [None, 2, 4]).fuse("k_0", "k_1", "k_2").loops
+        ('i', 'j', 'k_0_k_1_k_2')
+        """
+        return self.apply(Fuse(loops))
 
     def lift_loop(self, loop: str) -> Self:
-        """Apply :class:`LiftLoop`."""
+        """``block: for k in n: s  ->  for k in n: block: s``, see :class:`LiftLoop`.
+
+        >>> stage2.reorder("k", "j").lift_loop("k").get_loops("csrmm0")
+        ('i', 'k')
+        """
         return self.apply(LiftLoop(loop))
 
     def parallel(self, loop: str) -> Self:
-        """Apply :class:`Parallel`."""
+        """``for i in n: s  ->  for i in n, on all threads: s``, see :class:`Parallel`.
+
+        >>> stage2.parallel("i").get_kind("i")
+        'parallel'
+        """
         return self.apply(Parallel(loop))
 
     def vectorize(self, loop: str) -> Self:
-        """Apply :class:`Vectorize`."""
+        """``for k in serial(n): s  ->  for k in vectorized(n): s``, see :class:`Vectorize`.
+
+        >>> stage2.vectorize("k").get_kind("k")
+        'vectorized'
+        """
         return self.apply(Vectorize(loop))
 
     def unroll(self, loop: str) -> Self:
-        """Apply :class:`Unroll`."""
+        """``for i in n: s  ->  s[i := 0]; s[i := 1]; ...`` when code is emitted; always legal.
+
+        >>> stage2.unroll("j").get_kind("j")
+        'unroll'
+        """
         return self.apply(Unroll(loop))
 
+    def bind(self, loop: str, thread: str) -> Self:
+        """``for i in serial(n): s  ->  for i in thread_binding(n, "blockIdx.x"): s``.
+
+        *thread*: blockIdx, threadIdx or vthread, with ``.x``, ``.y`` or ``.z``. A CPU runs the
+        grid by loops, the outermost blocks in parallel; see :class:`Bind`.
+
+        >>> stage2.bind("i", "blockIdx.x").bind("k", "threadIdx.x").get_kind("i")
+        'blockIdx.x'
+        """
+        return self.apply(Bind(loop, thread))
+
+    def add_unit_loop(self, target: str) -> Self:
+        """``s  ->  for s_u in 1: s`` around the block or loop *target*; always legal.
+
+        >>> stage2.add_unit_loop("csrmm1").get_loops("csrmm1")
+        ('j', 'k', 'csrmm1_u')
+        """
+        return self.apply(AddUnitLoop(target))
+
+    def annotate(self, target: str, key: str, value: Value) -> Self:
+        """``block s  ->  block s {key: value}`` for a block, loop or iteration.
+
+        ``"atomic"`` lets the iterations around a block update one element in any order; see
+        :class:`Annotate` for the keys that mean something.
+
+        >>> stage2.annotate("k", "pragma_unroll_explicit", 0).annotations("k")
+        {'pragma_unroll_explicit': 0}
+        """
+        return self.apply(Annotate(target, key, value))
+
+    def sample_perfect_tile(
+        self,
+        loop: str,
+        n: int,
+        max_innermost_factor: int = 16,
+        decision: Sequence[int] | None = None,
+        *,
+        seed: int = 0,
+    ) -> Self:
+        """Write down *n* factors of the trip count of *loop*; :attr:`sampled` has them.
+
+        They are *decision*, or drawn by chance, the same for the same *seed* and steps before. The
+        step holds what was drawn, so that a trace replays to the same program.
+
+        >>> tiled = stage2.split("k", 24).sample_perfect_tile("k_i", 3, decision=[3, 2, 4])
+        >>> tiled.split("k_i", tiled.sampled).loops
+        ('i', 'j', 'k_o', 'k_i_0', 'k_i_1', 'k_i_2')
+        """
+        if decision is None:
+            decision = self._draw_tile(loop, n, max_innermost_factor, seed)
+        return self.apply(SamplePerfectTile(loop, n, max_innermost_factor, tuple(decision)))
+
+    def sample_categorical(
+        self,
+        candidates: Sequence[Value],
+        probs: Sequence[float] | None = None,
+        decision: int | None = None,
+        *,
+        seed: int = 0,
+    ) -> Self:
+        """Write down one of *candidates*, which :attr:`sampled` then is.
+
+        It is the one at *decision*, or drawn with the probabilities *probs*, by default equal ones.
+
+        >>> chosen = stage2.sample_categorical([8, 16, 32], [0.2, 0.5, 0.3], decision=1)
+        >>> chosen.sampled
+        16
+        """
+        weights = tuple(probs) if probs is not None else (1.0,) * len(candidates)
+        if decision is None:
+            decision = self._draw_index(weights, seed)
+        return self.apply(SampleCategorical(tuple(candidates), weights, decision))
+
+    def unannotate(self, target: str, key: str) -> Self:
+        """``block s {key: value}  ->  block s``, see :class:`Unannotate`.
+
+        >>> stage2.annotate("k", "note", "hot").unannotate("k", "note").annotations("k")
+        {}
+        """
+        return self.apply(Unannotate(target, key))
+
     def prefetch(self, loop: str, distance: int) -> Self:
-        """Apply :class:`Prefetch`."""
+        """``for j: s(B[J_indices[j], k])  ->  for j: prefetch B[J_indices[j + d], k]; s``.
+
+        *distance* d is in positions; see :class:`Prefetch`.
+
+        >>> tiled = stage2.split("k", 16).reorder("k_o", "j", "k_i")
+        >>> tiled.prefetch("j", 8).loops
+        ('i', 'k_o', 'j', 'k_i_line', 'k_i')
+        """
         return self.apply(Prefetch(loop, distance))
 
     def split_nnz(self, loop: str, size: int) -> Self:
-        """Apply :class:`SplitNnz`."""
+        """``for i in n: s  ->  for i_c in chunks: for i in cut(i_c) to cut(i_c + 1): s``.
+
+        Chunks have *size* elements, or nearly; see :class:`SplitNnz`.
+
+        >>> stage2.split_nnz("i", 8192).parallel("i_c").loops
+        ('i_c', 'i', 'j', 'k')
+        """
         return self.apply(SplitNnz(loop, size))
 
     def split_hubs(self, loop: str, inner: str, size: int) -> Self:
-        """Apply :class:`SplitHubs`."""
+        """``for i: for j: s  ->  rows of many elements in pieces of *size*, then all others``.
+
+        See :class:`SplitHubs`.
+
+        >>> stage2.split_hubs("i", "j", 8192).made[:2]
+        ('i_at', 'i_piece')
+        """
         return self.apply(SplitHubs(loop, inner, size))
 
     def split_sorted(self, loop: str, size: int) -> Self:
-        """Apply :class:`SplitSorted`."""
+        """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.
+
+        Chunks of about *size* elements are cut where the key changes; see :class:`SplitSorted`.
+
+        >>> coo.split_sorted("e", 1024).made
+        ('e_c',)
+        """
         return self.apply(SplitSorted(loop, size))
 
     def group_runs(self, loop: str) -> Self:
-        """Apply :class:`GroupRuns`."""
+        """``for e: W[key[e]] op= x  ->  for each run of one key: for e in the run: s``.
+
+        See :class:`GroupRuns`.
+
+        >>> print(coo.split_sorted("e", 1024).group_runs("e").trace)
+        coo_spmm: split_sorted('e', 1024)
+        coo_spmm: group_runs('e')
+        """
         return self.apply(GroupRuns(loop))
+
+    def sorted_rows(self, loop: str, rows: str, size: int) -> Self:
+        """``for r: W[r] = 0; for e: W[key[e]] op= x  ->  for r: W[r] = 0; for e in r: W[r] op= x``.
+
+        In chunks of about *size* rows and elements; see :class:`SortedRows`.
+
+        >>> coo.sorted_rows("e", "i", 1024).made
+        ('e_c',)
+        """
+        return self.apply(SortedRows(loop, rows, size))
+
+    def horizontal_fuse(self, loops: Sequence[str], size: int) -> Self:
+        """``for i: s; for j: t  ->  for c in chunks: for i in part(c): s; for j in part(c): t``.
+
+        Nests that follow each other run as one parallel loop, in chunks of about *size* elements;
+        see :class:`HorizontalFuse`.
+
+        >>> coo.horizontal_fuse(["i", "o"], 1024).made
+        ('rows_c',)
+        """
+        return self.apply(HorizontalFuse(tuple(loops), size))
+
+    def share_workspace(self, loop: str) -> Self:
+        """Let the iterations of a serial *loop* share the workspaces that each has.
+
+        ``for i: W = workspace(); s  ->  W = workspace(); for i: s``.
+
+        >>> print(workspace.share_workspace("i").trace)
+        clear: share_workspace('i')
+        """
+        return self.apply(ShareWorkspace(loop))

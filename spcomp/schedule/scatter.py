@@ -67,7 +67,10 @@ def as_scatter(nest: For) -> Scatter | None:
 def _width(extent: int, body: Stmt) -> int:
     """Return how much of a row a thread takes, in whole cache lines; 0 if it cannot be shared."""
     sizes = [n.buffer.dtype.itemsize for n in walk(body) if isinstance(n, (Load, Store))]
-    line = LINE // max(sizes)
-    lines = -(-extent // line)
-    width = -(-lines // PARTS) * line
-    return width if width < extent and extent % width == 0 else 0
+    for bytes_ in (LINE, LINE // 2):  # to share pairs of lines is better than not to share at all
+        line = bytes_ // max(sizes)
+        lines = -(-extent // line)
+        width = -(-lines // PARTS) * line
+        if width < extent and extent % width == 0:
+            return width
+    return 0

@@ -6,57 +6,129 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.coordinate import SpIter
-from spcomp.ir.module import single
+from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.module import Launch, Module
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
-from spcomp.ir.visitor import walk
-from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.ir.visitor import statements
+from spcomp.passes.levels import lower_sparse_buffer, lower_sparse_iter
 from spcomp.schedule.claims import without_false_claims
+from spcomp.schedule.coordinate import find_iteration
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.primitives_blocks import BlockPrimitives
+from spcomp.schedule.primitives_iterations import IterationPrimitives
 from spcomp.schedule.primitives_loops import LoopPrimitives
+from spcomp.schedule.queries import Queries
 from spcomp.schedule.step import Step, Trace, known
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule(LoopPrimitives, BlockPrimitives):
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     """A program at any level, and the trace of steps applied to it.
 
-    Immutable: each step returns a new Schedule. Loops and blocks are called by name; :attr:`made`
-    has the names that the last step gave. *lowered*: the compiler made the position-space program,
-    so that its indices need no checks.
+    Immutable: each step returns a new Schedule. Iterations, loops and blocks are called by name;
+    :attr:`made` has the names that the last step gave. ``compile`` finishes the levels that remain.
+
+    Args:
+        func: A function, or the Module of one.
+        trace: The steps that made it.
+        lowered: The compiler made the program, so that its indices need no checks.
+        source: The function whose parameters a call takes; *func* if not given.
+        opened: How many of the steps came before there were loops.
+        before: What the last step was applied to.
+
+    Raises:
+        ScheduleError: for a Module of several functions.
     """
 
     func: Func
-    trace: Trace = field(default_factory=Trace)
-    lowered: bool = False
-    before: Func | None = field(default=None, repr=False, compare=False)
+    trace: Trace
+    lowered: bool
+    source: Func = field(compare=False)
+    opened: int = field(compare=False)
+    before: Func | None = field(compare=False)
 
-    def lower_sparse_iter(self) -> Schedule:
+    def __init__(
+        self,
+        func: Func | Module[Any],
+        trace: Trace = Trace(),  # noqa: B008 (a frozen value)
+        *,
+        lowered: bool = False,
+        source: Func | None = None,
+        opened: int = 0,
+        before: Func | None = None,
+    ) -> None:
+        given = func.source if isinstance(func, Module) else func
+        for name, value in (
+            ("func", _only(func) if isinstance(func, Module) else func),
+            ("trace", trace),
+            ("lowered", lowered),
+            ("source", source or given),
+            ("opened", opened),
+            ("before", before),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def mod(self) -> Module[Any]:
+        """The program as a Module of one function."""
+        return Module(self.source, (self.func,), (Launch(self.func.name),))
+
+    @property
+    def decided(self) -> bool:
+        """Whether a step has said how loops run: then the compiler adds none of its own."""
+        return len(self.trace) > self.opened and not isinstance(self.func, CoordFunc)
+
+    def lower_sparse_iter(
+        self, *, check_invalid_binary_search: bool = False, search_blocks: bool = False
+    ) -> Schedule:
         """Return the schedule of the program in position space, where it has loops.
 
-        Raises LoweringError, and ScheduleError for a program that needs several phases.
+        A program that is there comes back as it is. For the options see
+        :func:`spcomp.lower_sparse_iter`. Raises LoweringError, and ScheduleError for a program that
+        needs several phases.
         """
-        module = LowerIterations().run(single(self.func))
-        if not module.is_single:
-            raise ScheduleError(
-                f"{self.func.name} assembles its output in {len(module.funcs)} phases",
-                _user_line(),
-                hint="schedule the functions of its Module one by one",
-            )
-        return Schedule(module.funcs[0], self.trace, lowered=True)
+        if not isinstance(self.func, CoordFunc):
+            return self
+        made = lower_sparse_iter(
+            self.mod,
+            check_invalid_binary_search=check_invalid_binary_search,
+            search_blocks=search_blocks,
+        )
+        opened = len(self.trace)
+        return replace(self, func=_only(made), lowered=True, opened=opened, before=None)
+
+    def lower_sparse_buffer(self) -> Schedule:
+        """Return the schedule of the program over flat buffers, lowered from any level.
+
+        No step applies to it any more. Raises LoweringError, ScheduleError.
+        """
+        if isinstance(self.func, FlatFunc):
+            return self
+        low = self.lower_sparse_iter()
+        (func,) = lower_sparse_buffer(replace(low, func=low.checked()).mod).funcs
+        return replace(low, func=func, before=None)
+
+    def checked(self) -> Func:
+        """Return the program; raises ScheduleError for a loop whose claim to be parallel is false.
+
+        What the compiler lowered, and what steps were applied to, has been checked.
+        """
+        return self.func if self.trace or self.lowered else without_false_claims(self.func)
 
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
-        base = self.func if self.trace or self.lowered else without_false_claims(self.func)
+        base = self.checked()
         func = step.apply(base, _user_line())
         trace = self.trace.extend(self.func.name, (step,))
-        return replace(self, func=func, trace=trace, before=base)
+        source = func if len(func.params) < len(base.params) else self.source
+        return replace(self, func=func, trace=trace, source=source, before=base)
 
     @property
     def made(self) -> tuple[str, ...]:
@@ -73,11 +145,13 @@ class Schedule(LoopPrimitives, BlockPrimitives):
     def replay(self, trace: Trace, *, skip: bool = False) -> Schedule:
         """Return the schedule with the steps of *trace* for this function applied.
 
-        *skip*: leave out steps that are not legal, as those that followed from a deleted one are;
-        else they raise ScheduleError.
+        The program is lowered where the first step for loops comes. *skip*: leave out steps that
+        are not legal, as those that followed from a deleted one are; else they raise ScheduleError.
         """
         schedule = self
         for step in trace.of(self.func.name):
+            if not step.fits(schedule.func):
+                schedule = schedule.lower_sparse_iter()
             try:
                 schedule = schedule.apply(step)
             except ScheduleError:
@@ -85,9 +159,17 @@ class Schedule(LoopPrimitives, BlockPrimitives):
                     raise
         return schedule
 
+    def get_sparse_iteration(self, name: str) -> str:
+        """Return *name* if an iteration is called so; raises ScheduleError that lists them."""
+        return find_iteration(self.func, name, _user_line()).name
+
+    def get_sp_iters(self, iteration: str) -> tuple[str, ...]:
+        """Return the names of the variables of *iteration*, in its order."""
+        return tuple(var.name for var in find_iteration(self.func, iteration, _user_line()).vars)
+
     def get_block(self, name: str) -> str:
         """Return *name* if a block is called so; raises ScheduleError that lists the blocks."""
-        blocks = [n.name for n in walk(self.func.body) if isinstance(n, Block)]
+        blocks = [n.name for n in statements(self.func.body) if isinstance(n, Block)]
         if name not in blocks:
             raise ScheduleError(
                 f"no block {name!r} in {self.func.name}", _user_line(), hint=known(blocks, "blocks")
@@ -111,9 +193,25 @@ class Schedule(LoopPrimitives, BlockPrimitives):
         """Print the program."""
         self.func.show()
 
+    def __repr__(self) -> str:
+        level = {CoordFunc: "coordinate", FlatFunc: "flat"}.get(type(self.func), "position")
+        return f"<Schedule of {self.func.name} at {level} level: {len(self.trace)} steps>"
+
+
+def _only(module: Module[Any]) -> Func:
+    """Return the function of *module*; raises ScheduleError if there are several phases."""
+    if not module.is_single:
+        raise ScheduleError(
+            f"{module.source.name} assembles its output in {len(module.funcs)} phases",
+            _user_line(),
+            hint="schedule the functions of its Module one by one",
+        )
+    func: Func = module.funcs[0]
+    return func
+
 
 def _names(func: Func, what: str) -> Iterator[str]:
-    for node in walk(func.body):
+    for node in statements(func.body):
         match node:
             case For() if what == "loops":
                 yield node.var.name

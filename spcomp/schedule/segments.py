@@ -8,7 +8,7 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import BinOp, Cast, Expr, Load, Search, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Load, Search, Select, Var, binary, cast, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
@@ -17,6 +17,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables
+from spcomp.schedule.dependence import plain as plain
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.split_nnz import MAX_CHUNKS, ceil_div, named, starts_inside
 from spcomp.schedule.step import Step
@@ -95,7 +96,7 @@ class GroupRuns(Step):
             raise ScheduleError(
                 f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
             )
-        key = _key_load(func, loop)
+        key = key_load(func, loop)
         if key is None:
             raise ScheduleError(
                 f"{self}: {self.loop!r} reads no coordinate that it does not write",
@@ -119,7 +120,7 @@ def _runs(names: Names, loop: For, key: Load) -> Stmt:
 
     goes_on = BinOp("and", BinOp("<", stop, end), BinOp("==", read(stop), same))
     scan = seq(put(stop, plus(begin, 1)), While(goes_on, put(stop, plus(stop, 1))))
-    body = _UseKey(loop.var, key, same, named(loop.body)).rewrite(loop.body)
+    body = UseKey(loop.var, key, same, named(loop.body)).rewrite(loop.body)
     inner = loop.replace(begin=begin, end=run, body=body)
     group: Stmt = Let(run, stop, seq(inner, put(at, run)))
     group = Let(begin, at, Let(same, read(begin), seq(scan, group)))
@@ -127,7 +128,7 @@ def _runs(names: Names, loop: For, key: Load) -> Stmt:
     return Let(end, loop.end, Alloc(place, seq(put(at, loop.begin), every)), span=loop.span)
 
 
-def _key_load(func: Func, loop: For) -> Load | None:
+def key_load(func: Func, loop: For) -> Load | None:
     """Return the load of the coordinate of the iteration, in terms of loops outside."""
     values = named(loop.body)
     inside = {n.var for n in walk(loop) if isinstance(n, (For, Let))}
@@ -142,13 +143,14 @@ def _key_load(func: Func, loop: For) -> Load | None:
     return None
 
 
-class _UseKey(Rewriter):
+class UseKey(Rewriter):
     """Puts the coordinate of the run where an iteration loads its own; the loop then reduces."""
 
     def __init__(self, var: Var, key: Load, same: Var, values: dict[Var, Expr]) -> None:
         self.var, self.key, self.same, self.values = var, key, same, values
 
     def visit_Block(self, block: Block) -> Node:
+        """What the loop drives is reduced now."""
         new = self.visit_Node(block)
         assert isinstance(new, Block)
         if block.init is not None:
@@ -157,6 +159,7 @@ class _UseKey(Rewriter):
         return new.replace(iters=tuple(iters))
 
     def visit_Load(self, load: Load) -> Node:
+        """Return the run's coordinate where this is the iteration's."""
         if load.buffer is self.key.buffer and expr_equal(substitute(load, self.values), self.key):
             return self.same
         return self.visit_Node(load)
@@ -189,7 +192,7 @@ def sorted_keys(func: Func, loop: For) -> Keys | None:
     for place, index in enumerate(touched[0].indices):
         if index is None:
             continue
-        load = _plain(substitute(index, values))
+        load = plain(substitute(index, values))
         if isinstance(load, Load) and all(_at(n, place, load, values) for n in touched):
             return _keys(func, loop, load)
     return None
@@ -231,14 +234,7 @@ def _at(access: Load | Store, place: int, key: Load, values: dict[Var, Expr]) ->
     else:
         dense = buffer.strides is None
     index = access.indices[place] if place < len(access.indices) else None
-    return dense and index is not None and expr_equal(_plain(substitute(index, values)), key)
-
-
-def _plain(index: Expr) -> Node:
-    """Return *index* without casts that keep its value."""
-    while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
-        index = index.value
-    return index
+    return dense and index is not None and expr_equal(plain(substitute(index, values)), key)
 
 
 def segments(func: Func, loop: str, size: int = 4096) -> SplitSorted | None:

@@ -12,7 +12,7 @@ from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, Let, Stmt, Store
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import statements, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import variables
@@ -115,7 +115,7 @@ def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
 def named(body: Stmt) -> dict[Var, Expr]:
     """Return what the iters of blocks in *body*, and its lets, stand for."""
     values: dict[Var, Expr] = {}
-    for node in walk(body):
+    for node in statements(body):
         match node:
             case Block(iters=iters):
                 values |= {i.var: substitute(i.value, values) for i in iters}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
@@ -33,6 +34,10 @@ class Step(ABC):
     @abstractmethod
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* changed; raises ScheduleError where that would change its meaning."""
+
+    def fits(self, func: Func) -> bool:
+        """Whether *func* is at a level where this kind of step applies."""
+        return isinstance(func, PosFunc)
 
     def is_legal(self, func: Func) -> bool:
         """Whether apply would return."""
@@ -75,6 +80,10 @@ class Trace:
     def extend(self, func: str, steps: Iterable[Step]) -> Trace:
         """Return the trace with *steps* of *func* behind it."""
         return Trace((*self.steps, *((func, step) for step in steps)))
+
+    def then(self, other: Trace) -> Trace:
+        """Return the trace with the steps of *other* behind it."""
+        return Trace((*self.steps, *other.steps))
 
     def without(self, kind: str) -> Trace:
         """Return the trace without the steps called *kind*: what they earn shows."""

@@ -1,20 +1,21 @@
-"""Steps that rearrange loops: split, loop_partition, reorder, fuse."""
+"""Steps of stage II that rearrange loops: split, loop_partition, reorder, fuse."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import divides, simplify
-from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
+from spcomp.ir.arith import divides, prove, simplify
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, Let, Stmt, seq
+from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
-from spcomp.passes.scope import variables
+from spcomp.passes.scope import may_fail, variables
 from spcomp.schedule.dependence import changes_range, conflicts
 from spcomp.schedule.nests import (
     Fresh,
@@ -33,53 +34,101 @@ from spcomp.schedule.step import Step
 class Split(Step):
     """``for k in n: s  ->  for k_o in ceil(n / f): for k_i in f: s[k := k_o * f + k_i]``.
 
-    Always legal. Where *factor* is not proved to divide the trip count, the blocks inside are
-    guarded by ``k_o * f + k_i < n``.
+    *factors*: the trip counts of the pieces, outermost first; one may be None, which is then as
+    large as needed, and a number f stands for (None, f). Two pieces are called k_o and k_i, more
+    k_0, k_1, ... Legal where the factors cover the range. Where they are not proved to multiply to
+    the trip count, what has an effect is guarded by ``k_o * f + k_i < n``. Source: TVM's split.
     """
 
     name: ClassVar[str] = "split"
     loop: str
-    factor: int
+    factors: int | tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factors, int):
+            given = tuple(self.factors)
+            short = len(given) == 2 and given[0] is None and isinstance(given[1], int)
+            object.__setattr__(self, "factors", given[1] if short else given)
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loop split in two."""
+        """Return *func* with the loop split in as many as there are factors."""
         loop = find_loop(func, self.loop, self, span)
-        if self.factor < 1:
-            raise ScheduleError(f"{self}: the factor must be at least 1", span or loop.span)
+        factors = self._pieces(loop, span)
         _check_range(self, loop, span)
-        names = Names(func)
-        outer, inner = names.var(f"{self.loop}_o"), names.var(f"{self.loop}_i")
-        count = _count(loop)
-        index = binary("+", binary("*", outer, self.factor), inner)
+        count, known = _count(loop), prod(f for f in factors if f is not None)
+        exact = divides(known, count)
+        if None not in factors:
+            certain = simplify(count)
+            exact = isinstance(certain, Const) and certain.value == known
+        if None not in factors and not prove(BinOp("<=", count, const(known)), {}):
+            raise self._error(f"the loop may run more often than {known} times", loop, span)
+        most = count if exact else binary("+", count, known - 1)
+        inferred = simplify(binary("//", most, known))
+        trips = [inferred if f is None else const(f) for f in factors]
+        names, ends = Names(func), ("o", "i") if len(trips) == 2 else range(len(trips))
+        made = [names.var(f"{self.loop}_{end}") for end in ends]
+        index: Expr = made[0]
+        for var, trip in zip(made[1:], trips[1:], strict=True):
+            index = binary("+", binary("*", index, trip), var)
         value = index if from_zero(loop) else binary("+", loop.begin, index)
         body = substitute(loop.body, {loop.var: value})
-        if divides(self.factor, count):
-            trips = simplify(binary("//", count, self.factor))
-        else:
-            trips = simplify(binary("//", binary("+", count, self.factor - 1), self.factor))
-            body = self._guard(loop, body, BinOp("<", index, count), span)
-        inside = For(inner, ZERO, const(self.factor), body, span=loop.span)
-        return replaced(func, loop, loop.replace(var=outer, begin=ZERO, end=trips, body=inside))
+        if not exact:
+            body = _Guard(BinOp("<", index, count), made).rewrite(body)
+        for var, trip in reversed([*zip(made, trips, strict=True)][1:]):
+            body = For(var, ZERO, trip, body, span=loop.span)
+        return replaced(func, loop, loop.replace(var=made[0], begin=ZERO, end=trips[0], body=body))
 
-    def _guard(self, loop: For, body: Stmt, cond: Expr, span: Span | None) -> Stmt:
-        if not any(isinstance(node, Block) for node in walk(body)):
-            raise ScheduleError(
-                f"{self}: {self.factor} is not known to divide the trip count of {self.loop!r}, and"
-                " there is no block to guard",
-                span or loop.span,
-                hint="loop_partition it first",
-            )
-        return _Guard(cond).rewrite(body)
+    def _pieces(self, loop: For, span: Span | None) -> tuple[int | None, ...]:
+        """Return the factors; raises ScheduleError if they are none."""
+        factors = (None, self.factors) if isinstance(self.factors, int) else self.factors
+        if len(factors) < 2:
+            raise self._error("a loop is split in at least two", loop, span)
+        if factors.count(None) > 1:
+            raise self._error("only one factor can be inferred", loop, span)
+        for factor in factors:
+            if factor is not None and (not isinstance(factor, int) or factor < 1):
+                raise self._error("the factor must be at least 1", loop, span)
+        return factors
+
+    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
+        return ScheduleError(f"{self}: {why}", span or loop.span)
 
 
 class _Guard(Rewriter):
-    """Puts a condition on the outermost blocks."""
+    """Lets what has an effect, or may not be evaluated, happen only where *cond* holds.
 
-    def __init__(self, cond: Expr) -> None:
-        self.cond = cond
+    Outermost blocks take the condition. *pieces*: variables that may be beyond the last iteration.
+    """
+
+    def __init__(self, cond: Expr, pieces: list[Var]) -> None:
+        self.cond, self.beyond = cond, set(pieces)
 
     def visit_Block(self, block: Block) -> Node:
+        if any(isinstance(n, (Load, Search)) for own in block.iters for n in walk(own.value)):
+            return self.visit_Stmt(block)  # what an iter stands for is evaluated before the guard
         return block.replace(where=both(self.cond, block.where))
+
+    def visit_Seq(self, stmt: Seq) -> Node:
+        return self.visit_Node(stmt)
+
+    def visit_Alloc(self, stmt: Alloc) -> Node:
+        return self.visit_Node(stmt)
+
+    def visit_For(self, loop: For) -> Node:
+        return self._around(loop, (loop.begin, loop.end))
+
+    def visit_Let(self, let: Let) -> Node:
+        return self._around(let, (let.value,))
+
+    def _around(self, stmt: For | Let, parts: tuple[Expr, ...]) -> Node:
+        if any(variables(part) & self.beyond for part in parts):
+            self.beyond.add(stmt.var)
+            if any(isinstance(n, (Load, Search)) or may_fail(n) for e in parts for n in walk(e)):
+                return self.visit_Stmt(stmt)
+        return stmt.replace(body=self.rewrite(stmt.body))
+
+    def visit_Stmt(self, stmt: Stmt) -> Node:
+        return If(self.cond, stmt, span=stmt.span)
 
 
 def _check_range(step: Step, loop: For, span: Span | None) -> None:
@@ -199,39 +248,47 @@ class Reorder(Step):
 class Fuse(Step):
     """``for i in n: for j in m: s  ->  for i_j in n * m: s[i := i_j // m, j := i_j % m]``.
 
-    Legal for two loops nested perfectly, both from 0, the range of the inner one the same
-    throughout, and not one that picks the element of a reduction with one that reduces: its init
-    would depend on both. Iterations keep their order.
+    Legal for loops nested perfectly, all from 0, the ranges of inner ones the same throughout, all
+    of one kind, and none that picks the element of a reduction with one that reduces: its init
+    would depend on both. Iterations keep their order. Source: TVM's fuse.
     """
 
     name: ClassVar[str] = "fuse"
-    outer: str
-    inner: str
+    loops: tuple[str, ...]
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the two loops as one."""
-        outer = find_loop(func, self.outer, self, span)
-        inner = find_loop(func, self.inner, self, span)
+        """Return *func* with the loops as one."""
+        if len(self.loops) < 2:
+            raise ScheduleError(f"{self}: it takes two loops or more", span or func.span)
+        outer = find_loop(func, self.loops[0], self, span)
+        for name in self.loops[1:]:
+            func, outer = self._pair(func, outer, find_loop(func, name, self, span), span)
+        return func
+
+    def _pair(self, func: Func, outer: For, inner: For, span: Span | None) -> tuple[Func, For]:
+        """Return *func* with the two loops as one, and that loop."""
         if outer.body is not inner:
-            raise self._error(f"{self.inner!r} is not directly inside {self.outer!r}", outer, span)
+            why = f"{inner.var.name!r} is not directly inside {outer.var.name!r}"
+            raise self._error(why, outer, span)
         if not (from_zero(outer) and from_zero(inner)) or outer.var in variables(inner.end):
             raise self._error("the inner range is not the same throughout, from 0", outer, span)
         _check_range(self, outer, span)
         _check_range(self, inner, span)
-        if outer.kind != inner.kind:
-            raise self._error(f"one is {outer.kind}, the other {inner.kind}", outer, span)
+        if (outer.kind, outer.thread) != (inner.kind, inner.thread):
+            one, other = (loop.thread or loop.kind for loop in (outer, inner))
+            raise self._error(f"one is {one}, the other {other}", outer, span)
         reducing = reduction_loops(func)
         starts = any(isinstance(n, Block) and n.init for n in walk(inner.body))
         if starts and (outer.var in reducing) != (inner.var in reducing):
             raise self._error("one of them drives a reduction that starts inside", outer, span)
-        both_ = Names(func).var(f"{self.outer}_{self.inner}")
+        both_ = Names(func).var(f"{outer.var.name}_{inner.var.name}")
         values: dict[Var, Expr] = {
             outer.var: binary("//", both_, inner.end),
             inner.var: binary("%", both_, inner.end),
         }
         trips = simplify(binary("*", binary("max", outer.end, 0), inner.end))
         fused = outer.replace(var=both_, end=trips, body=substitute(inner.body, values))
-        return replaced(func, outer, fused)
+        return replaced(func, outer, fused), fused
 
     def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
         return ScheduleError(f"{self}: {why}", span or loop.span)

@@ -176,12 +176,11 @@ class Declarations:
         args = self.ctx.arguments(node)
         if name == "attach":
             return self._attach(args, node)
-        axes = tuple(self.ctx.axis(arg) for arg in args.get("axes", ()))
-        if not axes or (name in ("union", "intersect") and len(axes) < 2):
-            few = "two axes" if name in ("union", "intersect") else "one axis"
-            raise self.ctx.error(node, f"T.{name} takes at least {few}")
         if name in ("union", "intersect"):
-            return Union(axes) if name == "union" else Intersect(axes)
+            return self._merged(name, args.get("axes", ()), node)
+        axes = tuple(self.ctx.axis(arg) for arg in args.get("axes", ()))
+        if not axes:
+            raise self.ctx.error(node, f"T.{name} takes at least one axis")
         for above, axis, arg in zip(axes, axes[1:], args["axes"][1:], strict=False):
             if axis.parent is not above:
                 raise self.ctx.error(
@@ -190,6 +189,16 @@ class Declarations:
                     hint=f"T.{name} takes a chain of axes, each the parent of the next",
                 )
         return Fuse(axes) if name == "fuse" else Flatten(axes)
+
+    def _merged(self, name: str, args: tuple[ast.expr, ...], node: ast.Call) -> Union | Intersect:
+        parts = tuple(self.domain(arg) for arg in args)
+        if len(parts) < 2:
+            raise self.ctx.error(node, f"T.{name} takes at least two axes")
+        for part, arg in zip(parts, args, strict=True):
+            if not isinstance(part, Axis | Attach):
+                raise self.ctx.error(arg, f"T.{name} takes axes and T.attach of one")
+        own = tuple(part for part in parts if isinstance(part, Axis | Attach))
+        return Union(own) if name == "union" else Intersect(own)
 
     def _attach(self, args: dict[str, Any], node: ast.Call) -> Attach:
         axis, to = self.ctx.axis(args["axis"]), self.ctx.axis(args["to"])

@@ -32,8 +32,11 @@ LEVEL = "sparse_tir_level"
 _LEVELS: dict[int, type[Func]] = {2: CoordFunc, 1: PosFunc, 0: FlatFunc}
 _FOREIGN: dict[int, tuple[str, ...]] = {
     2: ("T.block", "T.merge", "an absolute position", "a handle matched twice", HALF),
-    1: ("T.sp_iter",),
-    0: ("T.sp_iter", "T.block", "T.merge", "a sparse buffer", "an axis", "an absolute position"),
+    1: ("T.sp_iter", "T.stored"),
+    0: (
+        *("T.sp_iter", "T.stored", "T.block", "T.merge"),
+        *("a sparse buffer", "an axis", "an absolute position"),
+    ),
 }
 _SPACE = {2: "coordinate", 1: "position", 0: "flat"}
 _FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, namesakes included
@@ -80,7 +83,8 @@ def _programs(text: str, filename: str) -> list[Program]:
 def decorate(function: Callable[..., Any]) -> Func:
     """Parse the function that ``T.prim_func`` decorates."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_globals["__name__"] in (__name__, "spcomp.script.syntax"):
+    ours = (__name__, "spcomp.script.syntax")
+    while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
     with refuse_deep_nests(ScriptError):

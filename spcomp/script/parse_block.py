@@ -12,6 +12,7 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.expr import cast as cast_to
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, IterKind, Merge, MergeKind, Region
+from spcomp.ir.visitor import walk
 from spcomp.script.declare import items
 from spcomp.script.parse_expr import index_parts
 
@@ -65,8 +66,32 @@ def sp_iter(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | N
     with ctx.scope():
         made = tuple(ctx.bind_var(item, int64) for item in targets)
         header, body = _parts(st, "T.sp_iter", node.body)
+    reduced = {var.name for var, kind in zip(made, kinds, strict=True) if kind == "R"}
+    _check_init(st, node, reduced & {var.name for var in _used(made, header.init)})
     span = ctx.span(node)
     return SpIter(made, domains, kinds, name, header.init, body, header.attrs, span=span)
+
+
+def _used(own: tuple[Var, ...], init: Stmt | None) -> set[Var]:
+    return set() if init is None else {n for n in walk(init) if isinstance(n, Var) and n in own}
+
+
+def _check_init(st: Statements, node: ast.With, reduced: set[str]) -> None:
+    """Raise where the T.init in *node* uses one of *reduced*: an init is there before these run."""
+    for inside in (n for stmt in node.body if _is_init(st, stmt) for n in ast.walk(stmt)):
+        if isinstance(inside, ast.Name) and inside.id in reduced:
+            raise st.ctx.error(
+                inside,
+                f"{inside.id} is reduced, and what is reduced has no value in T.init",
+                hint="use spatial variables in T.init, or declare it S",
+            )
+
+
+def _is_init(st: Statements, stmt: ast.stmt) -> bool:
+    match stmt:
+        case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)]):
+            return st.ctx.called(call) == "init"
+    return False
 
 
 def block(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | None) -> Stmt:
@@ -152,7 +177,7 @@ def _take(st: Statements, header: Header, stmt: ast.stmt) -> bool:
     """Add *stmt* to *header*, if that is where it belongs."""
     match stmt:
         case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)]):
-            if st.ctx.called(call) != "init":
+            if not _is_init(st, stmt):
                 return False
             if header.init is not None:
                 raise st.ctx.error(stmt, f"one {header.place} has one T.init")

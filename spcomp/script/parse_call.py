@@ -19,6 +19,7 @@ from spcomp.ir.expr import (
     Search,
     SearchKind,
     Select,
+    Stored,
 )
 from spcomp.ir.promotion import Value, coerce, fits, limit, literal, settle
 from spcomp.script.scope import DTYPE_NAMES
@@ -33,6 +34,7 @@ _SEARCHES: dict[str, SearchKind] = {
     "lower_bound": "lower",
     "upper_bound": "upper",
     "linear_search": "linear",
+    "run_end": "run",
 }
 _REDUCTIONS: tuple[BinOpKind, ...] = ("+", "*", "min", "max")
 
@@ -136,6 +138,14 @@ def _masked_load(ex: Expressions, _name: str, args: dict[str, Any], call: ast.Ca
     return Value(Load(buffer, indices, ex.condition(args["mask"]), span=ex.ctx.span(call)))
 
 
+def _stored(ex: Expressions, _name: str, args: dict[str, Any], call: ast.Call) -> Value:
+    element = ex.value(args["element"]).expr
+    if not isinstance(element, Load):
+        raise ex.ctx.error(call, "T.stored asks for an element, such as T.stored(A[i, j])")
+    ex.ctx.features.setdefault("T.stored", call)
+    return Value(Stored(element, span=ex.ctx.span(call)))
+
+
 def _search(ex: Expressions, name: str, args: dict[str, Any], call: ast.Call) -> Value:
     buffer = ex.ctx.buffer(args["buffer"])
     begin, end = ex.count(args["begin"]), ex.count(args["end"])
@@ -184,9 +194,11 @@ _HANDLERS: dict[str, Callable[[Expressions, str, dict[str, Any], ast.Call], Valu
     "min_value": _limit,
     "max_value": _limit,
     "masked_load": _masked_load,
+    "stored": _stored,
     "lower_bound": _search,
     "upper_bound": _search,
     "linear_search": _search,
+    "run_end": _search,
     "ramp": _ramp,
     "broadcast": _broadcast,
     "vector_reduce": _reduce,

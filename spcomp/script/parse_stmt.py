@@ -10,6 +10,7 @@ from spcomp.dtypes import int64
 from spcomp.ir.expr import Expr, Load, const
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import (
+    THREADS,
     Alloc,
     Attrs,
     Evaluate,
@@ -201,9 +202,15 @@ class Statements:
         if name == "thread_binding":
             if "thread" not in args:
                 raise self.ctx.error(call, "T.thread_binding needs the name of its thread")
-            options["thread"] = self.ctx.text(args["thread"], "the thread")
+            options["thread"] = thread = self.ctx.text(args["thread"], "the thread")
+            if thread not in THREADS:
+                hint = f"they are {', '.join(THREADS)}"
+                raise self.ctx.error(args["thread"], f"no index {thread!r} of the grid", hint=hint)
         if "annotations" in args:
-            options["attrs"] = self.attrs(args["annotations"])
+            options["attrs"] = notes = self.attrs(args["annotations"])
+            grain = dict(notes).get("grain", 1)
+            if not isinstance(grain, int) or grain < 1:
+                raise self.ctx.error(args["annotations"], "grain is an integer from 1")
         return self._loop(node, args["begin"], args.get("end"), node.body, **options)
 
     def _range(self, node: ast.For, call: ast.Call) -> Stmt:

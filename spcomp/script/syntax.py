@@ -22,11 +22,11 @@ __all__ = (
     "init", "int16", "int32", "int64", "int8", "intersect", "ir_module", "isinf", "isnan", "iter",
     "launch", "let", "linear_search", "log", "log2", "lower_bound", "masked_load", "match_buffer",
     "match_sparse_buffer", "max", "max_value", "merge", "min", "min_value", "parallel",
-    "popcount", "pow", "prefetch", "prim_func", "ramp", "reads", "round", "rsqrt", "scan",
-    "Select", "serial", "sigmoid", "sin", "sp_iter", "sp_iter_attr", "sparse_fixed",
-    "sparse_variable", "sqrt", "store", "tanh", "thread_binding", "trunc", "uint16", "uint32",
-    "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized", "where",
-    "writes",
+    "popcount", "pow", "prefetch", "prim_func", "ramp", "reads", "round", "rsqrt", "run_end",
+    "scan", "Select", "serial", "sigmoid", "sin", "sp_iter", "sp_iter_attr", "sparse_fixed",
+    "sparse_variable", "sqrt", "store", "stored", "tanh", "thread_binding", "trunc", "uint16",
+    "uint32", "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized",
+    "where", "writes",
 )
 # fmt: on
 
@@ -34,10 +34,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _outside(name: str) -> ScriptError:
-    return ScriptError(
-        f"T.{name} has a meaning only inside a script",
-        hint="write it in a function decorated with @T.prim_func",
-    )
+    hint = "write it in a function decorated with @T.prim_func"
+    return ScriptError(f"T.{name} has a meaning only inside a script", hint=hint)
 
 
 def _only_in_scripts(function: F) -> F:
@@ -79,9 +77,6 @@ class Buffer:
 
     def __class_getitem__(cls, item: Any) -> type[Buffer]:
         return cls
-
-
-# -- functions and modules -------------------------------------------------------------------
 
 
 def prim_func(function: Callable[..., Any]) -> Any:
@@ -129,7 +124,7 @@ def host_return(*buffers: Any) -> None:
     """Hand *buffers* back as the arrays of the assembled results."""
 
 
-# -- declarations ----------------------------------------------------------------------------
+# -- declarations and sparse iterations ------------------------------------------------------
 
 
 @_only_in_scripts
@@ -210,9 +205,6 @@ def alloc_buffer(
 @_only_in_scripts
 def assume_buffer_domain(buffer: Any, domain: Any) -> None:
     """Promise that every value of *buffer* lies in ``[low, high]``, both included."""
-
-
-# -- sparse iterations -----------------------------------------------------------------------
 
 
 @_only_in_scripts
@@ -441,6 +433,11 @@ def masked_load(buffer: Any, index: Any, mask: Any) -> Any:
 
 
 @_only_in_scripts
+def stored(element: Any) -> Any:
+    """Whether ``A[i, j]`` is stored, in coordinate space; what is not reads as the fill value."""
+
+
+@_only_in_scripts
 def lower_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is not below *key*, else *end*."""
 
@@ -453,6 +450,11 @@ def upper_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> 
 @_only_in_scripts
 def linear_search(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
     """The first position in ``begin..end-1`` whose value is *key*, else *end*."""
+
+
+@_only_in_scripts
+def run_end(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
+    """The first position in ``begin..end-1`` whose value is not *key*, else *end*."""
 
 
 @_only_in_scripts
@@ -494,5 +496,4 @@ class MathName:
 exp, log, log2, sqrt, rsqrt = map(MathName, ("exp", "log", "log2", "sqrt", "rsqrt"))
 sigmoid, tanh, erf, sin, cos = map(MathName, ("sigmoid", "tanh", "erf", "sin", "cos"))
 floor, ceil, round, trunc = map(MathName, ("floor", "ceil", "round", "trunc"))
-abs, popcount = MathName("abs"), MathName("popcount")
-isnan, isinf = MathName("isnan"), MathName("isinf")
+abs, popcount, isnan, isinf = map(MathName, ("abs", "popcount", "isnan", "isinf"))

@@ -1,0 +1,69 @@
+"""Flat IR to LLVM IR, exp of float32: arithmetic on whole vectors instead of a call per lane.
+
+``exp(x) = 2 ** n * exp(r)`` with n the integer nearest to ``x / ln 2``, ``|r| <= ln 2 / 2``, exp(r)
+a polynomial; within 1.5 units of the last place. Source: Cody and Waite's reduction, coefficients
+of SLEEF (Shibata, Petrogalli, TPDS 2020).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from spcomp.codegen.emit import Code
+from spcomp.codegen.ops import float_literal, splat
+
+LEAST, MOST = -105.0, 89.5  # exp is 0 from here down, and infinite from here up
+PER_LN2 = 1.442695040888963407359924681001892137426645954152985934135449406931
+LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187045e-06  # n * LN2_HIGH is exact
+ROUNDS = 12582912.0  # 1.5 * 2 ** 23: added to a small number, it leaves the integer nearest
+BITS = 0x4B400000  # of ROUNDS: the integer is the rest
+TERMS = (
+    0.000198527617612853646278381,
+    0.00139304355252534151077271,
+    0.00833336077630519866943359,
+    0.0416664853692054748535156,
+    0.166666671633720397949219,
+    0.5,
+)
+
+
+def exp(code: Code, kind: str, x: str) -> str:
+    """Return the natural exponential of *x*, of the type *kind*: float, or a vector of it."""
+    whole, truth = kind.replace("float", "i32"), kind.replace("float", "i1")
+
+    def number(value: float) -> str:
+        (rounded,) = struct.unpack("f", struct.pack("f", value))
+        return splat(kind, float_literal(rounded))
+
+    def integer(value: int) -> str:
+        return splat(whole, str(value))
+
+    def clamped(operand: str, less: str, bound: float) -> str:  # what is no number stays that
+        outside = code.value(f"fcmp {less} {kind} {operand}, {number(bound)}")
+        return code.value(f"select {truth} {outside}, {kind} {number(bound)}, {kind} {operand}")
+
+    def muladd(a: str, b: str, c: str) -> str:
+        return code.intrinsic("fmuladd", kind, a, b, c)
+
+    def power_of_two(exponent: str) -> str:
+        biased = code.value(f"add {whole} {exponent}, {integer(127)}")
+        return code.value(
+            f"bitcast {whole} {code.value(f'shl {whole} {biased}, {integer(23)}')} to {kind}"
+        )
+
+    x = clamped(clamped(x, "olt", LEAST), "ogt", MOST)
+    shifted = muladd(x, number(PER_LN2), number(ROUNDS))
+    count = code.value(f"fsub {kind} {shifted}, {number(ROUNDS)}")
+    rest = muladd(count, number(-LN2_HIGH), x)
+    rest = muladd(count, number(-LN2_LOW), rest)
+    total = number(TERMS[0])
+    for term in TERMS[1:]:
+        total = muladd(total, rest, number(term))
+    square = code.value(f"fmul {kind} {rest}, {rest}")
+    total = code.value(f"fadd {kind} {muladd(square, total, rest)}, {number(1.0)}")
+    bits = code.value(f"bitcast {kind} {shifted} to {whole}")
+    bits = code.value(f"sub {whole} {bits}, {integer(BITS)}")
+    half = code.value(f"ashr {whole} {bits}, {integer(1)}")  # 2 ** n may be no float by itself
+    for part in (half, code.value(f"sub {whole} {bits}, {half}")):
+        total = code.value(f"fmul {kind} {total}, {power_of_two(part)}")
+    return total

@@ -1,0 +1,99 @@
+"""Before the route: axes and descriptions that the formats of the library are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spcomp.dtypes import handle, int64
+from spcomp.errors import FormatError
+from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.axis import Axis, SparseBuffer
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.expr import Expr, Var, cast, const
+from spcomp.ir.stmt import Seq
+
+if TYPE_CHECKING:
+    from spcomp.dtypes import DType
+
+CSR = ("dense_fixed", "sparse_variable")
+CSF = (*CSR, "sparse_variable")
+
+
+def require(buffer: SparseBuffer, kinds: tuple[str, ...], what: str) -> None:
+    """Raise FormatError unless *buffer* lies along axes of *kinds*, each below the one before."""
+    found = tuple(axis.kind for axis in buffer.axes)
+    nested = all(a.parent is b for a, b in zip(buffer.axes[1:], buffer.axes, strict=False))
+    if found != kinds or not nested or buffer.extra_storage:
+        raise FormatError(
+            f"{buffer.name} cannot be stored {what}, its axes are {', '.join(found)}",
+            buffer.span,
+            hint=f"the format is for buffers along {' and '.join(kinds)} axes",
+        )
+
+
+def dense(name: str, length: Expr | int) -> Axis:
+    """Return a root axis on which everything is stored."""
+    return Axis(name, "dense_fixed", const(length) if isinstance(length, int) else length)
+
+
+def compressed(name: str, parent: Axis, length: Expr, idtype: DType) -> Axis:
+    """Return the stored coordinates below each position of *parent*, of parameters of its own."""
+    arrays = Var(f"{name}_indptr", handle), Var(f"{name}_indices", handle)
+    count = Var(f"{name}_count", int64)
+    return Axis(name, "sparse_variable", length, parent, count, None, *arrays, idtype)
+
+
+def padded(
+    name: str, parent: Axis, length: Expr, width: int | None, idtype: DType, *, unique: bool = False
+) -> Axis:
+    """Return *width* coordinates below each position of *parent*; None: a parameter."""
+    size = Var(f"{name}_width", int64) if width is None else const(width)
+    indices = Var(f"{name}_indices", handle)
+    return Axis(
+        name, "sparse_fixed", length, parent, None, size, None, indices, idtype, unique=unique
+    )
+
+
+def listed(name: str, length: Expr, idtype: DType, *, unique: bool = True) -> tuple[Axis, Axis]:
+    """Return a root of one position and, below it, a list of coordinates; ascending."""
+    root = dense("O", 1)
+    return root, padded(name, root, length, None, idtype, unique=unique)
+
+
+def pieces(name: str, parent: Axis, idtype: DType) -> Axis:
+    """Return pieces into which the fiber below each position of *parent* is cut: a free axis."""
+    indptr, count = Var(f"{name}_indptr", handle), Var(f"{name}_count", int64)
+    return Axis(name, "dense_variable", count, parent, count, None, indptr, None, idtype)
+
+
+def description(buffer: SparseBuffer, axes: tuple[Axis, ...]) -> CoordFunc:
+    """Return the description of *buffer* along *axes*; their arrays and sizes are parameters."""
+    data = Var((buffer.data or buffer).name, handle)
+    new = SparseBuffer(buffer.name, data, axes, buffer.dtype)
+    own = [data]
+    for axis in axes:
+        named = (axis.indptr, axis.indices, axis.nnz, axis.nnz_cols)
+        own += [x for x in named if isinstance(x, Var)]
+    return CoordFunc(f"{buffer.name}_format", tuple(own), axes, (new,), Seq(()))
+
+
+def remainder(buffer: SparseBuffer) -> FormatRewriteRule:
+    """Return the rule ``rest``: compressed rows, the empty ones left out, for what lies apart."""
+    rows, columns = buffer.axes
+    root, some = listed("R", rows.length, columns.idtype)
+    stored = compressed("J", some, columns.length, columns.idtype)
+    return FormatRewriteRule(
+        "rest",
+        description(buffer, (root, some, stored)),
+        (buffer.name,),
+        (rows.name, columns.name),
+        ("O", "R", "J"),
+        {rows.name: ("O", "R"), columns.name: ("J",)},
+        lambda i, j: (0, i, j),
+        lambda o, r, j: (r, j),  # noqa: ARG005
+    )
+
+
+def length(axis: Axis) -> Expr:
+    """Return how long *axis* is, an int64."""
+    return cast(axis.length, int64)

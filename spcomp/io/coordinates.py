@@ -1,0 +1,145 @@
+"""Last step of reading: coordinates and values to a scipy CSR array or a Tensor in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import numpy as np
+
+from spcomp.io.source import require_room
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from spcomp.compiler.tensor import LevelSpec, Tensor
+    from spcomp.io.source import Source
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Duplicates: TypeAlias = Literal["error", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What a file lists: an array of 0-based coordinates per axis, the values, the line of each.
+
+    ``lines`` is None if they were not looked at one by one; ``declared`` is the line of the shape.
+    """
+
+    shape: tuple[int, ...]
+    coords: tuple[Array, ...]
+    values: Array
+    lines: Array | None = None
+    declared: int = 0
+
+
+def repeated(entries: Entries) -> tuple[int, int] | None:
+    """Return the first line that lists coordinates again, and the line that has them before."""
+    lines = cast("Array", entries.lines)
+    order = np.lexsort((lines, *entries.coords[::-1]))
+    same = np.ones(max(len(order) - 1, 0), np.bool_)
+    for coord in entries.coords:
+        same &= np.diff(coord[order]) == 0
+    if not same.any():
+        return None
+    ordered = lines[order]
+    again = np.flatnonzero(same) + 1
+    at = int(again[np.argmin(ordered[again])])
+    return int(ordered[at]), int(ordered[at - 1])
+
+
+def refuse_repeated(source: Source, entries: Entries) -> None:
+    """Raise FileError if a line of *entries*, which know their lines, repeats an earlier one."""
+    if found := repeated(entries):
+        source.refuse(
+            found[0],
+            f"the entry of line {found[1]} is repeated",
+            hint='read it with duplicates="sum" to add them up',
+        )
+
+
+def csr(entries: Entries) -> tuple[csr_array, bool]:
+    """Return *entries* as a CSR array, in order and repeated ones added up; whether there were any.
+
+    The coordinates are in range: scipy does not check them.
+    """
+    from scipy.sparse import coo_array
+
+    rows, columns = entries.coords
+    made = coo_array((entries.values, (rows, columns)), shape=entries.shape).tocsr()
+    return cast("csr_array", made), made.nnz < len(entries.values)
+
+
+def matrix(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | None:
+    """Return a CSR array, ordered and without repeated entries.
+
+    None where an entry repeats, that is not allowed, and *entries* do not know their lines.
+    """
+    require_room(source, entries.declared, entries.shape, 8 * (entries.shape[0] + 1))
+    made, repeats = csr(entries)
+    if repeats and duplicates == "error":
+        if entries.lines is None:
+            return None
+        refuse_repeated(source, entries)
+    if repeats:
+        _refuse_overflow(source, entries)
+    return made
+
+
+def _refuse_overflow(source: Source, entries: Entries) -> None:
+    """Raise FileError if integers that repeat may add up to more than their type holds."""
+    kind = entries.values.dtype
+    if kind.kind in "iu":
+        sums, _ = csr(replace(entries, values=np.abs(entries.values.astype(np.float64))))
+        if sums.data.max(initial=0) > np.iinfo(kind).max * (1 - 1e-9):
+            source.refuse(0, f"the sum of repeated entries overflows {kind}")
+
+
+def tensor(entries: Entries) -> tuple[Tensor, bool]:
+    """Return the Tensor of *entries*, repeated ones added up, and whether there were any.
+
+    The first axis is dense, or compressed if it is the only one; every other is compressed.
+    """
+    from spcomp.compiler.tensor import Tensor
+
+    coords, values = entries.coords, entries.values
+    count = len(values)
+    order = None if _ordered(coords) else np.lexsort(coords[::-1])
+    if order is not None:
+        coords, values = tuple(coord[order] for coord in coords), values[order]
+    opens = []  # per axis, where a coordinate differs from the one before up to this axis
+    fresh = np.zeros(count, np.bool_)
+    fresh[:1] = True
+    for coord in coords:
+        fresh = fresh.copy()
+        fresh[1:] |= coord[1:] != coord[:-1]
+        opens.append(fresh)
+    begins = np.flatnonzero(fresh)
+    if len(begins) < count:
+        values = np.add.reduceat(values, begins)
+    levels: list[LevelSpec] = []
+    parent, fibers = np.zeros(count, np.int64), 1
+    for at, (coord, opened) in enumerate(zip(coords, opens, strict=True)):
+        if at == 0 and len(coords) > 1:
+            levels.append(None)
+            parent, fibers = coord, entries.shape[0]
+            continue
+        indptr = np.zeros(fibers + 1, np.int64)
+        np.cumsum(np.bincount(parent[opened], minlength=fibers), out=indptr[1:])
+        indices = _narrow(coord[opened], entries.shape[at])
+        levels.append(("compressed", _narrow(indptr, count), indices))
+        parent, fibers = np.cumsum(opened) - 1, int(opened.sum())
+    return Tensor(entries.shape, levels, values), len(begins) < count
+
+
+def _ordered(coords: tuple[Array, ...]) -> bool:
+    """Whether the coordinates ascend, the first axis before the second and so on."""
+    below = np.zeros(max(len(coords[0]) - 1, 0), np.bool_)
+    for coord in reversed(coords):
+        step = np.diff(coord)
+        below = (step < 0) | ((step == 0) & below)
+    return not below.any()
+
+
+def _narrow(array: Array, limit: int) -> Array:
+    return array.astype(np.int32 if limit <= np.iinfo(np.int32).max else np.int64)

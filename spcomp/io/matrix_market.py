@@ -1,0 +1,293 @@
+"""Reading of ``.mtx``: the header, then scipy's reader behind our grammar, or line by line.
+
+The format is that of Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats: Initial
+Design* (NISTIR 5935, 1996), whose rules are kept: comments only between the first line and the
+sizes, blank lines anywhere after the first; of a symmetric matrix the entries on and below the
+diagonal, of a skew-symmetric one those below. ``unsigned-integer``, which scipy writes, is known.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+
+from spcomp.io import grammar
+from spcomp.io.coordinates import Entries, matrix, refuse_repeated
+from spcomp.io.numbers import WORDS, index, integer, real, show
+from spcomp.io.source import require_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scipy.sparse import csr_array
+
+    from spcomp.io.coordinates import Duplicates
+    from spcomp.io.source import Source
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+BANNER = b"%%MatrixMarket"
+DTYPES = {"real": "float64", "integer": "int64", "unsigned-integer": "uint64", "pattern": "float64"}
+SYMMETRIES = {
+    "real": ("general", "symmetric", "skew-symmetric"),
+    "integer": ("general", "symmetric", "skew-symmetric"),
+    "unsigned-integer": ("general", "symmetric"),
+    "pattern": ("general", "symmetric"),
+}
+WHOLE = 1 << 16  # bytes of a file from which on scipy and our grammar are worth their loading
+INT64 = np.iinfo(np.int64)
+UNPACKS = 1100  # how often a byte of gzip can be repeated, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the lines before the entries say; ``offset`` is where the entries begin, in bytes."""
+
+    layout: str
+    field: str
+    symmetry: str
+    shape: tuple[int, int]
+    count: int
+    line: int
+    offset: int
+
+    @property
+    def columns(self) -> tuple[grammar.Column, ...]:
+        """What the words of a line are."""
+        found: tuple[grammar.Column, ...] = ()
+        if self.layout == "coordinate":
+            found = ("index", "index")
+        if self.field == "unsigned-integer":
+            return (*found, "index")
+        if self.field == "real":
+            return (*found, "real")
+        return (*found, "integer") if self.field == "integer" else found
+
+
+def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
+    """Return the matrix in *source*, or the dense array; raises FileError at the line at fault."""
+    header = _header(source)
+    if header.layout == "array":
+        found = _fast_dense(source, header) if source.size >= WHOLE else None
+        return _dense(source, header) if found is None else found
+    if source.size >= WHOLE and (entries := _fast(source, header)):
+        made = matrix(source, entries, duplicates)
+        if made is not None:
+            return made
+    entries = _careful(source, header)
+    if duplicates == "error":
+        refuse_repeated(source, entries)
+    return cast("csr_array", matrix(source, _mirrored(entries, header), "sum"))
+
+
+def _header(source: Source) -> Header:
+    """Read the first line, the comments and the sizes."""
+    kinds, number = ("", "", ""), 0
+    for number, line in source.lines():
+        words = WORDS.findall(line)
+        if number == 1:
+            kinds = _banner(source, words)
+        elif words and not words[0].startswith(b"%"):
+            return _sizes(source, number, words, kinds)
+    raise source.error(
+        number, "the file ends before the line of sizes" if number else "it is empty"
+    )
+
+
+def _banner(source: Source, words: list[bytes]) -> tuple[str, str, str]:
+    """Return layout, field and symmetry of the first line, if the format has that combination."""
+    if not words or words[0] != BANNER:
+        source.refuse(
+            1,
+            "the first line is no Matrix Market banner",
+            hint="it reads like: %%MatrixMarket matrix coordinate real general",
+        )
+    if len(words) != 5:
+        source.refuse(1, f"the banner has {len(words)} words, expected 5")
+    kind, layout, field, symmetry = (word.decode("latin-1").lower() for word in words[1:])
+    if kind != "matrix":
+        source.refuse(1, f"the object {show(words[1])} is unknown, expected matrix")
+    if layout not in ("coordinate", "array"):
+        source.refuse(1, f"the format {show(words[2])} is unknown, expected coordinate or array")
+    if field == "complex":
+        source.refuse(1, "complex matrices are not supported")
+    if field not in DTYPES:
+        source.refuse(
+            1, f"the field {show(words[3])} is unknown, expected real, integer or pattern"
+        )
+    if symmetry not in (*SYMMETRIES["real"], "hermitian"):
+        source.refuse(
+            1,
+            f"the symmetry {show(words[4])} is unknown, expected {', '.join(SYMMETRIES['real'])}",
+        )
+    if symmetry not in SYMMETRIES[field]:
+        source.refuse(1, f"a matrix that is {field} cannot be {symmetry}")
+    if (layout, field) == ("array", "pattern"):
+        source.refuse(1, "an array cannot be pattern, it has no positions")
+    return layout, field, symmetry
+
+
+def _sizes(source: Source, line: int, words: list[bytes], kinds: tuple[str, str, str]) -> Header:
+    """Return the header, from the *words* of the line of sizes."""
+    layout, field, symmetry = kinds
+    names = ("rows", "columns", "entries")[: 3 if layout == "coordinate" else 2]
+    if len(words) != len(names):
+        source.refuse(line, f"got {len(words)} sizes, expected {len(names)}: {', '.join(names)}")
+    sizes = [integer(source, line, word) for word in words]
+    for name, size, word in zip(names, sizes, words, strict=True):
+        if size < 0 or not word.isdigit():
+            source.refuse(line, f"the number of {name} is {show(word)}, expected 0 or more")
+    rows, columns = sizes[:2]
+    if symmetry != "general" and rows != columns:
+        source.refuse(line, f"a matrix of shape {rows} x {columns} cannot be {symmetry}")
+    count = sizes[2] if layout == "coordinate" else _stored(rows, columns, symmetry)
+    return Header(layout, field, symmetry, (rows, columns), count, line, source.offset)
+
+
+def _stored(rows: int, columns: int, symmetry: str) -> int:
+    """How many values an array file has."""
+    below = {"general": rows * columns, "symmetric": rows * (rows + 1) // 2}
+    return below.get(symmetry, rows * (rows - 1) // 2)
+
+
+def _hopeless(source: Source, header: Header) -> bool:
+    """Whether the file is too short for its entries: memory for them must not be asked for."""
+    least = 2 * max(len(header.columns), 1)  # bytes of a line, its end included
+    room = (source.size - header.offset) * (UNPACKS if source.zipped else 1)
+    return header.count * least > room + 1 or (source.zipped and header.count * least > 1 << 40)
+
+
+def _through_scipy(source: Source, header: Header) -> Any:
+    """What scipy's reader makes of a file in the grammar; None if it is not, or not to scipy."""
+    from scipy.io import mmread
+
+    if _hopeless(source, header) or not grammar.conforms(source, header.offset, header.columns):
+        return None
+    try:
+        return mmread(source.path, spmatrix=False)
+    except (ValueError, OverflowError, RuntimeError, MemoryError, OSError, EOFError):
+        return None  # the careful reading finds out why
+
+
+def _fast(source: Source, header: Header) -> Entries | None:
+    """Return all entries, mirrored ones included, or None where only the careful reading can."""
+    found = _through_scipy(source, header)
+    if found is None or found.shape != header.shape or found.nnz < header.count:
+        return None
+    rows, columns, values = found.row, found.col, found.data
+    if values.dtype != DTYPES[header.field] or (header.field == "real" and np.isinf(values).any()):
+        return None
+    least = {"symmetric": 0, "skew-symmetric": 1}.get(header.symmetry)
+    listed = slice(header.count)  # scipy puts the mirrored entries behind those of the file
+    if least is not None and (rows[listed] - columns[listed] < least).any():
+        return None
+    if least and values.dtype.kind == "i" and (values == np.iinfo(values.dtype).min).any():
+        return None
+    return Entries(header.shape, (rows, columns), values, declared=header.line)
+
+
+def _fast_dense(source: Source, header: Header) -> Array | None:
+    """Return the array, or None where only the careful reading can."""
+    if header.symmetry != "general":
+        return None
+    found = _through_scipy(source, header)
+    if found is None or found.shape != header.shape or found.dtype != DTYPES[header.field]:
+        return None
+    if header.field == "real" and np.isinf(found).any():
+        return None
+    return np.asarray(found)
+
+
+def _body(source: Source, header: Header) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield number and words of each line with an entry; there are as many as declared."""
+    number, seen, what = header.line, 0, "values" if header.layout == "array" else "entries"
+    for number, line in source.lines(header.line, header.offset):
+        words = WORDS.findall(line)
+        if not words:
+            continue
+        if words[0].startswith(b"%"):
+            source.refuse(number, f"a comment among the {what}")
+        if seen == header.count:
+            source.refuse(number, f"there are more {what} than the {seen} declared")
+        if len(words) != len(header.columns):
+            expected = f"expected {len(header.columns)}: {_expected(header)}"
+            source.refuse(number, f"got {len(words)} words, {expected}")
+        seen += 1
+        yield number, words
+    if seen < header.count:
+        source.refuse(number, f"the file ends after {seen} of {header.count} {what}")
+
+
+def _expected(header: Header) -> str:
+    if header.layout == "array":
+        return "one value"
+    return "row, column" + ("" if header.field == "pattern" else ", value")
+
+
+def _number(source: Source, line: int, word: bytes, header: Header) -> Any:
+    if header.field == "real":
+        return real(source, line, word)
+    value = integer(source, line, word, DTYPES[header.field])
+    if header.symmetry == "skew-symmetric" and value == INT64.min:
+        source.refuse(line, f"the negative of {value} overflows int64")
+    return value
+
+
+def _careful(source: Source, header: Header) -> Entries:
+    """Return the entries as they are listed, each with its line."""
+    code = {"real": "d", "integer": "q", "unsigned-integer": "Q", "pattern": "d"}[header.field]
+    rows, columns, lines, values = array("q"), array("q"), array("q"), array(code)
+    for line, words in _body(source, header):
+        row = index(source, line, words[0], header.shape[0], "row")
+        column = index(source, line, words[1], header.shape[1], "column")
+        _allowed(source, line, row, column, header.symmetry)
+        value: Any = 1.0 if header.field == "pattern" else _number(source, line, words[2], header)
+        rows.append(row)
+        columns.append(column)
+        lines.append(line)
+        values.append(value)
+    coords = (np.array(rows), np.array(columns))
+    return Entries(header.shape, coords, np.array(values), np.array(lines), header.line)
+
+
+def _allowed(source: Source, line: int, row: int, column: int, symmetry: str) -> None:
+    """Raise FileError for an entry that a file of that *symmetry* leaves to its mirror image."""
+    if symmetry == "general" or row > column or (symmetry == "symmetric" and row == column):
+        return
+    where = "on" if row == column else "above"
+    source.refuse(
+        line, f"entry ({row + 1}, {column + 1}) is {where} the diagonal of a {symmetry} matrix"
+    )
+
+
+def _mirrored(entries: Entries, header: Header) -> Entries:
+    """Return *entries* and their mirror images."""
+    if header.symmetry == "general":
+        return entries
+    rows, columns = entries.coords
+    off = rows != columns
+    sign = -1 if header.symmetry == "skew-symmetric" else 1
+    coords = (np.concatenate((rows, columns[off])), np.concatenate((columns, rows[off])))
+    values = np.concatenate((entries.values, entries.values[off] * sign))
+    return Entries(header.shape, coords, values, declared=header.line)
+
+
+def _dense(source: Source, header: Header) -> Array:
+    """Return the array of a file, whose values go down the columns."""
+    dtype = np.dtype(DTYPES[header.field])
+    values = array({"f": "d", "i": "q", "u": "Q"}[dtype.kind])
+    for line, words in _body(source, header):
+        value = _number(source, line, words[0], header)
+        values.append(value)
+    made = np.array(values, dtype)
+    if header.symmetry == "general":
+        return np.ascontiguousarray(made.reshape(header.shape, order="F"))
+    require_room(source, header.line, header.shape, dtype.itemsize * header.shape[0] ** 2)
+    full = np.zeros(header.shape, dtype)
+    offset = 1 if header.symmetry == "skew-symmetric" else 0
+    columns, rows = np.triu_indices(header.shape[0], offset)  # column by column below the diagonal
+    full[columns, rows] = -made if offset else made
+    full[rows, columns] = made
+    return full

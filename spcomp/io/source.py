@@ -1,0 +1,127 @@
+"""First step of reading: a regular file, plain or gzipped, as lines or blocks of bytes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn, cast
+
+from spcomp.errors import ArgumentError, FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BLOCK = 1 << 22  # bytes that are read at a time
+REPORT = 1 << 14  # lines after which progress is reported
+LONGEST = 1 << 16  # bytes of a line: a longer one is no line of numbers
+BOM = b"\xef\xbb\xbf"
+
+
+class Source:
+    """A file to read; the name that messages give it and its size in bytes, compressed or not."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        try:
+            self.path = Path(path)
+        except TypeError:
+            raise ArgumentError(
+                f"argument path: got {type(path).__name__}, expected a path"
+            ) from None
+        self.name = str(self.path)
+        if "\0" in self.name:
+            raise ArgumentError("argument path: got a path with a zero byte, which none has")
+        with self.blamed():
+            status = self.path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            self.refuse(0, f"it is {kind}")
+        self.size = status.st_size
+        self.zipped = self.path.suffix == ".gz"
+        self.offset = 0
+        self.report: Callable[[int], object] = lambda _: None  # the bytes that have been read
+
+    def refuse(self, line: int, reason: str, *, hint: str = "") -> NoReturn:
+        """Raise FileError; *line* 0 is the file as a whole."""
+        raise self.error(line, reason, hint=hint)
+
+    def error(self, line: int, reason: str, *, hint: str = "") -> FileError:
+        """Return the error that says where and why this file is refused."""
+        where = f"{self.name}:{line}" if line else self.name
+        return FileError(f"{where}: {reason}", hint=hint)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Inside, what the system and gzip say against the file becomes FileError."""
+        try:
+            yield
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            self._damaged(error)
+        except OSError as error:
+            raise self.error(0, _reason(error)) from None
+        except MemoryError:
+            raise self.error(0, "its content does not fit into memory") from None
+
+    def _damaged(self, error: Exception) -> NoReturn:
+        raise self.error(0, f"the compressed file is damaged: {_lower(str(error))}") from None
+
+    @contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """Give the file, open and uncompressed; what goes wrong with it is a FileError."""
+        with self.blamed():
+            opener = gzip.open if self.zipped else open
+            with opener(self.path, "rb") as file:
+                yield cast("IO[bytes]", file)
+
+    def lines(self, number: int = 0, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield each line behind line *number*, which ends at byte *offset*, with its own number.
+
+        Line ends and the byte order mark are left out; ``offset`` is the end of the line yielded.
+        """
+        with self.opened() as file:
+            file.seek(offset)
+            while line := file.readline(LONGEST):
+                number, offset = number + 1, offset + len(line)
+                if len(line) == LONGEST:
+                    self.refuse(number, f"the line is longer than {LONGEST} bytes")
+                if number % REPORT == 0:
+                    self.report(offset)
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                self.offset = offset
+                yield number, line.rstrip(b"\r\n")
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _reason(error: OSError) -> str:
+    match error:
+        case FileNotFoundError():
+            return "there is no such file"
+        case PermissionError():
+            return "there is no permission to use it"
+    return _lower(error.strerror or str(error))
+
+
+def memory() -> int:
+    """Return the bytes of memory that this process may use at most."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(most, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no such limit
+        return most
+
+
+def require_room(source: Source, line: int, shape: tuple[int, ...], size: int) -> None:
+    """Raise FileError if *size* bytes, which the declared *shape* alone takes, cannot be had."""
+    if size > memory():
+        source.refuse(
+            line,
+            f"the shape {shape} takes {size / 2**30:.0f} GiB before any entry,"
+            f" there are {memory() / 2**30:.0f} GiB of memory",
+        )

@@ -1,0 +1,224 @@
+"""Index notation to index notation: implied reductions, windows; and where a term is present."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from spcomp.notation.nodes import (
+    Access,
+    Assignment,
+    Call,
+    Declared,
+    Expr,
+    Masked,
+    Op,
+    Reduce,
+    Window,
+    free,
+)
+from spcomp.notation.semiring import Semiring
+
+
+@dataclass(frozen=True, slots=True)
+class Always:
+    """Present at every coordinate."""
+
+    def __str__(self) -> str:
+        return "everywhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Present where the sparse operand of *access* stores the coordinate."""
+
+    access: Access
+
+    def __str__(self) -> str:
+        return str(self.access)
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Present where all of *parts* are."""
+
+    parts: tuple[Presence, ...]
+
+    def __str__(self) -> str:
+        return " and ".join(f"({p})" if isinstance(p, Either) else str(p) for p in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Present where one of *parts* is."""
+
+    parts: tuple[Presence, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.parts))
+
+
+Presence: TypeAlias = Always | Stored | Both | Either
+ALWAYS = Always()
+
+
+def both(*parts: Presence) -> Presence:
+    """Return the conjunction of *parts*: flat, without repetition, and ``a and (a or b)`` is a."""
+    flat: list[Presence] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, Both) else [part]
+    kept = [p for p in dict.fromkeys(flat) if p != ALWAYS]
+    kept = [p for p in kept if not (isinstance(p, Either) and set(p.parts) & set(kept))]
+    if not kept:
+        return ALWAYS
+    return kept[0] if len(kept) == 1 else Both(tuple(kept))
+
+
+def either(*parts: Presence) -> Presence:
+    """Return the disjunction of *parts*: flat, without repetition, ``a or (a and b)`` is a."""
+    flat: list[Presence] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, Either) else [part]
+    kept = list(dict.fromkeys(flat))
+    if ALWAYS in kept:
+        return ALWAYS
+    kept = [p for p in kept if not (isinstance(p, Both) and set(p.parts) & set(kept))]
+    return kept[0] if len(kept) == 1 else Either(tuple(kept))
+
+
+def presence(term: Expr, sparse: frozenset[str]) -> Presence:
+    """Return where *term* is present, if the operands named in *sparse* do not store everything.
+
+    ``+`` and ``-``: where one side is; every other operator and function: where all arguments
+    are; a reduction: everywhere.
+    """
+    match term:
+        case Access(name=name):
+            return Stored(term) if name in sparse else ALWAYS
+        case Op(op="+" | "-", args=(left, right)):
+            return either(presence(left, sparse), presence(right, sparse))
+        case Declared(args=args, presence="or"):
+            return either(*(presence(arg, sparse) for arg in args))
+        case Op(args=args) | Call(args=args) | Declared(args=args):
+            return both(*(presence(arg, sparse) for arg in args))
+        case Masked(value=value, cond=cond, other=other):
+            kept = both(presence(value, sparse), presence(cond, sparse))
+            return kept if other is None else either(kept, presence(other, sparse))
+    return ALWAYS
+
+
+def keep(formula: Presence, wanted: frozenset[Access]) -> Presence:
+    """Return *formula* where only the accesses *wanted* can be absent."""
+    match formula:
+        case Stored(access=access):
+            return formula if access in wanted else ALWAYS
+        case Both(parts=parts):
+            return both(*(keep(part, wanted) for part in parts))
+        case Either(parts=parts):
+            return either(*(keep(part, wanted) for part in parts))
+    return formula
+
+
+def leaves(formula: Presence) -> tuple[Access, ...]:
+    """Return the accesses that *formula* asks for, each once."""
+    match formula:
+        case Stored(access=access):
+            return (access,)
+        case Both(parts=parts) | Either(parts=parts):
+            return tuple(dict.fromkeys(leaf for part in parts for leaf in leaves(part)))
+    return ()
+
+
+def required(formula: Presence) -> tuple[Access, ...]:
+    """Return the accesses that are present wherever *formula* holds."""
+    match formula:
+        case Stored(access=access):
+            return (access,)
+        case Both(parts=parts):
+            return tuple(leaf for part in parts for leaf in required(part))
+    return ()
+
+
+def cover(formula: Presence, usable: frozenset[Access]) -> tuple[Access, ...]:
+    """Return the fewest *usable* accesses of which one is present wherever *formula* holds.
+
+    Empty if there are none such.
+    """
+    match formula:
+        case Stored(access=access):
+            return (access,) if access in usable else ()
+        case Both(parts=parts):
+            found = [c for c in (cover(part, usable) for part in parts) if c]
+            return min(found, key=len, default=())
+        case Either(parts=parts):
+            each = [cover(part, usable) for part in parts]
+            return tuple(dict.fromkeys(a for c in each for a in c)) if all(each) else ()
+    return ()
+
+
+# -- rewriting -----------------------------------------------------------------------------------
+
+
+def with_reductions(stmt: Assignment, semiring: Semiring) -> Assignment:
+    """Return *stmt* with the reductions written out that it implies.
+
+    An index of the right side that is missing on the left is reduced, in each addend that has it.
+    """
+    return replace(stmt, value=_reduced(stmt.value, set(stmt.target.indices), semiring))
+
+
+def _reduced(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
+    missing = tuple(name for name in free(term) if name not in bound)
+    if not missing:
+        return term
+    match term:
+        case Op(op="+" | "-" | "neg", args=args):
+            return replace(term, args=tuple(_reduced(arg, bound, semiring) for arg in args))
+        case Masked(value=value, cond=cond, other=None) if not set(missing) & set(free(cond)):
+            return _outward(replace(term, value=_reduced(value, bound, semiring)), semiring)
+    return Reduce(semiring.add, missing, term, at=term.at)
+
+
+def _outward(term: Masked, semiring: Semiring) -> Expr:
+    """``sum(k, x) if M`` is ``sum(k, x if M)``, which needs no place for the sum."""
+    inner = term.value
+    if isinstance(inner, Reduce) and inner.op == semiring.add:
+        return replace(inner, body=replace(term, value=inner.body))
+    return term
+
+
+def addends(term: Expr, semiring: Semiring) -> list[tuple[Expr, bool]]:
+    """Return what *term* adds up, and whether each is subtracted."""
+    match term:
+        case Op(op="+", args=args):
+            return [part for arg in args for part in addends(arg, semiring)]
+        case Op(op="-", args=(left, right)) if semiring.add == "+":
+            negated = [(part, not minus) for part, minus in addends(right, semiring)]
+            return [*addends(left, semiring), *negated]
+        case Op(op="neg", args=(inner,)) if semiring.add == "+":
+            return [(part, not minus) for part, minus in addends(inner, semiring)]
+    return [(term, False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """An operand that is the argument *name*, or the *windows* of it."""
+
+    name: str
+    windows: tuple[Window | int | None, ...]
+
+
+def rebuilt(term: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:
+    """Return *term* with the terms directly below it rewritten."""
+    match term:
+        case Op(args=args) | Call(args=args):
+            return replace(term, args=tuple(map(rewrite, args)))
+        case Declared(args=args, body=body):
+            return replace(term, args=tuple(map(rewrite, args)), body=rewrite(body))
+        case Reduce(body=body):
+            return replace(term, body=rewrite(body))
+        case Masked(value=value, cond=cond, other=other):
+            last = None if other is None else rewrite(other)
+            return replace(term, value=rewrite(value), cond=rewrite(cond), other=last)
+    return term

@@ -1,0 +1,191 @@
+"""Index notation to coordinate IR: what was planned, as axes, buffers and sparse iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spcomp.dtypes import DType, handle, int64
+from spcomp.errors import ScriptError
+from spcomp.ir.axis import (
+    Axis,
+    AxisKind,
+    SparseBuffer,
+)
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.expr import Expr, Load, Var, const
+from spcomp.ir.promotion import Value
+from spcomp.ir.stmt import Stmt, seq
+from spcomp.notation.layout import Layout, Operand
+from spcomp.notation.loops import Place
+from spcomp.notation.nodes import Access, accesses
+from spcomp.notation.plan import Output, Plan
+from spcomp.notation.semiring import Semiring
+from spcomp.notation.sizes import Sizes
+from spcomp.notation.statements import Statement
+
+ZERO, ONE = const(0), const(1)
+_AXES: dict[str, AxisKind] = {
+    "dense": "dense_fixed",
+    "compressed": "sparse_variable",
+    "fixed": "sparse_fixed",
+    "ragged": "dense_variable",
+}
+
+
+def emit(
+    name: str, plans: Sequence[Plan], operands: Mapping[str, Operand], semiring: Semiring
+) -> CoordFunc:
+    """Return the program that the statements of *plans* are, over arguments like *operands*.
+
+    Buffers are called as the tensors. Raises ScriptError where dtypes do not go together.
+    """
+    return Emitter(name, plans, operands, semiring).function()
+
+
+class Emitter:
+    """Declares what a program needs, by need; statements build themselves with it."""
+
+    def __init__(
+        self,
+        name: str,
+        plans: Sequence[Plan],
+        operands: Mapping[str, Operand],
+        semiring: Semiring,
+    ) -> None:
+        self.name, self.plans, self.operands, self.semiring = name, plans, operands, semiring
+        self.taken = {name, *operands, *(plan.stmt.target.name for plan in plans)}
+        self.handles: list[Var] = []
+        self.scalars: dict[str, Var] = {}
+        self.axes: dict[object, Axis] = {}
+        self.buffers: dict[str, SparseBuffer] = {}
+        self.sizes = Sizes(plans, self.unique)
+        self.layouts: dict[str, Layout] = {n: o.layout for n, o in operands.items()}
+        self.outputs: dict[str, Output] = {}
+
+    def function(self) -> CoordFunc:
+        """Return the whole program."""
+        body: list[Stmt] = []
+        for at, plan in enumerate(self.plans):
+            self.sizes.statement = at
+            for access in accesses(plan.stmt.value):
+                self.buffer(access)
+            body.append(Statement(self, plan).build())
+        params = (*self.handles, *self.scalars.values(), *self.sizes.params())
+        axes = tuple(dict.fromkeys(self.axes.values()))
+        return CoordFunc(self.name, params, axes, tuple(self.buffers.values()), seq(*body))
+
+    def unique(self, wish: str) -> str:
+        """Return *wish*, or one like it that is free."""
+        name, count = wish, 1
+        while name in self.taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self.taken.add(name)
+        return name
+
+    def handle(self, wish: str) -> Var:
+        """Return a new parameter for an array."""
+        self.handles.append(Var(self.unique(wish), handle))
+        return self.handles[-1]
+
+    def scalar(self, name: str) -> Value:
+        """Return the argument *name*, a number."""
+        if name not in self.scalars:
+            self.scalars[name] = Var(name, self.operands[name].dtype)
+        return Value(self.scalars[name])
+
+    # -- axes and buffers ---------------------------------------------------------------------
+
+    def dense_axis(self, index: str) -> Axis:
+        """Return the axis of all coordinates of *index*."""
+        length = self.sizes.of(index)
+        key = (length, index)
+        if key not in self.axes:
+            name = self.unique(index.upper() if index.upper() != index else f"{index}_all")
+            self.axes[key] = Axis(name, "dense_fixed", length)
+        return self.axes[key]
+
+    def unit_axis(self) -> Axis:
+        """Return the axis of one coordinate, under which levels without a dense one stand."""
+        if "unit" not in self.axes:
+            self.axes["unit"] = Axis(self.unique("Root"), "dense_fixed", ONE)
+        return self.axes["unit"]
+
+    def buffer(self, access: Access) -> SparseBuffer:
+        """Return where the operand of *access* lies; declares it when it is first met."""
+        if access.name not in self.buffers:
+            operand = self.operands[access.name]
+            axes = self._levels(access, operand.layout)
+            data = self.handle(f"{access.name}_values")
+            self.buffers[access.name] = SparseBuffer(access.name, data, axes, operand.dtype)
+        return self.buffers[access.name]
+
+    def _levels(self, access: Access, layout: Layout) -> tuple[Axis, ...]:
+        name, length = access.name, self.sizes
+        axes: list[Axis] = [] if layout.is_rooted and layout.order else [self.unit_axis()]
+        for level, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True)):
+            index = access.indices[dim]
+            if kind == "dense":
+                axes.append(self.dense_axis(index))
+                continue
+            wish = self.unique(f"{name}_{index}" if index.isidentifier() else f"{name}_{level}")
+            variable, stored = kind in ("compressed", "ragged"), kind in ("compressed", "fixed")
+            axis = Axis(
+                wish,
+                _AXES[kind],
+                length.of(index),
+                axes[-1],
+                nnz=self._count(f"{wish}_nnz") if variable else None,
+                nnz_cols=self._count(f"{wish}_width") if kind == "fixed" else None,
+                indptr=self.handle(f"{wish}_indptr") if variable else None,
+                indices=self.handle(f"{wish}_indices") if stored else None,
+                idtype=layout.idtype,
+            )
+            self.axes[Place(name, level)] = axis
+            axes.append(axis)
+        return tuple(axes)
+
+    def _count(self, name: str) -> Var:
+        return self.scalars.setdefault(name, Var(name, int64))
+
+    def result(self, plan: Plan, dtype: DType) -> SparseBuffer:
+        """Return where the result of *plan* lies."""
+        target, output = plan.stmt.target, plan.output
+        if target.name in self.buffers:
+            if not plan.stmt.accumulates:
+                raise ScriptError(f"{target.name} is assigned twice", plan.stmt.at)
+            return self.buffers[target.name]
+        self.layouts[target.name], self.outputs[target.name] = output.layout, output
+        axes = self._result_axes(target, output)
+        data = self.handle(f"{target.name}_values")
+        made = SparseBuffer(target.name, data, axes, dtype)
+        self.buffers[target.name] = made
+        return made
+
+    def _result_axes(self, target: Access, output: Output) -> tuple[Axis, ...]:
+        if output.storage == "dense":
+            return tuple(map(self.dense_axis, target.indices)) or (self.unit_axis(),)
+        names = [target.indices[dim] for dim in output.layout.order]
+        if output.like is not None:
+            source = self.buffer(output.like)
+            own = self.layouts[output.like.name]
+            count = sum(1 for name in names if name in output.like.indices)
+            extra = 0 if own.is_rooted else 1
+            axes = source.axes[: count + extra]
+            for level, axis in enumerate(axes[extra:]):
+                self.axes.setdefault(Place(target.name, level), axis)
+            return (*axes, *map(self.dense_axis, names[count:]))
+        root = self.dense_axis(names[0])
+        wish = self.unique(f"{target.name}_{names[1]}")
+        last = Axis(
+            wish, "sparse_variable", self.sizes.of(names[1]), root, idtype=output.layout.idtype
+        )
+        self.axes[Place(target.name, 1)] = last
+        return (root, last)
+
+    def load(self, access: Access, variables: Mapping[str, Expr], unit: Expr) -> Load:
+        """Return the element of *access* at the coordinates *variables*."""
+        layout = self.layouts[access.name]
+        where = [variables[access.indices[dim]] for dim in layout.order]
+        rooted = layout.is_rooted and bool(layout.order)
+        return Load(self.buffers[access.name], (*(() if rooted else (unit,)), *where))

@@ -1,0 +1,258 @@
+"""Index notation as values: what a line of mathematics says, before any format is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from spcomp.dtypes import SCALARS
+from spcomp.errors import Span
+
+REDUCTIONS = {
+    "sum": "+",
+    "prod": "*",
+    "max": "max",
+    "min": "min",
+    "any": "or",
+    "all": "and",
+    "argmax": "argmax",
+    "argmin": "argmin",
+}
+ARGUMENTS: dict[str, str] = {"argmax": "max", "argmin": "min"}  # reductions that give a coordinate
+TYPES = frozenset(str(t) for t in SCALARS)  # functions that cast, float32(x)
+SYMBOLS = {op: name for name, op in REDUCTIONS.items()}
+_PREFIX = {"neg": "-", "not": "not ", "~": "~"}
+_STRENGTH = {
+    "or": 1,
+    "and": 2,
+    "not": 3,
+    "|": 5,
+    "^": 6,
+    "&": 7,
+    "+": 9,
+    "-": 9,
+    "neg": 11,
+    "~": 11,
+}
+_STRENGTH |= dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4)
+_STRENGTH |= dict.fromkeys(("<<", ">>"), 8) | dict.fromkeys(("*", "/", "//", "%"), 10)
+ATOM = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An expression of index notation; two are equal if they are spelled alike."""
+
+    at: Span | None = field(default=None, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Term):
+    """A literal; it takes the dtype of what it meets."""
+
+    value: int | float | bool
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar(Term):
+    """An argument that is one number, ``alpha``."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class IndexValue(Term):
+    """The coordinate that an index stands at, used as a number."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """``i(start, stop, step)`` or ``start:stop:step``: what of a dimension is looked at."""
+
+    start: int | None
+    stop: int | None
+    step: int = 1
+
+    def __str__(self) -> str:
+        return ":".join(["" if n is None else str(n) for n in (self.start, self.stop, self.step)])
+
+    @property
+    def slice(self) -> slice:
+        """The Python slice."""
+        return slice(self.start, self.stop, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Access(Term):
+    """``A[i, j]``; without indices a scalar that the program computes.
+
+    *windows* has an entry per dimension: a Window, a fixed coordinate (no index then), or None.
+    """
+
+    name: str
+    indices: tuple[str, ...]
+    windows: tuple[Window | int | None, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.indices and not self.windows:
+            return self.name
+        names = iter(self.indices)
+        shown = []
+        for window in self.windows or (None,) * len(self.indices):
+            if isinstance(window, int):
+                shown.append(str(window))
+                continue
+            name = next(names)
+            at = name if window is None else f"{name}({window})"
+            shown.append(str(window) if window and name.startswith("_") else at)
+        return f"{self.name}[{', '.join(shown)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op(Term):
+    """An operator on its operands, as Python spells it; ``neg``, ``not`` and ``~`` have one."""
+
+    op: str
+    args: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        own = _STRENGTH[self.op]
+        if len(self.args) == 1:
+            return _PREFIX[self.op] + _inside(self.args[0], own)
+        left, right = self.args
+        return f"{_inside(left, own)} {self.op} {_inside(right, own + 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Term):
+    """A function applied to arguments, element by element."""
+
+    func: str
+    args: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return f"{self.func}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Declared(Term):
+    """A user's function: *body* is its value, *presence* says where it has one.
+
+    ``and``: where all *args* are present, ``or``: where one is (an absent one reads as 0).
+    """
+
+    func: str
+    args: tuple[Expr, ...]
+    body: Expr
+    presence: str
+
+    def __str__(self) -> str:
+        return f"{self.func}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Term):
+    """*body* combined by *op* over the coordinates of *indices* at which it is present."""
+
+    op: str
+    indices: tuple[str, ...]
+    body: Expr
+
+    def __str__(self) -> str:
+        over = self.indices[0] if len(self.indices) == 1 else f"({', '.join(self.indices)})"
+        return f"{SYMBOLS[self.op]}({over}, {self.body})"
+
+
+@dataclass(frozen=True, slots=True)
+class Masked(Term):
+    """``value if cond``, absent elsewhere, or ``value if cond else other``.
+
+    A condition that is an access to a sparse operand asks whether the coordinate is stored.
+    """
+
+    value: Expr
+    cond: Expr
+    other: Expr | None = None
+
+    def __str__(self) -> str:
+        tail = "" if self.other is None else f" else {_inside(self.other, 1)}"
+        return f"{_inside(self.value, 1)} if {_inside(self.cond, 1)}{tail}"
+
+
+Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared | Reduce | Masked
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """``target = value`` or ``target += value``."""
+
+    target: Access
+    value: Expr
+    accumulates: bool = False
+    at: Span | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.target} {'+=' if self.accumulates else '='} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Statements in order."""
+
+    statements: tuple[Assignment, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.statements))
+
+
+def children(term: Expr) -> tuple[Expr, ...]:
+    """Return the terms directly below *term*."""
+    match term:
+        case Op(args=args) | Call(args=args):
+            return args
+        case Declared(body=body) | Reduce(body=body):
+            return (body,)
+        case Masked(value=value, cond=cond, other=other):
+            return (value, cond) if other is None else (value, cond, other)
+    return ()
+
+
+def walk(term: Expr) -> Iterator[Expr]:
+    """Yield *term* and everything below it, parents first."""
+    yield term
+    for child in children(term):
+        yield from walk(child)
+
+
+def free(term: Expr) -> tuple[str, ...]:
+    """Return the indices of *term* that no reduction inside binds, in order of appearance."""
+    match term:
+        case Access(indices=indices):
+            return tuple(dict.fromkeys(indices))
+        case IndexValue(name=name):
+            return (name,)
+        case Reduce(indices=bound, body=body):
+            return tuple(name for name in free(body) if name not in bound)
+    return tuple(dict.fromkeys(name for child in children(term) for name in free(child)))
+
+
+def accesses(term: Expr) -> tuple[Access, ...]:
+    """Return the accesses in *term*, each once."""
+    return tuple(dict.fromkeys(t for t in walk(term) if isinstance(t, Access)))
+
+
+def _inside(term: Expr, strength: int) -> str:
+    own = _STRENGTH[term.op] if isinstance(term, Op) else 0 if isinstance(term, Masked) else ATOM
+    return str(term) if own >= strength else f"({term})"

@@ -1,0 +1,263 @@
+"""Index notation as Python objects: ``i, j = indices("i j")``, then ``y[i] = A[i, j] * x[j]``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from spcomp.errors import ArgumentError, ScriptError
+from spcomp.ir.expr import CALLS
+from spcomp.notation.algebra import rebuilt
+from spcomp.notation.nodes import (
+    SYMBOLS,
+    Access,
+    Assignment,
+    Call,
+    Declared,
+    Expr,
+    IndexValue,
+    Masked,
+    Number,
+    Op,
+    Program,
+    Reduce,
+    Scalar,
+    Window,
+)
+from spcomp.notation.parse import ARITY, EXTREMES, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A user's function: Python that makes an expression of expressions, and where it has a value.
+
+    Args:
+        body: ``lambda x, y: ...`` over values that take operators and ``spcomp.notation``'s
+            functions.
+        zero: What it does where arguments are absent. ``"keep"``: it is absent where one of its
+            arguments is; ``"fill"``: only where all are, absent ones read as 0.
+    """
+
+    body: Callable[..., Any]
+    zero: str = "keep"
+
+    def __post_init__(self) -> None:
+        if self.zero not in ("keep", "fill"):
+            raise ArgumentError(f"argument zero: got {self.zero!r}", hint='it is "keep" or "fill"')
+
+    def apply(self, name: str, args: tuple[Expr, ...]) -> Declared:
+        """Return the function called *name*, of *args*."""
+        body = unwrap(self.body(*map(Value, args)))
+        return Declared(name, args, body, "or" if self.zero == "fill" else "and")
+
+
+class Value:
+    """An expression that takes Python's operators."""
+
+    __slots__ = ("term",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, term: Expr) -> None:
+        self.term = term
+
+    def __repr__(self) -> str:
+        return str(self.term)
+
+    def __bool__(self) -> bool:
+        raise ScriptError(
+            f"{self.term} has no truth value before it is computed",
+            hint="use where(condition, a, b), & and |",
+        )
+
+    def __neg__(self) -> Value:
+        return Value(Op("neg", (self.term,)))
+
+    def __invert__(self) -> Value:
+        return Value(Op("~", (self.term,)))
+
+    def __abs__(self) -> Value:
+        return Value(Call("abs", (self.term,)))
+
+    def __pow__(self, other: Any) -> Value:
+        return Value(Call("pow", (self.term, unwrap(other))))
+
+    def __rpow__(self, other: Any) -> Value:
+        return Value(Call("pow", (unwrap(other), self.term)))
+
+    def masked(self, cond: Any) -> Value:
+        """Return this where *cond* holds: ``value if cond``."""
+        return Value(Masked(self.term, unwrap(cond)))
+
+
+def _operator(op: str) -> tuple[Callable[..., Value], Callable[..., Value]]:
+    def plain(self: Value, other: Any) -> Value:
+        return Value(Op(op, (self.term, unwrap(other))))
+
+    def mirrored(self: Value, other: Any) -> Value:
+        return Value(Op(op, (unwrap(other), self.term)))
+
+    return plain, mirrored
+
+
+for _name, _op in (
+    *(("add", "+"), ("sub", "-"), ("mul", "*"), ("truediv", "/"), ("floordiv", "//")),
+    *(("mod", "%"), ("and", "&"), ("or", "|"), ("xor", "^"), ("lshift", "<<"), ("rshift", ">>")),
+):
+    _plain, _mirrored = _operator(_op)
+    setattr(Value, f"__{_name}__", _plain)
+    setattr(Value, f"__r{_name}__", _mirrored)
+for _name, _op in (
+    *(("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")),
+):
+    setattr(Value, f"__{_name}__", _operator(_op)[0])
+
+
+class Index(Value):
+    """An index; calling it gives a window, ``i(0, 10, 2)``."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return cast("IndexValue", self.term).name
+
+    def __call__(self, *ends: int) -> tuple[str, Window]:
+        """Return the index over start, stop and step of a dimension."""
+        start, stop, step = (slice(*ends).start, slice(*ends).stop, slice(*ends).step)
+        return self.name, Window(start, stop, 1 if step is None else step)
+
+
+class Symbol(Value):
+    """A tensor, by name: ``A[i, j]`` reads it, ``A[i, j] = value`` notes an assignment.
+
+    *statements* are the assignments noted so far; without brackets it is a number.
+    """
+
+    __slots__ = ("name", "statements")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Scalar(name))
+        self.name = name
+        self.statements: list[Assignment] = []
+
+    def __getitem__(self, key: Any) -> Value:
+        return Value(self._access(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        term = unwrap(value)
+        if self.statements and self.statements[-1].value is term:
+            return  # what += noted already
+        self.statements.append(Assignment(self._access(key), term))
+
+    def _access(self, key: Any) -> Access:
+        parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
+        names: list[str] = []
+        windows: list[Window | int | None] = []
+        for part in parts:
+            if isinstance(part, Index):
+                names.append(part.name)
+                windows.append(None)
+            elif _is_window(part):
+                names.append(part[0])
+                windows.append(part[1])
+            elif isinstance(part, slice):
+                names.append(f"_{sum(n.startswith('_') for n in names)}")
+                step = 1 if part.step is None else part.step
+                windows.append(Window(part.start, part.stop, step))
+            elif type(part) is int:
+                windows.append(part)
+            else:
+                raise ScriptError(
+                    f"{self.name} has an index that is none: {part!r}",
+                    hint='make indices with i, j = spcomp.indices("i j")',
+                )
+        plain = all(window is None for window in windows)
+        return Access(self.name, tuple(names), () if plain else tuple(windows))
+
+
+def _is_window(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], Window)
+
+
+def indices(names: str) -> Any:
+    """Return the indices called *names*, separated by spaces or commas: one, or a tuple."""
+    made = tuple(Index(IndexValue(name)) for name in _names(names))
+    return made[0] if len(made) == 1 else made
+
+
+def symbols(names: str) -> Any:
+    """Return the tensors and numbers called *names*: one, or a tuple."""
+    made = tuple(Symbol(name) for name in _names(names))
+    return made[0] if len(made) == 1 else made
+
+
+def _names(names: str) -> list[str]:
+    found = names.replace(",", " ").split()
+    wrong = [name for name in found if not name.isidentifier()]
+    if wrong or not found:
+        raise ArgumentError(f"argument names: got {names!r}", hint='write "i j k"')
+    return found
+
+
+def unwrap(value: Any) -> Expr:
+    """Return the term that *value*, an operand, stands for."""
+    if isinstance(value, Value):
+        return value.term
+    if isinstance(value, (bool, int, float)):
+        return Number(value)
+    raise ScriptError(f"{type(value).__name__} has no meaning in index notation")
+
+
+def reduction(op: str) -> Callable[..., Value]:
+    """Return what reduces by *op*: a function of an index, or several, and a value."""
+
+    def reduces(over: Index | tuple[Index, ...], value: Any) -> Value:
+        names = tuple(index.name for index in (over if isinstance(over, tuple) else (over,)))
+        return Value(Reduce(op, names, unwrap(value)))
+
+    reduces.__name__ = SYMBOLS[op]
+    return reduces
+
+
+def call(name: str, *args: Any) -> Value:
+    """Return the function *name* of index notation, applied to *args*."""
+    terms = tuple(map(unwrap, args))
+    if name not in EXTREMES and ARITY.get(name) != len(terms):
+        raise ScriptError(f"{name} does not take {len(terms)} arguments")
+    return Value(Call(name, terms))
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of index notation: ``exp``, ``where``, ``maximum`` ..."""
+    if name in CALLS or name in ARITY or name in EXTREMES:
+        return lambda *args: call(name, *args)
+    raise AttributeError(name)
+
+
+def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
+    """Return what *program*, a string, symbols or a Program, says; *functions* put in."""
+    known = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
+    if isinstance(program, str):
+        made = parse(program, frozenset(known))
+    elif isinstance(program, Program):
+        made = program
+    else:
+        given = program if isinstance(program, (tuple, list)) else (program,)
+        if not all(isinstance(symbol, Symbol) for symbol in given):
+            raise ArgumentError(
+                "argument program: got a sequence, expected assigned symbols",
+                hint="assign them first: C[i, k] = A[i, j] * B[j, k]",
+            )
+        made = Program(tuple(s for symbol in given for s in symbol.statements))
+    if not made.statements:
+        raise ScriptError("there is no statement", hint="assign a tensor: C[i, k] = ...")
+
+    def rewrite(term: Expr) -> Expr:
+        term = rebuilt(term, rewrite)
+        if isinstance(term, Call) and term.func in known:
+            return known[term.func].apply(term.func, term.args)
+        return term
+
+    return Program(tuple(replace(s, value=rewrite(s.value)) for s in made.statements))

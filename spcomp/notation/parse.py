@@ -1,0 +1,275 @@
+"""A string to index notation: Python's own syntax, read as mathematics."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from spcomp.errors import ScriptError
+from spcomp.ir.expr import CALLS
+from spcomp.notation.nodes import (
+    REDUCTIONS,
+    TYPES,
+    Access,
+    Assignment,
+    Call,
+    Expr,
+    IndexValue,
+    Masked,
+    Number,
+    Op,
+    Program,
+    Reduce,
+    Scalar,
+    Window,
+)
+from spcomp.notation.text import Text, parse_text
+
+_BINARY: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.And: "and",
+    ast.Or: "or",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
+ARITY = dict.fromkeys((*CALLS, *TYPES), 1) | {"pow": 2, "fma": 3, "where": 3}
+EXTREMES = {"maximum": "max", "minimum": "min"}
+
+
+def parse(source: str, functions: frozenset[str] = frozenset()) -> Program:
+    """Return the statements of *source*, separated by lines or semicolons.
+
+    *functions* are names that the user gives a meaning. Raises ScriptError with the place in the
+    string.
+    """
+    text, module = parse_text(source)
+    if not module.body:
+        raise ScriptError("there is no statement", text.place(1, 0), hint='write "y[i] = x[i]"')
+    return Program(tuple(_Parser(text, stmt, functions).statement(stmt) for stmt in module.body))
+
+
+class _Parser:
+    """Reads one statement; its indices are the bare names that stand in brackets."""
+
+    def __init__(self, text: Text, stmt: ast.stmt, functions: frozenset[str]) -> None:
+        self.text, self.functions = text, functions
+        self.indices = {
+            name
+            for node in ast.walk(stmt)
+            if isinstance(node, ast.Subscript)
+            for part in _parts(node.slice)
+            if (name := _index_name(part)) is not None
+        }
+
+    def statement(self, stmt: ast.stmt) -> Assignment:
+        """Return an assignment."""
+        if isinstance(stmt, ast.AugAssign) and isinstance(stmt.op, (ast.Add, ast.Sub)):
+            target, value = self._target(stmt.target), self.expr(stmt.value)
+            if isinstance(stmt.op, ast.Sub):
+                value = Op("neg", (value,), at=value.at)
+            return Assignment(target, value, accumulates=True, at=self.text.span(stmt))
+        if isinstance(stmt, ast.Assign) and len(stmt.targets) == 1:
+            target = self._target(stmt.targets[0])
+            return Assignment(target, self.expr(stmt.value), at=self.text.span(stmt))
+        hint = "write C[i, k] = ..., or C[i, k] += ..."
+        raise self.text.error(stmt, "a statement assigns one tensor, with = or +=", hint)
+
+    def _target(self, node: ast.expr) -> Access:
+        if isinstance(node, ast.Name):
+            return Access(node.id, (), at=self.text.span(node))
+        if not isinstance(node, ast.Subscript):
+            raise self.text.error(node, "only a tensor can be assigned", "write C[i, k] = ...")
+        target = self._subscript(node)
+        if any(w is not None and w != Window(None, None) for w in target.windows):
+            raise self.text.error(node, "a window of the result cannot be assigned, only all of it")
+        if len(set(target.indices)) < len(target.indices):
+            raise self.text.error(node, f"an index occurs twice in the result {target}")
+        return Access(target.name, target.indices, at=target.at)
+
+    def expr(self, node: ast.expr) -> Expr:
+        """Return the term that *node* spells."""
+        handler = self._HANDLERS.get(type(node))
+        if handler is None:
+            raise self.text.error(node, f"{ast.unparse(node)} has no meaning here")
+        return handler(self, node)
+
+    def _constant(self, node: ast.Constant) -> Expr:
+        if not isinstance(node.value, (bool, int, float)):
+            raise self.text.error(node, f"{ast.unparse(node)} is no number")
+        return Number(node.value, at=self.text.span(node))
+
+    def _name(self, node: ast.Name) -> Expr:
+        kind = IndexValue if node.id in self.indices else Scalar
+        return kind(node.id, at=self.text.span(node))
+
+    def _bin_op(self, node: ast.BinOp) -> Expr:
+        at = self.text.span(node)
+        args = self.expr(node.left), self.expr(node.right)
+        if isinstance(node.op, ast.Pow):
+            return Call("pow", args, at=at)
+        if isinstance(node.op, ast.MatMult):
+            hint = "write the indices: A[i, j] * B[j, k]"
+            raise self.text.error(node, "@ has no meaning in index notation", hint)
+        return Op(_BINARY[type(node.op)], args, at=at)
+
+    def _bool_op(self, node: ast.BoolOp) -> Expr:
+        result = self.expr(node.values[0])
+        for value in node.values[1:]:
+            result = Op(_BINARY[type(node.op)], (result, self.expr(value)), at=result.at)
+        return result
+
+    def _compare(self, node: ast.Compare) -> Expr:
+        if len(node.ops) > 1:
+            raise self.text.error(
+                node, "comparisons do not chain here", "join two of them with and"
+            )
+        if type(node.ops[0]) not in _BINARY:
+            raise self.text.error(node, "is and in have no meaning here", "use == or !=")
+        args = self.expr(node.left), self.expr(node.comparators[0])
+        return Op(_BINARY[type(node.ops[0])], args, at=self.text.span(node))
+
+    def _unary_op(self, node: ast.UnaryOp) -> Expr:
+        value = self.expr(node.operand)
+        if isinstance(node.op, ast.UAdd):
+            return value
+        if isinstance(value, Number) and isinstance(node.op, ast.USub):
+            return Number(-value.value, at=self.text.span(node))
+        return Op(_UNARY[type(node.op)], (value,), at=self.text.span(node))
+
+    def _if_exp(self, node: ast.IfExp) -> Expr:
+        absent = isinstance(node.orelse, ast.Constant) and node.orelse.value is ...
+        other = None if absent else self.expr(node.orelse)
+        value, cond = self.expr(node.body), self.expr(node.test)
+        return Masked(value, cond, other, at=self.text.span(node))
+
+    def _subscript(self, node: ast.Subscript) -> Access:
+        if not isinstance(node.value, ast.Name):
+            raise self.text.error(node, "only a tensor, called by its name, has indices")
+        indices: list[str] = []
+        windows: list[Window | int | None] = []
+        for part in _parts(node.slice):
+            slices = sum(name.startswith("_") for name in indices)
+            name, window = self._index(part, slices)
+            indices += [] if name is None else [name]
+            windows.append(window)
+        plain = all(window is None for window in windows)
+        at = self.text.span(node)
+        return Access(node.value.id, tuple(indices), () if plain else tuple(windows), at=at)
+
+    def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Window | int | None]:
+        """Return an index and what of the dimension it runs over."""
+        if isinstance(part, ast.Name):
+            return part.id, None
+        if isinstance(part, ast.Slice):
+            ends = (part.lower, part.upper, part.step)
+            return f"_{slices}", self._window(part, ends, ends)
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.keywords:
+            return part.func.id, self._window(part, part.args, _ends(part.args))
+        whole = self._whole(part)
+        if whole is None:
+            hint = "an index is a name, i, a window of one, i(0, 10, 2), a slice, or a whole number"
+            raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
+        return None, whole
+
+    def _window(self, node: ast.expr, args: Sequence[Any], ends: tuple[Any, Any, Any]) -> Window:
+        if not 1 <= len(args) <= 3:
+            raise self.text.error(node, "a window takes start, stop and step")
+        numbers = [None if end is None else self._whole(end) for end in ends]
+        if any(n is None and e is not None for n, e in zip(numbers, ends, strict=True)):
+            raise self.text.error(node, "the ends of a window are whole numbers")
+        step = 1 if numbers[2] is None else numbers[2]
+        if step < 1:
+            raise self.text.error(node, f"the step of a window is at least 1, not {step}")
+        return Window(numbers[0], numbers[1], step)
+
+    def _whole(self, node: ast.expr) -> int | None:
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            sign, node = -1, node.operand
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return sign * node.value
+        return None
+
+    def _call(self, node: ast.Call) -> Expr:
+        func = node.func
+        if not isinstance(func, ast.Name) or node.keywords:
+            raise self.text.error(node, f"{ast.unparse(func)} cannot be called here")
+        name, at = func.id, self.text.span(node)
+        if name in REDUCTIONS and name not in self.functions:
+            over = self._over(node.args[0]) if node.args else None
+            if over is not None and len(node.args) == 2:
+                return Reduce(REDUCTIONS[name], over, self.expr(node.args[1]), at=at)
+            if name not in ("max", "min") or len(node.args) < 2 or over is not None:
+                raise self.text.error(
+                    node, f"{name} takes an index and a value", f"{name}(k, A[i, k])"
+                )
+        args = tuple(self.expr(arg) for arg in node.args)
+        if name in self.functions:
+            return Call(name, args, at=at)
+        if name in ("max", "min", *EXTREMES) and len(args) >= 2:
+            return self._extreme(EXTREMES.get(name, name), args)
+        if ARITY.get(name) != len(args):
+            known = f"{name} takes {ARITY[name]} arguments" if name in ARITY else f"no {name}"
+            raise self.text.error(
+                node, f"{known}, got {len(args)}" if name in ARITY else known + " is known"
+            )
+        return Call(name, args, at=at)
+
+    def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:
+        result = args[0]
+        for other in args[1:]:
+            result = Call(f"{op}imum", (result, other), at=result.at)
+        return result
+
+    def _over(self, node: ast.expr) -> tuple[str, ...] | None:
+        """The indices that a reduction runs over; None if *node* is no index or tuple of them."""
+        parts = node.elts if isinstance(node, ast.Tuple) else [node]
+        names = tuple(part.id for part in parts if isinstance(part, ast.Name))
+        fits = len(names) == len(parts) > 0 and self.indices.issuperset(names)
+        return names if fits else None
+
+    _HANDLERS: ClassVar[dict[type[ast.AST], Callable[[_Parser, Any], Expr]]] = {
+        ast.Constant: _constant,
+        ast.Name: _name,
+        ast.BinOp: _bin_op,
+        ast.BoolOp: _bool_op,
+        ast.Compare: _compare,
+        ast.UnaryOp: _unary_op,
+        ast.IfExp: _if_exp,
+        ast.Subscript: _subscript,
+        ast.Call: _call,
+    }
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+def _index_name(part: ast.expr) -> str | None:
+    """The index that ``i`` or ``i(0, 10)`` in brackets names."""
+    name = part.func if isinstance(part, ast.Call) else part
+    return name.id if isinstance(name, ast.Name) else None
+
+
+def _ends(args: list[ast.expr]) -> tuple[Any, Any, Any]:
+    """The ends that ``i(stop)``, ``i(start, stop)`` and ``i(start, stop, step)`` give."""
+    if len(args) == 1:
+        return None, args[0], None
+    first, second, third = (*args, None, None, None)[:3]
+    return (first, second, third) if len(args) <= 3 else (None, None, None)

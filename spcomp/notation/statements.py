@@ -1,0 +1,363 @@
+"""Index notation to coordinate IR: the nests of one statement as sparse iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+from typing import cast as typed
+
+from spcomp.dtypes import DType, bool_, int64
+from spcomp.errors import LoweringError, ScriptError
+from spcomp.ir.axis import (
+    AnyBuffer,
+    Attach,
+    Axis,
+    Buffer,
+    Domain,
+    Intersect,
+    Union,
+    domain_axes,
+)
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, BinOpKind, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.expr import Stored as StoredExpr
+from spcomp.ir.promotion import Value, implicit, meet, settle
+from spcomp.ir.reduction import Combiner, combine, identity
+from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
+from spcomp.notation.algebra import Both, Either, Presence, Stored
+from spcomp.notation.layout import Layout
+from spcomp.notation.loops import Loop, Place, levels
+from spcomp.notation.nodes import ARGUMENTS, Access, accesses
+from spcomp.notation.plan import Nest, Output, Plan
+from spcomp.notation.terms import Cond, Terms, condition, number
+
+if TYPE_CHECKING:
+    from spcomp.notation.emit import Emitter
+
+ZERO, ONE = const(0), const(1)
+SCALAR = Output(Layout((), ()))
+
+
+@dataclass(slots=True)
+class Statement:
+    """Builds the iterations of one statement."""
+
+    emitter: Emitter
+    plan: Plan
+
+    def build(self) -> Stmt:
+        """Return the statements, in order."""
+        nests = self.plan.nests
+        scopes = [Scope(self.emitter, nest) for nest in nests]
+        self._refuse_results()
+        dtype = meet([scope.prepare() for scope in scopes])
+        target = self.emitter.result(self.plan, _storable(dtype, nests))
+        return seq(*(scope.build(self.plan.output, target) for scope in scopes))
+
+    def _refuse_results(self) -> None:
+        target = self.plan.stmt.target
+        for access in accesses(self.plan.stmt.value):
+            if access.name == target.name:
+                raise ScriptError(
+                    f"{target.name} is read and assigned in one statement",
+                    access.at,
+                    hint=f"call the result something else, or write {target} += ...",
+                )
+            output = self.emitter.outputs.get(access.name)
+            if output is not None and output.storage == "assembled":
+                raise LoweringError(
+                    f"{access.name} is assembled by this program, it cannot be read in it",
+                    access.at,
+                    hint="compile two programs, and give the result of the first to the second",
+                )
+
+
+def _storable(dtype: DType, nests: Sequence[Nest]) -> DType:
+    """The dtype of a result of values of *dtype*."""
+    return bool_ if any(nest.op in ("and", "or") for nest in nests) else dtype
+
+
+class Scope:
+    """Builds one nest; the nests of its inner reductions see its variables."""
+
+    def __init__(
+        self, emitter: Emitter, nest: Nest, outer: Scope | None = None, depth: int = 0
+    ) -> None:
+        self.emitter, self.nest, self.outer = emitter, nest, outer
+        self.variables: dict[str, Expr] = dict(outer.variables) if outer else {}
+        self.unit: Expr = outer.units[depth] if outer else ZERO
+        self.units: list[Expr] = [self.unit]  # by depth: the coordinate on the axis of one
+        self.temps: dict[str, Buffer] = dict(outer.temps) if outer else {}
+        self.inner: list[tuple[int, Scope, Buffer]] = []
+        self.domains: list[list[tuple[Domain, Var]]] = []
+        self.value, self.cond = Value(ZERO), typed("Cond", None)
+        self.best: Buffer | None = None  # of argmax and argmin, the value at the coordinate
+
+    # -- values -------------------------------------------------------------------------------
+
+    def prepare(self) -> Value:
+        """Choose variables and domains; return the value, and note when it is present."""
+        for loop in self.nest.loops:
+            self.domains.append(self._open(loop))
+            self.units.append(self.unit)
+        for temp in self.nest.temps:
+            scope = Scope(self.emitter, temp.nest, self, temp.depth)
+            value = scope.prepare()
+            dtype = bool_ if temp.nest.op in ("and", "or") else number(value).dtype
+            if temp.nest.op in ARGUMENTS:
+                dtype = int64
+            elif value.weak:
+                dtype = settle(value).dtype
+            buffer = Buffer(self.emitter.unique(temp.name), None, (ONE,), dtype, "local")
+            self.temps[temp.name] = buffer
+            self.inner.append((temp.depth, scope, buffer))
+        sparse = frozenset(n for n, la in self.emitter.layouts.items() if not la.is_dense)
+        terms = Terms(
+            self._load,
+            self.emitter.scalar,
+            lambda name: self.variables[name],
+            self.nest.unsure,
+            sparse,
+            self.emitter.semiring,
+        )
+        self.value, self.cond = terms.term(self.nest.value)
+        if self.nest.op in ("and", "or"):
+            self.value = Value(condition(self.value))
+        elif self.nest.op is not None:
+            self.value = number(self.value)
+        return self.value
+
+    def _load(self, access: Access) -> Load:
+        if access.name in self.temps:
+            return Load(self.temps[access.name], (ZERO,))
+        return self.emitter.load(access, self.variables, self.unit)
+
+    # -- loops --------------------------------------------------------------------------------
+
+    def _open(self, loop: Loop) -> list[tuple[Domain, Var]]:
+        """Return the domain of *loop*, after that of the root of its levels if there is none."""
+        var = Var(loop.index, int64)
+        self.variables[loop.index] = var
+        parts = tuple(self.emitter.axes[place] for place in loop.parts)
+        opened: list[tuple[Domain, Var]] = []
+        if self.unit is ZERO and any(p.parent is self.emitter.axes.get("unit") for p in parts):
+            root = Var("root", int64)
+            self.unit = root
+            opened.append((self.emitter.unit_axis(), root))
+        return [*opened, (self._domain(loop, parts), var)]
+
+    def _domain(self, loop: Loop, axes: tuple[Axis, ...]) -> Domain:
+        parts = tuple(
+            axis if to is None else Attach(axis, self.emitter.axes[to])
+            for axis, to in zip(axes, loop.to, strict=True)
+        )
+        match loop.kind:
+            case "dense":
+                return self._dense(loop)
+            case "one":
+                return parts[0]
+            case "union":
+                return Union(parts)
+            case "along":
+                return Union((*parts, self._dense(loop)))
+        return Intersect(parts)
+
+    def _dense(self, loop: Loop) -> Axis:
+        """The axis of all coordinates: the one under which a level further in stands."""
+        own = self.emitter.dense_axis(loop.index)
+        loops = list(self._all_loops())
+        for other in loops:
+            for place, to in zip(other.parts, other.to, strict=True):
+                parent = self.emitter.axes[place].parent
+                if to is None and parent is not None and place.level == 1:
+                    layout = self.emitter.layouts[place.name]
+                    index = self._index_of(place.name, layout.order[0])
+                    if index == loop.index and layout.levels[0] == "dense":
+                        return parent
+        return own
+
+    def _all_loops(self) -> Iterator[Loop]:
+        def below(nest: Nest) -> Iterator[Loop]:
+            yield from nest.loops
+            for temp in nest.temps:
+                yield from below(temp.nest)
+
+        yield from below(self.nest)
+
+    def _index_of(self, name: str, dim: int) -> str | None:
+        def find(nest: Nest) -> Access | None:
+            for access in accesses(nest.value):
+                if access.name == name:
+                    return access
+            return next((a for t in nest.temps if (a := find(t.nest)) is not None), None)
+
+        access = find(self.nest)
+        return None if access is None else access.indices[dim]
+
+    # -- statements ---------------------------------------------------------------------------
+
+    def build(self, output: Output, target: AnyBuffer) -> Stmt:
+        """Return the nest, and what gives *target* its first value."""
+        nest = self.nest
+        cuts = sorted({depth for depth, _, _ in self.inner if depth})
+        before, init = self._start(output, target, split=bool(cuts))
+        stmt = self._body(output, target)
+        name = nest.target.name
+        for at, low in reversed(list(enumerate((0, *cuts)))):
+            high = (*cuts, len(self.domains))[at]
+            stmt = self._iterate(low, high, stmt, init if high == len(self.domains) else None, name)
+            stmt = self._with_temps(low, stmt)
+        return seq(before, stmt)
+
+    def _with_temps(self, depth: int, stmt: Stmt) -> Stmt:
+        for own, scope, buffer in reversed(self.inner):
+            if own == depth:
+                stmt = seq(scope.reduction(buffer), stmt)
+        for own, _, buffer in reversed(self.inner):
+            if own == depth:
+                stmt = Alloc(buffer, stmt)
+        return stmt
+
+    def reduction(self, buffer: Buffer) -> Stmt:
+        """Return what computes the scalar *buffer*."""
+        nest = self.nest
+        if nest.op in ARGUMENTS:
+            return self._argument(buffer, typed("Combiner", ARGUMENTS[nest.op]))
+        start = Store(buffer, (ZERO,), identity(typed("Combiner", nest.op), buffer.dtype))
+        return seq(start, self.build(SCALAR, buffer))
+
+    def _argument(self, buffer: Buffer, op: Combiner) -> Stmt:
+        """Return what finds the least coordinate of the greatest, or least, value; -1: of none."""
+        value = settle(self.value)
+        name = self.emitter.unique(f"{buffer.name}_best")
+        best = self.best = Buffer(name, None, (ONE,), value.dtype, "local")
+        start = Store(best, (ZERO,), identity(op, best.dtype)), Store(buffer, (ZERO,), const(-1))
+        return Alloc(best, seq(*start, self.build(SCALAR, buffer)))
+
+    def _improve(self, buffer: Buffer, best: Buffer) -> Stmt:
+        """Return one step of it."""
+        value, here = settle(self.value), self.variables[self.nest.over[0]]
+        var = Var(self.emitter.unique(f"{buffer.name}_value"), value.dtype)
+        found, least = Load(buffer, (ZERO,)), Load(best, (ZERO,))
+        op: BinOpKind = ">" if self.nest.op == "argmax" else "<"
+        earlier = BinOp("and", BinOp("==", var, least), BinOp("<", here, found))
+        better = BinOp("or", BinOp(op, var, least), earlier)
+        cond = _joined("and", [self._guard(), BinOp("or", binary("<", found, 0), better)])
+        taken = seq(Store(best, (ZERO,), var), Store(buffer, (ZERO,), here))
+        return Let(var, value, If(typed("Expr", cond), taken))
+
+    def _iterate(self, low: int, high: int, stmt: Stmt, init: Stmt | None, name: str) -> Stmt:
+        pairs = [pair for group in self.domains[low:high] for pair in group]
+        if not pairs:
+            return seq(init, stmt)
+        kinds = "".join(
+            "R" if loop.index in self.nest.over else "S" * 1
+            for loop, group in zip(self.nest.loops[low:high], self.domains[low:high], strict=True)
+            for _ in group
+        )
+        kinds = "".join(
+            "S" if domain_axes(d)[0] is self.emitter.axes.get("unit") else kind
+            for (d, _), kind in zip(pairs, kinds, strict=True)
+        )
+        variables = tuple(var for _, var in pairs)
+        domains = tuple(domain for domain, _ in pairs)
+        return SpIter(variables, domains, kinds, self.emitter.unique(f"{name}_it"), init, stmt)
+
+    def _start(
+        self, output: Output, target: AnyBuffer, *, split: bool
+    ) -> tuple[Stmt | None, Stmt | None]:
+        """Return what gives *target* its first value: a nest before, or the init of the loops."""
+        nest = self.nest
+        if not nest.starts or isinstance(target, Buffer) or output.storage == "assembled":
+            return None, None
+        if output.storage == "dense" and nest.fills:
+            return None, None
+        reaches = self._reaches(output)
+        if output.storage == "shared" and nest.op is None and reaches:
+            return None, None
+        op = typed("Combiner", nest.op or self.emitter.semiring.add)
+        value = identity(op, target.dtype)
+        if reaches and not split:
+            return None, Store(target, self._place(output), value)
+        axes = target.axes
+        variables = tuple(Var(axis.name.lower(), int64) for axis in axes)
+        name = self.emitter.unique(f"{nest.target.name}_start")
+        store = Store(target, variables, value)
+        return SpIter(variables, axes, "S" * len(axes), name, None, store), None
+
+    def _reaches(self, output: Output) -> bool:
+        """Whether the loops themselves lead to each element of the result, in time for an init."""
+        loops = {loop.index: loop for loop in self.nest.loops}
+        own = (
+            {} if output.like is None else {index: place for index, _, place in self._like(output)}
+        )
+        return bool(loops) and all(
+            index in loops
+            and (
+                output.storage != "shared"
+                or loops[index].kind == "dense"
+                or (loops[index].kind == "one" and loops[index].parts == (own.get(index),))
+            )
+            for index in self.nest.target.indices
+        )
+
+    def _like(self, output: Output) -> list[tuple[str, str, Place]]:
+        assert output.like is not None
+        return levels(output.like, self.emitter.layouts[output.like.name])
+
+    def _place(self, output: Output) -> tuple[Expr, ...]:
+        """The coordinates of the target's element."""
+        target, layout = self.nest.target, output.layout
+        where = tuple(self.variables[target.indices[dim]] for dim in layout.order)
+        return where if layout.order and layout.is_rooted else (self.unit, *where)
+
+    def _body(self, output: Output, target: AnyBuffer) -> Stmt:
+        if self.best is not None and isinstance(target, Buffer):
+            return self._improve(target, self.best)
+        nest, value, cond = self.nest, self.value, self._guard()
+        place = (ZERO,) if isinstance(target, Buffer) else self._place(output)
+        at = nest.value.at
+        try:
+            new = implicit(value, target.dtype)
+        except ValueError as error:
+            raise ScriptError(str(error), at) from None
+        neutral = nest.op or self.emitter.semiring.add
+        if nest.partial and not nest.filters and self.cond is not None:
+            new = Select(self.cond, new, identity(typed("Combiner", neutral), target.dtype))
+        stored = {"dense": nest.op is not None, "shared": nest.op is None}  # at every coordinate
+        if cond is not None and stored.get(output.storage, False):
+            new = Select(cond, new, identity(typed("Combiner", neutral), target.dtype))
+            cond = None
+        if nest.op is not None:
+            new = _combined(typed("Combiner", nest.op), Load(target, place), new)
+        store = Store(target, place, new, span=at)
+        return store if cond is None else If(cond, store, span=at)
+
+    def _guard(self) -> Cond:
+        """What is left to be asked before the value is stored."""
+        asked = self._asked(self.nest.present)
+        if not self.nest.filters or self.cond is None:
+            return asked
+        return self.cond if asked is None else BinOp("and", asked, self.cond)
+
+    def _asked(self, formula: Presence) -> Cond:
+        match formula:
+            case Stored(access=access):
+                return StoredExpr(self._load(access))
+            case Both(parts=parts):
+                return _joined("and", [self._asked(part) for part in parts])
+            case Either(parts=parts):
+                return _joined("or", [self._asked(part) for part in parts])
+        return None
+
+
+def _joined(op: Combiner, conds: Sequence[Cond]) -> Cond:
+    return reduce(lambda a, b: combine(op, a, b), [c for c in conds if c is not None])
+
+
+def _combined(op: Combiner, old: Expr, new: Expr) -> Expr:
+    if op in ("and", "or"):
+        return combine(op, cast(old, bool_), new)
+    return binary(op, old, new)

@@ -1,0 +1,207 @@
+"""Index notation to expressions: the value of a term, and the condition under which it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+from typing import cast as typed
+
+from spcomp.dtypes import bool_, int64
+from spcomp.dtypes import dtype as dtype_of
+from spcomp.errors import ScriptError
+from spcomp.ir.expr import (
+    BinOp,
+    BinOpKind,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Stored,
+    UnOp,
+    UnOpKind,
+    cast,
+    const,
+)
+from spcomp.ir.expr import Call as CallExpr
+from spcomp.ir.promotion import Value, arguments, literal, operands, settle, truth, unify
+from spcomp.ir.reduction import Combiner, identity
+from spcomp.notation import nodes
+from spcomp.notation.nodes import Access, Call, Declared, IndexValue, Masked, Number, Op, Scalar
+from spcomp.notation.semiring import Semiring
+
+Cond: TypeAlias = Expr | None  # None: always
+_EXTREMES: dict[str, BinOpKind] = {"maximum": "max", "minimum": "min"}
+_ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Translates the terms of one nest.
+
+    *load* gives the element of an access, *scalar* the value of a name; *unsure* are the accesses
+    that may meet nothing.
+    """
+
+    load: Callable[[Access], Load]
+    scalar: Callable[[str], Value]
+    index: Callable[[str], Expr]
+    unsure: frozenset[Access]
+    sparse: frozenset[str]
+    semiring: Semiring
+
+    def term(self, term: nodes.Expr) -> tuple[Value, Cond]:
+        """Return the value of *term* and when it is present."""
+        match term:
+            case Number(value=value):
+                return literal(value), None
+            case Scalar(name=name):
+                return self.scalar(name), None
+            case IndexValue(name=name):
+                return Value(self.index(name)), None
+            case Access():
+                load = self.load(term)
+                return Value(load), Stored(load) if term in self.unsure else None
+            case Op(op="+" | "-", args=(left, right)):
+                return self._sum(term, left, right)
+            case Masked():
+                return self._masked(term)
+            case Declared(presence="or"):
+                return self._declared(term)
+            case Declared(args=args, body=body):
+                conds = [self.term(arg)[1] for arg in args]
+                return self.term(body)[0], _all(conds)
+        return self._function(typed("Op | Call", term))
+
+    def _function(self, term: Op | Call) -> tuple[Value, Cond]:
+        parts = [self.term(arg) for arg in term.args]
+        values, cond = [value for value, _ in parts], _all([c for _, c in parts])
+        try:
+            return self._apply(term, values), cond
+        except ValueError as error:
+            raise ScriptError(str(error), term.at) from None
+
+    def _apply(self, term: Op | Call, values: list[Value]) -> Value:
+        name = term.op if isinstance(term, Op) else term.func
+        if isinstance(term, Op) and len(values) == 1:
+            return unary(name, values[0])
+        if isinstance(term, Op):
+            op = self.semiring.mul if name == "*" else name
+            if op == "first":
+                return values[0]
+            if op == "second":
+                return values[1]
+            return literal(1) if op == "pair" else binary(op, *values)
+        if name in _EXTREMES:
+            return binary(_EXTREMES[name], *values)
+        if name == "where":
+            return choose(condition(values[0]), values[1], values[2])
+        if name in nodes.TYPES:
+            return Value(cast(settle(values[0]), dtype_of(name)))
+        return Value(CallExpr(name, arguments(name, [number(v) for v in values]), span=term.at))
+
+    def _sum(self, term: Op, left: nodes.Expr, right: nodes.Expr) -> tuple[Value, Cond]:
+        (a, has_a), (b, has_b) = self.term(left), self.term(right)
+        add = self.semiring.add if term.op == "+" else "+"
+        op = self.semiring.add if term.op == "+" else "-"
+        if term.op == "-" and self.semiring.add != "+":
+            raise ScriptError(f"this semiring has no -, it adds by {self.semiring.add}", term.at)
+        cond = None if has_a is None or has_b is None else BinOp("or", has_a, has_b)
+        try:
+            both = binary(op, or_neutral(a, has_a, add), or_neutral(b, has_b, add))
+        except ValueError as error:
+            raise ScriptError(str(error), term.at) from None
+        return both, cond
+
+    def _masked(self, term: Masked) -> tuple[Value, Cond]:
+        value, has_value = self.term(term.value)
+        test = self._condition(term.cond)
+        if term.other is None:
+            return value, _all([test, has_value])
+        other, has_other = self.term(term.other)
+        if test is None:
+            own, _ = unify((value, other))  # which side it is does not decide the dtype
+            return Value(own, weak=value.weak and other.weak), has_value
+        cond: Cond = None
+        if has_value is not None or has_other is not None:
+            true = identity("and", bool_)
+            cond = Select(test, has_value or true, has_other or true)
+        return choose(test, value, other), cond
+
+    def _condition(self, cond: nodes.Expr) -> Cond:
+        if isinstance(cond, Access) and cond.name in self.sparse:
+            return self.term(cond)[1]
+        value, present = self.term(cond)
+        return _all([present, condition(value)])
+
+    def _declared(self, term: Declared) -> tuple[Value, Cond]:
+        """The absent arguments of a function that takes them read as 0, the fill."""
+        inner = Terms(self.load, self.scalar, self.index, frozenset(), self.sparse, self.semiring)
+        conds = [self.term(arg)[1] for arg in term.args]
+        cond: Cond = None
+        if all(c is not None for c in conds):
+            cond = conds[0]
+            for other in conds[1:]:
+                cond = BinOp("or", typed("Expr", cond), typed("Expr", other))
+        return inner.term(term.body)[0], cond
+
+
+def unary(op: str, value: Value) -> Value:
+    """Return *value* under ``neg``, ``not`` or ``~``; raises ValueError."""
+    if op == "not":
+        return Value(UnOp("not", condition(value)))
+    operand = settle(number(value) if op == "neg" else value)
+    if op == "~" and operand.dtype.is_float:
+        raise ValueError(f"~ has no meaning for {operand.dtype}")
+    return Value(UnOp(typed("UnOpKind", "-" if op == "neg" else op), operand))
+
+
+def binary(op: str, a: Value, b: Value) -> Value:
+    """Return ``a op b``; bools count as 0 and 1 in arithmetic. Raises ValueError."""
+    if op in _ARITHMETIC and a.dtype.kind == b.dtype.kind == "bool":
+        a, b = number(a), number(b)
+    kind = typed("BinOpKind", op)
+    if kind in ("and", "or"):
+        a, b = Value(condition(a)), Value(condition(b))
+    left, right = operands(kind, a, b)
+    return Value(BinOp(kind, left, right))
+
+
+def condition(value: Value) -> Expr:
+    """Return whether *value* is not zero; a literal says so at once."""
+    if value.weak and isinstance(value.expr, Const):
+        return const(bool(value.expr.value), bool_)
+    return truth(value)
+
+
+def number(value: Value) -> Value:
+    """Return *value* for arithmetic: a bool as an int64."""
+    return Value(cast(settle(value), int64)) if value.dtype.kind == "bool" else value
+
+
+def choose(cond: Expr, then: Value, otherwise: Value) -> Value:
+    """Return *then* if *cond*, else *otherwise*; raises ValueError."""
+    a, b = unify((then, otherwise))
+    return Value(Select(cond, a, b), weak=then.weak and otherwise.weak)
+
+
+def or_neutral(value: Value, cond: Cond, op: str) -> Value:
+    """Return *value*, or what *op* ignores where *cond* does not hold."""
+    if cond is None:
+        return value
+    plain = isinstance(cond, Stored) and cond.element is value.expr
+    if op == "+":
+        if plain:  # what is not stored reads as 0
+            return value
+        value = number(value)
+    expr = condition(value) if op in ("and", "or") else settle(value)
+    neutral = identity(typed("Combiner", op), expr.dtype)
+    return Value(Select(cond, expr, neutral))
+
+
+def _all(conds: list[Cond]) -> Cond:
+    result: Cond = None
+    for cond in conds:
+        if cond is not None and cond is not result:
+            result = cond if result is None else BinOp("and", result, cond)
+    return result

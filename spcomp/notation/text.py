@@ -1,0 +1,96 @@
+"""Under the parser of index notation: the user's string, and places in it that errors can show."""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import tokenize
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from spcomp.errors import ScriptError, Span
+
+ABSENT = " else ..."  # what a mask without an else gets, so that Python's grammar takes it
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string of statements; *added* has the places (line, column) where ABSENT was put."""
+
+    source: str
+    file: str
+    added: tuple[tuple[int, int], ...] = ()
+
+    def span(self, node: ast.AST) -> Span:
+        """Return where *node* stands in the string as the user wrote it."""
+        line, col = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        return self.place(line, col)
+
+    def place(self, line: int, col: int) -> Span:
+        """Return a place of the completed source as one of the user's."""
+        before = sum(1 for at, column in self.added if at == line and column < col)
+        return Span(self.file, line, col - before * len(ABSENT))
+
+    def error(self, node: ast.AST, message: str, hint: str = "") -> ScriptError:
+        """Return the error for what is wrong at *node*."""
+        return ScriptError(message, self.span(node), hint=hint)
+
+
+def parse_text(source: str) -> tuple[Text, ast.Module]:
+    """Return *source* as Python syntax; raises ScriptError where it is none."""
+    source = "\n".join(line.strip() for line in source.strip().splitlines())
+    file = f"<notation {blake2b(source.encode(), digest_size=4).hexdigest()}>"
+    linecache.cache[file] = (len(source), None, [f"{s}\n" for s in source.splitlines()], file)
+    text = Text(source, file)
+    try:
+        completed, added = _complete(source)
+        text = Text(source, file, added)
+        return text, ast.parse(completed)
+    except (SyntaxError, tokenize.TokenError, ValueError) as error:
+        line, col, what = _where(error)
+        place = text.place(min(line, source.count("\n") + 1), col)
+        raise ScriptError(
+            f"this is no index notation: {what}", place, hint='write "C[i, k] = A[i, j] * B[j, k]"'
+        ) from None
+    except RecursionError:
+        raise ScriptError("the expression nests too deeply", text.place(1, 0)) from None
+
+
+def _where(error: Exception) -> tuple[int, int, str]:
+    if isinstance(error, SyntaxError):
+        return error.lineno or 1, max((error.offset or 1) - 1, 0), error.msg.lower()
+    if isinstance(error, tokenize.TokenError):
+        return error.args[1][0], 0, str(error.args[0]).lower()
+    return 1, 0, str(error).lower()
+
+
+def _complete(source: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return *source* with an else for each ``if`` that lacks one, and where these were added."""
+    open_ifs = [0]
+    places: list[tuple[int, int]] = []
+    end = (1, 0)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        kind, word = token.type, token.string
+        closes = kind in (tokenize.NEWLINE, tokenize.ENDMARKER) or word in (")", "]", ",", ";")
+        if closes:
+            places += [end] * open_ifs[-1]
+            open_ifs[-1] = 0
+        if word in ("(", "["):
+            open_ifs.append(0)
+        elif word in (")", "]") and len(open_ifs) > 1:
+            open_ifs.pop()
+        elif kind == tokenize.NAME and word == "if":
+            open_ifs[-1] += 1
+        elif kind == tokenize.NAME and word == "else":
+            open_ifs[-1] = max(open_ifs[-1] - 1, 0)
+        if kind not in (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT):
+            end = token.end
+    lines = source.split("\n")
+    added: list[tuple[int, int]] = []
+    for line, col in places:
+        moved = sum(len(ABSENT) for at, _ in added if at == line)
+        text = lines[line - 1]
+        lines[line - 1] = text[: col + moved] + ABSENT + text[col + moved :]
+        added.append((line, col + moved))
+    return "\n".join(lines), tuple(added)

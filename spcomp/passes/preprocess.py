@@ -1,0 +1,261 @@
+"""I to I, around format decomposition: copies into parts, functions with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from spcomp.dtypes import handle, int64
+from spcomp.errors import ArgumentError
+from spcomp.ir.axis import AnyBuffer, Attach, Axis, Domain, SparseBuffer, domain_axes
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import Expr, Load, Search, Var, cast
+from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Cursor, PosFunc
+from spcomp.ir.relink import relink
+from spcomp.ir.stmt import Alloc, Func, Let, Prefetch, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import Rewriter, walk
+from spcomp.passes.decompose_parts import Part, Rewritten
+from spcomp.passes.names import Names
+from spcomp.passes.regions import annotate_regions
+
+Fn = TypeVar("Fn", bound=Func)
+PREPROCESS = ("preprocess", True)
+
+
+def copies(part: Part, old: Rewritten) -> tuple[SpIter, ...]:
+    """Return the iterations that fill the buffers of *part*: ``A_rule[s, p] = A[inverse(s, p)]``.
+
+    Each runs over the axes of its buffer, is called ``rewrite_A_rule`` and has the attribute
+    ``preprocess``. What a part stores and the matrix does not reads as the fill value.
+    """
+    made = []
+    rule = part.rule
+    for buffer, name in old.buffers.items():
+        new = part.buffers[name]
+        own = {axis: Var(axis.name.lower(), int64) for axis in new.axes}
+        after = [own[part.axes[name]] for name in rule.axes_after_rewrite]
+        before = dict(zip(old.axes, rule.backward.apply(after), strict=True))
+        value = Load(buffer, tuple(before[axis] for axis in buffer.axes))
+        body = Store(new, tuple(own.values()), value)
+        made.append(
+            SpIter(
+                tuple(own.values()), new.axes, "S" * len(own), f"rewrite_{new.name}", None, body,
+                (PREPROCESS,),
+            )
+        )  # fmt: skip
+    return tuple(made)
+
+
+def remove_preprocess(func: Fn) -> Fn:
+    """Return *func* without its preprocessing; parameters stay, what it filled is given instead.
+
+    Preprocessing are the outermost statements in which every iteration, or block, has the
+    attribute ``preprocess``. A buffer that it fills and *func* allocates becomes a parameter, the
+    last, called after the buffer with ``_ptr`` behind.
+    """
+    return _opened(func, lambda stmt: not _is_preprocess(stmt))
+
+
+def extract_preprocess(func: Fn, *, keep_args: bool = False) -> Fn:
+    """Return *func* with nothing but its preprocessing, and the parameters that this uses.
+
+    The arrays that say where elements lie are inputs; those of the values are written. A buffer
+    that is filled and *func* allocates becomes a parameter as in remove_preprocess, so that what
+    one function writes the other takes. *keep_args*: with all parameters of *func*. Raises
+    ArgumentError where there is none.
+    """
+    if not any(_is_preprocess(stmt) for stmt in _outermost(func.body)):
+        raise ArgumentError(
+            f"{func.name} has no preprocessing",
+            hint="format_decompose(func, rules) makes iterations that are",
+        )
+    made = _opened(func, _is_preprocess).replace(name=f"{func.name}_preprocess")
+    return made if keep_args else remove_unused_args(made)
+
+
+def _opened(func: Fn, wanted: Callable[[Stmt], bool]) -> Fn:
+    """Return *func* with its *wanted* outermost statements.
+
+    What preprocessing fills and *func* allocates is a parameter.
+    """
+    steps = [stmt for stmt in _outermost(func.body) if _is_preprocess(stmt)]
+    filled = {n.buffer for stmt in steps for n in walk(stmt) if isinstance(n, Store)}
+    names = Names(func)
+    made: dict[AnyBuffer, AnyBuffer] = {}
+    for node in walk(func.body):
+        if isinstance(node, Alloc) and node.buffer in filled:
+            data = names.var(f"{node.buffer.name}_ptr", handle)
+            made[node.buffer] = node.buffer.replace(data=data)
+    body = _keep(func.body, wanted, filled)
+    given = relink(func.replace(body=body), buffers=made)
+    if made and isinstance(func, PosFunc):
+        given = given.replace(body=annotate_regions(given.body))
+    own = tuple(b.data for b in made.values() if b.data is not None)
+    return given.replace(params=(*given.params, *own), buffers=(*given.buffers, *made.values()))
+
+
+def _outermost(stmt: Stmt) -> Iterator[Stmt]:
+    """Yield the statements that run one after the other."""
+    if isinstance(stmt, Seq):
+        for part in stmt.body:
+            yield from _outermost(part)
+    elif isinstance(stmt, (Alloc, Let)):
+        yield from _outermost(stmt.body)
+    else:
+        yield stmt
+
+
+def _keep(stmt: Stmt, wanted: Callable[[Stmt], bool], opened: set[AnyBuffer]) -> Stmt:
+    """Return *stmt* with its *wanted* outermost statements; buffers *opened* exist around it."""
+    if isinstance(stmt, Seq):
+        return seq(*(_keep(part, wanted, opened) for part in stmt.body))
+    if isinstance(stmt, (Alloc, Let)):
+        body = _keep(stmt.body, wanted, opened)
+        out = isinstance(stmt, Alloc) and stmt.buffer in opened
+        nothing = isinstance(body, Seq) and not body.body
+        return body if out or nothing else stmt.replace(body=body)
+    return stmt if wanted(stmt) else Seq(())
+
+
+def _is_preprocess(stmt: Stmt) -> bool:
+    found = list(_marked(stmt))
+    return bool(found) and all(found)
+
+
+def _marked(node: Node) -> Iterator[bool]:
+    """Yield for each outermost iteration or block of *node* whether it is preprocessing."""
+    if isinstance(node, (SpIter, Block)):
+        yield bool(dict(node.attrs).get("preprocess"))
+        return
+    for name in node.CHILDREN:
+        child = getattr(node, name)
+        for one in child if isinstance(child, tuple) else (child,):
+            if one is not None:
+                yield from _marked(one)
+
+
+def remove_unused_args(func: Fn) -> Fn:
+    """Return *func* without the buffers, axes and parameters that nothing in its body needs."""
+    used = buffers_used(func)
+    func = func.replace(
+        buffers=tuple(b for b in func.buffers if b in used),
+        domains=tuple(d for d in func.domains if d.buffer in used),
+    )
+    along = axes_used(func)
+    func = func.replace(axes=tuple(a for a in func.axes if a in along))
+    needed = params_used(func)
+    return func.replace(params=tuple(p for p in func.params if p in needed))
+
+
+def buffers_used(func: Func) -> set[AnyBuffer]:
+    """Return the buffers that the body of *func* reads or writes."""
+    used: set[AnyBuffer] = set()
+    for node in walk(func.body):
+        if isinstance(node, (Load, Store, Search, Prefetch)):
+            used.add(node.buffer)
+        elif isinstance(node, Cursor) and node.indices is not None:
+            used.add(node.indices)
+    return used
+
+
+def axes_used(func: Func) -> set[Axis]:
+    """Return the axes that buffers lie along and iterations run over, and those above."""
+    own = [a for b in func.buffers if isinstance(b, SparseBuffer) for a in b.axes]
+    own += [a for n in walk(func.body) if isinstance(n, SpIter) for a in axes_of(*n.domains)]
+    return {above for axis in own for above in axis.path()}
+
+
+def axes_of(*domains: Domain) -> list[Axis]:
+    """Return the axes that *domains* mention."""
+    found = [axis for domain in domains for axis in domain_axes(domain)]
+    return found + [domain.to for domain in domains if isinstance(domain, Attach)]
+
+
+def params_used(func: Func) -> set[Var]:
+    """Return the variables that the body, buffers, axes and domains of *func* mention."""
+    roots: list[Node | None] = [func.body, *(b.data for b in func.buffers)]
+    for buffer in func.buffers:
+        roots += getattr(buffer, "shape", ())
+        roots += getattr(buffer, "strides", None) or ()
+    for axis in func.axes:
+        roots += [axis.length, axis.nnz, axis.nnz_cols, axis.indptr, axis.indices]
+    for domain in func.domains:
+        roots += [domain.low, domain.high]
+    return {n for root in roots if root is not None for n in walk(root) if isinstance(n, Var)}
+
+
+def specialize_buffer(func: Fn, name: str, idx_map: IndexMap | Callable[..., Any]) -> Fn:
+    """Return *func* with what it reads of the buffer *name* computed instead: ``idx_map(indices)``.
+
+    The buffer is declared no longer; its handle stays a parameter if an axis has it.
+
+    Args:
+        func: A program at any level.
+        name: A buffer that is read, at indices: not searched, and not written.
+        idx_map: One value from as many indices as the buffer has; an IndexMap or a function. The
+            value is that of the buffer, cast to its dtype, at all indices that are read.
+
+    Raises:
+        ArgumentError: for a buffer that is not declared, or used in another way.
+    """
+    buffer = next((b for b in func.buffers if b.name == name), None)
+    if buffer is None:
+        listed = ", ".join(b.name for b in func.buffers)
+        raise ArgumentError(f"{func.name} has no buffer {name!r}", hint=f"it has {listed}")
+    made = idx_map if isinstance(idx_map, IndexMap) else IndexMap.from_func(idx_map)
+    if len(made.results) != 1:
+        raise ArgumentError(f"idx_map gives {len(made.results)} values, expected 1")
+    body = _Computed(buffer, made).rewrite(func.body)
+    return func.replace(
+        body=body,
+        buffers=tuple(b for b in func.buffers if b is not buffer),
+        domains=tuple(d for d in func.domains if d.buffer is not buffer),
+    )
+
+
+class _Computed(Rewriter):
+    """Puts a value computed from the indices where a buffer is read."""
+
+    def __init__(self, buffer: AnyBuffer, idx_map: IndexMap) -> None:
+        self.buffer, self.idx_map = buffer, idx_map
+
+    def visit_Load(self, load: Load) -> Node:
+        new = self.visit_Node(load)
+        assert isinstance(new, Load)
+        if load.buffer is not self.buffer:
+            return new
+        places = [cast(index, int64) for index in new.indices if index is not None]
+        if len(places) < len(new.indices) or len(places) != len(self.idx_map.params):
+            raise self._refused(load, f"is read at {len(places)} indices")
+        (value,) = self.idx_map.apply(tuple[Expr, ...](places))
+        return cast(value, load.buffer.dtype)
+
+    def visit_Store(self, store: Store) -> Node:
+        if store.buffer is self.buffer:
+            raise self._refused(store, "is written")
+        return self.visit_Node(store)
+
+    def visit_Search(self, search: Search) -> Node:
+        if search.buffer is self.buffer:
+            raise self._refused(search, "is searched")
+        return self.visit_Node(search)
+
+    def visit_Cursor(self, cursor: Cursor) -> Node:
+        if cursor.indices is self.buffer:
+            raise self._refused(cursor, "is merged")
+        return self.visit_Node(cursor)
+
+    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
+        return Seq(()) if prefetch.buffer is self.buffer else self.visit_Node(prefetch)
+
+    def visit_Block(self, block: Block) -> Node:
+        others = tuple(region for region in block.reads if region.buffer is not self.buffer)
+        same = len(others) == len(block.reads)
+        return self.visit_Node(block if same else block.replace(reads=others))
+
+    def _refused(self, node: Node, how: str) -> ArgumentError:
+        message = f"cannot specialize {self.buffer.name}, it {how}"
+        hint = f"idx_map takes {len(self.idx_map.params)} indices, and all reads must have them"
+        return ArgumentError(message, node.span, hint=hint)

@@ -1,0 +1,231 @@
+"""I to II, workspaces: the coordinates of one fiber as bits, in order however they come.
+
+A word of 64 bits stands for 64 coordinates. Those that a fiber meets are listed, so that it takes
+time linear in what it holds, and n / 4096 to go through them in ascending order. The position of
+a coordinate is then how many come before its word, and how many before it in the word.
+
+A fiber leaves its workspaces so that the next can use them: it clears what it set of what must be
+zero. ``share_workspace`` may then move them out of the loop over the fibers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spcomp.dtypes import DType, int64, uint64
+from spcomp.ir.axis import WORKSPACE, Axis, Buffer
+from spcomp.ir.expr import BinOp, Call, Expr, Load, Select, UnOp, Var, binary, cast, const
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
+from spcomp.passes.names import Names
+from spcomp.passes.positions import ZERO
+
+BITS = 6  # a word has 2**BITS
+NONE = const(0, uint64)
+MARK, BEFORE = const(0), const(1)  # what is kept of a word: its bits, how many come before it
+FEW = 32  # words that are put in order by comparing each with each: no branch depends on the data
+LANES = 8  # of them at once
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Which coordinates of a fiber have been met, and where they stand among each other.
+
+    *words*: two values for each; *met*: the words that hold any, *count* of them, as they came;
+    *tops*: a bit for each word, while they are put in order; if they are few, *sizes* has how
+    many coordinates each word of the list holds, *ranks* how many are in those before it.
+    """
+
+    names: Names
+    words: Buffer
+    met: Buffer
+    count: Buffer
+    tops: Buffer
+    sizes: Buffer
+    ranks: Buffer
+
+    @staticmethod
+    def of(axis: Axis, names: Names) -> Marks:
+        """Return the marks for a fiber of *axis*."""
+        size = _shifted(axis.length, BITS)
+
+        def buffer(wish: str, *shape: Expr, dtype: DType = uint64) -> Buffer:
+            return Buffer(names.unique(f"{axis.name}_{wish}"), None, shape, dtype, WORKSPACE)
+
+        narrow = axis.length.dtype
+        met = buffer("met", size + LANES, dtype=narrow)  # a write may miss, lanes may look further
+        count = scalar(names, f"{axis.name}_many")
+        tops = buffer("tops", _shifted(axis.length, 2 * BITS))
+        sizes, ranks = (buffer(wish, const(FEW), dtype=narrow) for wish in ("sizes", "ranks"))
+        return Marks(names, buffer("words", size, const(2)), met, count, tops, sizes, ranks)
+
+    def around(self, stmt: Stmt, *, ordered: bool) -> Stmt:
+        """Return *stmt* with the workspaces; *ordered*: it asks for the order of the marks."""
+        stmt = Alloc(self.count, seq(Store(self.count, (ZERO,), ZERO), stmt))
+        stmt = Alloc(self.words, Alloc(self.met, stmt))
+        order = (self.tops, self.sizes, self.ranks) if ordered else ()
+        return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), order, stmt)
+
+    def add(self, coord: Expr) -> Stmt:
+        """Return the statement that marks *coord*, an int64 within the axis."""
+        at, word = self.names.var("at"), self.names.var("word")
+        bits = self.names.var("bits", uint64)
+        known = Load(self.count, (ZERO,))
+        fresh = Select(BinOp("==", bits, NONE), const(1), ZERO)
+        body = seq(
+            Store(self.words, (word, MARK), binary("|", bits, _bit(at))),
+            # past the end of the list, if it is known already
+            Store(self.met, (known,), cast(word, self.met.dtype)),
+            Store(self.count, (ZERO,), binary("+", known, fresh)),
+        )
+        body = Let(bits, Load(self.words, (word, MARK)), body)
+        return Let(at, coord, Let(word, _word(at), body))
+
+    def count_and_clear(self, into: Buffer) -> Stmt:
+        """Return what adds the number of marks to the element of *into*, and clears them."""
+        word = self.names.var("word")
+        marks = cast(Call("popcount", (Load(self.words, (word, MARK)),)), int64)
+        total = Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), marks))
+        return self._each(word, seq(total, Store(self.words, (word, MARK), NONE)))
+
+    def emit(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
+        """Return what runs *put* on every marked coordinate, *into* being its position."""
+        few = BinOp("<=", Load(self.count, (ZERO,)), const(FEW))
+        return If(few, self._emit_few(into, put), self._sweep(into, put))
+
+    def _emit_few(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
+        """As emit, word by word as they came: each knows how many coordinates are before it."""
+        noted, emitted, word = (self.names.var(wish) for wish in ("w", "w", "word"))
+        size = cast(Call("popcount", (Load(self.words, (word, MARK)),)), self.sizes.dtype)
+        start = Store(into, (ZERO,), cast(Load(self.ranks, (emitted,)), int64))
+        put_word = seq(start, self._emit_word(word, into, put))
+        return seq(
+            self._each(word, Store(self.sizes, (noted,), size), noted),
+            self._compare(),
+            self._each(word, put_word, emitted),
+        )
+
+    def _compare(self) -> Stmt:
+        """Return what adds up the sizes of the words before each: its rank."""
+        first, block = (self.names.var(wish) for wish in ("first", "block"))
+        word, size = (self.names.var(wish, self.ranks.dtype) for wish in ("word", "size"))
+        rank = Buffer(self.names.unique("rank"), None, (const(LANES),), self.ranks.dtype, "local")
+        zero = const(0, rank.dtype)
+
+        def own(lane: Var) -> tuple[Expr]:
+            return (binary("+", binary("*", block, LANES), lane),)
+
+        def add(lane: Var) -> Stmt:
+            more = Select(BinOp("<", word, Load(self.met, own(lane))), size, zero)
+            return Store(rank, (lane,), binary("+", Load(rank, (lane,)), more))
+
+        count = Load(self.count, (ZERO,))
+        each = Let(size, Load(self.sizes, (first,)), self._lanes(add))
+        each = Let(word, Load(self.met, (first,)), each)
+        body = seq(
+            self._lanes(lambda lane: Store(rank, (lane,), zero)),
+            For(first, ZERO, count, each),
+            self._lanes(lambda lane: Store(self.ranks, own(lane), Load(rank, (lane,)))),
+        )
+        blocks = binary(">>", binary("+", count, LANES - 1), LANES.bit_length() - 1)
+        return For(block, ZERO, blocks, Alloc(rank, body))
+
+    def _lanes(self, body: Callable[[Var], Stmt]) -> Stmt:
+        lane = self.names.var("lane")
+        return For(lane, ZERO, const(LANES), body(lane))
+
+    def _sweep(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
+        """As emit, in ascending order."""
+        word, top = self.names.var("word"), self.names.var("top")
+        low, high = (scalar(self.names, wish) for wish in ("low", "high"))
+
+        def bound(of: Buffer, op: str) -> Stmt:
+            return Store(of, (ZERO,), BinOp(op, Load(of, (ZERO,)), _word(word)))  # type: ignore[arg-type]
+
+        note = seq(
+            _or(self.tops, (_word(word),), _bit(word)), bound(low, "min"), bound(high, "max")
+        )
+        here = Load(self.tops, (top,))
+        step = seq(
+            self._emit_word(binary("+", binary("<<", top, BITS), _lowest(here)), into, put),
+            Store(self.tops, (top,), _without_lowest(here)),
+        )
+        end = binary("+", Load(high, (ZERO,)), 1)
+        sweep = For(top, Load(low, (ZERO,)), end, While(_is_set(here), step))
+        start = seq(Store(low, (ZERO,), self.tops.shape[0]), Store(high, (ZERO,), const(-1)))
+        return Alloc(low, Alloc(high, seq(start, self._each(word, note), sweep)))
+
+    def _emit_word(self, place: Expr, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
+        word, coord = self.names.var("word"), self.names.var("coord")
+        left = scalar(self.names, "left").replace(dtype=uint64)
+        bits = Load(left, (ZERO,))
+        each = seq(
+            Let(coord, binary("+", binary("<<", word, BITS), _lowest(bits)), put(coord)),
+            Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), 1)),
+            Store(left, (ZERO,), _without_lowest(bits)),
+        )
+        start = seq(
+            Store(self.words, (word, BEFORE), cast(Load(into, (ZERO,)), uint64)),
+            Store(left, (ZERO,), Load(self.words, (word, MARK))),
+        )
+        return Let(word, place, Alloc(left, seq(start, While(_is_set(bits), each))))
+
+    def clear(self) -> Stmt:
+        """Return what clears all marks."""
+        word = self.names.var("word")
+        zeros = (Store(self.words, (word, part), NONE) for part in (MARK, BEFORE))
+        return self._each(word, seq(*zeros))
+
+    def _each(self, word: Var, body: Stmt, at: Var | None = None) -> Stmt:
+        """Return the loop over the words that hold marks, *at* their places in the list."""
+        at = at or self.names.var("w")
+        return For(at, ZERO, Load(self.count, (ZERO,)), Let(word, cast(Load(self.met, (at,)), int64), body))
+
+    def position(self, coord: Var) -> Expr:
+        """Return how many marked coordinates, which have been emitted, precede *coord*."""
+        bits = Load(self.words, (_word(coord), MARK))
+        below = binary("&", bits, binary("-", _bit(coord), const(1, uint64)))
+        before = Load(self.words, (_word(coord), BEFORE))
+        return cast(binary("+", before, Call("popcount", (below,))), int64)
+
+    def holds(self, coord: Var) -> Expr:
+        """Return whether *coord*, within the axis, is marked."""
+        return _is_set(binary("&", Load(self.words, (_word(coord), MARK)), _bit(coord)))
+
+
+def scalar(names: Names, wish: str) -> Buffer:
+    """Return a local int64 named after *wish*."""
+    return Buffer(names.unique(wish), None, (const(1),), int64, "local")
+
+
+def _shifted(length: Expr, by: int) -> Expr:
+    """How many pieces of ``2**by`` cover *length*."""
+    return binary(">>", cast(length, int64) + ((1 << by) - 1), by)
+
+
+def _bit(place: Expr) -> Expr:
+    """A word with the bit of *place* set."""
+    return binary("<<", const(1, uint64), cast(binary("&", place, 63), uint64))
+
+
+def _word(place: Expr) -> Expr:
+    return binary(">>", place, BITS)
+
+
+def _lowest(word: Expr) -> Expr:
+    """The number of the lowest bit that is set in *word*, which is not 0."""
+    below = binary("&", binary("-", word, const(1, uint64)), UnOp("~", word))
+    return cast(Call("popcount", (below,)), int64)
+
+
+def _without_lowest(word: Expr) -> Expr:
+    return binary("&", word, binary("-", word, const(1, uint64)))
+
+
+def _is_set(word: Expr) -> Expr:
+    return BinOp("!=", word, NONE)
+
+
+def _or(words: Buffer, at: tuple[Expr, ...], bit: Expr) -> Stmt:
+    return Store(words, at, binary("|", Load(words, at), bit))

@@ -1,0 +1,93 @@
+"""Before the route: ``tvm.IRModule``, functions by name, and what is known of how they came."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
+
+from spcomp.errors import ArgumentError
+from spcomp.ir.stmt import Func
+from spcomp.ir.structural import structural_equal
+from spcomp.schedule.schedule import Schedule
+
+KEPT = 64  # functions handed out whose Schedules are remembered
+_handed_out: OrderedDict[int, Schedule] = OrderedDict()  # by the id of the function, which it holds
+
+
+class IRModule(MutableMapping[str, Func]):
+    """Functions by name; a program of one is called ``main``.
+
+    Behind each function stands the Schedule that made it: what the compiler lowered is trusted,
+    also when it is taken out and put in again; any other function is taken as the user's.
+    """
+
+    def __init__(self, functions: dict[str, Func] | None = None) -> None:
+        self.schedules: dict[str, Schedule] = {}
+        self.update(functions or {})
+
+    @staticmethod
+    def from_expr(func: Func) -> IRModule:
+        """Return the module of *func*, called ``main``; raises ArgumentError for no function."""
+        return IRModule({"main": func})
+
+    @property
+    def functions(self) -> dict[str, Func]:
+        """The functions by name."""
+        return dict(self)
+
+    def map(self, change: Callable[[Schedule], Schedule]) -> IRModule:
+        """Return a module with *change* applied to the Schedule of each function."""
+        made = IRModule()
+        made.schedules = {name: change(schedule) for name, schedule in self.schedules.items()}
+        return made
+
+    def map_funcs(self, change: Callable[[Any], Func]) -> IRModule:
+        """Return a module with *change* applied to each function."""
+
+        def changed(schedule: Schedule) -> Schedule:
+            func = change(schedule.func)
+            return schedule if structural_equal(func, schedule.func) else Schedule(func)
+
+        return self.map(changed)
+
+    def script(self) -> str:
+        """Return the functions in the script language."""
+        return "\n\n".join(func.script() for func in self.values())
+
+    def show(self) -> None:
+        """Write the functions to stdout."""
+        for func in self.values():
+            func.show()
+
+    def __getitem__(self, name: str) -> Func:
+        schedule = self.schedules[name]
+        _handed_out[id(schedule.func)] = schedule
+        while len(_handed_out) > KEPT:
+            _handed_out.popitem(last=False)
+        return schedule.func
+
+    def __setitem__(self, name: str, func: Func) -> None:
+        if not isinstance(func, Func):
+            raise ArgumentError(
+                f"argument {name}: got {type(func).__name__}, expected a function",
+                hint="decorate it with @T.prim_func",
+            )
+        self.schedules[name] = _handed_out.get(id(func)) or Schedule(func)
+
+    def __delitem__(self, name: str) -> None:
+        del self.schedules[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schedules)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    def __repr__(self) -> str:
+        return f"<IRModule of {', '.join(self)}>"
+
+
+def as_module(given: Any) -> IRModule:
+    """Return *given*, an IRModule or a function, as an IRModule; raises ArgumentError."""
+    return given if isinstance(given, IRModule) else IRModule.from_expr(given)

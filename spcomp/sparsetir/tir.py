@@ -1,0 +1,156 @@
+"""Before the route: ``tvm.tir``: Schedules that change in place, and the transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spcomp.errors import ArgumentError
+from spcomp.ir.indexmap import IndexMap as IndexMap
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import Func as PrimFunc
+from spcomp.ir.visitor import statements
+from spcomp.passes.scope import variables
+from spcomp.schedule import schedule as pure
+from spcomp.schedule.sites import touched
+from spcomp.sparsetir import transform as transform
+from spcomp.sparsetir.module import IRModule, as_module
+
+__all__ = ["IndexMap", "PrimFunc", "Schedule", "transform"]
+
+
+class Schedule:
+    """A Schedule as TVM has it: each step changes it, and returns the names of what it made.
+
+    Every method of :class:`spcomp.Schedule` can be called. One that returns a Schedule there
+    changes this one, and returns a list of names (``split``), a name where the step made one
+    thing, or None. Loops, blocks and iterations are names.
+    """
+
+    def __init__(self, mod: IRModule | PrimFunc) -> None:
+        self._mod = as_module(mod).map(lambda schedule: schedule)
+        self._name = "main" if "main" in self._mod else next(iter(self._mod), "main")
+        if self._name not in self._mod:
+            raise ArgumentError("argument mod: it has no function")
+
+    def work_on(self, name: str) -> None:
+        """Take *name* as the function that steps are for; raises ArgumentError."""
+        if name not in self._mod:
+            raise ArgumentError(f"no function {name!r}", hint=f"there are {', '.join(self._mod)}")
+        self._name = name
+
+    @property
+    def mod(self) -> IRModule:
+        """The module as it is now."""
+        return self._mod.map(lambda schedule: schedule)
+
+    def show(self) -> None:
+        """Write the function to stdout."""
+        self._now.func.show()
+
+    @property
+    def _now(self) -> pure.Schedule:
+        return self._mod.schedules[self._name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = getattr(self._now, name)
+        return self._stepping(name, found) if callable(found) else _listed(found)
+
+    def _stepping(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            made = method(*self._counted(name, [*map(_plain, args)]), **options)
+            if not isinstance(made, pure.Schedule):
+                return _listed(made)
+            self._mod.schedules[self._name] = made
+            names = list(made.made)
+            return names if name == "split" else names[0] if len(names) == 1 else names or None
+
+        step.__name__, step.__doc__ = name, method.__doc__
+        return step
+
+
+    def rfactor(self, loop: str, factor_axis: int = 0) -> str:
+        """Give each iteration of *loop* a partial result; return the block that makes them.
+
+        See :meth:`spcomp.Schedule.rfactor`, with two whole nests. Partial results have an axis for
+        each loop that picks elements; a fused one counts as several in SparseTIR, so that a
+        *factor_axis* may lie behind the last.
+        """
+        picks: set[str] = set()
+        for block in self._blocks():
+            around = {*self._now.get_loops(block.name)}
+            if loop in around:
+                spatial = (own.value for own in block.iters if own.kind == "S")
+                picks = around & {var.name for value in spatial for var in variables(value)}
+                break
+        step = self._stepping("rfactor", self._now.rfactor)
+        made: str = step(loop, min(factor_axis, len(picks)), "global", True)
+        return made
+
+    def reverse_compute_at(
+        self,
+        block: str,
+        loop: str,
+        preserve_unit_loops: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Move *block* into *loop*; see :meth:`spcomp.Schedule.reverse_compute_at`.
+
+        With *preserve_unit_loops*, there is a loop for each axis that the block writes along, as
+        TVM has: those of reductions first, and one of length 1 for each axis above a fused one.
+        """
+        now = self._now.reverse_compute_at(block, loop, preserve_unit_loops)
+        around = now.get_loops(block)
+        self._mod.schedules[self._name] = now
+        if preserve_unit_loops and loop in around:
+            self._unfused(block, around[around.index(loop) + 1 :])
+
+    def _unfused(self, name: str, own: tuple[str, ...]) -> None:
+        """Put the loops *own* of a block in TVM's order, and those around that SparseTIR has."""
+        (block,) = (n for n in self._blocks() if n.name == name)
+        kinds = {v.name: x.kind for x in block.iters for v in variables(x.value) if v.name in own}
+        order = sorted(own, key=lambda loop: kinds.get(loop) != "R")
+        now = self._now if order == [*own] else self._now.reorder(*order)
+        spatial = [loop for loop in order if kinds.get(loop) == "S"]
+        above = sum(begin is None for region in block.writes for begin in region.begins)
+        for _ in range(above if spatial else 0):
+            now = now.add_unit_loop(spatial[0])
+        self._mod.schedules[self._name] = now
+
+    def _blocks(self) -> Iterator[Block]:
+        return (n for n in statements(self._now.func.body) if isinstance(n, Block))
+
+    def _counted(self, name: str, args: list[Any]) -> list[Any]:
+        """Return the arguments of a step with what a block reads numbered as spcomp does.
+
+        TVM leaves out what a reduction updates, which it reads, too.
+        """
+        numbered = {"cache_read": 1, "reverse_cache_read": 1, "hide_buffer_access": 2}.get(name, 0)
+        if not numbered or len(args) <= numbered or args[1] == "write":
+            return args
+        block = next((n for n in self._blocks() if n.name == args[0]), None)
+        if block is not None and any(own.kind == "R" for own in block.iters):
+            regions = tuple(region.buffer for region in block.reads)
+            given = regions if numbered == 2 else touched(block, writes=False)
+            own = touched(block, writes=True)
+            places = [k for k, buffer in enumerate(given) if buffer not in own]
+            args[numbered] = _chosen(places, args[numbered])
+        return args
+
+
+def _chosen(places: list[int], which: Any) -> Any:
+    """Return the places numbered *which*, a number or a tuple of them; as they are where wrong."""
+    if isinstance(which, tuple):
+        return tuple(_chosen(places, k) for k in which)
+    return places[which] if isinstance(which, int) and 0 <= which < len(places) else which
+
+
+def _listed(value: Any) -> Any:
+    """Return names as a list, as they come in TVM."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as steps have it: they are values, and lists are not."""
+    return tuple(value) if isinstance(value, list) else value

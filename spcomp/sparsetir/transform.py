@@ -1,0 +1,109 @@
+"""Before the route: ``tvm.tir.transform``, passes that are made and then called with a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from spcomp.ir.arith import simplify_stmt
+from spcomp.ir.axis import AnyBuffer, Axis
+from spcomp.ir.expr import Const, Expr, Load, Search, cast, const
+from spcomp.ir.flat import FlatFunc
+from spcomp.ir.linear import expr_equal
+from spcomp.ir.node import Node
+from spcomp.ir.position import PosFunc
+from spcomp.ir.stmt import Func
+from spcomp.ir.visitor import Rewriter, walk
+from spcomp.passes import preprocess
+from spcomp.passes.regions import annotate_regions
+from spcomp.schedule.schedule import Schedule
+from spcomp.sparsetir.module import IRModule
+
+Transform: TypeAlias = Callable[[IRModule], IRModule]
+
+
+def RemovePreprocess() -> Transform:  # noqa: N802 (TVM's name)
+    """Return the pass that drops preprocessing: what it fills is given.
+
+    That is what fills the parts of a decomposition and, in a program with loops, what searches.
+    """
+    return lambda mod: mod.map_funcs(
+        lambda func: over_all_positions(preprocess.remove_preprocess(func))
+    )
+
+
+def ExtractPreprocess() -> Transform:  # noqa: N802
+    """Return the pass that keeps only what RemovePreprocess drops, and all parameters."""
+    return lambda mod: mod.map_funcs(
+        lambda func: over_all_positions(preprocess.extract_preprocess(func, keep_args=True))
+    )
+
+
+def RemoveUnusedArgs() -> Transform:  # noqa: N802
+    """Return the pass that drops the parameters that a function has no use for."""
+    return lambda mod: mod.map(_pruned)
+
+
+def over_all_positions(func: Func) -> Func:
+    """Return *func* with loops over all fibers at once as SparseTIR has them: ``nnz`` times.
+
+    In spcomp such a loop runs from the first element of indptr to the last. Where *func*, in
+    position space, reads no other element, indptr is no longer read, so that a program to which
+    positions and rows are given does not take it. Nobody vouches for what comes back: as any
+    program that a person wrote, it checks its accesses.
+    """
+    if not isinstance(func, PosFunc):
+        return func
+    whole: dict[AnyBuffer, Axis] = {}
+    for buffer in func.buffers:
+        axis = next((a for a in func.axes if a.indptr is buffer.data), None)
+        root = axis.parent if axis is not None else None
+        if axis is not None and axis.nnz is not None and root is not None and root.parent is None:
+            whole[buffer] = axis
+    for node in walk(func.body):
+        if isinstance(node, (Load, Search)) and node.buffer in whole:
+            if isinstance(node, Search) or _bound(node, whole[node.buffer]) is None:
+                del whole[node.buffer]
+    if not whole:
+        return func
+    body = annotate_regions(simplify_stmt(_Bounds(whole).rewrite(func.body)))
+    return func.replace(body=body)
+
+
+def _bound(load: Load, axis: Axis) -> Expr | None:
+    """Return where all fibers of *axis* begin or end, if *load* of its indptr is that."""
+    (index,) = load.indices
+    assert index is not None and axis.parent is not None and axis.nnz is not None
+    if isinstance(index, Const) and index.value == 0:
+        return const(0, load.dtype)
+    return cast(axis.nnz, load.dtype) if expr_equal(index, axis.parent.length) else None
+
+
+class _Bounds(Rewriter):
+    def __init__(self, whole: dict[AnyBuffer, Axis]) -> None:
+        self.whole = whole
+
+    def visit_Load(self, load: Load) -> Node:
+        axis = self.whole.get(load.buffer)
+        return self.visit_Node(load) if axis is None else _bound(load, axis) or load
+
+
+def _pruned(schedule: Schedule) -> Schedule:
+    """Return *schedule* without unused parameters.
+
+    A flat function says nothing of its index arrays: they are checked as the function says that it
+    was lowered from. If that needs other parameters, it is taken as if a person had written it.
+    """
+    func = preprocess.remove_unused_args(schedule.func)
+    source = func
+    if isinstance(func, FlatFunc):
+        source = preprocess.remove_unused_args(schedule.source)
+        if [p.name for p in source.params] != [p.name for p in func.params]:
+            return Schedule(func)
+    return Schedule(
+        func,
+        schedule.trace,
+        lowered=schedule.lowered,
+        source=source,
+        opened=schedule.opened,
+    )

@@ -1,0 +1,140 @@
+"""What is wrong with a string of index notation is shown where it stands in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.errors import ArgumentError, ScriptError, SpcompError
+
+MATRIX = sps.csr_array(np.eye(3))
+
+TEXTS = {
+    "y[i] = A[i,j": (None, "no index notation"),
+    "": (0, "no statement"),
+    "y[i] == 3": (0, "assigns one tensor"),
+    "y[i] = z[i] = x[i]": (0, "assigns one tensor"),
+    "y[i] *= x[i]": (0, "assigns one tensor"),
+    "f(i) = x[i]": (None, "no index notation"),
+    "y[i] = A[i] @ x[i]": (7, "@ has no meaning"),
+    "y[i] = foo(x[i])": (7, "no foo is known"),
+    "y[i] = exp(x[i], 2)": (7, "exp takes 1 arguments, got 2"),
+    "y[i] = x[i+1]": (9, "i + 1 is no index"),
+    "y[i] = x[i] < z[i] < 2": (7, "do not chain"),
+    "y[i] = 'a' * x[i]": (7, "is no number"),
+    "y[i] = (x[i] if m[i]) @ x[i]": (7, "@ has no meaning"),
+    "y[i,i] = x[i]": (0, "occurs twice in the result"),
+    "y[0:3] = x[i]": (0, "a window of the result"),
+    "y[i] = x[i(0, 4, 0)]": (9, "step of a window"),
+    "y[i] = x[i(a)]": (9, "ends of a window"),
+    "y[i] = sum(x[i])": (7, "sum takes an index and a value"),
+    "y[i] = sum(j, x[i])": (7, "sum takes an index and a value"),
+    "y[i] = sum(j, x[i]) + z[j]": (7, "j does not occur in what is reduced"),
+    "y[i] = sum(i, x[i])": (7, "reduced, and an index of the result"),
+    "y[i] = x[i] + x[i,j]": (14, "2 indices here, and with 1"),
+    "y[i] = y[i] + x[i]": (7, "read before it is assigned"),
+    "i[i] = x[i]": (0, "is an index and a tensor"),
+    "y[i] = lambda: 3": (7, "has no meaning here"),
+    "y[i] = x[i]\nz[i] = q[i] @ x[i]": (7, "@ has no meaning"),
+    "y[i] = " + "(" * 300 + "x[i]" + ")" * 300: (None, ""),
+}
+
+
+@pytest.mark.parametrize("text", [t for t in TEXTS if TEXTS[t][1]])
+def test_an_error_points_into_the_string(text):
+    column, message = TEXTS[text]
+    with pytest.raises(ScriptError) as caught:
+        spcomp.compile(text)(x=np.ones(3), z=np.ones(3))
+    assert message in caught.value.message
+    assert caught.value.span is not None
+    if column is not None:
+        assert caught.value.span.col == column
+    if text:
+        line = str(caught.value).splitlines()[1]
+        assert line.endswith(text.splitlines()[caught.value.span.line - 1])
+
+
+def test_a_column_behind_an_inserted_else_is_the_users():
+    with pytest.raises(ScriptError) as caught:
+        spcomp.compile("y[i] = (x[i] if m[i]) + (z[i] if m[i]) + foo(x[i])")
+    assert caught.value.span.col == 41
+    lines = str(caught.value).splitlines()
+    assert lines[1][lines[2].index("^") :] == "foo(x[i])"
+
+
+def test_deep_nests_are_refused_or_taken():
+    for depth in (50, 400):
+        text = "y[i] = " + " + ".join(["x[i]"] * depth)
+        try:
+            result = spcomp.compile(text)(x=np.ones(3))
+        except SpcompError:
+            continue
+        np.testing.assert_array_equal(result, np.full(3, float(depth)))
+
+
+CALLS = {
+    "missing": ({"A": MATRIX}, "missing argument x of y"),
+    "surplus": ({"A": MATRIX, "x": np.ones(3), "q": 1}, "unexpected argument q of y"),
+    "rank": ({"A": MATRIX, "x": np.ones((3, 1))}, "got 2 dimensions, but 1 indices"),
+    "shape": ({"A": MATRIX, "x": np.ones(4)}, "is 4, expected 3"),
+    "list": ({"A": MATRIX, "x": [1, 2, 3]}, "got list"),
+    "string": ({"A": MATRIX, "x": "abc"}, "got str"),
+    "complex": ({"A": MATRIX, "x": np.ones(3, complex)}, "got dtype complex128"),
+    "objects": ({"A": MATRIX, "x": np.ones(3, object)}, "got dtype object"),
+    "number": ({"A": 3.0, "x": np.ones(3)}, "got float"),
+    "none": ({"A": MATRIX, "x": None}, "got NoneType"),
+    "out": ({"A": MATRIX, "x": np.ones(3), "out": np.ones(4)}, "is 4, expected 3"),
+    "out dtype": ({"A": MATRIX, "x": np.ones(3), "out": np.ones(3, int)}, "got int64"),
+    "two outs": ({"A": MATRIX, "x": np.ones(3), "out": {"z": np.ones(3)}}, "z is no output"),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_is_told_what_is_wrong_with_an_argument(case):
+    args, message = CALLS[case]
+    kernel = spcomp.compile("y[i] = A[i,j] * x[j]")
+    with pytest.raises(ArgumentError, match=message):
+        kernel(**args)
+
+
+def test_calls_by_position_are_refused():
+    with pytest.raises(ArgumentError, match="by position"):
+        spcomp.compile("y[i] = x[i]")(np.ones(3))
+
+
+def test_options_that_do_not_exist_are_refused():
+    with pytest.raises(ArgumentError, match="no Q"):
+        spcomp.compile("y[i] = x[i]", formats={"Q": "csr"})
+    with pytest.raises(ArgumentError, match="no format of 2 dimensions"):
+        spcomp.compile("C[i,j] = A[i,j]", formats={"C": "fancy"})
+    with pytest.raises(ArgumentError, match="semiring"):
+        spcomp.compile("y[i] = x[i]", semiring="max_min_plus")
+    with pytest.raises(TypeError):
+        spcomp.compile("y[i] = x[i]", fromats={})
+    with pytest.raises(ArgumentError, match="index notation only"):
+        spcomp.compile(spcomp.script, formats={})
+
+
+def test_windows_outside_of_an_argument_are_refused():
+    kernel = spcomp.compile("y[j] = A[7, j]")
+    with pytest.raises(ArgumentError, match="no coordinate 7"):
+        kernel(A=MATRIX)
+
+
+def test_a_read_only_argument_with_wrong_index_arrays_is_refused():
+    broken = MATRIX.copy()
+    broken.indices[0] = 9
+    with pytest.raises(ArgumentError, match="expected"):
+        spcomp.compile("y[i] = A[i,j] * x[j]")(A=broken, x=np.ones(3))
+    turned = sps.csc_array(MATRIX)
+    turned.indices[0] = -1
+    with pytest.raises(ArgumentError, match="expected"):
+        spcomp.compile("y[i] = A[i,j] * x[j]")(A=turned, x=np.ones(3))
+
+
+def test_arithmetic_that_a_dtype_lacks_is_refused_where_it_stands():
+    with pytest.raises(ScriptError, match="needs integers") as caught:
+        spcomp.compile("y[i] = x[i] + (x[i] & z[i])")(x=np.ones(3), z=np.ones(3))
+    assert caught.value.span.col == 15

@@ -1,0 +1,51 @@
+"""Whatever legal steps a schedule is made of, the program means what it meant."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+import spcomp
+from spcomp.errors import SpcompWarning
+from spcomp.ir.interpret import interpret
+from spcomp.ir.verify import verify
+from spcomp.schedule.step import STEPS, Trace
+from tests.corpus_base import fresh
+from tests.programs import PROGRAMS
+from tests.random_traces import PROPOSALS, composed
+
+TRACES = int(os.environ.get("SPCOMP_RANDOM_TRACES", "2000"))  # more of them, by hand
+EACH = -(-TRACES // len(PROPOSALS))
+COMPILED = 7  # every so many is compiled as well
+SINGLE = [program for program in PROGRAMS if not program.assembles]
+
+
+def test_a_step_of_every_kind_is_proposed():
+    assert set(PROPOSALS) == set(STEPS) - {"share_workspace"}  # only assembly has workspaces
+
+
+@pytest.mark.parametrize("kind", PROPOSALS)
+def test_random_traces_with_a_step_keep_the_meaning(kind):
+    programs = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpcompWarning)  # false spatial claims are in the corpus
+        for number, (program, composer, inputs) in enumerate(composed(kind, EACH, SINGLE)):
+            programs.add(program.name)
+            schedule = composer.schedule
+            what = f"after {schedule.trace}".replace("\n", "; ")
+            verify(schedule.func, what)
+            names = {param.name for param in schedule.func.params}
+            args = {name: value for name, value in fresh(inputs).items() if name in names}
+            with np.errstate(all="ignore"):
+                results = interpret(schedule.func, args)
+            gone = {k: v for k, v in program.expected(inputs).items() if k not in names}
+            program.check(inputs, {**args, **results, **gone}, program.dtypes[0], what)
+            assert Trace.from_json_lines(schedule.trace.to_json_lines()) == schedule.trace
+            if number % COMPILED == 0:
+                args = fresh(inputs)
+                spcomp.compile(schedule)(*(args[p.name] for p in schedule.func.params))
+                program.check(inputs, {**args, **gone}, program.dtypes[0], f"compiled {what}")
+    assert len(programs) >= 3

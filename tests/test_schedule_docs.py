@@ -1,0 +1,101 @@
+"""The examples in the documentation of schedules: each runs, and every step has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import spcomp.schedule
+from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.step import STEPS
+from spcomp.script.parse import parse_source
+from tests.layers import source
+
+MIXINS = [
+    importlib.import_module(f"spcomp.schedule.{found.name}")
+    for found in pkgutil.iter_modules(spcomp.schedule.__path__)
+    if found.name.startswith("primitives_") or found.name == "queries"
+]
+EXAMPLES = [
+    example
+    for module in MIXINS
+    for example in doctest.DocTestFinder(recurse=True).find(module)
+    if example.examples
+]
+METHODS = {
+    name: method
+    for _, cls in inspect.getmembers(Schedule)
+    if inspect.isfunction(cls)
+    for name, method in [(cls.__name__, cls)]
+    if not name.startswith("_") and method.__module__ in {module.__name__ for module in MIXINS}
+}
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "schedules.md").read_text()
+PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]
+WORKSPACE = """from spcomp import script as T
+
+@T.prim_func
+def clear(a: T.handle, m: T.int32, n: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m, n), "float32")
+    for i in T.serial(m):
+        W = T.alloc_buffer((n,), "float32", scope="workspace")
+        for j in T.serial(n):
+            A[i, j] = W[j]
+"""
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name.split(".")[-1])
+def test_an_example_prints_what_it_says(example):
+    """``stage1`` and ``stage2`` are csrmm, over i, j and k; ``coo`` runs over single entries."""
+    stage1 = Schedule(source("csrmm"))
+    example.globs |= {"stage1": stage1, "stage2": stage1.lower_sparse_iter()}
+    example.globs["coo"] = Schedule(source("coo_spmm")).lower_sparse_iter()
+    example.globs["workspace"] = Schedule(parse_source(WORKSPACE, "clear.py")[0])
+    out: list[str] = []
+    failed = doctest.DocTestRunner().run(example, out=out.append).failed
+    assert not failed, "".join(out)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_a_schedule_shows_an_example(name):
+    assert ">>>" in inspect.getdoc(METHODS[name])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_every_step_says_what_becomes_of_a_program(name):
+    assert "->" in inspect.getdoc(STEPS[name])
+
+
+def test_the_page_on_schedules_says_what_happens(tmp_path):
+    """Blocks run in order, as one session after the program of the README."""
+    names: dict[str, object] = {}
+    (tmp_path / "spmm.py").write_text(PROGRAM)
+    exec(compile(PROGRAM, str(tmp_path / "spmm.py"), "exec"), names)  # noqa: S102
+    blocks = re.findall(r"```(python|pycon)\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) > 5
+    for number, (kind, text) in enumerate(blocks):
+        if kind == "python":
+            path = tmp_path / f"block_{number}.py"
+            path.write_text(text)
+            exec(compile(text, str(path), "exec"), names)  # noqa: S102
+            continue
+        test = doctest.DocTestParser().get_doctest(text, names, f"block {number}", None, 0)
+        out: list[str] = []
+        assert not doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed, out
+        names = test.globs
+
+
+@pytest.mark.parametrize("name", [*STEPS, *METHODS])
+def test_the_page_on_schedules_names_every_step_and_question(name):
+    assert f"`{name}(" in PAGE or f"`{name}`" in PAGE
+
+
+def test_the_readme_counts_the_steps():
+    assert f"{len(STEPS)} steps" in (ROOT / "README.md").read_text()

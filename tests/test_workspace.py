@@ -1,0 +1,169 @@
+"""Sparse outputs whose coordinates come in any order: marked, counted, put in order, computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import ArgumentError, LoweringError, ScheduleError
+from spcomp.ir.interpret import interpret
+from spcomp.ir.stmt import Alloc, For
+from spcomp.ir.visitor import walk
+from spcomp.script.parse import parse_source
+from tests.layers import TARGET, source, stages
+
+HEAD = """from spcomp import script as T
+
+
+@T.prim_func
+def product(a: T.handle, b: T.handle, c: T.handle, d: T.handle, a_indptr: T.handle,
+            a_indices: T.handle, b_indptr: T.handle, b_indices: T.handle, m: T.int32, l: T.int32,
+            n: T.int32, nnz_a: T.int32, nnz_b: T.int32) -> None:
+    I = T.dense_fixed(m)
+    K = T.sparse_variable(I, (l, nnz_a), (a_indptr, a_indices))
+    L = T.dense_fixed(l)
+    J = T.sparse_variable(L, (n, nnz_b), (b_indptr, b_indices))
+    N = T.dense_fixed(n)
+    JC = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, K), "float32")
+    B = T.match_sparse_buffer(b, (L, J), "float32")
+    D = T.match_sparse_buffer(d, (N,), "float32")
+    C = T.match_sparse_buffer(c, (I, JC), "float32")
+    with T.sp_iter([I, K, T.attach(J, K)], "SRS", "product") as [i, k, j]:
+"""
+PLAIN = "        C[i, j] = C[i, j] + A[i, k] * B[k, j]\n"
+
+
+def _program(body):
+    (func,) = parse_source(HEAD + body, "product.py")
+    return func
+
+
+def _random(rng, rows, columns, density):
+    return sps.random_array((rows, columns), density=density, rng=rng, dtype=np.float32).tocsr()
+
+
+def _assert_same(got, want):
+    want = sps.csr_array(want)
+    want.sort_indices()
+    np.testing.assert_array_equal(got.indptr, want.indptr)
+    np.testing.assert_array_equal(got.indices, want.indices)
+    np.testing.assert_allclose(got.data, want.data, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("columns", [1, 63, 64, 65, 4095, 4097, 300_000])
+def test_products_of_all_widths_are_those_of_scipy(columns):
+    rng = np.random.default_rng(columns)
+    a, b = _random(rng, 40, 30, 0.2), _random(rng, 30, columns, min(0.3, 400 / columns))
+    _assert_same(spcomp.compile(_program(PLAIN))(A=a, B=b, D=np.zeros(columns, np.float32)), a @ b)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1)])
+def test_products_without_elements_are_empty(shape):
+    rows, inner, columns = shape
+    a = sps.csr_array((rows, inner), dtype=np.float32)
+    b = sps.csr_array((inner, columns), dtype=np.float32)
+    got = spcomp.compile(_program(PLAIN))(A=a, B=b, D=np.zeros(columns, np.float32))
+    assert got.shape == (rows, columns)
+    assert got.nnz == 0
+    np.testing.assert_array_equal(got.indptr, np.zeros(rows + 1))
+
+
+def test_the_same_bits_come_at_any_number_of_threads():
+    rng = np.random.default_rng(7)
+    a = _random(rng, 3000, 3000, 0.01)
+    kernel = spcomp.compile(_program(PLAIN))
+    results = []
+    for threads in (1, 2, 5):
+        with spcomp.num_threads(threads):
+            results.append(kernel(A=a, B=a, D=np.zeros(3000, np.float32)))
+    _assert_same(results[0], a @ a)
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].indices, other.indices)
+        np.testing.assert_array_equal(results[0].data, other.data)
+
+
+def test_coordinates_may_be_computed():
+    rng = np.random.default_rng(1)
+    a, b = _random(rng, 9, 8, 0.4), _random(rng, 8, 70, 0.2)
+    mirrored = "        C[i, n - 1 - j] = C[i, n - 1 - j] + A[i, k] * B[k, j]\n"
+    got = spcomp.compile(_program(mirrored))(A=a, B=b, D=np.zeros(70, np.float32))
+    _assert_same(got, (a @ b).toarray()[:, ::-1])
+
+
+def test_a_computed_coordinate_outside_the_axis_fails_the_call():
+    rng = np.random.default_rng(1)
+    a, b = _random(rng, 9, 8, 0.4), _random(rng, 8, 70, 0.2)
+    shifted = "        C[i, j + 60] = C[i, j + 60] + A[i, k] * B[k, j]\n"
+    with pytest.raises(ArgumentError, match="outside of JC"):
+        spcomp.compile(_program(shifted))(A=a, B=b, D=np.zeros(70, np.float32))
+
+
+def test_only_what_a_condition_keeps_is_created():
+    rng = np.random.default_rng(2)
+    a, b = _random(rng, 20, 8, 0.4), _random(rng, 8, 70, 0.2)
+    keep = (np.arange(70) % 3 == 0).astype(np.float32)
+    body = f"        if D[j] > T.float32(0):\n    {PLAIN}"
+    got = spcomp.compile(_program(body))(A=a, B=b, D=keep)
+    assert set(got.indices % 3) == {0}
+    full = (a @ b).toarray()
+    np.testing.assert_allclose(got.toarray()[:, ::3], full[:, ::3], rtol=1e-5)
+
+
+def test_interpreted_phases_agree_with_the_program():
+    for name in ("spgemm", "spgemm_min_plus"):
+        func = source(name)
+        inputs = {
+            "m": 2, "n": 3, "nnz_a": 3, "nnz_b": 4,
+            "a": np.float32([1, 2, 3]), "a_indptr": np.int32([0, 2, 3]),
+            "a_indices": np.int32([0, 2, 1]), "b": np.float32([4, 5, 6, 7]),
+            "b_indptr": np.int32([0, 1, 3, 4]), "b_indices": np.int32([2, 0, 1, 2]),
+        }  # fmt: skip
+        want = interpret(func, dict(inputs))
+        for stage in ("position", "flat"):
+            got = interpret(getattr(stages(name), stage), dict(inputs))
+            for array in ("JC_indptr", "JC_indices", "c"):
+                np.testing.assert_array_equal(got[array], want[array])
+
+
+def test_workspaces_are_made_once_a_chunk():
+    for func in lower(_program(PLAIN), TARGET).position.funcs:
+        parallel = next(n for n in walk(func.body) if isinstance(n, For) and n.kind == "parallel")
+        (rows,) = (n for n in walk(parallel) if isinstance(n, For) and n.var.name == "i")
+        assert not any(_is_workspace(n) for n in walk(rows))
+        assert any(_is_workspace(n) for n in walk(parallel))
+
+
+def _is_workspace(node):
+    return isinstance(node, Alloc) and node.buffer.scope == "workspace"
+
+
+def test_a_parallel_loop_keeps_its_workspaces():
+    func = lower(_program(PLAIN), TARGET, trace=spcomp.Schedule(source("spmv")).trace)
+    sch = spcomp.Schedule(func.position.funcs[0], lowered=True)
+    with pytest.raises(ScheduleError, match="each iteration needs workspaces of its own"):
+        sch.parallel("i").share_workspace("i")
+    with pytest.raises(ScheduleError, match="there is no workspace in the loop"):
+        sch.share_workspace("k")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("        with T.init():\n            C[i, j] = D[j]\n" + PLAIN, "assign a constant"),
+        ("        if C[i, j] < T.float32(3):\n    " + PLAIN, "depends on C, a result"),
+        (
+            PLAIN + '    with T.sp_iter([I, K, T.attach(J, K)], "SRS", "more") as [i, k, j]:\n'
+            + PLAIN,
+            "assembled by two iterations",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_assembled_is_refused(body, message):
+    with pytest.raises(LoweringError, match=message) as caught:
+        spcomp.compile(_program(body))
+    assert caught.value.span is not None
+    assert caught.value.hint
