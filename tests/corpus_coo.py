@@ -152,4 +152,58 @@ def coo_spmm(a: T.handle, b: T.handle, c: T.handle, indptr: T.handle, rows: T.ha
     dtypes=NUMBERS,
 )
 
-COO = (COO_SEGMENT, COO_KEYS, COO_MAX, COO_SPMM)
+_STARTED = """
+@T.prim_func
+def {name}(x: T.handle, y: T.handle, {arrays}, m: T.int32, nnz: T.int32) -> None:
+    O = T.dense_fixed(1)
+    E = {axis}
+    I = T.dense_fixed(m)
+    X = T.match_sparse_buffer(x, (O, E), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I], "S", "clear") as [i]:
+        Y[i] = {start}
+    with T.sp_iter([O, E], "SR", "{name}") as [o, e]:
+        Y[e] = {update}
+"""
+
+COO_LARGEST = Program(
+    _STARTED.format(
+        name="coo_largest",
+        arrays="indptr: T.handle, rows: T.handle",
+        axis='T.sparse_variable(O, (m, nnz), (indptr, rows), idtype="int32", unique=False)',
+        start="T.float32(1)",
+        update="T.max(Y[e], X[o, e])",
+    ),
+    _extreme_inputs,
+    lambda x: _extremes(SimpleNamespace(**{**vars(x), "y": np.ones_like(x.y)})),
+    dtypes=NUMBERS,
+)
+
+
+def _keyed_extreme_inputs(d: Draw) -> Inputs:
+    d.offset = lambda: 0  # type: ignore[method-assign]
+    inputs = _extreme_inputs(d)
+    inputs.pop("indptr")
+    return inputs
+
+
+def _sums(x: SimpleNamespace) -> Arrays:
+    sums = np.zeros(x.m, x.x.dtype)
+    np.add.at(sums, x.rows, x.x)
+    return {"y": sums}
+
+
+COO_SUMS = Program(
+    _STARTED.format(
+        name="coo_sums",
+        arrays="rows: T.handle",
+        axis='T.sparse_fixed(O, (m, nnz), rows, idtype="int32", unique=False)',
+        start="T.float32(0)",
+        update="Y[e] + X[o, e]",
+    ),
+    _keyed_extreme_inputs,
+    _sums,
+    dtypes=NUMBERS,
+)
+
+COO = (COO_SEGMENT, COO_KEYS, COO_MAX, COO_SPMM, COO_LARGEST, COO_SUMS)

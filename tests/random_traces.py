@@ -13,9 +13,10 @@ import spcomp
 from spcomp.errors import ScheduleError
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.coordinate import SpIter
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For
-from spcomp.ir.visitor import walk
+from spcomp.ir.stmt import Alloc, For, Func
+from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
@@ -51,6 +52,8 @@ class Composer:
     accepted: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     made: list[str] = field(default_factory=list)  # blocks that steps made, for those that move
+    _of: Func | None = None
+    _nodes: list[Node] = field(default_factory=list)
 
     def attempt(self, kind: str) -> bool:
         """Apply a step of *kind* with arguments drawn by chance; say whether it was legal."""
@@ -73,6 +76,14 @@ class Composer:
         self.accepted[kind] += 1
         return True
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The statements of the program at hand, outer ones first."""
+        if self._of is not self.schedule.func:
+            self._of = self.schedule.func
+            self._nodes = list(statements(self._of.body))
+        return self._nodes
+
     def goes_on(self, kind: str) -> bool:
         """Whether there is anything that steps could change."""
         return bool(self.iterations if kind in STAGE_I else self.loops and self.blocks)
@@ -80,17 +91,17 @@ class Composer:
     @property
     def loops(self) -> list[For]:
         """All loops, outer ones first."""
-        return [n for n in walk(self.schedule.func.body) if isinstance(n, For)]
+        return [n for n in self.nodes if isinstance(n, For)]
 
     @property
     def blocks(self) -> list[str]:
         """The names of all blocks."""
-        return [n.name for n in walk(self.schedule.func.body) if isinstance(n, Block)]
+        return [n.name for n in self.nodes if isinstance(n, Block)]
 
     @property
     def iterations(self) -> list[SpIter]:
         """The sparse iterations, while there are any."""
-        return [n for n in walk(self.schedule.func.body) if isinstance(n, SpIter)]
+        return [n for n in self.nodes if isinstance(n, SpIter)]
 
     def loop(self) -> str:
         """Return the name of a loop."""
@@ -124,7 +135,6 @@ class Composer:
         return tuple(chain) if len(chain) > 1 else None
 
     def factors(self) -> Any:
-        return self.rng.choice((1, 2, 3, 4))
         """Return what a loop is split by."""
         if self.rng.random() < 0.5:
             return self.rng.choice((1, 2, 3, 4))
@@ -146,18 +156,18 @@ class Composer:
     @property
     def nests(self) -> list[str]:
         """The names of the loops that are inside no other, in their order."""
-        inside = {n for loop in self.loops for n in walk(loop.body)}
+        inside = {n for loop in self.loops for n in statements(loop.body)}
         return [loop.var.name for loop in self.loops if loop not in inside]
 
     def local_buffer(self) -> str:
         """Return the name of a buffer that is allocated inside, or of none."""
-        found = [n.buffer.name for n in walk(self.schedule.func.body) if isinstance(n, Alloc)]
+        found = [n.buffer.name for n in self.nodes if isinstance(n, Alloc)]
         return self.rng.choice(found or ["none"])
 
     def block_order(self) -> Arguments:
         """Return a block and its iters in another order."""
         block = self.block()
-        (found,) = (n for n in walk(self.schedule.func.body) if _is_block(n, block))
+        (found,) = (n for n in self.nodes if _is_block(n, block))
         order = list(range(len(found.iters)))
         self.rng.shuffle(order)
         return block, order
@@ -169,7 +179,7 @@ class Composer:
 
     def layout(self) -> Arguments | None:
         """Return a block, a buffer that is allocated inside, and another layout for it."""
-        found = [n.buffer for n in walk(self.schedule.func.body) if isinstance(n, Alloc)]
+        found = [n.buffer for n in self.nodes if isinstance(n, Alloc)]
         if not found:
             return None
         buffer = self.rng.choice(found)
@@ -181,7 +191,7 @@ class Composer:
 
     def touches(self, block: str, buffer: AnyBuffer) -> bool:
         """Whether *block* reads or writes *buffer*."""
-        (found,) = (n for n in walk(self.schedule.func.body) if _is_block(n, block))
+        (found,) = (n for n in self.nodes if _is_block(n, block))
         return any(getattr(n, "buffer", None) is buffer for n in walk(found))
 
     def reducing(self) -> Arguments | None:
@@ -197,18 +207,22 @@ class Composer:
     def intrinsic(self) -> None:
         """Cut an innermost loop to the size of an intrinsic, and put one in its place."""
         inner = [
-            x.var.name for x in self.loops if not any(isinstance(n, For) for n in walk(x.body))
+            x.var.name
+            for x in self.loops
+            if not any(isinstance(n, For) for n in statements(x.body))
         ]
         if not inner:
             return
         name, size = self.rng.choice(inner), self.rng.choice(SIZES)
+        start = self.schedule, self.accepted.copy(), [*self.made]
         for block in self.blocks:
             if around := self.schedule.get_loops(block):
                 self.take("decompose_reduction", block, around[0])
         self.take("loop_partition", name, size)
         if self.take("split", name, size):
             name = f"{name}_i"
-        any(self.take("tensorize", name, f"{kind}_{size}") for kind in INTRINSICS)
+        if not any(self.take("tensorize", name, f"{kind}_{size}") for kind in INTRINSICS):
+            self.schedule, self.accepted, self.made = start
 
     def axes(self, *, order: bool) -> Arguments | None:
         """Return an iteration and some of its variables, in *order* or shuffled."""
@@ -351,8 +365,8 @@ def composed(kind: str, count: int, programs: Sequence[Program]) -> Iterator[Com
     while found.total() < count:
         program = programs[seed % len(programs)]
         seed += 1
-        hopeless = not found[program.name] and tried[program.name] > 4
-        if (hopeless and found) or tried[program.name] > 200:
+        hopeless = not found[program.name] and tried[program.name] > 1  # others take its place
+        if (hopeless and len(found) > 2) or tried[program.name] > 200:
             continue
         tried[program.name] += 1
         made = compose(program, seed, kind)

@@ -11,9 +11,12 @@ from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError
 from spcomp.ir.interpret import interpret
+from spcomp.ir.stmt import If
+from spcomp.ir.visitor import walk
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
+from tests.layers import source
 
 CPU = Target("cpu", "x86-64-v3", vector_bits=256)
 
@@ -113,6 +116,47 @@ def test_a_coordinate_exists_where_it_was_written_and_reads_as_what_was_written(
 
 
 @T.prim_func
+def last_of_each(
+    a: T.handle,
+    c: T.handle,
+    ip: T.handle,
+    ii: T.handle,
+    m: T.int32,
+    n: T.int32,
+    p: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii), unique=False)
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    C = T.match_sparse_buffer(c, (I, Z), "float64")
+    with T.sp_iter([I, J], "SS", "last_of_each") as [i, j]:
+        C[i, j] = A[i, j]
+
+
+def test_coordinates_that_repeat_are_created_once():
+    args = {"a": np.arange(1.0, 6.0), "ip": np.int32([0, 3, 5]), "ii": np.int32([1, 1, 2, 0, 0])}
+    result = stages_agree(last_of_each, {**args, "m": 2, "n": 3, "p": 5})
+    np.testing.assert_array_equal(result["Z_indptr"], [0, 2, 3])
+    np.testing.assert_array_equal(result["Z_indices"], [1, 2, 0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_a_sum_over_two_fibers_takes_no_branch(dtype):
+    add = source("csr_add", dtype)
+    for func in lower(add, CPU, trace=Trace()).flat.funcs:
+        assert not any(isinstance(n, If) for n in walk(func.body))
+    a, b = (sps.csr_array(csr(seed, (9, 40)).toarray().astype(dtype)) for seed in (1, 2))
+    if dtype != "int32":
+        a.data[::5], a.data[1::7], b.data[::4] = np.nan, np.inf, -np.inf
+    got = spcomp.compile(add)(A=a, B=b)
+    with np.errstate(invalid="ignore"):
+        want = a.toarray() + b.toarray()
+    np.testing.assert_array_equal(got.toarray(), want)
+    assert got.nnz == np.count_nonzero((a.toarray() != 0) | (b.toarray() != 0))
+
+
+@T.prim_func
 def product_rows(
     a: T.handle,
     x: T.handle,
@@ -170,7 +214,7 @@ def searched_result(
 
 
 def test_reading_a_result_at_another_coordinate_is_refused():
-    with pytest.raises(LoweringError, match="not written in their order"):
+    with pytest.raises(LoweringError, match="fibers are not written one by one"):
         lower(searched_result, CPU)
 
 

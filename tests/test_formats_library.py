@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import spcomp
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.formats import bsr, dbsr, dia, ell, ell3d, hyb, padding, sr_bcrs
+from spcomp.formats import Kept, bsr, dbsr, dia, ell, ell3d, hyb, padding, sr_bcrs
 from spcomp.ir.printer import print_program
 from spcomp.script.parse import parse_source
 from tests.format_helpers import (
@@ -320,18 +320,23 @@ def test_relations_in_buckets_compute_what_they_do_in_fibers(buckets):
 
 
 def test_hyb_chooses_by_the_lengths_of_rows():
-    layout = hyb()
-    assert layout.chosen(np.array([0, 0]), 10) == hyb(1, [1])
-    assert layout.chosen(np.full(100, 3), 100) == hyb(1, [1, 2])
-    assert layout.chosen(np.full(100, 50), 100) == hyb(1, [1, 2, 4, 8, 16, 32])
-    assert layout.chosen(np.full(100, 100), 1 << 15) == hyb(4, [1, 2, 4, 8, 16])
-    assert layout.chosen(np.full(9, 5000), 1 << 20).col_parts == 8
+    def chosen(lengths, columns):
+        parts = hyb(buckets=[1]).chosen(lengths, columns).col_parts
+        assert hyb(parts).chosen(lengths, columns).col_parts == parts
+        return parts, hyb(parts).chosen(lengths, columns).buckets
+
+    assert chosen(np.array([0, 0]), 10) == (1, (1,))
+    assert chosen(np.full(100, 3), 100) == (1, (1, 2))
+    assert chosen(np.full(100, 50), 100) == (1, (1, 2, 4, 8, 16, 32))
+    assert chosen(np.full(100, 100), 1 << 15) == (4, (1, 2, 4, 8, 16))
+    assert chosen(np.full(9, 5000), 1 << 20)[0] == 8
     assert hyb(2).chosen(np.full(9, 5000), 1 << 20).col_parts == 2
     assert hyb(buckets=[3]).chosen(np.full(9, 8), 9) == hyb(1, [3])
 
 
-def test_a_kernel_chooses_for_each_matrix_and_keeps_what_it_made():
-    kernel = spcomp.decompose(program("spmv"), A=hyb()).compile()
+@pytest.mark.parametrize("layout", [hyb(), hyb(2), hyb(buckets=[1, 2])])
+def test_a_kernel_chooses_for_each_matrix_and_keeps_what_it_made(layout):
+    kernel = spcomp.decompose(program("spmv"), A=layout).compile()
     for key in ("full", "scattered", "nothing stored", "wide"):
         csr = MATRICES[key]
         dense = others("spmv", csr.shape)["B"]
@@ -345,8 +350,21 @@ def test_a_kernel_chooses_for_each_matrix_and_keeps_what_it_made():
         kernel(B=dense)
 
 
+def test_hyb_keeps_the_program_where_nothing_is_given():
+    plain, open_ = program("spmv"), spcomp.decompose(program("spmv"), A=hyb())
+    made = open_.settle(A=MATRICES["full"])
+    assert made.formats["A"] == Kept()
+    assert made.func is made.source
+    kept, csr = open_.compile().choose(A=MATRICES["full"]), MATRICES["full"].copy()
+    assert kept.trace == spcomp.compile(plain).trace
+    bound, dense = kept.bind(A=csr), others("spmv", csr.shape)["B"]
+    want = csr @ dense
+    csr.data[:] = 0
+    np.testing.assert_array_equal(bound(B=dense), want)  # as of all formats, a copy
+
+
 def test_what_is_chosen_can_be_printed():
-    program_ = spcomp.decompose(program("spmv"), A=hyb())
+    program_ = spcomp.decompose(program("spmv"), A=hyb(1))
     made = program_.settle(A=MATRICES["full"])
     assert made.formats["A"] == hyb(1, [1, 2, 4, 8])
     assert 'T.sp_iter([O_0_3, R_0_3, J_0_3, K], "SRRS", "f_0_3")' in made.script()

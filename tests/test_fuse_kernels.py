@@ -319,6 +319,12 @@ def test_loops_that_are_not_neighbours_are_refused():
         HorizontalFuse((first, second), 0).apply(func)
 
 
+def test_a_nest_that_is_bound_to_threads_is_refused():
+    schedule = Schedule(csrmm).lower_sparse_iter().bind("i", "blockIdx.x")
+    with pytest.raises(ScheduleError, match="'i' is bound to blockIdx.x"):
+        schedule.horizontal_fuse(["i"], 4)
+
+
 def test_the_oracle_tells_statements_apart_by_array_or_by_range():
     first, second = nests(pair())
     assert meetings(first, second) == ()

@@ -355,7 +355,7 @@ def test_what_is_stored_without_a_value_is_the_zero_of_the_semiring():
     np.testing.assert_array_equal(result.toarray(), want)
     assert result.nnz == np.count_nonzero(A)
     least = spcomp.compile("C[i,j] = A[i,j] * r[i]", semiring="min_plus")
-    stored = least(A=csr(A), r=sps.coo_array(rows.toarray() * 0 + np.eye(M)[1]))
+    stored = least(A=csr(A), r=sps.coo_array(np.eye(M)[1]))
     np.testing.assert_array_equal(np.isinf(stored.toarray()[2]), A[2] != 0)
 
 
@@ -469,6 +469,19 @@ def test_a_masked_product_merges_the_mask_with_the_rows_of_an_operand():
     assert "for j in union(level 1 of A, level 1 of B)" in both.explain()
 
 
+def test_products_of_sparse_operands_are_assembled_row_by_row():
+    for layout in ("csr", "csc"):
+        kernel = spcomp.compile("C[i,k] = A[i,j] * B[k,j]", formats={"C": layout})
+        result = kernel(A=csr(A), B=csr(B))
+        assert result.format == layout
+        assert result.nnz == ((A != 0).astype(int) @ (B != 0).T.astype(int) > 0).sum()
+        np.testing.assert_allclose(result.toarray(), A @ B.T)
+    vector = sps.coo_array(np.where(np.arange(M) % 2, 1.5, 0))
+    outer = spcomp.compile("C[i,j] = r[i] * B[k,j] * S[k,k]")(r=vector, B=csr(B), S=csr(SQUARE))
+    want = np.outer(vector.toarray(), (np.diag(SQUARE)[:, None] * B).sum(0))
+    np.testing.assert_allclose(full(outer), want)
+
+
 def test_a_literal_is_true_unless_it_is_zero():
     kernel = spcomp.compile("y[i] = A[i,j] * 2", semiring="or_and")
     np.testing.assert_array_equal(kernel(A=csr(A)), A.any(1))
@@ -477,6 +490,8 @@ def test_a_literal_is_true_unless_it_is_zero():
 def test_what_cannot_be_stored_as_asked_is_refused_with_a_way_out():
     with pytest.raises(LoweringError, match="present everywhere"):
         spcomp.compile("C[i,j] = A[i,j] + 1", formats={"C": "csr"})(A=csr(A))
+    with pytest.raises(LoweringError, match="product of sparse operands"):
+        spcomp.compile("C[i,j] = S[i,k] * S[k,j] + S[i,j]")(S=csr(SQUARE))
     with pytest.raises(LoweringError, match="not known before"):
         spcomp.compile("C[i,j,k] = T[i,j,k] + U[i,j,k]")(T=cube(), U=cube())
     text = "C[i,j] = A[i,j] + B[i,j]; y[i] = sum(j, C[i,j])"

@@ -113,9 +113,9 @@ def test_a_row_read_twice_is_asked_for_once():
     ("name", "loop", "distance", "reason"),
     [
         ("csrmm", "j", 0, "the distance must be at least 1"),
-        ("csrmm", "i", 4, "no row of a dense buffer is read at the coordinates of 'i'"),
-        ("csrmm", "j", 4, "no row of a dense buffer"),  # of unknown extent
-        ("spmv", "j", 4, "no row of a dense buffer"),
+        ("csrmm", "i", 4, "no row or fiber is read at the coordinates of 'i'"),
+        ("csrmm", "j", 4, "no row or fiber"),  # of unknown extent
+        ("spmv", "j", 4, "no row or fiber"),
     ],
 )
 def test_prefetch_is_refused_where_there_is_nothing_to_ask_for(name, loop, distance, reason):

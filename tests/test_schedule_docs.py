@@ -77,18 +77,19 @@ def test_the_page_on_schedules_says_what_happens(tmp_path):
     """Blocks run in order, as one session after the program of the README."""
     names: dict[str, object] = {}
     (tmp_path / "spmm.py").write_text(PROGRAM)
-    exec(compile(PROGRAM, str(tmp_path / "spmm.py"), "exec"), names)  # noqa: S102
+    exec(compile(PROGRAM, str(tmp_path / "spmm.py"), "exec"), names)
     blocks = re.findall(r"```(python|pycon)\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) > 5
     for number, (kind, text) in enumerate(blocks):
         if kind == "python":
             path = tmp_path / f"block_{number}.py"
             path.write_text(text)
-            exec(compile(text, str(path), "exec"), names)  # noqa: S102
+            exec(compile(text, str(path), "exec"), names)
             continue
         test = doctest.DocTestParser().get_doctest(text, names, f"block {number}", None, 0)
         out: list[str] = []
-        assert not doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed, out
+        failed = doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed
+        assert not failed, "".join(out)
         names = test.globs
 
 

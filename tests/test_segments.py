@@ -280,3 +280,16 @@ def test_keys_may_be_narrower_than_the_length_of_their_axis():
     rows = np.array([0, 0, 3, 8, 8], "int32")
     spcomp.compile(wide, trace=trace)(np.ones(5, "float32"), y, rows, 1 << 33, 9, 5)
     assert y.tolist() == [2, 0, 0, 1, 0, 0, 0, 0, 2]
+
+
+def test_runs_are_not_looked_for_where_a_condition_may_forbid_to_read_the_coordinate():
+    schedule = Schedule(source("coo_spmm")).lower_sparse_iter().split("e", 3)
+    with pytest.raises(ScheduleError, match="under a condition the coordinate need not exist"):
+        schedule.group_runs("j")
+
+
+def test_rows_are_asked_for_at_absolute_positions_too():
+    schedule = Schedule(source("coo_spmm").specialize({"feat": 32}))
+    made = schedule.sparse_fuse("coo_spmm", ["o", "e"]).lower_sparse_iter().prefetch("j", 1)
+    verify(made.func, "prefetch")
+    assert "T.prefetch(B, J_indices[_, _, T.min(" in made.func.script()

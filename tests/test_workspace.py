@@ -10,7 +10,7 @@ import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError, ScheduleError
 from spcomp.ir.interpret import interpret
-from spcomp.ir.stmt import Alloc, For
+from spcomp.ir.stmt import Alloc, For, Prefetch
 from spcomp.ir.visitor import walk
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, source, stages
@@ -111,6 +111,31 @@ def test_only_what_a_condition_keeps_is_created():
     assert set(got.indices % 3) == {0}
     full = (a @ b).toarray()
     np.testing.assert_allclose(got.toarray()[:, ::3], full[:, ::3], rtol=1e-5)
+
+
+@pytest.mark.parametrize("words", [1, 7, 8, 9, 31, 32, 33, 70])
+def test_rows_of_few_and_of_many_words_come_in_order(words):
+    columns = 64 * np.random.default_rng(words).permutation(100)[:words]  # a word each
+    rows = np.repeat(np.arange(words), 3)
+    places = (columns[:, None] + [5, 0, 63]).ravel()
+    b = sps.coo_array(
+        (np.arange(1, 3 * words + 1, dtype=np.float32), (rows, places)), (words, 6400)
+    )
+    a = sps.csr_array(np.ones((2, words), np.float32))
+    _assert_same(spcomp.compile(_program(PLAIN))(A=a, B=b.tocsr(), D=np.zeros(6400, "f")), a @ b)
+
+
+def test_fibers_at_stored_coordinates_are_asked_for_ahead():
+    count, fill = lower(_program(PLAIN), TARGET).position.funcs
+    for func, buffers in (
+        (count, ["J_indices", "J_indptr"]),
+        (fill, ["J_indices", "B", "J_indptr"]),
+    ):
+        (loop,) = (n for n in walk(func.body) if isinstance(n, For) and n.var.name == "k")
+        hints = [n for n in walk(loop.body) if isinstance(n, Prefetch)]
+        assert [hint.buffer.name for hint in hints] == buffers
+        assert "T.min(K_indptr[vi] + (k + 16), nnz_a - T.int64(1))" in func.script()
+        assert "T.min(K_indptr[vi] + (k + 32), nnz_a - T.int64(1))" in func.script()
 
 
 def test_interpreted_phases_agree_with_the_program():

@@ -134,13 +134,15 @@ def _patterns(kernel: Kernel) -> dict[str, Param]:
 
 
 def _read(path: Path, param: Param) -> Any:
-    import scipy.io
     import scipy.sparse
+
+    from spcomp.io.read import read
 
     try:
         if path.suffix == ".npy":
             return np.load(path)
-        return scipy.sparse.csr_matrix(scipy.io.mmread(path)).astype(param.dtype)
+        found: Any = read(path, duplicates="sum")
+        return scipy.sparse.csr_matrix(found).astype(param.dtype)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"argument {param.name}: {path} cannot be read: {error}") from error
 

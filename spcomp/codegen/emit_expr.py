@@ -29,6 +29,8 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr
 from spcomp.ir.visitor import Visitor, walk
 
+BLEND_BITS = 128  # of the vectors that scalars are selected in
+
 
 class Exprs(Visitor[str]):
     """Writes expressions into *code*. Lanes where *mask* is false do not touch memory."""
@@ -125,7 +127,26 @@ class Exprs(Visitor[str]):
 
     def visit_Select(self, node: ex.Select) -> str:
         """A select where both sides are harmless, else a branch, or masks for the sides."""
-        return self._choose(self.visit(node.cond), node.cond.dtype, node.then, node.otherwise)
+        cond = self.visit(node.cond)
+        if _at_hand(node) and _compares_integers(node.cond):
+            return self._blend(cond, node.dtype, self.visit(node.then), self.visit(node.otherwise))
+        return self._choose(cond, node.cond.dtype, node.then, node.otherwise)
+
+    def _blend(self, cond: str, dtype: DType, first: str, second: str) -> str:
+        """Return a select of scalar floats that is no branch: they have no conditional move."""
+        code, scalar, lanes = self.code, register(dtype), BLEND_BITS // dtype.bits
+        kind, mask = vector(scalar, lanes), vector(f"i{dtype.bits}", lanes)
+        wide = code.value(f"sext i1 {cond} to i{dtype.bits}")
+        wide = code.value(f"insertelement {mask} poison, i{dtype.bits} {wide}, i64 0")
+        bits = code.value(f"icmp slt {mask} {wide}, zeroinitializer")
+        sides = [
+            code.value(f"insertelement {kind} poison, {scalar} {side}, i64 0")
+            for side in (first, second)
+        ]
+        chosen = code.value(
+            f"select {vector('i1', lanes)} {bits}, {kind} {sides[0]}, {kind} {sides[1]}"
+        )
+        return code.value(f"extractelement {kind} {chosen}, i64 0")
 
     def _logical(self, node: ex.BinOp) -> str:
         cond, dtype = self.visit(node.lhs), node.lhs.dtype
@@ -222,6 +243,21 @@ class Exprs(Visitor[str]):
     def visit_Reduce(self, node: ex.Reduce) -> str:
         """A reduction over the lanes, in any order."""
         return reduce(self.code, node.op, node.value.dtype, self.visit(node.value))
+
+
+def _at_hand(node: Expr) -> bool:
+    """Whether *node* selects, or is, a scalar float that has been computed before."""
+    if isinstance(node, ex.Select):
+        return _at_hand(node.then) and _at_hand(node.otherwise)
+    dtype = node.dtype
+    return isinstance(node, ex.Var) and dtype.is_float and dtype.bits >= 32 and dtype.lanes == 1
+
+
+def _compares_integers(cond: Expr) -> bool:
+    """Whether *cond* is made of comparisons of integers alone, which may fall out either way."""
+    if isinstance(cond, ex.BinOp) and cond.op in ("and", "or"):
+        return _compares_integers(cond.lhs) and _compares_integers(cond.rhs)
+    return isinstance(cond, ex.BinOp) and cond.lhs.dtype.is_integer and cond.rhs.dtype.is_integer
 
 
 def _guarded(node: Expr) -> bool:

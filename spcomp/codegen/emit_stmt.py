@@ -119,7 +119,9 @@ class Stmts(Visitor[None]):
         if known and self.copies * (int(end) - int(begin)) <= UNROLL_LIMIT:
             self.written_out(node, range(int(begin), int(end)))
             return
-        alone = node.kind == "unroll" and _is_innermost(node)  # LLVM unrolls no loop around others
+        many = known and int(end) - int(begin) > UNROLL_LIMIT  # LLVM would write out thousands
+        # LLVM unrolls no loop around others
+        alone = node.kind == "unroll" and not many and _is_innermost(node)
         self.loop(node, begin, end, [NO_VECTORIZE, UNROLL] if alone else [NO_VECTORIZE])
 
     def written_out(self, node: st.For, trips: range) -> None:

@@ -18,7 +18,7 @@ from spcomp.compiler.signature import Interface, interface
 from spcomp.compiler.sizes import evaluate, solve
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.formats.rules import Composed, Format, FormatRewriteRule
+from spcomp.formats.rules import Composed, Format, FormatRewriteRule, Kept
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import CoordFunc
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
 
 Csr: TypeAlias = tuple[Any, Any, Any]
+_CSR = ("indptr", "indices", "values")
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -113,7 +114,7 @@ def decompose(
     if any(layout.is_open for layout in layouts.values()):
         from spcomp.compiler.formats_choose import Undecided
 
-        trial = {name: layout.chosen(np.zeros(0), 0) for name, layout in layouts.items()}
+        trial = {name: layout.filled() for name, layout in layouts.items()}
         settled(func, trial)  # what does not fit is refused now
         return Undecided(func, layouts)
     return settled(func, layouts)
@@ -124,6 +125,9 @@ def settled(func: CoordFunc, formats: Mapping[str, Format]) -> Decomposed:
     made = func
     parts: dict[str, tuple[Part, ...]] = {}
     for name, layout in formats.items():
+        if isinstance(layout, Kept):
+            parts[name] = ()
+            continue
         done = decompose_func(made, layout.rules(_buffer(func, name)))
         made = without_unused(done.func, made)
         parts[name] = done.parts
@@ -166,7 +170,8 @@ class FormatKernel(Timed):
     def __init__(self, program: Decomposed, kernel: Kernel) -> None:
         self.program, self.kernel = program, kernel
         self._source: Interface = interface(program.source)
-        self._last: tuple[list[weakref.ref[Any]], BoundFormats] | None = None
+        self._keeps = all(isinstance(layout, Kept) for layout in program.formats.values())
+        self._last: tuple[list[weakref.ref[Any]], BoundFormats | BoundKernel] | None = None
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
@@ -175,10 +180,12 @@ class FormatKernel(Timed):
                 f"{self.name}: got arguments by position, but formats have other arrays",
                 hint="give buffers by name, or call .kernel, which takes the arrays of the parts",
             )
+        if self._keeps:
+            return self.kernel(out=out, **{name: _as_is(arg) for name, arg in named.items()})
         formatted = {name: named.pop(name) for name in self.program.formats if name in named}
         return self._bound(formatted)(out=out, **named)
 
-    def bind(self, **named: Any) -> BoundFormats:
+    def bind(self, **named: Any) -> BoundFormats | BoundKernel:
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         arguments: dict[str, Any] = {}
         sizes: dict[str, int] = {}
@@ -187,11 +194,15 @@ class FormatKernel(Timed):
                 hint = "a matrix that is stored in a format is bound, or given at every call"
                 raise ArgumentError(f"missing argument {name} of {self.name}", hint=hint)
             converted = self.convert(**{name: named.pop(name)})
+            if isinstance(converted.format, Kept):
+                arguments[name] = _as_is(converted)
             for part in self.program.parts[name]:
                 at = part.rule.name
                 known = {**converted.parts[at], **converted.sizes[at]}
                 arguments |= {part.params[key].name: value for key, value in _named(part, known)}
             sizes |= self._sizes(name, converted.shape, sizes)
+        if self._keeps:
+            return self.kernel.bind(**arguments, **named)
         scalars = [p.name for p in self.kernel.signature.params if p.kind == "scalar"]
         sizes = {name: sizes[name] for name in scalars if name in sizes}
         bound = self.kernel.bind(**arguments, **_agree(sizes, named))
@@ -230,6 +241,9 @@ class FormatKernel(Timed):
         self, name: str, layout: Format, plan: BufferPlan, storage: Storage
     ) -> dict[str, PartData]:
         """Return the parts of the argument *name*, taken apart as *storage*."""
+        if isinstance(layout, Kept):
+            copies = map(np.array, _csr(name, storage, np.dtype(plan.axes[1].idtype)))
+            return {"rows": PartData(dict(zip(_CSR, copies, strict=True)), {})}
         if isinstance(layout, SlicedDiagonal):
             arrays = _csr(name, storage, np.dtype(plan.axes[1].idtype))
             assert storage.shape is not None
@@ -266,7 +280,7 @@ class FormatKernel(Timed):
     def __reduce__(self) -> tuple[Any, ...]:
         return FormatKernel, (self.program, self.kernel)
 
-    def _bound(self, formatted: dict[str, Any]) -> BoundFormats:
+    def _bound(self, formatted: dict[str, Any]) -> BoundFormats | BoundKernel:
         """Return the arguments *formatted* bound; the last that cannot change are kept."""
         owners = [fixed(formatted.get(name)) for name in self.program.formats]
         if not all(owners):
@@ -314,6 +328,14 @@ class BoundFormats(Timed):
 
     def __repr__(self) -> str:
         return f"<{self.bound.kernel.name} with matrices in formats bound>"
+
+
+def _as_is(given: Any) -> Any:
+    """Return *given*; if it is a Converted that keeps its format, as a Tensor."""
+    if not isinstance(given, Converted) or not isinstance(given.format, Kept):
+        return given
+    indptr, indices, values = (given.parts["rows"][what] for what in _CSR)
+    return Tensor(given.shape, (None, ("compressed", indptr, indices)), values)
 
 
 def _named(part: Part, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -29,6 +29,7 @@ from spcomp.ir.coordinate import CoordFunc
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
+    from spcomp.compiler.kernel import BoundKernel
 
 MOST = 32  # choices that a Kernel keeps compiled
 
@@ -98,7 +99,7 @@ class ChoosingKernel(Timed):
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
         return self.choose(**named)(*args, out=out, **named)
 
-    def bind(self, **named: Any) -> BoundFormats:
+    def bind(self, **named: Any) -> BoundFormats | BoundKernel:
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         return self.choose(**named).bind(**named)
 

@@ -219,6 +219,9 @@ class NotationKernel:
                     raise LoweringError(f"{name} would have to be converted to {layout}")
             arguments = self._describe(named_args, {**wanted, **converts})
             plans = self._plan(arguments)
+            again = [name for p in plans for name in p.converts]
+            if again:
+                raise LoweringError(f"{again[0]} would have to be stored in two orders")
         operands = {name: argument.operand for name, argument in arguments.items()}
         func = emit(_identifier(self.name), plans, operands, self.semiring)
         kernel: Kernel = kernel_of(func, self._options)

@@ -11,6 +11,7 @@ from spcomp.formats.library import padding as padding
 from spcomp.formats.library import sr_bcrs as sr_bcrs
 from spcomp.formats.rules import Format as Format
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
+from spcomp.formats.rules import Kept as Kept
 from spcomp.formats.sliced import SlicedDiagonal as SlicedDiagonal
 from spcomp.formats.sliced import sliced_diagonal as sliced_diagonal
 
@@ -18,6 +19,7 @@ __all__ = [
     "Format",
     "FormatRewriteRule",
     "Hyb",
+    "Kept",
     "SlicedDiagonal",
     "bsr",
     "dbsr",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spcomp.errors import FormatError
 from spcomp.formats.describe import CSR, length, remainder, require
 from spcomp.formats.library import bucket, positive
-from spcomp.formats.rules import Format, FormatRewriteRule
+from spcomp.formats.rules import Format, FormatRewriteRule, Kept
 from spcomp.ir.expr import BinOp, Expr
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ class Hyb(Format):
         """Whether something is chosen by the matrix."""
         return self.col_parts is None or self.buckets is None
 
-    def chosen(self, lengths: Any, columns: int) -> Hyb:
+    def chosen(self, lengths: Any, columns: int) -> Format:
         """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array.
 
         The rule is in :func:`hyb`.
         """
+        if self.col_parts is None and self.buckets is None:
+            return Kept()
         held = lengths[lengths > 0]
         mean = float(held.mean()) if len(held) else 0.0
         parts, buckets = self.col_parts, self.buckets
@@ -55,6 +57,10 @@ class Hyb(Format):
                 widths.append(2 * widths[-1])
             buckets = tuple(widths)
         return replace(self, col_parts=parts, buckets=buckets)
+
+    def filled(self) -> Hyb:
+        """Return the format with one part, and a bucket of 1, in the place of what is open."""
+        return replace(self, col_parts=self.col_parts or 1, buckets=self.buckets or (1,))
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rule ``part_bucket`` for each part and bucket, and ``rest`` if need be.
@@ -103,11 +109,16 @@ def hyb(
     lie in the bucket of 8, 4 in that of 4 and 1 in that of 1. What no piece holds, without a bucket
     of 1, lies apart in compressed rows (DCSR).
 
+    With neither parts nor buckets given, the matrix stays in its rows, and the program is the one
+    without the format: for each piece the row of the result is read and written once more, which
+    on CPUs costs more than constant trip counts and columns in cache save. With one of them given,
+    the other is chosen by the lengths of the rows.
+
     Args:
-        col_parts: How many, 1 to 64. By default 1, doubled while the matrix has 32768 columns or
+        col_parts: How many, 1 to 64. Chosen: 1, doubled while the matrix has 32768 columns or
             more and its rows, empty ones not counted, have at least 16 elements in each of twice
             as many parts, up to 8.
-        buckets: Their widths, ascending. By default 1, 2, 4, ..., as long as the average element
+        buckets: Their widths, ascending. Chosen: 1, 2, 4, ..., as long as the average element
             lies in a row that has as many in a part, up to 32.
         padded: Each row lies in the first bucket that is wide enough, padded, and a longer one in
             pieces in the last: what SparseTIR does. Stored zeros lie apart.

@@ -137,9 +137,22 @@ class Format(ABC):
         """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array."""
         return self
 
+    def filled(self) -> Format:
+        """Return the format with something in the place of what is open: to see if buffers fit."""
+        return self
+
     @abstractmethod
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return one rule per part of *buffer*; raises FormatError if it cannot be stored so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Format):
+    """The format that a buffer is declared in: the program over it stays as it is."""
+
+    def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:  # noqa: ARG002
+        """Return none: nothing is rewritten."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Tensor:
         data = arrays["data"]
         if data.dtype.name not in DTYPES:
             source.refuse(0, f"array data has dtype {data.dtype}, which is not supported")
-        coords, values = _READERS[kind](arrays, shape)
+        coords, values = READERS[kind](arrays, shape)
     except FileError:
         raise
     except ArgumentError as error:  # it names the array
@@ -187,7 +187,8 @@ def _dia(arrays: Arrays, shape: tuple[int, int]) -> Listed:
     return (rows[inside], columns[inside]), data[at[inside], columns[inside]]
 
 
-_READERS: dict[str, Callable[[Arrays, tuple[int, int]], Listed]] = {
+# What each kind of matrix lists; raises ArgumentError that names the array at fault.
+READERS: dict[str, Callable[[Arrays, tuple[int, int]], Listed]] = {
     "csr": _csr,
     "csc": _csc,
     "bsr": _bsr,

@@ -115,6 +115,8 @@ def _fast(
 
     if not grammar.conforms(source, offset, (*[index_] * order, "real"), empty=False, sink=keep):
         return None
+    if not rows:
+        return None  # an array without rows ends the process: scipy divides by their number
     head = b"%%%%MatrixMarket matrix array real general\n%d 1" % (rows * (order + 1))
     body.seek(0)
     body.write(head)

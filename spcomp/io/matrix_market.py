@@ -163,7 +163,9 @@ def _through_scipy(source: Source, header: Header) -> Any:
     """What scipy's reader makes of a file in the grammar; None if it is not, or not to scipy."""
     from scipy.io import mmread
 
-    if _hopeless(source, header) or not grammar.conforms(source, header.offset, header.columns):
+    if not header.count or _hopeless(source, header):
+        return None  # an array without rows ends the process: scipy divides by their number
+    if not grammar.conforms(source, header.offset, header.columns):
         return None
     try:
         return mmread(source.path, spmatrix=False)

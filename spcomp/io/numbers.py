@@ -68,7 +68,7 @@ def wanted(dtype: Any) -> np.dtype[Any] | None:
         return None
     try:
         found = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         found = None
     if found is None or found.name not in DTYPES:
         raise ArgumentError(f"argument dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")

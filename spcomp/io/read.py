@@ -57,8 +57,7 @@ def read(
     if duplicates not in ("error", "sum"):
         raise ArgumentError(f"argument duplicates: got {duplicates!r}, expected 'error' or 'sum'")
     asked, extents = wanted(dtype), frostt.shape_of(shape)
-    source = Source(path)
-    kind = suffix(source.name)
+    kind, source = suffix(str(path)), Source(path)
     if extents is not None and kind != ".tns":
         raise ArgumentError(f"argument shape: a {kind} file has its own")
     with source.blamed(), watched(source):
@@ -87,6 +86,8 @@ def _typed(
 
 def suffix(name: str) -> str:
     """Return the ending of *name* that says what is in it, without ``.gz``; else ArgumentError."""
+    if "\0" in name:
+        raise ArgumentError("argument path: got a path with a zero byte, which none has")
     for ending in SUFFIXES:
         if name.endswith(ending):
             return ending.removesuffix(".gz")

@@ -56,7 +56,7 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
 
 def _replace(path: Path, fill: Fill, *, zipped: bool) -> None:
     """Let *fill* write a temporary file, and give it the name *path*."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as plain:
             if zipped:
@@ -130,33 +130,34 @@ def _savez(file: IO[bytes], value: Tensor) -> None:
 
 
 def _canonical(value: Any) -> Tensor:
-    """Return *value* as a tensor in order, without repeated entries."""
-    found = _tensor(value)
-    entries = Entries(found.shape, found.coordinates(), _supported(found.values).reshape(-1))
-    return tensor(entries)[0]
-
-
-def _tensor(value: Any) -> Tensor:
-    """Return what *value* stores, its index arrays checked."""
-    from scipy.sparse import issparse
-
-    matrix: Any = value
+    """Return what *value* stores as a tensor in order, without repeated entries."""
     if isinstance(value, Tensor):
         if not 1 <= value.ndim <= ORDERS:
             raise ArgumentError(f"argument value: got {value.ndim} axes, expected 1 to {ORDERS}")
-        return value
+        found = Entries(value.shape, value.coordinates(), value.values.reshape(-1))
+    else:
+        found = _listed(value)
+    _supported(found.values)
+    return tensor(found)[0]
+
+
+def _listed(value: Any) -> Entries:
+    """Return what a scipy matrix stores, its index arrays checked."""
+    from scipy.sparse import issparse
+
+    matrix: Any = value
     if not issparse(value) or matrix.ndim != 2:
         raise ArgumentError(
             f"argument value: got {type(value).__name__}, expected a sparse matrix or a Tensor"
         )
-    if matrix.format == "csr":
-        return Tensor.from_scipy(value)
-    listed = matrix.tocoo()
-    coords = tuple(np.asarray(coord) for coord in listed.coords)
-    for name, coord, extent in zip(("row", "col"), coords, matrix.shape, strict=True):
-        validate.in_range(f"value, {name}", coord, 0, extent - 1)
-    wide = tuple(coord.astype(np.int64) for coord in coords)
-    return tensor(Entries(matrix.shape, wide, _supported(listed.data)))[0]
+    if matrix.format not in archive.NEEDS:
+        matrix = matrix.tocoo()
+    arrays = {name: np.asarray(getattr(matrix, name)) for name in archive.NEEDS[matrix.format]}
+    if matrix.format in ("csr", "csc", "bsr"):  # scipy lets them have room behind the entries
+        used = slice(max(0, int(matrix.indptr[-1])))
+        arrays |= {name: arrays[name][used] for name in ("data", "indices")}
+    coords, values = archive.READERS[matrix.format](arrays, matrix.shape)
+    return Entries(matrix.shape, coords, values)
 
 
 def _csr(tensor: Tensor) -> csr_array:

@@ -125,6 +125,8 @@ def _read(text: ast.expr, params: dict[str, Var]) -> Expr:
             return const(value)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return const(-value)
+        case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=0)):
+            raise ValueError(f"{ast.unparse(text)!r} divides by 0")
         case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPS:
             return BinOp(_OPS[type(op)], _read(left, params), _read(right, params))
     raise ValueError(f"{ast.unparse(text)!r} is not made of parameters, integers and + - * // %")

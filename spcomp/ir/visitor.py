@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import NODES, Node
 
 R = TypeVar("R")
+T = TypeVar("T")
 N = TypeVar("N", bound=Node)
 
 
@@ -130,6 +132,16 @@ def holds(node: Node) -> tuple[str, ...]:
     return names
 
 
+def children(node: Node) -> Iterator[Node]:
+    """Yield the statements, and cases of a merge, directly below the statement *node*."""
+    for name in holds(node):
+        child = getattr(node, name)
+        if isinstance(child, tuple):
+            yield from child
+        elif child is not None:
+            yield child
+
+
 def statements(node: Node) -> Iterator[Node]:
     """Yield *node* and the statements below it, parents first, without what they compute.
 
@@ -145,3 +157,25 @@ def statements(node: Node) -> Iterator[Node]:
                 stack.extend(reversed(child))
             elif child is not None:
                 stack.append(child)
+
+
+REMEMBERED = 1 << 11  # statements of which what they hold is known
+
+
+def gathered(
+    collect: Callable[[Node], Iterable[T]],
+) -> Callable[[Node], tuple[T, ...]]:
+    """Return a function that lists what *collect* finds in a statement and in those below it.
+
+    Parents come first. What was found is remembered for each statement: programs that differ in
+    one nest, as those before and after a step do, share the others.
+    """
+
+    @lru_cache(maxsize=REMEMBERED)
+    def gather(node: Node) -> tuple[T, ...]:
+        found = list(collect(node))
+        for child in children(node):
+            found.extend(gather(child) if holds(child) else collect(child))
+        return tuple(found)
+
+    return gather

@@ -78,6 +78,12 @@ class Walk:
         self.loops[index], self.over[index] = loop, frozenset(known)
         return loop
 
+    def all(self, index: str) -> Loop:
+        """Let the loop of *index* take every coordinate."""
+        loop = Loop(index, "dense", why="the rows of the result come one by one")
+        self.loops[index], self.over[index] = loop, frozenset()
+        return loop
+
     def _choose(self, index: str, formula: Presence, usable: Ways) -> Loop:
         both = [a for a in required(formula) if a in usable]
         if len(both) > 1:

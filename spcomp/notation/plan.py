@@ -54,8 +54,8 @@ class Nest:
     """Loops around ``target = value``, or ``target = target op value``.
 
     *present*: what of the presence of *value* is still to be asked in the body; *unsure*: the
-    accesses that may meet nothing. *filters*: values decide, too; *partial*: what is stored may be more than *value* has. *starts*: the target is given its
-    first value here, everywhere.
+    accesses that may meet nothing. *filters*: values decide, too. *partial*: elements are stored
+    for which *value* is absent. *starts*: the target is given its first value here, everywhere.
     """
 
     target: Access
@@ -158,18 +158,20 @@ class _Planner:
 
         The second: whether it is instead a product of operands with some of them each.
         """
-        value = self.stmt.value
         out = self.stmt.target.indices
-        formula = presence(_core(value, self.semiring), self.sparse)
+        core = _core(self.stmt.value, self.semiring)
+        formula = presence(core, self.sparse)
         every = leaves(formula)
         covered = {i for a in every for i in a.indices} & set(out)
         whole = frozenset(a for a in every if covered and covered <= self._outer(a))
         kept = keep(formula, whole)
+        parts = [presence(part, self.sparse) for part, _ in addends(core, self.semiring)]
+        needed = [required(part) for part in parts]
         product = (
             kept == ALWAYS
             and len(out) > 1
-            and covered == set(out)
-            and len({a.name for a in required(formula)}) > 1
+            and all({i for a in own for i in a.indices} >= set(out) for own in needed)
+            and any(len({a.name for a in own}) > 1 for own in needed)
         )
         return kept, product
 
@@ -250,7 +252,7 @@ class _Planner:
             formula = presence(_core(self.stmt.value, self.semiring), self.sparse)
         for access in leaves(formula):
             layout = self.layouts[access.name]
-            if len(access.indices) != 2:
+            if len(access.indices) != 2 or len(set(access.indices)) < 2:
                 continue
             order = tuple(access.indices.index(name) for name in outer if name in access.indices)
             if layout.levels != ("dense", "compressed") or layout.order != order:
@@ -296,7 +298,7 @@ class _Planner:
         if output.storage == "product":
             assert adds_up(value)
             order = (self._result_order(output),)
-            return self.nest(target, value.body, value.op, value.indices, order)
+            return self.nest(target, value.body, value.op, value.indices, order, rows=order[0][0])
         if output.like is not None:
             layout = self.layouts[output.like.name]
             hard = chain(output.like, layout)
@@ -309,7 +311,8 @@ class _Planner:
         else:
             hard = tuple(target.indices[dim] for dim in output.layout.order)
         formula = self._pattern()[0]
-        nest = self.nest(target, value, None, (), (hard,), formula=formula)
+        rows = hard[0] if output.like is None else ""
+        nest = self.nest(target, value, None, (), (hard,), formula=formula, rows=rows)
         return replace(nest, partial=formula != presence(value, self.sparse))
 
     def nest(
@@ -321,11 +324,12 @@ class _Planner:
         hard: tuple[tuple[str, ...], ...],
         outer: Walk | None = None,
         formula: Presence | None = None,
+        rows: str = "",
     ) -> Nest:
         """Return the nest that puts *value*, reduced by *op* over the indices *over*, in *target*.
 
         *hard*: chains of indices that must be kept. *formula*: where the target is present, if
-        that is not where *value* is.
+        that is not where *value* is. *rows*: an index that takes every coordinate.
         """
         walk = Walk(self.layouts) if outer is None else outer.inside()
         formula = presence(value, self.sparse) if formula is None else formula
@@ -337,7 +341,7 @@ class _Planner:
         loops: list[Loop] = []
         stages = [walk.inside()]
         for name in order:
-            loops.append(walk.open(name, formula, asked))
+            loops.append(walk.open(name, formula, asked) if name != rows else walk.all(name))
             stages.append(walk.inside())
         value, temps = self._hoist(value, order, stages)
         unsure = frozenset(a for a in asked if walk.missing(a))

@@ -25,7 +25,13 @@ from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.copies import Fresh
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
-from spcomp.passes.result_inits import Value, in_order, refuse_late_conditions, without_inits
+from spcomp.passes.result_inits import (
+    Value,
+    in_order,
+    refuse_late_conditions,
+    without_inits,
+    written_once,
+)
 from spcomp.passes.scope import variables
 from spcomp.passes.workspace import Marks, scalar
 
@@ -117,9 +123,10 @@ class Assembly:
 class Ascending(Assembly):
     """A write creates its coordinate unless it is the last one created in the fiber.
 
-    Coordinates ascend, so that is the only one it can be.
+    Coordinates ascend, so that is the only one it can be; along the axes *fresh* it never is.
     """
 
+    fresh: frozenset[Axis] = frozenset()
     fibers: dict[Axis, _Fiber] = field(default_factory=dict)
 
     def is_open(self, place: Place, node: Node) -> bool:
@@ -135,9 +142,11 @@ class Ascending(Assembly):
         self.fibers[place.axis] = _Fiber(place.parent, count, last)
 
         def wrap(stmt: Stmt) -> Stmt:
-            start = seq(Store(count, (ZERO,), ZERO), Store(last, (ZERO,), NONE_YET))
             end = close(place, count, aux) if self.counts_only else None
-            return Alloc(count, Alloc(last, seq(start, stmt, end)))
+            body = seq(Store(count, (ZERO,), ZERO), stmt, end)
+            if place.axis not in self.fresh:
+                body = Alloc(last, seq(Store(last, (ZERO,), NONE_YET), body))
+            return Alloc(count, body)
 
         return wrap
 
@@ -152,14 +161,14 @@ class Ascending(Assembly):
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:
         """Return the write behind the creation of the coordinate, if it is a new one."""
         fiber = self.fibers[place.axis]
-        create: list[Stmt] = [
-            Store(fiber.last, (ZERO,), place.coord),
-            Store(fiber.count, (ZERO,), binary("+", Load(fiber.count, (ZERO,)), 1)),
-        ]
+        count = Load(fiber.count, (ZERO,))
+        created: Stmt = Store(fiber.count, (ZERO,), binary("+", count, 1))
         if not self.counts_only:
-            create.append(put(place, binary("-", Load(fiber.count, (ZERO,)), 1), place.coord, aux))
-        is_new = BinOp("!=", Load(fiber.last, (ZERO,)), place.coord)
-        created = If(is_new, Seq(tuple(create)), span=stmt.span)
+            created = seq(created, put(place, binary("-", count, 1), place.coord, aux))
+        if place.axis not in self.fresh:
+            is_new = BinOp("!=", Load(fiber.last, (ZERO,)), place.coord)
+            created = seq(Store(fiber.last, (ZERO,), place.coord), created)
+            created = If(is_new, created, span=stmt.span)
         if self.counts_only:
             return created
         return seq(created, stmt.replace(indices=self._indices(place, fiber), value=value))
@@ -340,11 +349,12 @@ def assemble(func: CoordFunc) -> Phases:
     every = tuple(v for pair in handles.values() for v in pair)
     refuse_late_conditions(full, axes)
     ordered = in_order(full, axes)
+    fresh = written_once(full, axes)
     full, starts = (full, {}) if ordered else without_inits(full, axes)
     count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
     fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
     how: tuple[Assembly, Assembly] = (
-        (Ascending("count", axes), Ascending("fill", axes))
+        (Ascending("count", axes, fresh=fresh), Ascending("fill", axes, fresh=fresh))
         if ordered
         else (Marked("count", axes), Marked("fill", known=axes))
     )

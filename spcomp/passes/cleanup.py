@@ -10,7 +10,7 @@ from spcomp.ir.expr import Const, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import Rewriter, statements, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.scope import may_fail
 
@@ -67,7 +67,7 @@ class _Tidy(Rewriter):
 
 def _sizes(body: Stmt, var: Var) -> bool:
     """Whether a buffer that *body* allocates is as large as *var* says."""
-    buffers = [node.buffer for node in walk(body) if isinstance(node, Alloc)]
+    buffers = [node.buffer for node in statements(body) if isinstance(node, Alloc)]
     sizes = [extent for buffer in buffers for extent in getattr(buffer, "shape", ())]
     return any(node is var for size in sizes for node in walk(size))
 

@@ -29,7 +29,9 @@ from spcomp.ir.node import Node
 from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both
+from spcomp.passes.scope import may_fail
 
 _NEVER = const(False, bool_)
 
@@ -44,7 +46,7 @@ class GuardAccesses(FuncPass):
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
         """Return *func* with every access proved or guarded."""
-        body = _Guard().rewrite(func.body)
+        body = _Guard(Names(func)).rewrite(func.body)
         return func if body is func.body else func.replace(body=body)
 
 
@@ -52,18 +54,22 @@ class _Guard(Rewriter):
     """*ranges* and *values* say what is known of variables; *misses* when a load goes astray.
 
     *reached* is the condition under which the expression at hand is evaluated (None: always).
+    *misses* also has what is read once, ahead of the statement, because checks ask for it again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
+        self.names = names
         self.ranges: dict[Var, tuple[Expr, Expr]] = {}
         self.values: dict[Var, Expr] = {}
-        self.misses: list[tuple[AnyBuffer, Expr]] = []
+        self.misses: list[tuple[AnyBuffer | Var, Expr]] = []
         self.reached: Expr | None = None
+        self.ahead = True  # whether the statement at hand has a place ahead of it
 
     # -- expressions --------------------------------------------------------------------------
 
     def visit_Load(self, load: Load) -> Node:
         index, mask = self._part(load.indices[0]), self._part(load.mask)
+        index = None if index is None else self._once(index)
         inside = self._inside(load.buffer, index, mask)
         new = load.replace(indices=(index,), mask=mask)
         if inside is None:
@@ -75,7 +81,7 @@ class _Guard(Rewriter):
         return new.replace(mask=lanes if mask is None else BinOp("and", mask, lanes))
 
     def visit_Search(self, search: Search) -> Node:
-        begin, end = (cast(self.rewrite(x), int64) for x in (search.begin, search.end))
+        begin, end = (self._once(cast(self.rewrite(x), int64)) for x in (search.begin, search.end))
         new = search.replace(begin=begin, end=end, key=self.rewrite(search.key))
         size = _size(search.buffer)
         empty = BinOp(">=", begin, end)
@@ -86,7 +92,7 @@ class _Guard(Rewriter):
         return Select(BinOp("or", empty, fits), new, begin)
 
     def visit_Select(self, select: Select) -> Node:
-        cond = self.rewrite(select.cond)
+        cond = self._once(self.rewrite(select.cond))
         if cond.dtype.lanes > 1:  # both sides are evaluated
             return self.visit_Node(select)
         then = self._where(cond, select.then)
@@ -96,7 +102,7 @@ class _Guard(Rewriter):
     def visit_BinOp(self, op: BinOp) -> Node:
         if op.op not in ("and", "or") or op.dtype.lanes > 1:
             return self.visit_Node(op)
-        lhs = self.rewrite(op.lhs)
+        lhs = self._once(self.rewrite(op.lhs))
         return op.replace(
             lhs=lhs, rhs=self._where(lhs if op.op == "and" else UnOp("not", lhs), op.rhs)
         )
@@ -106,6 +112,18 @@ class _Guard(Rewriter):
         result = self.rewrite(expr)
         self.reached = outer
         return result
+
+    def _once(self, value: Expr) -> Expr:
+        """Return *value*, which is read ahead if it reads memory: it will be used several times.
+
+        Its own accesses are guarded, so that it may be read where it is not reached.
+        """
+        reads = any(isinstance(n, (Load, Search)) for n in walk(value))
+        if not reads or not self.ahead or value.dtype.lanes > 1 or may_fail(value):
+            return value
+        var = self.names.var("at", value.dtype)
+        self.misses.append((var, value))
+        return var
 
     def _part(self, expr: Expr | None) -> Expr | None:
         return None if expr is None else self.rewrite(expr)
@@ -136,10 +154,16 @@ class _Guard(Rewriter):
     def _checked(self, stmt: Stmt) -> Stmt:
         """Return *stmt* behind the failures of the loads that it makes."""
         misses, self.misses = self.misses, []
-        return seq(*(If(bad, _fail(buffer), span=stmt.span) for buffer, bad in misses), stmt)
+        for found, value in reversed(misses):
+            if isinstance(found, Var):
+                stmt = Let(found, value, stmt, span=stmt.span)
+            else:
+                stmt = seq(If(value, _fail(found), span=stmt.span), stmt)
+        return stmt
 
     def visit_Store(self, store: Store) -> Node:
         index, mask = self._part(store.indices[0]), self._part(store.mask)
+        index = None if index is None else self._once(index)
         new = store.replace(indices=(index,), mask=mask, value=self.rewrite(store.value))
         inside = self._inside(store.buffer, index, mask)
         if inside is None:
@@ -148,9 +172,9 @@ class _Guard(Rewriter):
 
     def visit_Prefetch(self, stmt: Prefetch) -> Node:
         """Read nothing outside to find the address; a hint never fails."""
-        misses, self.misses = self.misses, []
+        misses, self.misses, self.ahead = self.misses, [], False
         new = self.visit_Node(stmt)
-        self.misses = misses
+        self.misses, self.ahead = misses, True
         return new
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
@@ -185,7 +209,9 @@ class _Guard(Rewriter):
         return self._checked(loop.replace(begin=begin, end=end, body=body))
 
     def visit_While(self, loop: While) -> Node:
+        self.ahead = False  # it is computed before each iteration
         cond = self.rewrite(loop.cond)
+        self.ahead = True
         misses, self.misses = self.misses, []
         body = self.rewrite(loop.body)
         self.misses = list(misses)

@@ -33,7 +33,8 @@ class LowerIterations(Pass):
 
     A function with assembled outputs becomes two, ``f_count`` and ``f_fill``, and a host program.
     *search_blocks*: what is searched for in a function without such is found before all else, by
-    blocks that are preprocessing. Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse Iteration Lowering.
+    blocks that are preprocessing. Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse Iteration
+    Lowering.
     """
 
     name: ClassVar[str] = "lower_iterations"

@@ -62,8 +62,8 @@ def extract_preprocess(func: Fn, *, keep_args: bool = False) -> Fn:
     """Return *func* with nothing but its preprocessing, and the parameters that this uses.
 
     The arrays that say where elements lie are inputs; those of the values are written. A buffer
-    that is filled and *func* allocates becomes a parameter as in remove_preprocess, so that what
-    one function writes the other takes. *keep_args*: with all parameters of *func*. Raises
+    that *func* allocates for what is left out becomes a parameter as in remove_preprocess, so that
+    what one function writes the other takes. *keep_args*: with all parameters of *func*. Raises
     ArgumentError where there is none.
     """
     if not any(_is_preprocess(stmt) for stmt in _outermost(func.body)):
@@ -78,18 +78,20 @@ def extract_preprocess(func: Fn, *, keep_args: bool = False) -> Fn:
 def _opened(func: Fn, wanted: Callable[[Stmt], bool]) -> Fn:
     """Return *func* with its *wanted* outermost statements.
 
-    What preprocessing fills and *func* allocates is a parameter.
+    What preprocessing fills, *func* allocates and the rest reads is a parameter.
     """
-    steps = [stmt for stmt in _outermost(func.body) if _is_preprocess(stmt)]
-    filled = {n.buffer for stmt in steps for n in walk(stmt) if isinstance(n, Store)}
+    steps: dict[bool, list[Stmt]] = {True: [], False: []}
+    for stmt in _outermost(func.body):
+        steps[_is_preprocess(stmt)].append(stmt)
+    shared = set.intersection(*(_touched(*part) for part in steps.values()))
+    kept = _keep(func.body, wanted, shared)
     names = Names(func)
     made: dict[AnyBuffer, AnyBuffer] = {}
     for node in walk(func.body):
-        if isinstance(node, Alloc) and node.buffer in filled:
+        if isinstance(node, Alloc) and node.buffer in shared:
             data = names.var(f"{node.buffer.name}_ptr", handle)
             made[node.buffer] = node.buffer.replace(data=data)
-    body = _keep(func.body, wanted, filled)
-    given = relink(func.replace(body=body), buffers=made)
+    given = relink(func.replace(body=kept), buffers=made)
     if made and isinstance(func, PosFunc):
         given = given.replace(body=annotate_regions(given.body))
     own = tuple(b.data for b in made.values() if b.data is not None)
@@ -113,9 +115,10 @@ def _keep(stmt: Stmt, wanted: Callable[[Stmt], bool], opened: set[AnyBuffer]) ->
         return seq(*(_keep(part, wanted, opened) for part in stmt.body))
     if isinstance(stmt, (Alloc, Let)):
         body = _keep(stmt.body, wanted, opened)
-        out = isinstance(stmt, Alloc) and stmt.buffer in opened
+        if isinstance(stmt, Alloc) and stmt.buffer not in _touched(body) - opened:
+            return body
         nothing = isinstance(body, Seq) and not body.body
-        return body if out or nothing else stmt.replace(body=body)
+        return body if nothing else stmt.replace(body=body)
     return stmt if wanted(stmt) else Seq(())
 
 
@@ -151,8 +154,12 @@ def remove_unused_args(func: Fn) -> Fn:
 
 def buffers_used(func: Func) -> set[AnyBuffer]:
     """Return the buffers that the body of *func* reads or writes."""
+    return _touched(func.body)
+
+
+def _touched(*stmts: Stmt) -> set[AnyBuffer]:
     used: set[AnyBuffer] = set()
-    for node in walk(func.body):
+    for node in (n for stmt in stmts for n in walk(stmt)):
         if isinstance(node, (Load, Store, Search, Prefetch)):
             used.add(node.buffer)
         elif isinstance(node, Cursor) and node.indices is not None:

@@ -24,12 +24,29 @@ def in_order(func: CoordFunc, axes: AbstractSet[Axis]) -> bool:
     return order.ascends
 
 
+def written_once(func: CoordFunc, axes: AbstractSet[Axis]) -> frozenset[Axis]:
+    """Return those of *axes*, along which *func* writes in order, that each write is new to.
+
+    That is, no coordinate is written twice, and none is read.
+    """
+    order = _Order(axes)
+    order.visit(func.body)
+    uses = [a for n in walk(func.body) if isinstance(n, (Load, Store)) for a in _axes(n)]
+    return frozenset(axis for axis in order.fresh if uses.count(axis) == 1)
+
+
 class _Order(Walker):
-    """Compares the indices of stores with the variables of the iterations around them."""
+    """Compares the indices of stores with the variables of the iterations around them.
+
+    *ascends*: whether they write in order; *fresh*: the axes with a store that writes no coordinate
+    twice.
+    """
 
     def __init__(self, axes: AbstractSet[Axis]) -> None:
         self.axes, self.ascends = axes, True
-        self.around: list[tuple[Var, bool]] = []  # and whether its coordinates ascend
+        self.fresh: set[Axis] = set()
+        self.repeats = False  # there is a loop around besides iterations
+        self.around: list[tuple[Var, bool, bool]] = []  # do coordinates ascend, are they unique
 
     def visit_SpIter(self, it: SpIter) -> None:
         outer = list(self.around)
@@ -37,8 +54,10 @@ class _Order(Walker):
         for domain in it.domains:
             width = domain_width(domain)
             if not isinstance(domain, Flatten):
-                ascends = all(axis.sorted for axis in domain_axes(domain))
-                self.around += [(var, ascends) for var in it.vars[at : at + width]]
+                path = domain_axes(domain)
+                ascends = all(axis.sorted for axis in path)
+                unique = all(axis.unique for axis in path)
+                self.around += [(var, ascends, unique) for var in it.vars[at : at + width]]
             at += width
         self.visit(it.body)
         self.around = outer
@@ -47,8 +66,21 @@ class _Order(Walker):
         for axis in (a for a in _axes(store) if a in self.axes):
             deep = len(axis.path())
             first = self.around[:deep]
-            same = [var for var, _ in first] == list(store.indices[:deep])
-            self.ascends &= same and all(ascends for _, ascends in first)
+            same = [var for var, _, _ in first] == list(store.indices[:deep])
+            self.ascends &= same and all(ascends for _, ascends, _ in first)
+            if same and len(self.around) == deep and not self.repeats:
+                self.fresh |= {axis} if all(unique for _, _, unique in first) else set()
+
+    def visit_For(self, loop: For) -> None:
+        self._repeat(loop)
+
+    def visit_While(self, loop: While) -> None:
+        self._repeat(loop)
+
+    def _repeat(self, loop: For | While) -> None:
+        outer, self.repeats = self.repeats, True
+        self.visit_Node(loop)
+        self.repeats = outer
 
 
 def without_inits(
@@ -142,5 +174,5 @@ def _decisions(node: Node, axes: AbstractSet[Axis]) -> Iterator[Expr]:
             yield from (i for i in indices if i is not None)
 
 
-def _axes(store: Store) -> tuple[Axis, ...]:
-    return store.buffer.axes if isinstance(store.buffer, SparseBuffer) else ()
+def _axes(access: Load | Store) -> tuple[Axis, ...]:
+    return access.buffer.axes if isinstance(access.buffer, SparseBuffer) else ()

@@ -96,12 +96,13 @@ class Marks:
 
     def _emit_few(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
         """As emit, word by word as they came: each knows how many coordinates are before it."""
-        noted, emitted, word = (self.names.var(wish) for wish in ("w", "w", "word"))
-        size = cast(Call("popcount", (Load(self.words, (word, MARK)),)), self.sizes.dtype)
+        noted, emitted = self.names.var("w"), self.names.var("w")
+        counted, word = self.names.var("word"), self.names.var("word")
+        size = cast(Call("popcount", (Load(self.words, (counted, MARK)),)), self.sizes.dtype)
         start = Store(into, (ZERO,), cast(Load(self.ranks, (emitted,)), int64))
         put_word = seq(start, self._emit_word(word, into, put))
         return seq(
-            self._each(word, Store(self.sizes, (noted,), size), noted),
+            self._each(counted, Store(self.sizes, (noted,), size), noted),
             self._compare(),
             self._each(word, put_word, emitted),
         )
@@ -180,7 +181,9 @@ class Marks:
     def _each(self, word: Var, body: Stmt, at: Var | None = None) -> Stmt:
         """Return the loop over the words that hold marks, *at* their places in the list."""
         at = at or self.names.var("w")
-        return For(at, ZERO, Load(self.count, (ZERO,)), Let(word, cast(Load(self.met, (at,)), int64), body))
+        return For(
+            at, ZERO, Load(self.count, (ZERO,)), Let(word, cast(Load(self.met, (at,)), int64), body)
+        )
 
     def position(self, coord: Var) -> Expr:
         """Return how many marked coordinates, which have been emitted, precede *coord*."""

@@ -342,10 +342,13 @@ class WriteBack:
         local = place.local(names, self.scope)
         use = _Swap(place.buffer, local, place.index)
         init = None if block.init is None else use.rewrite(block.init)
+        iters = block.iters
         if self.reduction is not None:
             init = Store(local, place.index, cast(self.reduction.identity[0], local.dtype))
+            picked = {var for index in place.index for var in variables(index)}
+            iters = tuple(i.replace(kind="S") if i.var in picked else i for i in iters)
         attrs = tuple(item for item in block.attrs if item[0] != "atomic")
-        update = block.replace(init=init, body=use.rewrite(block.body), attrs=attrs)
+        update = block.replace(iters=iters, init=init, body=use.rewrite(block.body), attrs=attrs)
         fill = None
         if self.fills:
             fill = place.copy(names, "_load", local, lambda there, here: stored(here, there))

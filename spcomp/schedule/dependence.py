@@ -16,7 +16,7 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import Prover
 from spcomp.ir.reduction import as_reduction
 from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store
-from spcomp.ir.visitor import Walker, statements, substitute, walk
+from spcomp.ir.visitor import Walker, gathered, statements, substitute, walk
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.partition import shared_out
 
@@ -180,6 +180,13 @@ def conflicts(
         if any(a.writes for a in accesses) and (among is None or where in among):
             found.extend(_conflicts_in(accesses, loop, body))
     return tuple(found)
+
+
+def at_most_once(loop: For) -> bool:
+    """Whether *loop* has no two iterations, whatever the arguments."""
+    ends = loop.begin, loop.end
+    low, high = (end.value if isinstance(end, Const) else None for end in ends)
+    return low is not None and high is not None and high - low <= 1
 
 
 def meetings(first: Stmt, second: Stmt) -> tuple[Conflict, ...]:
@@ -407,7 +414,12 @@ _SLOTS = tuple(Var(f"slot{k}", int64) for k in range(16))
 
 def loops_of(node: Node) -> Iterator[For]:
     """Yield the loops below *node*, outer ones first."""
-    return (n for n in statements(node) if isinstance(n, For))
+    return iter(_loops(node))
+
+
+@gathered
+def _loops(node: Node) -> tuple[For, ...]:
+    return (node,) if isinstance(node, For) else ()
 
 
 def writes_of(node: Node) -> set[object]:

@@ -31,7 +31,7 @@ from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.schedule.dependence import changes_range, conflicts, meetings, strays
+from spcomp.schedule.dependence import changes_range, conflicts, loops_of, meetings, strays
 from spcomp.schedule.nests import Replace, find_loop
 from spcomp.schedule.segments import Keys, sorted_keys
 from spcomp.schedule.split_nnz import MAX_CHUNKS, ROW, ceil_div, named, starts_inside
@@ -64,6 +64,11 @@ class HorizontalFuse(Step):
                 f"{self}: the loops are not outermost, one directly after the other",
                 span or nests[0].span,
             )
+        for loop in (inner for nest in nests for inner in loops_of(nest)):
+            if loop.kind == "bound":
+                raise ScheduleError(
+                    f"{self}: {loop.var.name!r} is bound to {loop.thread}", span or loop.span
+                )
         reasons: list[str] = []
         names = Names(func)
         made = _by_rows(func, nests, names, self.size, reasons)

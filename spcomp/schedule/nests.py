@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, holds, walk
+from spcomp.ir.visitor import REMEMBERED, Rewriter, children, gathered, holds, walk
 from spcomp.passes.copies import Fresh as Fresh
 from spcomp.passes.copies import can_copy as can_copy
 from spcomp.schedule.dependence import loops_of
@@ -95,14 +96,22 @@ def _swapped(node: Any, old: Stmt, new: Stmt) -> Any:
         return new
     for name in holds(node):
         child = getattr(node, name)
-        if isinstance(child, tuple):
-            made: Any = tuple([_swapped(item, old, new) for item in child])
-            if all(a is b for a, b in zip(made, child, strict=True)):
-                continue
-            return seq(*made) if isinstance(node, Seq) else node.replace(**{name: made})
-        if child is not None and (made := _swapped(child, old, new)) is not child:
-            return node.replace(**{name: made})
+        parts = child if isinstance(child, tuple) else (child,)
+        if not any(part is not None and old in _within(part) for part in parts):
+            continue
+        made = [
+            part and (_swapped(part, old, new) if old in _within(part) else part) for part in parts
+        ]
+        if isinstance(node, Seq):
+            return seq(*made)
+        return node.replace(**{name: tuple(made) if child is parts else made[0]})
     return node
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _within(node: Node) -> frozenset[Node]:
+    """The statement *node* and those below it."""
+    return frozenset((node,)).union(*map(_within, children(node)))
 
 
 def chain(loop: For) -> tuple[list[For], Stmt]:
@@ -123,10 +132,13 @@ def nest(loops: list[For], body: Stmt) -> Stmt:
 @lru_cache(maxsize=4)  # of one function many questions are asked
 def reduction_loops(func: Func) -> set[Var]:
     """The variables of loops that drive a reduction iter of some block; not to be changed."""
-    found: set[Var] = set()
-    for node in walk(func.body, skip=Expr):
-        if isinstance(node, Block):
-            for own in node.iters:
-                if own.kind == "R":
-                    found |= {v for v in walk(own.value) if isinstance(v, Var)}
-    return found
+    return set(_driving(func.body))
+
+
+@gathered
+def _driving(node: Node) -> Iterator[Var]:
+    """Yield the variables that reduction iters of *node* alone are computed from."""
+    if isinstance(node, Block):
+        for own in node.iters:
+            if own.kind == "R":
+                yield from (v for v in walk(own.value) if isinstance(v, Var))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -90,7 +91,7 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
     loops, block = chain(loop)
     if not isinstance(block, Block):
         return ()
-    axes = {axis.indices: axis for axis in func.axes if axis.is_sparse and _stored(axis)}
+    axes = _listing(func.axes)
     found: dict[object, Gather] = {}
     for node in walk(block.body):
         if not isinstance(node, Load) or len(node.indices) < 2 or None in node.indices:
@@ -121,33 +122,45 @@ def _gathers(
 
 def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
     """Return the fibers that loops inside *loop* run along, at the coordinates it passes."""
-    axes = {axis.indices: axis for axis in func.axes if axis.is_sparse and _stored(axis)}
+    inner = {n.var for n in walk(loop.body, skip=Expr) if isinstance(n, For)}
+    loads = [n for n in walk(loop.body) if isinstance(n, Load) and _in_fiber(n)] if inner else []
     values: dict[Var, Expr] = {}
-    for block in walk(loop.body, skip=Expr):
+    for block in walk(loop.body, skip=Expr) if loads else ():
         if isinstance(block, Block):
             values |= {var: substitute(value, values) for var, value in block.values.items()}
-    inside = {inner.var for inner in walk(loop.body, skip=Expr) if isinstance(inner, For)}
-    found: dict[object, Fiber] = {}
-    for node in walk(loop.body):
-        if not isinstance(node, Load) or not _in_fiber(node):
-            continue
-        load = substitute(node, values)
-        place, along = load.indices[-2], load.indices[-1]
-        if not isinstance(place, Load) or place.indices[-1] is not loop.var or along not in inside:
-            continue
-        if place.buffer.data in axes and all(i is None or i is along or variables(i).isdisjoint(inside) for i in load.indices):
-            known = found.get(fingerprint(place))
-            before = known.loads if known else ()
-            if all(x.buffer is not load.buffer for x in before):
-                fiber = Fiber((*before, load), place, axes[place.buffer.data])
-                found[fingerprint(place)] = fiber
+    axes, found = _listing(func.axes), dict[object, Fiber]()
+    for load in (substitute(n, values) for n in loads):
+        place = load.indices[-2]
+        if _follows(load, loop, inner) and isinstance(place, Load) and place.buffer.data in axes:
+            key, axis = fingerprint(place), axes[place.buffer.data]
+            same = found.get(key, Fiber((), place, axis))
+            if all(known.buffer is not load.buffer for known in same.loads):
+                found[key] = Fiber((*same.loads, load), place, axis)
     return tuple(found.values())
 
 
 def _in_fiber(load: Load) -> bool:
     """Whether *load* reads an element of a fiber below another axis."""
-    buffer = load.buffer
-    return isinstance(buffer, SparseBuffer) and len(buffer.axes) > 1 and buffer.axes[-1].is_variable
+    axes = load.buffer.axes if isinstance(load.buffer, SparseBuffer) else ()
+    return len(axes) > 1 and axes[-1].is_variable
+
+
+def _follows(load: Load, loop: For, inner: set[Var]) -> bool:
+    """Whether *load* runs, by a loop of *inner*, along the fiber at a coordinate that *loop* reads.
+
+    In terms of the variables of loops.
+    """
+    *path, along = load.indices
+    place = path[-1]
+    at_stored = isinstance(place, Load) and place.indices[-1] is loop.var
+    fixed = all(index is None or variables(index).isdisjoint(inner) for index in path)
+    return at_stored and along in inner and fixed
+
+
+@lru_cache(maxsize=4)  # of one program many questions are asked
+def _listing(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
+    """Those of *axes* that list coordinates, a known number of them, by the array that does."""
+    return {axis.indices: axis for axis in axes if axis.is_sparse and _stored(axis)}
 
 
 def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
@@ -155,25 +168,29 @@ def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
     soon, later = (_ahead(func, fiber.place, fiber.axis, d) for d in (distance, 2 * distance))
     for load in fiber.loads:
         yield st.Prefetch(load.buffer, (*load.indices[:-2], soon, ZERO))
-    below = fiber.loads[0].buffer.axes[-1]
-    bounds = next(b for b in func.buffers if b.data is below.indptr)
-    yield st.Prefetch(bounds, (*fiber.loads[0].indices[:-2], later))
+    (*outer, _, _), buffer = fiber.loads[0].indices, fiber.loads[0].buffer
+    assert isinstance(buffer, SparseBuffer)
+    bounds = next(b for b in func.buffers if b.data is buffer.axes[-1].indptr)
+    yield st.Prefetch(bounds, (*outer, later))
 
 
 def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
     """Return *place* at *distance* positions after the one at hand, or at the last."""
-    start = _begin(func, axis, place.indices[:-1])
-    here, stored = place.indices[-1], _stored(axis)
+    (*outer, here), stored = place.indices, _stored(axis)
+    is_absolute = bool(outer) and outer[-1] is None
+    start = ZERO if is_absolute else _begin(func, axis, tuple(outer))
     assert here is not None
     assert stored is not None
     last = binary("-", stored, 1)
-    ahead = binary("min", binary("+", start, binary("+", here, distance)), last)
+    ahead = binary("min", plus(start, binary("+", here, distance)), last)
     return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
 
 
 def _hint(func: PosFunc, gather: Gather, distance: int) -> Stmt:
     """Return the prefetches of the row *distance* positions after the one at hand."""
-    soon = Replace(gather.place, _ahead(func, gather.place, gather.axis, distance)).rewrite(gather.load)
+    soon = Replace(gather.place, _ahead(func, gather.place, gather.axis, distance)).rewrite(
+        gather.load
+    )
     step = LINE // soon.buffer.dtype.itemsize
     lines = -(-gather.trips // step)
     line = Names(func).var(f"{gather.inner.name}_line")
@@ -189,7 +206,8 @@ def _begin(func: PosFunc, axis: Axis, outer: tuple[Expr | None, ...]) -> Expr:
     assert axis.parent is not None
     assert axis.nnz_cols is not None
     assert own is not None
-    row = plus(_begin(func, axis.parent, tuple(above)), own) if above else own
+    is_absolute = not above or above[-1] is None
+    row = own if is_absolute else plus(_begin(func, axis.parent, tuple(above)), own)
     return binary("*", row, cast(axis.nnz_cols, int64))
 
 

@@ -34,8 +34,9 @@ class RFactor(Step):
     it picks an element in the block ``{block}_rf``, which is before the one that combines them.
     Loops around the outermost one that reduces stay around both, unless *whole*: then there are two
     nests, of all loops, as in TVM. *factor_axis* says where the new axis stands among those of the
-    loops of these nests that pick elements (-1: last); *scope* is that of the partial results. Legal for one associative update in a perfect nest, if the trip
-    counts of these loops are known when the function is called. Sums are formed in another order.
+    loops of these nests that pick elements (-1: last); *scope* is that of the partial results.
+    Legal for one associative update in a perfect nest, if the trip counts of these loops are known
+    when the function is called. Sums are formed in another order.
     Source: TVM's rfactor.
     """
 

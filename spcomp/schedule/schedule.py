@@ -124,8 +124,10 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
 
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
+        line = _user_line()
+        step.check(line)
         base = self.checked()
-        func = step.apply(base, _user_line())
+        func = step.apply(base, line)
         trace = self.trace.extend(self.func.name, (step,))
         source = func if len(func.params) < len(base.params) else self.source
         return replace(self, func=func, trace=trace, source=source, before=base)

@@ -12,10 +12,10 @@ from spcomp.ir.expr import BinOp, Expr, Load, Search, Select, Var, binary, cast,
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store, While, seq
+from spcomp.ir.stmt import Alloc, For, Func, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero, plus
+from spcomp.passes.positions import ZERO, conjuncts, from_zero, plus
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import plain as plain
 from spcomp.schedule.nests import find_loop, replaced
@@ -82,8 +82,8 @@ class GroupRuns(Step):
     """``for e in a..b: W[key[e]] op= x  ->  while a < b: r = key[a]; for e in run: W[r] op= x``.
 
     For a loop over the fiber of an axis, or a part of it: the inner loop runs over iterations of
-    one coordinate that follow each other, so that what it updates can live in registers. Always
-    legal.
+    one coordinate that follow each other, so that what it updates can live in registers. Legal
+    where every iteration reads its coordinate, whatever conditions say.
     """
 
     name: ClassVar[str] = "group_runs"
@@ -96,6 +96,12 @@ class GroupRuns(Step):
             raise ScheduleError(
                 f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
             )
+        if _is_guarded(loop):
+            raise ScheduleError(
+                f"{self}: under a condition the coordinate need not exist",
+                span or loop.span,
+                hint="group the runs before loops are split",
+            )
         key = key_load(func, loop)
         if key is None:
             raise ScheduleError(
@@ -103,6 +109,15 @@ class GroupRuns(Step):
                 span or loop.span,
             )
         return replaced(func, loop, _runs(Names(func), loop, key))
+
+
+def _is_guarded(loop: For) -> bool:
+    """Whether a condition that is the same for all iterations decides if any of them runs."""
+    values = named(loop.body)
+    conds = [n.cond for n in walk(loop.body, skip=Expr) if isinstance(n, If)]
+    conds += [n.where for n in walk(loop.body, skip=Expr) if isinstance(n, Block) and n.where]
+    terms = (substitute(term, values) for cond in conds for term in conjuncts(cond))
+    return any(loop.var not in variables(term) for term in terms)
 
 
 def _runs(names: Names, loop: For, key: Load) -> Stmt:

@@ -6,7 +6,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.position import PosFunc
@@ -14,6 +16,7 @@ from spcomp.ir.stmt import Func
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 STEPS: dict[str, type[Step]] = {}  # every step class by name
+MOST = 2**31 - 1  # no number of a step is larger: products with trip counts stay in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,38 @@ class Step(ABC):
         """The fields, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
+    def check(self, span: Span | None = None) -> None:
+        """Raise ScheduleError for an argument of another type, or a number beyond MOST."""
+        for name, value in self.arguments().items():
+            if not _is_a(value, _types(type(self))[name]):
+                raise ScheduleError(
+                    f"{self}: {name} cannot be {value!r}",
+                    span,
+                    hint="names are strings, numbers are integers below 2**31",
+                )
+
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"
+
+
+@cache
+def _types(step: type[Step]) -> dict[str, Any]:
+    return get_type_hints(step)
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    """Whether *value* is what the annotation *kind* says, and no number in it beyond MOST."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(_is_a(value, part) for part in parts)
+    if origin is tuple:
+        if not isinstance(value, tuple) or (parts[-1] is not ... and len(value) != len(parts)):
+            return False
+        each = parts[:1] * len(value) if parts[-1] is ... else parts
+        return all(map(_is_a, value, each))
+    if kind is int:
+        return type(value) is int and abs(value) <= MOST
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 class Steps(ABC):

@@ -16,7 +16,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import may_fail, variables
-from spcomp.schedule.dependence import changes_range, conflicts
+from spcomp.schedule.dependence import at_most_once, changes_range, conflicts
 from spcomp.schedule.nests import (
     Fresh,
     can_copy,
@@ -27,7 +27,7 @@ from spcomp.schedule.nests import (
     replaced,
 )
 from spcomp.schedule.reductions import only_reduces
-from spcomp.schedule.step import Step
+from spcomp.schedule.step import MOST, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Split(Step):
     factors: int | tuple[int | None, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.factors, int):
+        if isinstance(self.factors, (tuple, list)):
             given = tuple(self.factors)
             short = len(given) == 2 and given[0] is None and isinstance(given[1], int)
             object.__setattr__(self, "factors", given[1] if short else given)
@@ -54,6 +54,9 @@ class Split(Step):
         """Return *func* with the loop split in as many as there are factors."""
         loop = find_loop(func, self.loop, self, span)
         factors = self._pieces(loop, span)
+        if loop.kind == "vectorized":
+            why = "a loop in vectors is innermost: split it first, and vectorize a piece"
+            raise self._error(why, loop, span)
         _check_range(self, loop, span)
         count, known = _count(loop), prod(f for f in factors if f is not None)
         exact = divides(known, count)
@@ -85,9 +88,11 @@ class Split(Step):
             raise self._error("a loop is split in at least two", loop, span)
         if factors.count(None) > 1:
             raise self._error("only one factor can be inferred", loop, span)
-        for factor in factors:
-            if factor is not None and (not isinstance(factor, int) or factor < 1):
-                raise self._error("the factor must be at least 1", loop, span)
+        known = [factor for factor in factors if factor is not None]
+        if min(known) < 1:
+            raise self._error("the factor must be at least 1", loop, span)
+        if prod(known) > MOST:
+            raise self._error("the factors multiply to 2**31 or more", loop, span)
         return factors
 
     def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
@@ -235,6 +240,8 @@ class Reorder(Step):
 
     def _check_swap(self, first: For, second: For, reducing: set[Var], span: Span | None) -> None:
         """One of two loops that change places must be free of conflicts, or both only reduce."""
+        if at_most_once(first) or at_most_once(second):
+            return
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
         if not conflicts(either[0]) or not (found := conflicts(either[1])):
             return

@@ -65,11 +65,12 @@ class Schedule:
                 return _listed(made)
             self._mod.schedules[self._name] = made
             names = list(made.made)
+            if name in ("cache_write", "reverse_cache_write"):
+                return names[-1]  # the block that writes back, behind one that may load
             return names if name == "split" else names[0] if len(names) == 1 else names or None
 
         step.__name__, step.__doc__ = name, method.__doc__
         return step
-
 
     def rfactor(self, loop: str, factor_axis: int = 0) -> str:
         """Give each iteration of *loop* a partial result; return the block that makes them.
@@ -88,6 +89,46 @@ class Schedule:
         step = self._stepping("rfactor", self._now.rfactor)
         made: str = step(loop, min(factor_axis, len(picks)), "global", True)
         return made
+
+    def blockize(self, loop: str, preserve_unit_iters: bool = True) -> str:  # noqa: FBT001, FBT002
+        """Make a block of what *loop* holds, and return it; see :meth:`spcomp.Schedule.blockize`.
+
+        Iters of length 1 are kept in any case.
+        """
+        del preserve_unit_iters
+        made: str = self._stepping("blockize", self._now.blockize)(loop)
+        return made
+
+    def cache_write(
+        self, block: str, write_buffer_index: int = 0, storage_scope: str = "local"
+    ) -> str:
+        """Give what *block* writes a copy; return the block that writes back.
+
+        See :meth:`spcomp.Schedule.cache_write`. Where the block goes on with what another began,
+        as each part of a decomposition does, the copy begins anew and is added, which may be
+        ``atomic``: :meth:`spcomp.Schedule.reverse_cache_write`.
+        """
+        begins = any(n.init is not None for n in self._blocks() if n.name == block)
+        name = "cache_write" if begins else "reverse_cache_write"
+        step = self._stepping(name, getattr(self._now, name))
+        made: str = step(block, write_buffer_index, storage_scope)
+        return made
+
+    def bind(self, loop: str, thread: str) -> None:
+        """Give *loop* to an index of the grid; see :meth:`spcomp.Schedule.bind`.
+
+        Threads that reduce into one element share its updates, as those of TVM's cross-thread
+        reductions do: the init gets a nest of its own, and the block is marked ``atomic``.
+        """
+        now = self._now
+        for block in self._blocks():
+            reduced = {v.name for x in block.iters if x.kind == "R" for v in variables(x.value)}
+            if loop in reduced and thread.startswith("threadIdx"):
+                if block.init is not None:
+                    first = next(x for x in now.get_loops(block.name) if x in reduced)
+                    now = now.decompose_reduction(block.name, first)
+                now = now.annotate(block.name, "atomic", True)
+        self._mod.schedules[self._name] = now.bind(loop, thread)
 
     def reverse_compute_at(
         self,

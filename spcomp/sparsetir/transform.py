@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from spcomp.ir.arith import simplify_stmt
+from spcomp.dtypes import int64
+from spcomp.ir.arith import simplify
 from spcomp.ir.axis import AnyBuffer, Axis
-from spcomp.ir.expr import Const, Expr, Load, Search, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, cast, const
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
@@ -60,23 +61,25 @@ def over_all_positions(func: Func) -> Func:
         root = axis.parent if axis is not None else None
         if axis is not None and axis.nnz is not None and root is not None and root.parent is None:
             whole[buffer] = axis
-    for node in walk(func.body):
-        if isinstance(node, (Load, Search)) and node.buffer in whole:
-            if isinstance(node, Search) or _bound(node, whole[node.buffer]) is None:
-                del whole[node.buffer]
+    for node in (n for n in walk(func.body) if isinstance(n, (Load, Search))):
+        axis = whole.get(node.buffer)
+        if axis is not None and (isinstance(node, Search) or _bound(node, axis) is None):
+            del whole[node.buffer]
     if not whole:
         return func
-    body = annotate_regions(simplify_stmt(_Bounds(whole).rewrite(func.body)))
-    return func.replace(body=body)
+    return func.replace(body=annotate_regions(_Bounds(whole).rewrite(func.body)))
 
 
 def _bound(load: Load, axis: Axis) -> Expr | None:
     """Return where all fibers of *axis* begin or end, if *load* of its indptr is that."""
     (index,) = load.indices
-    assert index is not None and axis.parent is not None and axis.nnz is not None
+    assert index is not None
+    assert axis.parent is not None
+    assert axis.nnz is not None
     if isinstance(index, Const) and index.value == 0:
         return const(0, load.dtype)
-    return cast(axis.nnz, load.dtype) if expr_equal(index, axis.parent.length) else None
+    at_end = expr_equal(cast(index, int64), cast(axis.parent.length, int64))
+    return cast(axis.nnz, load.dtype) if at_end else None
 
 
 class _Bounds(Rewriter):
@@ -86,6 +89,10 @@ class _Bounds(Rewriter):
     def visit_Load(self, load: Load) -> Node:
         axis = self.whole.get(load.buffer)
         return self.visit_Node(load) if axis is None else _bound(load, axis) or load
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        new = self.visit_Node(op)
+        return new if new is op or not isinstance(new, BinOp) else simplify(new)
 
 
 def _pruned(schedule: Schedule) -> Schedule:
