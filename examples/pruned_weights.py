@@ -113,7 +113,7 @@ def main() -> None:
     batch = rng.standard_normal((INPUTS, BATCH), dtype=np.float32)
     in_blocks = batch.reshape(-1, BLOCK, BATCH)
     by_csr, by_blocks = spcomp.compile(layer), spcomp.compile(blocks)
-    by_hyb = spcomp.compile(spcomp.decompose(layer, A=spcomp.formats.hyb()))
+    by_hyb = spcomp.compile(spcomp.decompose(layer, A=spcomp.formats.hyb(col_parts=1)))
     for keep in (0.05, 0.2):
         single, block = (pruned(weights, keep, size) for size in (1, BLOCK))
         kept = sps.csr_array(single)

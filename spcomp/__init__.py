@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOME = {
     "einsum": "spcomp.compiler.notation",

@@ -37,8 +37,7 @@ def test_a_statement_that_two_programs_share_is_looked_at_once():
     inner = program.body.body[7].body
     other = _swapped(program, inner, inner.replace(kind="parallel"))
     assert kinds(other) == first
-    held = 30  # leaves right below what changed are cheaper to look at than to remember
-    assert len(seen) - looked_at < held
+    assert len(seen) - looked_at < looked_at / 2
 
 
 def test_what_is_put_in_the_place_of_a_statement_leaves_all_others():

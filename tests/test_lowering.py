@@ -341,16 +341,16 @@ with T.sp_iter([I, Z], "SS", "f") as [i, j]:
     assert error.message == "'f' runs over Z, whose coordinates are its result"
 
 
-def test_a_result_whose_coordinates_come_out_of_order_is_refused():
+def test_a_result_whose_fibers_come_several_times_is_refused():
     error = refused(
         PAIR.format(flags="")
         + """
 K = T.dense_fixed(f)
-with T.sp_iter([I, K, J], "SRS", "f") as [i, k, j]:
+with T.sp_iter([K, I, J], "RSS", "f") as [k, i, j]:
     C[i, j] += A[i, j]
 """
     )
-    assert error.message == "C is assembled, but its coordinates are not written in their order"
+    assert error.message == "C is assembled, but its fibers are not written one by one"
     assert error.hint.startswith("iterate over I first")
 
 

@@ -347,7 +347,7 @@ def test_every_domain_parses_back(domains, kinds, bound):
 
 def test_an_iteration_with_init_attributes_and_another_inside_parses_back():
     store = Store(SPARSE, (i, j), const(0, float32))
-    inner = SpIter((j,), (J,), "R", "inner", store, Seq(()), (("fuse", True),))
+    inner = SpIter((j,), (J,), "S", "inner", store, Seq(()), (("fuse", True),))
     text = check(coord(SpIter((i,), (I,), "S", "outer", None, inner)))
     assert "T.sp_iter_attr" in text
     assert text.index("outer") < text.index("inner")

@@ -238,7 +238,7 @@ def test_a_note_on_an_iteration_is_there_before_there_are_loops():
     [
         ("nowhere", "note", 1, "nothing is called 'nowhere' in csrmm"),
         ("j", "note", float("nan"), "a value is a finite number, a string or a bool"),
-        ("j", "note", (1, 2), "a value is a finite number, a string or a bool"),
+        ("j", "note", (1, 2), "value cannot be (1, 2)"),
         ("j", "", 1, "a key is a string"),
         ("j", "atomic", True, "atomic is True or False for a block"),
         ("csrmm1", "atomic", 1, "atomic is True or False for a block"),

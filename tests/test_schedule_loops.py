@@ -86,6 +86,7 @@ def test_given_factors_cover_a_constant_trip_count_and_guard_what_is_too_much():
         ([None, None, 2], "only one factor can be inferred"),
         ([None], "a loop is split in at least two"),
         ([], "a loop is split in at least two"),
+        ([1] * 17, "a loop is split in at most 16"),
     ],
 )
 def test_factors_that_say_nothing_are_refused(factors, reason):

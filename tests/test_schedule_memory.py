@@ -111,7 +111,7 @@ def test_cache_read_refuses_what_is_written_searched_or_no_buffer():
         "cache_read('csrmm1', 0, 'local'): C is written in the nest of csrmm1"
     )
     assert refused(lambda: schedule.cache_write("csrmm1", "k")).endswith(
-        "which buffer of csrmm1 is a number, not 'k'"
+        "buffer_index cannot be 'k'"
     )
     assert "there is no 9" in refused(lambda: schedule.cache_read("csrmm1", 9, "local"))
     assert "unknown scope 'stack'" in refused(lambda: schedule.cache_read("csrmm1", 1, "stack"))

@@ -177,3 +177,55 @@ def test_of_three_fused_axes_one_search_begins_where_another_ended():
     kernel(*(given[param.name] for param in func.params))
     assert given["a"].tolist() == [1, 1, 1, 3, 3, 3]
     assert "a" not in results or results["a"].tolist() == given["a"].tolist()
+
+
+@T.prim_func
+def bsr(
+    a: T.handle, indptr: T.handle, indices: T.handle, mb: T.int32, nb: T.int32, nnzb: T.int32
+) -> None:
+    IO = T.dense_fixed(mb)
+    JO = T.sparse_variable(IO, (nb, nnzb), (indptr, indices), "int32")
+    II = T.dense_fixed(2)
+    JI = T.dense_fixed(2)
+    A = T.match_sparse_buffer(a, (IO, JO, II, JI), "float32")  # noqa: F841
+    T.evaluate(0)
+
+
+def test_the_searches_of_a_copy_are_a_nest_of_blocks_and_stay_inside():
+    rule = spcomp.FormatRewriteRule(
+        "bsr", bsr, ["A"], ["I", "J"], ["IO", "JO", "II", "JI"],
+        {"I": ["IO", "II"], "J": ["JO", "JI"]},
+        lambda i, j: (i // 2, j // 2, i % 2, j % 2),
+        lambda io, jo, ii, ji: (io * 2 + ii, jo * 2 + ji),
+    )  # fmt: skip
+    fill = extract_preprocess(spcomp.format_decompose(row_sums, [rule]))
+    sch = Schedule(fill).lower_sparse_iter(search_blocks=True)
+    assert searching(sch.func) == ["binary_search_block_0_0", "binary_search_block_0_1"]
+    (i,) = sch.get_loops("binary_search_block_0_0")
+    sch = sch.split(i, [None, 32]).bind(f"{i}_i", "threadIdx.x").bind(f"{i}_o", "blockIdx.x")
+    assert not any(param.name.startswith("mid") for param in sch.func.params)
+    csr = matrix(6)
+    blocks = csr.tobsr((2, 2))
+    given = {
+        "a": csr.data.astype(np.float32), "indptr": csr.indptr, "indices": csr.indices,
+        "m": 6, "n": 6, "nnz": csr.nnz, "a_bsr": np.zeros(blocks.data.size, np.float32),
+        "indptr_bsr": blocks.indptr, "indices_bsr": blocks.indices,
+        "mb_bsr": 3, "nb_bsr": 3, "nnzb_bsr": len(blocks.data),
+    }  # fmt: skip
+    spcomp.compile(sch)(*(given[param.name] for param in sch.func.params))
+    assert np.array_equal(given["a_bsr"], blocks.data.astype(np.float32).reshape(-1))
+
+
+@T.prim_func
+def row_sums(
+    a: T.handle, c: T.handle, indptr: T.handle, indices: T.handle,
+    m: T.int32, n: T.int32, nnz: T.int32,
+) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_sparse_buffer(c, (I,), "float32")
+    with T.sp_iter([I, J], "SR", "rows") as [i, j]:
+        with T.init():
+            C[i] = 0.0
+        C[i] = C[i] + A[i, j]

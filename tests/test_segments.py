@@ -293,3 +293,10 @@ def test_rows_are_asked_for_at_absolute_positions_too():
     made = schedule.sparse_fuse("coo_spmm", ["o", "e"]).lower_sparse_iter().prefetch("j", 1)
     verify(made.func, "prefetch")
     assert "T.prefetch(B, J_indices[_, _, T.min(" in made.func.script()
+
+
+def test_a_split_that_would_start_a_reduction_further_out_is_refused():
+    schedule = Schedule(source("coo_segment")).lower_sparse_iter().sorted_rows("e", "e_1", 3)
+    with pytest.raises(ScheduleError, match="a reduction would start further out"):
+        schedule.split("e", [4, None])
+    verify(schedule.split("e", [None, 4]).func, "split")

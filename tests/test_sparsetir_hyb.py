@@ -219,6 +219,8 @@ def test_the_program_that_fills_the_parts_is_had_by_itself():
     )  # fmt: skip
     mod = format_decompose(tvm.IRModule.from_expr(csrmm), [rule])
     fill = tvm.tir.transform.ExtractPreprocess()(mod)
+    assert [p.name for p in fill["main"].params] == [p.name for p in mod["main"].params]
+    fill = tvm.tir.transform.RemoveUnusedArgs()(fill)
     (name,) = re.findall(r'"(rewrite_\w+)"\)', fill.script())
     assert len(tir.Schedule(fill).get_sp_iters(name)) == 3
     csr, rows, cols = matrix(6), np.array([1, 3], np.int32), np.array([0, 2, 1, 3], np.int32)

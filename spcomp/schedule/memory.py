@@ -24,6 +24,7 @@ from spcomp.schedule.nests import chain, find_loop, replaced
 from spcomp.schedule.sites import check_scope, nth_buffer, refusal, site_of
 from spcomp.schedule.step import Makes, Step, known
 
+WIDEST = 2**16  # elements that a stride may be rounded up to
 MAX_ELEMENTS = 1024  # more than that is no register tile, and would not fit a stack frame either
 
 
@@ -118,6 +119,8 @@ class StorageAlign(Step):
             raise refusal(self, f"no dimension of {buffer.name} follows axis {self.axis}", span)
         if not 0 <= self.offset < self.factor:
             raise refusal(self, "the offset must lie between 0 and the factor", span)
+        if self.factor > WIDEST:
+            raise refusal(self, f"the factor is larger than {WIDEST} elements", span)
         shape = list(buffer.shape)
         shape[axis + 1] = self._padded(shape[axis + 1], shape[axis + 2 :], span)
         return _exchanged(func, buffer, buffer.replace(shape=tuple(shape)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, cast
 
 from spcomp.schedule.annotate import Annotate, Unannotate, Value
 from spcomp.schedule.bind import Bind
@@ -34,7 +34,8 @@ class LoopPrimitives(Sampled):
         >>> stage2.split("k", [None, 2, 4]).loops
         ('i', 'j', 'k_0', 'k_1', 'k_2')
         """
-        return self.apply(Split(loop, factors if isinstance(factors, int) else tuple(factors)))
+        given = tuple(factors) if isinstance(factors, (list, tuple)) else factors
+        return self.apply(Split(loop, cast("int | tuple[int | None, ...]", given)))
 
     def loop_partition(self, loop: str, multiple: int) -> Self:
         """``for k in n: s  ->  for k in n // m * m: s; for k_rest in the rest: s``.

@@ -9,6 +9,7 @@ from typing import ClassVar
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.arith import divides, prove, simplify
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, const
+from spcomp.ir.init_plan import init_plan
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
@@ -28,6 +29,8 @@ from spcomp.schedule.nests import (
 )
 from spcomp.schedule.reductions import only_reduces
 from spcomp.schedule.step import MOST, Step
+
+MOST_PIECES = 16  # loops that one loop is split in
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,19 @@ class Split(Step):
             body = _Guard(BinOp("<", index, count), made).rewrite(body)
         for var, trip in reversed([*zip(made, trips, strict=True)][1:]):
             body = For(var, ZERO, trip, body, span=loop.span)
-        return replaced(func, loop, loop.replace(var=made[0], begin=ZERO, end=trips[0], body=body))
+        outer = loop.replace(var=made[0], begin=ZERO, end=trips[0], body=body)
+        new = replaced(func, loop, outer)
+        if variables(value) - {*made, *func.params} and _starts(new) != _starts(func, loop, outer):
+            raise self._error("a reduction would start further out", loop, span)
+        return new
 
     def _pieces(self, loop: For, span: Span | None) -> tuple[int | None, ...]:
         """Return the factors; raises ScheduleError if they are none."""
         factors = (None, self.factors) if isinstance(self.factors, int) else self.factors
         if len(factors) < 2:
             raise self._error("a loop is split in at least two", loop, span)
+        if len(factors) > MOST_PIECES:
+            raise self._error(f"a loop is split in at most {MOST_PIECES}", loop, span)
         if factors.count(None) > 1:
             raise self._error("only one factor can be inferred", loop, span)
         known = [factor for factor in factors if factor is not None]
@@ -97,6 +106,17 @@ class Split(Step):
 
     def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
         return ScheduleError(f"{self}: {why}", span or loop.span)
+
+
+def _starts(func: Func, old: For | None = None, new: For | None = None) -> dict[str, Var]:
+    """Return the loop before which each reduction starts, by block; *old* counts as *new*."""
+    found: dict[str, Var] = {}
+    for loop, nests in init_plan(func.body).items():
+        var = loop.var if isinstance(loop, For) else loop.coordinate
+        if old is not None and new is not None and var is old.var:
+            var = new.var
+        found |= {nest.block.name: var for nest in nests}
+    return found
 
 
 class _Guard(Rewriter):
