@@ -422,3 +422,10 @@ def test_reverse_compute_inline_says_why_not():
 def test_a_step_on_blocks_needs_blocks():
     with pytest.raises(ScheduleError, match="has no blocks at this level"):
         Schedule(source("csrmm")).compute_inline("x")
+
+
+def test_a_block_does_not_leave_a_loop_with_other_nests_in_it():
+    schedule = Schedule(source("sampled_attention")).lower_sparse_iter()
+    schedule = schedule.horizontal_fuse(["i", "i1"], 8)
+    with pytest.raises(ScheduleError, match="the block would leave the loop 'rows_c'"):
+        schedule.compute_at("total0", "j2")

@@ -24,7 +24,7 @@ from spcomp.ir.expr import (
 from spcomp.ir.linear import Algebra, mentions
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, While
+from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, While
 from spcomp.ir.visitor import Rewriter
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import fingerprint
@@ -57,9 +57,8 @@ class Move:
         if not isinstance(meeting, Seq) or len(own) <= last + 1 or len(path) <= last + 1:
             raise self.error(f"the block and {loop.var.name!r} are not in nests side by side")
         for node in own[last + 1 : -1]:
-            if isinstance(node, Alloc | Block):
-                what = node.name if isinstance(node, Block) else node.buffer.name
-                raise self.error(f"the block would leave {what}")
+            if isinstance(node, Alloc | Block | For | While | If | Seq):
+                raise self.error(f"the block would leave {_called(node)}")
         self.target_root, self.own_root = path[last + 1], own[last + 1]
         self.shared, self.inside = path[: last + 1], path[last + 1 :]
         order = list(meeting.body)
@@ -109,6 +108,19 @@ class Move:
         for stmt in self.between:
             if found := depends(stmt, self.site.root):
                 raise self.error(f"what stands between them touches {found}")
+
+
+def _called(node: Alloc | Block | For | While | If | Seq) -> str:
+    match node:
+        case Block(name=name):
+            return name
+        case Alloc(buffer=buffer):
+            return buffer.name
+        case For(var=var):
+            return f"the loop {var.name!r}"
+        case Seq():
+            return "statements that stand beside it"
+    return "a condition"
 
 
 def follows(func: Func, path: tuple[Node, ...]) -> Callable[[Expr], bool]:
