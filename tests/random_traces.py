@@ -290,6 +290,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
 
 STAGE_I = ("sparse_reorder", "sparse_fuse")
 STAGE_II = tuple(kind for kind in PROPOSALS if kind not in STAGE_I)
+MOST_TRIED = 200  # traces of one program
 TRIES = 24
 
 
@@ -363,10 +364,11 @@ def composed(kind: str, count: int, programs: Sequence[Program]) -> Iterator[Com
     tried: Counter[str] = Counter()
     seed = 0
     while found.total() < count:
+        assert any(tried[p.name] <= MOST_TRIED for p in programs), f"{kind} is hardly ever legal"
         program = programs[seed % len(programs)]
         seed += 1
         hopeless = not found[program.name] and tried[program.name] > 1  # others take its place
-        if (hopeless and len(found) > 2) or tried[program.name] > 200:
+        if (hopeless and len(found) > 2) or tried[program.name] > MOST_TRIED:
             continue
         tried[program.name] += 1
         made = compose(program, seed, kind)
