@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import spcomp
 from spcomp.cli.load import load
 from spcomp.cli.main import main
 from spcomp.errors import ScriptError
@@ -182,7 +183,7 @@ def test_the_command_line_runs_as_a_module(kernel_file):
     version = subprocess.run(
         [*command[:3], "--version"], capture_output=True, text=True, env=env, check=True
     )
-    assert version.stdout == "spcomp 0.2.0\n"
+    assert version.stdout == f"spcomp {spcomp.__version__}\n"
 
 
 def test_no_command_prints_what_there_is():
