@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from spcomp.errors import ScriptError
 from spcomp.ir.expr import CALLS
+from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
     REDUCTIONS,
     TYPES,
@@ -26,27 +27,6 @@ from spcomp.notation.nodes import (
 )
 from spcomp.notation.text import Text, parse_text
 
-_BINARY: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.And: "and",
-    ast.Or: "or",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
 ARITY = dict.fromkeys((*CALLS, *TYPES), 1) | {"pow": 2, "fma": 3, "where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
@@ -126,12 +106,12 @@ class _Parser:
         if isinstance(node.op, ast.MatMult):
             hint = "write the indices: A[i, j] * B[j, k]"
             raise self.text.error(node, "@ has no meaning in index notation", hint)
-        return Op(_BINARY[type(node.op)], args, at=at)
+        return Op(BINARY_OPS[type(node.op)], args, at=at)
 
     def _bool_op(self, node: ast.BoolOp) -> Expr:
         result = self.expr(node.values[0])
         for value in node.values[1:]:
-            result = Op(_BINARY[type(node.op)], (result, self.expr(value)), at=result.at)
+            result = Op(BINARY_OPS[type(node.op)], (result, self.expr(value)), at=result.at)
         return result
 
     def _compare(self, node: ast.Compare) -> Expr:
@@ -139,10 +119,10 @@ class _Parser:
             raise self.text.error(
                 node, "comparisons do not chain here", "join two of them with and"
             )
-        if type(node.ops[0]) not in _BINARY:
+        if type(node.ops[0]) not in BINARY_OPS:
             raise self.text.error(node, "is and in have no meaning here", "use == or !=")
         args = self.expr(node.left), self.expr(node.comparators[0])
-        return Op(_BINARY[type(node.ops[0])], args, at=self.text.span(node))
+        return Op(BINARY_OPS[type(node.ops[0])], args, at=self.text.span(node))
 
     def _unary_op(self, node: ast.UnaryOp) -> Expr:
         value = self.expr(node.operand)

@@ -62,7 +62,6 @@ class Place:
 class _Fiber:
     """What is known of the fiber being assembled: how many elements, the last coordinate."""
 
-    parent: Pos
     count: Buffer
     last: Buffer
 
@@ -77,6 +76,7 @@ class Assembly:
     phase: Phase = "none"
     axes: frozenset[Axis] = frozenset()  # written to, their structure not yet known
     known: frozenset[Axis] = frozenset()  # written to, their fibers put in order by marks
+    parents: dict[Axis, Pos] = field(default_factory=dict)  # under which each open fiber hangs
 
     @property
     def counts_only(self) -> bool:
@@ -96,11 +96,17 @@ class Assembly:
 
     def is_open(self, place: Place, node: Node) -> bool:
         """Whether the fiber of *place* is being assembled; raises if another iteration does it."""
-        raise NotImplementedError
+        if place.axis in self.parents and not self.has_open(place):
+            raise LoweringError(
+                f"{place.axis.name} is assembled by two iterations",
+                node.span,
+                hint="write it in one sp_iter, over T.union of the operands' axes",
+            )
+        return self.has_open(place)
 
     def has_open(self, place: Place) -> bool:
         """Whether the fiber of *place* is open."""
-        raise NotImplementedError
+        return self.parents.get(place.axis) is place.parent
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber of *place*; return what is put around the statements that fill it."""
@@ -129,17 +135,12 @@ class Ascending(Assembly):
     fresh: frozenset[Axis] = frozenset()
     fibers: dict[Axis, _Fiber] = field(default_factory=dict)
 
-    def is_open(self, place: Place, node: Node) -> bool:
-        """Whether the fiber of *place* is open."""
-        known = self.fibers.get(place.axis)
-        _check_parent(known.parent if known else None, place, node)
-        return known is not None
-
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber: how many coordinates it has, and which was the last."""
         wishes = f"{place.axis.name}_count", f"{place.axis.name}_last"
         count, last = (scalar(names, wish) for wish in wishes)
-        self.fibers[place.axis] = _Fiber(place.parent, count, last)
+        self.parents[place.axis] = place.parent
+        self.fibers[place.axis] = _Fiber(count, last)
 
         def wrap(stmt: Stmt) -> Stmt:
             end = close(place, count, aux) if self.counts_only else None
@@ -186,7 +187,7 @@ class Marked(Assembly):
     marked and written down in order, then what it writes finds its place through the marks.
     """
 
-    marks: dict[Axis, tuple[Pos, Marks]] = field(default_factory=dict)
+    marks: dict[Axis, Marks] = field(default_factory=dict)
     keys: dict[Expr, tuple[Marks, Var]] = field(default_factory=dict)  # whose position it is
 
     @property
@@ -194,16 +195,11 @@ class Marked(Assembly):
         """No order is asked for."""
         return False
 
-    def is_open(self, place: Place, node: Node) -> bool:
-        """Whether the fiber of *place* is open."""
-        known = self.marks.get(place.axis)
-        _check_parent(known[0] if known else None, place, node)
-        return known is not None
-
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber: a workspace for its marks."""
         marks = Marks.of(place.axis, names)
-        self.marks[place.axis] = place.parent, marks
+        self.parents[place.axis] = place.parent
+        self.marks[place.axis] = marks
         count = scalar(names, f"{place.axis.name}_count")
         start = Store(count, (ZERO,), ZERO)
 
@@ -224,20 +220,15 @@ class Marked(Assembly):
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:  # noqa: ARG002
         """Return the mark; a coordinate outside the axis fails the call."""
-        add = self.marks[place.axis][1].add(place.coord)
+        add = self.marks[place.axis].add(place.coord)
         if place.within is None:
             return add
         miss = f"write to a coordinate outside of {place.axis.name}"
         return If(place.within, add, Fail(miss, span=stmt.span), span=stmt.span)
 
-    def has_open(self, place: Place) -> bool:
-        """Whether the fiber of *place* is open."""
-        known = self.marks.get(place.axis)
-        return known is not None and known[0] is place.parent
-
     def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
         """Return where *key* stands in the open fiber of *axis*, and whether it does."""
-        marks = self.marks[axis][1]
+        marks = self.marks[axis]
         at = marks.position(key)
         self.keys[at] = marks, key
         return at, marks.holds(key)
@@ -298,16 +289,6 @@ NOTHING = Seq(())
 
 def _is_nothing(stmt: Stmt) -> bool:
     return isinstance(stmt, Seq) and not stmt.body
-
-
-def _check_parent(parent: Pos | None, place: Place, node: Node) -> None:
-    """Raise if the open fiber of the axis hangs on *parent*, and *place* on another."""
-    if parent is not None and parent is not place.parent:
-        raise LoweringError(
-            f"{place.axis.name} is assembled by two iterations",
-            node.span,
-            hint="write it in one sp_iter, over T.union of the operands' axes",
-        )
 
 
 def close(place: Place, count: Buffer, aux: Auxiliary) -> Stmt:

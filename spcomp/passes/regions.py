@@ -11,7 +11,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Region
 from spcomp.ir.stmt import Stmt, Store
 from spcomp.ir.visitor import Rewriter, walk
-from spcomp.passes.scope import fingerprint, variables
+from spcomp.passes.scope import bound_by, fingerprint, variables
 
 
 def annotate_regions(stmt: Stmt) -> Stmt:
@@ -24,24 +24,10 @@ class _Annotate(Rewriter):
         inner = self.visit_Node(block)
         assert isinstance(inner, Block)
         nodes = [n for part in (inner.init, inner.body) if part is not None for n in walk(part)]
-        bound = _bound_inside(nodes)
+        bound = {var for node in nodes for var in bound_by(node)}  # no value outside the block
         reads = _regions((n for n in nodes if isinstance(n, (Load, Search))), bound)
         writes = _regions((n for n in nodes if isinstance(n, Store)), bound)
         return inner.replace(reads=reads, writes=writes)
-
-
-def _bound_inside(nodes: list[Node]) -> set[Var]:
-    """The variables that have no value outside the block."""
-    bound: set[Var] = set()
-    for node in nodes:
-        for name in node.BINDERS:
-            value = getattr(node, name)
-            bound.update(value if isinstance(value, tuple) else (value,))
-        if isinstance(node, Block):
-            bound.update(i.var for i in node.iters)
-        for cursor in getattr(node, "cursors", ()):
-            bound.add(cursor.pos)
-    return bound
 
 
 def _regions(accesses: Iterable[Node], bound: set[Var]) -> tuple[Region, ...]:

@@ -10,6 +10,7 @@ from spcomp.ir.bounds import Env
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.linear import Algebra
 from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import Prover
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import walk
@@ -152,6 +153,19 @@ class Scope:
 def variables(node: Node) -> set[Var]:
     """Return the variables used in *node*."""
     return {n for n in walk(node) if isinstance(n, Var)}
+
+
+def bound_by(node: Node) -> set[Var]:
+    """Return the variables that *node* itself binds."""
+    found: set[Var] = set()
+    for name in node.BINDERS:
+        bound = getattr(node, name)
+        found.update(bound if isinstance(bound, tuple) else (bound,))
+    if isinstance(node, Block):
+        found.update(own.var for own in node.iters)
+    if isinstance(node, Merge):
+        found.update(cursor.pos for cursor in node.cursors)
+    return found
 
 
 def may_fail(node: Node) -> bool:

@@ -53,13 +53,7 @@ class CacheRead(Step):
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the copy, in a nest of its own."""
-        check_scope(self, self.storage_scope, span)
-        site = site_of(func, self.block, self, span)
-        span = span or site.block.span
-        buffer = nth_buffer(self, site.block, self.read_buffer_index, span, writes=False)
-        _check_unwritten(self, site, buffer, span)
-        if isinstance(buffer, SparseBuffer) and buffer.extra_storage:
-            raise refusal(self, f"{buffer.name} says where fibers begin", span)
+        site, buffer, span = _what_is_read(self, func, span)
         if any(isinstance(n, Search) and n.buffer is buffer for n in parts_of(site.block)):
             raise refusal(self, f"{buffer.name} is searched", span)
         names = Names(func)
@@ -90,12 +84,22 @@ def _replaced_in(site: Site, block: Stmt) -> Stmt:
     return Replace(site.block, block).rewrite(site.root)
 
 
-def _check_unwritten(step: Step, site: Site, buffer: AnyBuffer, span: Span | None) -> None:
+def _what_is_read(
+    step: CacheRead | ReverseCacheRead, func: Func, span: Span | None
+) -> tuple[Site, AnyBuffer, Span | None]:
+    """Return the block, the buffer of it that can be read from a copy, and where to point at."""
+    check_scope(step, step.storage_scope, span)
+    site = site_of(func, step.block, step, span)
+    span = span or site.block.span
+    buffer = nth_buffer(step, site.block, step.read_buffer_index, span, writes=False)
     if memory_of(buffer) in writes_of(site.root):
         raise refusal(step, f"{buffer.name} is written in the nest of {site.block.name}", span)
     init = site.block.init
     if init is not None and site.goes_on and memory_of(buffer) in reads_of(init):
         raise refusal(step, f"an init that runs before the nest reads {buffer.name}", span)
+    if isinstance(buffer, SparseBuffer) and buffer.extra_storage:
+        raise refusal(step, f"{buffer.name} says where fibers begin", span)
+    return site, buffer, span
 
 
 class _Swap(Rewriter):
@@ -215,13 +219,7 @@ class ReverseCacheRead(Step):
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the copy, in a nest of its own."""
-        check_scope(self, self.storage_scope, span)
-        site = site_of(func, self.block, self, span)
-        span = span or site.block.span
-        buffer = nth_buffer(self, site.block, self.read_buffer_index, span, writes=False)
-        _check_unwritten(self, site, buffer, span)
-        if isinstance(buffer, SparseBuffer) and buffer.extra_storage:
-            raise refusal(self, f"{buffer.name} says where fibers begin", span)
+        site, buffer, span = _what_is_read(self, func, span)
         place = Place(self, func, site, buffer, span)
         if self.dim_order:
             place.reordered(self.dim_order)

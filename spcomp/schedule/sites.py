@@ -10,12 +10,13 @@ from spcomp.errors import ScheduleError, Span
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr, Load, Search, Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge, PosFunc
+from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.scope import variables
+from spcomp.passes.scope import bound_by, variables
 from spcomp.schedule.dependence import Conflict, ascending_axes, conflicts, loops_of
+from spcomp.schedule.nests import find_block
 from spcomp.schedule.step import known
 
 Scoped: TypeAlias = For | Let
@@ -89,12 +90,8 @@ def site_of(func: Func, name: str, step: object, span: Span | None) -> Site:
             span,
             hint="blocks exist in position space: lower the sparse iterations first",
         )
-    for path in _paths(func.body, ()):
-        block = path[-1]
-        if isinstance(block, Block) and block.name == name:
-            return _site(block, path[:-1])
-    blocks = [node.name for node in walk(func.body, skip=Expr) if isinstance(node, Block)]
-    raise refusal(step, f"no block {name!r} in {func.name}", span, hint=known(blocks, "blocks"))
+    block = find_block(func, name, step, span)
+    return _site(block, path_to(func, block)[:-1])
 
 
 def path_to(func: Func, stmt: Node) -> tuple[Node, ...]:
@@ -161,19 +158,6 @@ def nth_buffer(
 def bound_in(node: Node) -> set[Var]:
     """Return the variables that *node* binds, or something in it."""
     return {var for inner in walk(node, skip=Expr) for var in bound_by(inner)}
-
-
-def bound_by(node: Node) -> set[Var]:
-    """Return the variables that *node* itself binds."""
-    found: set[Var] = set()
-    for name in node.BINDERS:
-        bound = getattr(node, name)
-        found.update(bound if isinstance(bound, tuple) else (bound,))
-    if isinstance(node, Block):
-        found.update(own.var for own in node.iters)
-    if isinstance(node, Merge):
-        found.update(cursor.pos for cursor in node.cursors)
-    return found
 
 
 @dataclass(slots=True)

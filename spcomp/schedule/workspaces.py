@@ -12,6 +12,7 @@ from spcomp.ir.stmt import Alloc, For, Func, Stmt
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_loop, replaced
+from spcomp.schedule.sites import bound_in
 from spcomp.schedule.step import Step
 
 CONCURRENT = ("parallel", "bound", "vectorized")
@@ -42,7 +43,7 @@ class ShareWorkspace(Step):
         body = taken.rewrite(loop.body)
         if not taken.found:
             raise ScheduleError(f"{self}: there is no workspace in the loop", span or loop.span)
-        inside = {loop.var} | {v for n in walk(loop.body) for v in _bound(n)}
+        inside = bound_in(loop)
         made: Stmt = loop.replace(body=body)
         for buffer in reversed(taken.found):
             if any(variables(extent) & inside for extent in buffer.shape):
@@ -55,11 +56,6 @@ class ShareWorkspace(Step):
 def has_workspace(loop: For) -> bool:
     """Whether iterations of *loop* have workspaces."""
     return any(isinstance(n, Alloc) and n.buffer.scope == WORKSPACE for n in walk(loop.body))
-
-
-def _bound(node: Node) -> list[Node]:
-    names = (getattr(node, name) for name in node.BINDERS)
-    return [v for bound in names for v in (bound if isinstance(bound, tuple) else (bound,))]
 
 
 class _TakeOut(Rewriter):

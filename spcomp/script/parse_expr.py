@@ -19,6 +19,7 @@ from spcomp.ir.promotion import (
     truth,
     unify,
 )
+from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.script import parse_call
 from spcomp.script.fold import fold
 from spcomp.script.scope import MISSING, Context, describe
@@ -26,27 +27,6 @@ from spcomp.script.scope import MISSING, Context, describe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BINARY: dict[type[ast.AST], BinOpKind] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.And: "and",
-    ast.Or: "or",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
 _UNARY: dict[type[ast.AST], UnOpKind] = {ast.USub: "-", ast.Not: "not", ast.Invert: "~"}
 _BUILTINS = frozenset({"min", "max", "abs", "round", "pow"})  # Python's, taken as T's
 
@@ -168,7 +148,7 @@ class Expressions:
             return self.call("pow", [a, b], node)
         if isinstance(op, ast.MatMult):
             raise self.ctx.error(node, "@ has no meaning here", hint="iterate over the axes")
-        return self.binary(_BINARY[type(op)], a, b, node)
+        return self.binary(BINARY_OPS[type(op)], a, b, node)
 
     def call(self, func: str, values: list[Value], node: ast.AST) -> Value:
         """Return the function *func* of CALLS applied to *values*."""
@@ -233,7 +213,7 @@ class Expressions:
     def _bool_op(self, node: ast.BoolOp) -> Value:
         result = self.value(node.values[0])
         for other in node.values[1:]:
-            result = self.binary(_BINARY[type(node.op)], result, self.value(other), node)
+            result = self.binary(BINARY_OPS[type(node.op)], result, self.value(other), node)
         return result
 
     def _compare(self, node: ast.Compare) -> Value:
@@ -244,10 +224,10 @@ class Expressions:
                 "comparisons do not chain here",
                 hint=f"write ... {first} and {first} ... {last}",
             )
-        if type(node.ops[0]) not in _BINARY:
+        if type(node.ops[0]) not in BINARY_OPS:
             raise self.ctx.error(node, "is and in have no meaning here", hint="use == or !=")
         a, b = self.value(node.left), self.value(node.comparators[0])
-        return self.binary(_BINARY[type(node.ops[0])], a, b, node)
+        return self.binary(BINARY_OPS[type(node.ops[0])], a, b, node)
 
     def _unary_op(self, node: ast.UnaryOp) -> Value:
         value = self.value(node.operand)
