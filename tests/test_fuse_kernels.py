@@ -28,6 +28,7 @@ from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
 from tests.corpus_base import fresh
 from tests.layers import TARGET
+from tests.programs import BY_NAME
 
 WIDTHS = (1, 2, 4)
 
@@ -342,3 +343,12 @@ def test_the_oracle_tells_nests_apart_by_the_coordinate_they_share():
     assert strays([(first, first.var), (second, second.var)]) == ()
     first, second = nests(pair(axis="N", second="X[i] = Y[0]"))
     assert [found.buffer for found in strays([(first, first.var), (second, second.var)])] == ["Y"]
+
+
+def test_a_number_of_rows_that_is_known_only_inside_a_nest_is_no_share_of_all():
+    sizes = dict.fromkeys(("m", "n", "feat", "nnz"), 0)
+    schedule = Schedule(BY_NAME["coo_spmm"].build("float32").specialize(sizes)).lower_sparse_iter()
+    nothing = schedule.unroll("k_1").decompose_reduction("coo_spmm1", "k_1")
+    fused = nothing.loop_partition("k_1", 4).horizontal_fuse(("i", "o"), 5)
+    assert "ranges_share" in fused.func.script()
+    verify(fused.func, "fused")

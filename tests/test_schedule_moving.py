@@ -15,7 +15,9 @@ from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from tests.corpus_base import fresh
 from tests.layers import reparsed, source
+from tests.programs import BY_NAME
 from tests.test_schedule_memory import allocated, block, extents, refused, replays, runs
 from tests.test_schedule_steps import check, scheduled
 
@@ -429,3 +431,14 @@ def test_a_block_does_not_leave_a_loop_with_other_nests_in_it():
     schedule = schedule.horizontal_fuse(["i", "i1"], 8)
     with pytest.raises(ScheduleError, match="the block would leave the loop 'rows_c'"):
         schedule.compute_at("total0", "j2")
+
+
+def test_the_names_that_stand_above_a_nest_move_with_it():
+    schedule = Schedule(source("normalize")).lower_sparse_iter().split_nnz("i", 2)
+    moved = schedule.compute_at("total0", "i1")
+    assert moved.get_loops("total0") == ("i1", "i_c", "i")
+    verify(moved.func, "moved")
+    program = BY_NAME["normalize"]
+    inputs = program.inputs("random", "float32", seed=3)
+    own = fresh(inputs)
+    program.check(inputs, {**own, **interpret(moved.func, own)}, "float32", "moved")

@@ -41,7 +41,7 @@ class Consumer(Move):
         nest = self._nest(values, loops, terms)
         self._check_init(nest)
         target = self.loop.replace(body=seq(self.loop.body, nest))
-        func = replaced(self.func, self.own_root, seq())  # type: ignore[arg-type]
+        func = replaced(self.func, self.site.root, seq())
         after = replaced(func, self.loop, target)
         self._check_order(after, nest)
         for buffer in self._inputs():

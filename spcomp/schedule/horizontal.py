@@ -31,9 +31,11 @@ from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
+from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import changes_range, conflicts, loops_of, meetings, strays
 from spcomp.schedule.nests import Replace, find_loop
 from spcomp.schedule.segments import Keys, sorted_keys
+from spcomp.schedule.sites import bound_in
 from spcomp.schedule.split_nnz import MAX_CHUNKS, ROW, ceil_div, named, starts_inside
 from spcomp.schedule.step import Step
 
@@ -203,6 +205,7 @@ def _rows_of(func: Func, nest: For) -> _Rows | None:
             return _Rows(nest, loop, keys)
         if not _runs_once(loop):
             plain = from_zero(loop) and loop.kind in ("serial", "parallel")
+            plain = plain and not variables(loop.end) & bound_in(nest)  # known before the nest
             return _Rows(nest, loop, None) if plain else None
         loop = loop.body
         if isinstance(loop, Block):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 from spcomp.dtypes import int64
@@ -59,10 +60,12 @@ class Move:
         for node in own[last + 1 : -1]:
             if isinstance(node, Alloc | Block | For | While | If | Seq):
                 raise self.error(f"the block would leave {_called(node)}")
-        self.target_root, self.own_root = path[last + 1], own[last + 1]
+        # names that stand above the nest, beside the loop, go along
+        self.site = replace(site, above=own[: last + 1], path=(*own[last + 1 : -1], *site.path))
+        self.target_root = path[last + 1]
         self.shared, self.inside = path[: last + 1], path[last + 1 :]
         order = list(meeting.body)
-        self.places = order.index(self.own_root), order.index(self.target_root)  # type: ignore[arg-type]
+        self.places = order.index(self.site.root), order.index(self.target_root)  # type: ignore[arg-type]
         low, high = sorted(self.places)
         self.between = order[low + 1 : high]
         lanes = any(isinstance(node, For) and node.kind == "vectorized" for node in path)
@@ -70,7 +73,7 @@ class Move:
             raise self.error(f"{loop.var.name!r} runs in vector lanes, or in a while")
         self.outer = [node for node in self.inside if isinstance(node, For)]  # the loop is the last
         self.body = self._accesses(loop.body, path)
-        self.own = self._accesses(site.root, site.above)
+        self.own = self._accesses(self.site.root, self.site.above)
 
     def error(self, why: str, hint: str = "") -> ScheduleError:
         """Return the error for *why*."""

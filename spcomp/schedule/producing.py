@@ -35,7 +35,7 @@ class Producer(Move):
         self._check_again(buffer)
         self.check_between()
         nest = self._nest(self._regions(buffer))
-        func = replaced(self.func, self.own_root, seq())  # type: ignore[arg-type]
+        func = replaced(self.func, self.site.root, seq())
         after = replaced(func, self.loop, self.loop.replace(body=seq(nest, self.loop.body)))
         after = sunk(after, buffer, self.loop.var.name)
         return kept_apart(self.step, self.func, after, self.span)
