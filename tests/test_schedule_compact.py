@@ -147,3 +147,10 @@ def test_a_value_that_lives_from_one_pass_to_the_next_stays():
     sch = Schedule(func).lower_sparse_iter()
     with pytest.raises(ScheduleError, match="'h' is no index of all its accesses"):
         sch.compact("S", "i")
+
+
+def test_a_row_below_a_split_loop_has_no_length_of_its_own():
+    schedule = Schedule(source("square_sum_two_K")).lower_sparse_iter().split("i", 2)
+    schedule = schedule.cache_read("square_sum_two_K2", 0, "global")
+    with pytest.raises(ScheduleError, match="how long rows of K1_indices_global are differs"):
+        schedule.compact("K1_indices_global", "j")

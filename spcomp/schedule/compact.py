@@ -109,7 +109,7 @@ class Compact(Step):
         else:
             at = {buffer.axes[k]: var for k, var in places.items()}
             left = [axis for axis in buffer.axes if axis not in at]
-            plain = all(axis.parent is None or axis.parent in at for axis in left)
+            plain = all(at.keys() >= {*axis.path()[:-1]} for axis in left)
             shape = tuple(_extent(func, axis, at) for axis in left) if plain else ()
         if not plain:
             why = f"how long rows of {buffer.name} are differs within an iteration"
