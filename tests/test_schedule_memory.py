@@ -19,7 +19,7 @@ from spcomp.ir.visitor import walk
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from tests.corpus_base import fresh
-from tests.layers import reparsed
+from tests.layers import reparsed, source
 from tests.programs import BY_NAME
 from tests.test_schedule_steps import check, scheduled
 
@@ -400,3 +400,14 @@ def test_storage_align_refuses_what_no_room_can_align():
     )
     assert "the offset must lie" in refused(lambda: align("copy_load", 0, 0, 4, 4))
     assert "B is an argument" in refused(lambda: align("copy", 0, 0, 4, 0))
+
+
+@pytest.mark.parametrize("step", ["reverse_cache_read", "cache_read"])
+def test_which_iteration_it_is_is_still_read_from_the_buffer_itself(step):
+    schedule = Schedule(source("coo_max")).lower_sparse_iter()
+    schedule = getattr(schedule.split_sorted("e", 2).split("e", 4), step)("coo_max1", 0, "global")
+    verify(schedule.func, step)
+    program = BY_NAME["coo_max"]
+    inputs = program.inputs("random", "float32", seed=3)
+    own = fresh(inputs)
+    program.check(inputs, {**own, **interpret(schedule.func, own)}, "float32", step)

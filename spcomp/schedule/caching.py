@@ -59,7 +59,7 @@ class CacheRead(Step):
         names = Names(func)
         local = _like(buffer, names.unique(f"{buffer.name}_{_word(self.storage_scope)}"), self)
         copy = _Copy(self, func, site, buffer, local, names).build(span)
-        block = _Swap(buffer, local).rewrite(site.block)
+        block = _Swap(buffer, local).inside(site.block)
         root = _replaced_in(site, annotate_regions(block))
         made = replaced(func, site.root, Alloc(local, seq(copy, root)))
         return kept_apart(self, func, made, span)
@@ -109,6 +109,11 @@ class _Swap(Rewriter):
         self, buffer: AnyBuffer, local: AnyBuffer, place: tuple[Expr, ...] | None = None
     ) -> None:
         self.buffer, self.local, self.place = buffer, local, place
+
+    def inside(self, block: Block) -> Block:
+        """Return *block* with the swap in what it does; which iteration it is stays as it is."""
+        init = None if block.init is None else self.rewrite(block.init)
+        return block.replace(init=init, body=self.rewrite(block.body))
 
     def visit_Load(self, load: Load) -> Node:
         if load.buffer is not self.buffer:
@@ -226,7 +231,7 @@ class ReverseCacheRead(Step):
         names = Names(func)
         local = place.local(names, self.storage_scope)
         load = place.copy(names, "_load", local, lambda there, here: stored(here, there))
-        block = _Swap(buffer, local, place.index).rewrite(site.block)
+        block = _Swap(buffer, local, place.index).inside(site.block)
         root = _replaced_in(site, annotate_regions(block))
         made = replaced(func, site.root, Alloc(local, seq(load, root)))
         return kept_apart(self, func, made, span)
