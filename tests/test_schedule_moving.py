@@ -409,7 +409,25 @@ def test_reverse_compute_inline_puts_the_consumer_where_its_input_is_made():
     same(split, scaled, lambda n: ((n, 6), (n,)))
 
 
+@T.prim_func
+def padded(a: T.handle, c: T.handle):
+    A = T.match_buffer(a, (3,), "float32")
+    C = T.match_buffer(c, (4,), "float32")
+    B = T.alloc_buffer((3,), "float32")
+    for i in T.serial(3):
+        with T.block("copy"):
+            vi = T.axis.spatial(3, i)
+            B[vi] = A[vi]
+    for x in T.serial(4):
+        with T.block("pad"):
+            vx = T.axis.spatial(4, x)
+            C[vx] = T.if_then_else(vx < 3, B[vx], 1.0)
+
+
 def test_reverse_compute_inline_says_why_not():
+    assert "it reads B under a condition only" in refused(
+        lambda: Schedule(padded).reverse_compute_inline("pad")
+    )
     assert "B is not stored by one block, once" in refused(
         lambda: Schedule(rows).reverse_compute_inline("scale")
     )

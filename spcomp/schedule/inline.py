@@ -21,7 +21,7 @@ from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import depends, reads_of, writes_of
 from spcomp.schedule.nearby import follows
 from spcomp.schedule.nests import Replace, replaced
-from spcomp.schedule.places import resolved
+from spcomp.schedule.places import resolved, unconditional
 from spcomp.schedule.sites import Site, kept_apart, named, refusal, site_of
 from spcomp.schedule.step import Makes, Step
 
@@ -179,6 +179,9 @@ class _Reversed:
         loads = [n for n in walk(self.store) if isinstance(n, Load) and n.buffer in private]
         if len(loads) != 1 or loads[0].mask is not None:
             raise self.error("it does not read one element of one buffer that is allocated here")
+        if loads[0] not in unconditional(self.store):
+            # where it reads nothing, nobody may have stored anything: it has to run all the same
+            raise self.error(f"it reads {loads[0].buffer.name} under a condition only")
         return loads[0]
 
     def _maker(self) -> Site:
