@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.errors import ArgumentError
+from spcomp.formats.levels import EMPTY, HASH
 from spcomp.runtime.hugepages import immutable
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -111,6 +112,77 @@ def fits(who: str, indptr: Array, length: int) -> None:
         )
 
 
+def tables(who: str, indptr: Array, indices: Array) -> None:
+    """Raise ArgumentError unless each fiber of *indices* is a hash table of ``formats.levels``.
+
+    *indptr* has been checked.
+    """
+    starts, sizes = indptr[:-1].astype(np.int64), np.diff(indptr).astype(np.int64)
+    odd = np.flatnonzero(sizes & (sizes - 1))
+    if odd.size:
+        raise ArgumentError(
+            f"argument {who}: table {odd[0]} has {sizes[odd[0]]} slots, expected a power of two"
+        )
+    slots = np.flatnonzero(indices != EMPTY)
+    table = np.searchsorted(indptr, slots, side="right") - 1
+    found = indices[slots].astype(np.int64)
+    start, size = starts[table], sizes[table]
+    first = homes(found, size)
+    free = np.concatenate(([0], np.cumsum(indices == EMPTY)))
+    own = slots - start
+    wraps = own < first
+    passed = free[start + own] - free[start + first]
+    passed += np.where(wraps, free[start + size] - free[start], 0)
+    lost = np.flatnonzero(passed)
+    if lost.size:
+        raise ArgumentError(
+            f"argument {who}: got {found[lost[0]]} at position {slots[lost[0]]}, where it would not"
+            " be found",
+            hint="fill the table by spcomp.formats.levels.home and the next free slot",
+        )
+    order = np.lexsort((found, table))
+    table, found = table[order], found[order]
+    twice = np.flatnonzero((table[1:] == table[:-1]) & (found[1:] == found[:-1]))
+    if twice.size:
+        raise ArgumentError(f"argument {who}: got {found[twice[0]]} twice in a table")
+
+
+def runs(who: str, indptr: Array, indices: Array, ends: Array, length: int) -> None:
+    """Raise ArgumentError unless the runs of each fiber are not empty, disjoint and ascending.
+
+    *indptr* and *indices* have been checked.
+    """
+    if ends.size != indices.size:
+        raise ArgumentError(
+            f"argument {who} ends: got {ends.size} elements, expected {indices.size}"
+        )
+    in_range(f"{who} ends", ends, 1, length)
+    empty = np.flatnonzero(ends <= indices)
+    if empty.size:
+        at = int(empty[0])
+        raise ArgumentError(
+            f"argument {who} ends: got {ends[at]} at position {at}, expected more than"
+            f" {indices[at]}, where the run begins"
+        )
+    meets = ends[:-1] > indices[1:]
+    begins = indptr[(indptr > 0) & (indptr < indices.size)]
+    meets[begins - 1] = False
+    if meets.any():
+        at = int(np.flatnonzero(meets)[0])
+        raise ArgumentError(
+            f"argument {who} ends: got {ends[at]} at position {at}, but the next run of the fiber"
+            f" begins at {indices[at + 1]}"
+        )
+
+
+def homes(coordinates: Array, slots: Array) -> Array:
+    """Return ``formats.levels.home`` of each of *coordinates*, in tables of so many *slots*."""
+    bits = np.log2(np.maximum(slots, 1)).astype(np.uint64)
+    mixed = coordinates.astype(np.uint64) * np.uint64(HASH)
+    shifted = mixed >> (np.uint64(64) - np.maximum(bits, np.uint64(1)))
+    return np.where(bits == 0, 0, shifted).astype(np.int64)
+
+
 def ascends(indptr: Array | None, indices: Array, width: int, *, strict: bool) -> bool:
     """Whether the coordinates of every fiber ascend, strictly if *strict*.
 
@@ -132,6 +204,18 @@ def ascends(indptr: Array | None, indices: Array, width: int, *, strict: bool) -
     rises[begins - 1] = True
     first, last = int(indptr[0]), int(indptr[-1])
     return bool(rises[first : max(first, last - 1)].all())
+
+
+def ordered(who: str, indptr: Array, indices: Array, high: int, *, strict: bool) -> bool:
+    """Whether the coordinates of every fiber ascend, as ``ascends`` says, in one pass if they do.
+
+    Raises ArgumentError unless every one is in ``0..high``.
+    """
+    flat = indices.reshape(-1)
+    if _quickly(flat, 0, high, 2 if strict else 1, indptr):
+        return True
+    in_range(who, indices, 0, high)
+    return ascends(indptr, indices, 0, strict=strict)
 
 
 def require_order(who: str, ascending: bool, strict: bool) -> None:  # noqa: FBT001

@@ -19,6 +19,7 @@ import numpy as np
 from spcomp.compiler import validate
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FileError
+from spcomp.formats.levels import LEVELS
 from spcomp.io.coordinates import Entries, matrix, repeated
 from spcomp.io.numbers import DTYPES
 
@@ -34,14 +35,11 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]
 Listed: TypeAlias = tuple[tuple[Array, Array], Array]
-FIELDS: dict[str, tuple[str, ...]] = {
-    "dense": (),
-    "ragged": ("indptr",),
-    "fixed": ("indices",),
-    "compressed": ("indptr", "indices"),
-}
 VERSION = 1  # of the layout of a Tensor
-NAMES = re.compile(r"format|shape|data|row|col|offsets|spcomp_tensor|kinds|values|ind(ptr|ices)\d*")
+NAMES = re.compile(
+    r"format|shape|data|row|col|spcomp_tensor|kinds|order|values|(ind(ptr|ices)|mask|offsets|ends)\d*"
+)
+SIZED = re.compile(r"dense\(([1-9]\d{0,17})\)")
 NEEDS = {
     "csr": ("data", "indices", "indptr"),
     "csc": ("data", "indices", "indptr"),
@@ -210,27 +208,36 @@ def _tensor(source: Source, arrays: Arrays) -> Tensor:
         source.refuse(0, f"arrays kinds and values are {kinds.dtype} and {values.dtype}")
     levels: list[LevelSpec] = []
     for at, kind in enumerate(kinds.tolist()):
-        fields = FIELDS.get(kind)
-        if fields is None or any(f"{name}{at}" not in arrays for name in fields):
+        sized = SIZED.fullmatch(kind)
+        fields = LEVELS[kind].arrays if kind in LEVELS else ()
+        if not (kind in LEVELS or sized) or any(f"{name}{at}" not in arrays for name in fields):
             source.refuse(0, f"level {at} of kind {kind!r} is unknown or incomplete")
-        levels.append((kind, *(arrays[f"{name}{at}"] for name in fields)) if fields else None)
-    return Tensor(_shape(source, arrays["shape"]), levels, values)
+        spec = ("dense", int(sized[1])) if sized else (kind, *(arrays[f"{n}{at}"] for n in fields))
+        levels.append(None if kind == "dense" else spec)
+    order = arrays.get("order")
+    if order is not None and (order.ndim != 1 or order.dtype.kind not in "iu"):
+        source.refuse(0, f"array order has shape {order.shape} and type {order.dtype}")
+    dims = None if order is None else order.tolist()
+    return Tensor(_shape(source, arrays["shape"]), levels, values, dims)
 
 
 def pack(tensor: Tensor) -> Arrays:
     """Return the arrays that an archive has for *tensor*.
 
     ``spcomp_tensor`` is the version of the layout, 1; ``shape`` the extents; ``kinds`` the kinds
-    of the levels; ``values`` the values; and, for level k, ``indptr{k}`` and ``indices{k}`` as its
-    kind has them (:class:`spcomp.compiler.tensor.Level`).
+    of the levels; ``order`` the dimensions they store, if these do not follow each other;
+    ``values`` the values; and, for level k, ``indptr{k}``, ``indices{k}``, ... as its kind has
+    them (:data:`spcomp.formats.levels.LEVELS`).
     """
     arrays: Arrays = {
         "spcomp_tensor": np.array(VERSION),
         "shape": np.array(tensor.shape, np.int64),
-        "kinds": np.array(["dense" if level is None else level.kind for level in tensor.levels]),
+        "kinds": np.array(["dense" if level is None else level.text for level in tensor.levels]),
         "values": tensor.values,
     }
+    if not tensor.is_plain:
+        arrays["order"] = np.array(tensor.order, np.int64)
     for at, level in enumerate(tensor.levels):
-        for name in FIELDS[level.kind] if level else ():
+        for name in LEVELS[level.kind].arrays if level else ():
             arrays[f"{name}{at}"] = getattr(level, name)
     return arrays

@@ -1,92 +1,83 @@
-"""Beside the route: how an operand is stored, as far as choosing loops needs to know."""
+"""Beside the route: the formats of operands, and which of them loops can run over as they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from spcomp.dtypes import DType, int32
-from spcomp.errors import ArgumentError
+from spcomp.dtypes import DType
+from spcomp.errors import ArgumentError, FormatError
+from spcomp.formats.format import NAMED, Format
 
-SPARSE = frozenset({"compressed", "fixed"})
-NAMES: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-    "csr": (("dense", "compressed"), (0, 1)),
-    "csc": (("dense", "compressed"), (1, 0)),
-    "dcsr": (("compressed", "compressed"), (0, 1)),
-    "dcsc": (("compressed", "compressed"), (1, 0)),
-    "ell": (("dense", "fixed"), (0, 1)),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The levels of a tensor from the outermost in, and which dimension each of them stores.
-
-    Level kinds: dense, compressed, fixed, ragged. *idtype* is the type of the index arrays.
-    """
-
-    levels: tuple[str, ...]
-    order: tuple[int, ...]
-    idtype: DType = int32
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether every element is stored."""
-        return all(level == "dense" for level in self.levels)
-
-    @property
-    def is_rooted(self) -> bool:
-        """Whether the first level is dense, so that no root of one position has to be added."""
-        return not self.levels or self.levels[0] == "dense"
-
-    @property
-    def depth(self) -> int:
-        """How many levels form the tree: all but the dense ones at the end."""
-        inner = [at for at, level in enumerate(self.levels) if level != "dense"]
-        return inner[-1] + 1 if inner else 0
-
-    def check(self, name: str) -> None:
-        """Raise ArgumentError for a nest of levels that axes cannot describe."""
-        if "dense" in self.levels[1 : self.depth]:
-            raise ArgumentError(
-                f"argument {name}: a dense level stands below another and above a sparse one",
-                hint="dense levels may come first, once, or last",
-            )
-
-    def __str__(self) -> str:
-        if self.is_dense:
-            plain = self.order == tuple(range(len(self.order)))
-            return "dense" if plain else "dense, columns first"
-        for name, (levels, order) in NAMES.items():
-            if (levels, order) == (self.levels, self.order):
-                return name
-        if set(self.levels) == {"compressed"} and self.order == tuple(range(len(self.order))):
-            return "sparse" if len(self.levels) == 1 else "csf"
-        return f"{','.join(self.levels)} of dimensions {','.join(map(str, self.order))}"
+Layout: TypeAlias = Format
+AXES = frozenset({"dense", "compressed", "fixed", "ragged"})  # levels that are axes as they are
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An argument as the planner sees it; a *weak* one is a Python number without a dtype."""
+    """An argument as the planner sees it; a *weak* one is a Python number without a dtype.
+
+    *given*: the format it comes in, if it is iterated as another. *mask*: of a bitmap, the name of
+    the array that says which elements are there.
+    """
 
     layout: Layout
     dtype: DType
     weak: bool = False
+    given: str = ""
+    mask: str = ""
 
 
 def dense(rank: int) -> Layout:
     """Return the layout of a numpy array."""
-    return Layout(("dense",) * rank, tuple(range(rank)))
+    return Layout(("dense",) * rank)
 
 
-def named(name: str, rank: int, idtype: DType = int32) -> Layout:
-    """Return the layout called *name* for a tensor of *rank* dimensions; raises ArgumentError."""
-    if name == "dense":
-        return dense(rank)
-    if name in NAMES and rank == len(NAMES[name][1]):
-        return Layout(*NAMES[name], idtype)
-    if name in ("csf", "sparse") and rank >= 1:
-        return Layout(("compressed",) * rank, tuple(range(rank)), idtype)
-    known = ", ".join(("dense", *NAMES, "csf"))
-    raise ArgumentError(
-        f"argument formats: {name!r} is no format of {rank} dimensions", hint=f"formats: {known}"
-    )
+def named(given: str | Format, rank: int) -> Layout:
+    """Return the format *given*, or called so, of *rank* dimensions; raises ArgumentError."""
+    try:
+        found = Format.parse(given, rank) if isinstance(given, str) else given
+    except FormatError as error:
+        hint = f"formats: {', '.join(NAMED)}, or levels: dense,compressed"
+        message = error.message.replace("is no level", f"is no format of {rank} dimensions")
+        raise ArgumentError(f"argument formats: {message}", hint=hint) from None
+    if found.rank != rank:
+        raise ArgumentError(f"argument formats: {found} is no format of {rank} dimensions")
+    return found
+
+
+def lists(stored: Format) -> bool:
+    """Whether *stored* is a list of elements by their coordinates, as ``coo`` is."""
+    first, rest = stored.levels[:1], stored.levels[1:]
+    return first == ("compressed(nonunique)",) and set(rest) == {"singleton"}
+
+
+def is_bitmap(stored: Format) -> bool:
+    """Whether *stored* has all elements in place, and says of each whether it is there."""
+    kinds = {kind.name for kind in stored.kinds}
+    return "bitmap" in kinds and kinds <= {"bitmap", "dense"} and not stored.is_split
+
+
+def iterated(stored: Format, *, padded: bool = False) -> Layout:
+    """Return the nearest format to *stored* that loops can run over.
+
+    Its levels are dense, compressed, ragged and fixed ones in order, with dense levels first, once,
+    or last. What is something else, and all sparse levels below it, become compressed, which holds
+    the same elements; the first level of a matrix becomes dense. *padded*: fixed levels have
+    padding.
+    """
+    if stored.is_split:
+        order = tuple(dict.fromkeys(dim for dim in stored.order if dim >= 0))
+        rest = "dense" if stored.is_dense else "compressed"
+        first = "dense" if stored.kinds[0].full or len(order) == 2 else "compressed"
+        return Format((first, *(rest,) * (len(order) - 1)), order, stored.idtype)
+    levels: list[str] = []
+    for at, kind in enumerate(stored.kinds):
+        text = str(kind)
+        kept = text in AXES and not (text == "fixed" and padded)
+        kept = kept and (text != "dense" or at in (0, *range(stored.depth, len(stored.order))))
+        same = levels == list(stored.levels[:at])
+        levels.append(text if kept and (same or text == "dense") else "compressed")
+    if stored.rank == 2 and levels[0] != stored.levels[0]:
+        levels = ["dense", "compressed" if levels[1] == "dense" else levels[1]]
+    return replace(stored, levels=tuple(levels))

@@ -1,0 +1,212 @@
+"""At the call of an index notation kernel: arguments in another format, and parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler.conversions_source import elements_of, in_range
+from spcomp.compiler.tensor import Level, Tensor, put_together
+from spcomp.errors import ArgumentError
+from spcomp.notation.layout import Layout
+from spcomp.notation.nodes import Window
+
+Windows: TypeAlias = tuple[Window | int | None, ...]
+LARGE = 1 << 15  # elements from which it pays to convert in parallel
+
+
+def stored(given: Any, layout: Layout, who: str) -> Any:
+    """Return *given* in *layout*, of dense and compressed levels: an array if all are dense.
+
+    Else a Tensor of the levels in order, rooted, in which repeated elements are summed. Raises
+    ArgumentError, about the argument *who*.
+    """
+    if layout.is_dense:
+        return _plain(given, who).transpose(layout.order)
+    if _is_large(given):
+        from spcomp.compiler.conversions import to_tensor
+
+        return in_order(to_tensor(given, layout))
+    coordinates, values = _elements(given, who)
+    shape = tuple(given.shape[dim] for dim in layout.order)
+    coords = [np.asarray(coordinates[dim], np.int64) for dim in layout.order]
+    return _fibers(shape, coords, values, layout)
+
+
+def rows(given: Any, kind: str, who: str) -> Any:
+    """Return the scipy matrix *given* as ``csr`` or ``csc``, as *kind* says."""
+    if not _is_large(given):
+        return in_range(given, f"{who}.").asformat(kind)
+    from spcomp.compiler.conversions import convert
+
+    return convert(given, kind)
+
+
+def _is_large(given: Any) -> bool:
+    if isinstance(given, Tensor):
+        return given.values.size > LARGE
+    size = getattr(given, "nnz", getattr(given, "size", 0))
+    return isinstance(size, (int, np.integer)) and bool(size > LARGE)
+
+
+def in_order(tensor: Tensor) -> Tensor:
+    """Return *tensor*, one level per dimension, as the Tensor of its levels, rooted."""
+    if not tensor.is_plain:
+        shape = tuple(tensor.shape[dim] for dim in tensor.order)
+        tensor = put_together(shape, tensor.levels, tensor.values)
+    if any(level is not None and level.kind == "singleton" for level in tensor.levels):
+        tensor = put_together(tensor.shape, tuple(map(_as_axis, tensor.levels)), tensor.values)
+    return rooted(tensor) if tensor.levels and tensor.levels[0] is not None else tensor
+
+
+def mask_of(tensor: Tensor) -> Any:
+    """Return which elements of *tensor*, of dense and bitmap levels, are there: by its levels."""
+    extents = [tensor.shape[dim] for dim in tensor.order]
+    found: Any = None
+    for at, level in enumerate(tensor.levels):
+        if level is not None and level.mask is not None:
+            own = level.mask.reshape(*extents[: at + 1], *(1,) * (len(extents) - at - 1))
+            found = own if found is None else found & own
+    return np.ascontiguousarray(np.broadcast_to(found, extents))
+
+
+def values_of(tensor: Tensor) -> Any:
+    """Return the values of *tensor*, of dense and bitmap levels, as an array, by its levels."""
+    return np.ascontiguousarray(tensor.values.reshape([tensor.shape[dim] for dim in tensor.order]))
+
+
+def _as_axis(level: Level | None) -> Level | None:
+    """A singleton level as a fixed one of width 1."""
+    if level is None or level.kind != "singleton" or level.indices is None:
+        return level
+    return Level("fixed", indices=level.indices.reshape(-1, 1))
+
+
+def rooted(tensor: Tensor) -> Tensor:
+    """Return *tensor* with a dense level of one coordinate in front."""
+    return put_together((1, *tensor.shape), (None, *tensor.levels), tensor.values)
+
+
+def unrooted(tensor: Tensor) -> Tensor:
+    """Return *tensor* without its first level, which has one coordinate."""
+    return put_together(tensor.shape[1:], tensor.levels[1:], tensor.values)
+
+
+def _elements(given: Any, who: str) -> tuple[Any, Any]:
+    """The coordinates of the elements of *given*, an array per dimension, and their values."""
+    if isinstance(given, Tensor):
+        coordinates, places = given.elements()
+        return coordinates, np.asarray(given.values).reshape(-1)[places]
+    if hasattr(given, "tocoo"):
+        coo = in_range(given, f"{who}.").tocoo()
+        return coo.coords, np.asarray(coo.data)
+    found = elements_of(given)
+    return found.coordinates, found.values
+
+
+def _plain(given: Any, who: str) -> Any:
+    """A numpy array of the elements of *given*, by dimension; a view of a dense Tensor's values."""
+    if hasattr(given, "toarray"):
+        return in_range(given, f"{who}.").toarray()
+    if not isinstance(given, Tensor):
+        coordinates, values = _elements(given, who)
+        made = np.zeros(tuple(given.shape), values.dtype)
+        np.add.at(made, tuple(coordinates), values)
+        return made
+    if not given.layout.is_dense or given.layout.is_split:
+        return given.to_dense()
+    values = given.values.reshape([given.shape[dim] for dim in given.order])
+    return values.transpose(np.argsort(given.order))
+
+
+def _fibers(shape: tuple[int, ...], coords: list[Any], values: Any, layout: Layout) -> Tensor:
+    """Return a Tensor, rooted, of the elements at *coords*, sorted, repeated ones summed."""
+    idtype = layout.idtype.numpy_name
+    order = np.lexsort(coords[::-1])
+    coords, values = [c[order] for c in coords], values[order]
+    count = len(values)
+    new = np.zeros(count, bool)
+    levels: list[Level | None] = []
+    above, parents = np.zeros(count, np.int64), 1
+    for kind, extent, own in zip(layout.levels, shape, coords, strict=True):
+        if kind == "dense":
+            above, parents = above * extent + own, parents * extent
+            levels.append(None)
+            continue
+        new = np.ones(count, bool)
+        new[1:] = (above[1:] != above[:-1]) | (own[1:] != own[:-1])
+        first = np.flatnonzero(new)
+        counts = np.bincount(above[first], minlength=parents)
+        indptr = np.concatenate(([0], np.cumsum(counts)))
+        levels.append(Level("compressed", indptr.astype(idtype), own[first].astype(idtype)))
+        above, parents = np.cumsum(new) - 1, len(first)
+    total = np.zeros(parents, values.dtype)
+    np.add.at(total, above, values)
+    root = () if layout.is_rooted else (1,)
+    return put_together((*root, *shape), (*(None for _ in root), *levels), total)
+
+
+# -- windows -------------------------------------------------------------------------------------
+
+
+def look_at(name: str, arg: Any, windows: Windows) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the *windows* of *arg*, and what takes them of another argument."""
+
+    def look(given: Any) -> Any:
+        if not hasattr(given, "shape"):
+            raise ArgumentError(
+                f"argument {name}: got {type(given).__name__}, which has no windows",
+                hint="give a numpy or scipy.sparse array, or a Tensor",
+            )
+        if len(windows) != len(given.shape):
+            raise ArgumentError(
+                f"argument {name}: got {len(given.shape)} dimensions, expected {len(windows)}"
+            )
+        for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
+            if isinstance(window, int) and not -extent <= window < extent:
+                raise ArgumentError(
+                    f"argument {name}: has no coordinate {window}, dimension {dim} is {extent}"
+                )
+        return _cut(name, given, windows)
+
+    return look(arg), look
+
+
+def _cut(who: str, given: Any, windows: Windows) -> Any:
+    key = tuple(slice(None) if w is None else w if isinstance(w, int) else w.slice for w in windows)
+    if isinstance(given, np.ndarray):
+        part = given[key]
+        return part if part.ndim == 0 or part.flags.c_contiguous else np.ascontiguousarray(part)
+    if isinstance(given, Tensor) and given.layout.is_dense:
+        return _cut(who, _plain(given, who), windows)
+    if not hasattr(given, "tocsr") or given.ndim != 2:
+        return _cut_elements(who, given, windows)
+    matrix = rows(given, given.format if given.format == "csc" else "csr", who)
+    wide = tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in key)
+    part = matrix[wide]
+    if not any(isinstance(k, int) for k in key):
+        return part
+    return _cut_elements(who, part, tuple(0 if isinstance(k, int) else None for k in key))
+
+
+def _cut_elements(who: str, given: Any, windows: Windows) -> Any:
+    """The elements of *given* in the *windows*, as a coo array, or a scalar one."""
+    import scipy.sparse as sps
+
+    coordinates, values = _elements(given, who)
+    inside, kept = np.ones(len(values), bool), []
+    for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
+        own = np.asarray(coordinates[dim], np.int64)
+        if isinstance(window, int):
+            inside &= own == window % extent
+            continue
+        part = range(extent) if window is None else range(*window.slice.indices(extent))
+        steps, left = np.divmod(own - part.start, part.step)
+        inside &= (left == 0) & (steps >= 0) & (steps < len(part))
+        kept.append((steps, len(part)))
+    if not kept:
+        return np.asarray(values[inside].sum(), values.dtype)
+    coords: Any = tuple(steps[inside] for steps, _ in kept)
+    return sps.coo_array((values[inside], coords), shape=tuple(length for _, length in kept))

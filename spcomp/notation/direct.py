@@ -1,0 +1,68 @@
+"""Index notation, decisions: lists of elements and bitmaps, which are used as they are given.
+
+Their levels are no axes of their own: a list repeats its outer coordinates, and a bitmap is an
+array of all elements, beside one that says which of them are there. Some programs can use them so;
+for the others they are converted to levels that are axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from spcomp.notation.algebra import with_reductions
+from spcomp.notation.layout import Layout, is_bitmap, lists
+from spcomp.notation.nodes import Access, Assignment, Expr, Number, Op, Scalar, accesses
+from spcomp.notation.plan import Nest, Plan
+from spcomp.notation.results import adds_up
+from spcomp.notation.semiring import Semiring
+
+
+def suits(plans: Sequence[Plan], layouts: Mapping[str, Layout], semiring: Semiring) -> bool:
+    """Whether *plans* use all lists and bitmaps among the operands of *layouts* as they can be."""
+    if any(plan.output.storage != "dense" or plan.converts for plan in plans):
+        return False
+    listed = [name for name, layout in layouts.items() if lists(layout)]
+    if listed and (len(plans) > 1 or len(listed) > 1 or not _goes_through(plans[0], listed[0])):
+        return False
+    if listed and not adds_products(plans[0].stmt, semiring):
+        return False
+    bitmaps = {name for name, layout in layouts.items() if is_bitmap(layout)}
+    return all(_asks_once(nest, bitmaps) for plan in plans for nest in _nests(plan.nests))
+
+
+def adds_products(stmt: Assignment, semiring: Semiring) -> bool:
+    """Whether *stmt* reduces a product: what each element adds does not depend on the others."""
+    value = with_reductions(stmt, semiring).value
+    return adds_up(value) and _is_product(value.body)
+
+
+def _is_product(term: Expr) -> bool:
+    if isinstance(term, Op) and term.op in ("*", "neg"):
+        return all(_is_product(arg) for arg in term.args)
+    return isinstance(term, (Access, Scalar, Number))
+
+
+def _goes_through(plan: Plan, name: str) -> bool:
+    """Whether *plan* is one nest that adds to its result, each element of *name* once."""
+    if len(plan.nests) != 1:
+        return False
+    nest, own = plan.nests[0], [a for a in accesses(plan.stmt.value) if a.name == name]
+    if len(own) != 1 or nest.op is None or nest.temps or nest.unsure or nest.filters:
+        return False
+    loops = [loop for loop in nest.loops if loop.kind != "dense"]
+    parts = [loop.parts[0].name for loop in loops if loop.kind == "one"]
+    names, indices = [loop.index for loop in loops], own[0].indices
+    return parts == [name] * len(indices) and sorted(names) == sorted(indices)
+
+
+def _nests(nests: Sequence[Nest]) -> Iterator[Nest]:
+    for nest in nests:
+        yield nest
+        yield from _nests([temp.nest for temp in nest.temps])
+
+
+def _asks_once(nest: Nest, bitmaps: set[str]) -> bool:
+    """Whether the loops over all coordinates meet each element of the bitmaps once at most."""
+    every = {loop.index for loop in nest.loops if loop.kind == "dense"}
+    own = [access for access in nest.unsure if access.name in bitmaps]
+    return all(every <= set(access.indices) for access in own)
