@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from spcomp import script as script
     from spcomp import target as target
     from spcomp.compiler.compile import compile as compile  # noqa: A004
+    from spcomp.compiler.conversions import convert as convert
     from spcomp.compiler.formats import decompose as decompose
     from spcomp.compiler.kernel import Kernel as Kernel
-    from spcomp.compiler.notation import einsum as einsum
+    from spcomp.compiler.notation_einsum import einsum as einsum
     from spcomp.compiler.tensor import Tensor as Tensor
+    from spcomp.formats.format import Format as Format
     from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
     from spcomp.io.read import read as read
     from spcomp.io.write import write as write
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
     from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _HOME = {
-    "einsum": "spcomp.compiler.notation",
+    "einsum": "spcomp.compiler.notation_einsum",
     "indices": "spcomp.notation.objects",
     "symbols": "spcomp.notation.objects",
     "Function": "spcomp.notation.objects",
@@ -50,7 +52,9 @@ _HOME = {
     "notation": "",
     "compile": "spcomp.compiler.compile",
     "Kernel": "spcomp.compiler.kernel",
+    "convert": "spcomp.compiler.conversions",
     "decompose": "spcomp.compiler.formats",
+    "Format": "spcomp.formats.format",
     "Tensor": "spcomp.compiler.tensor",
     "read": "spcomp.io.read",
     "write": "spcomp.io.write",
@@ -74,6 +78,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Format",
     "FormatRewriteRule",
     "Function",
     "Kernel",
@@ -82,6 +87,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "compile",
+    "convert",
     "decompose",
     "einsum",
     "errors",

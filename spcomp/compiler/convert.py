@@ -10,6 +10,7 @@ import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.compiler.tensor import Level, Tensor
+from spcomp.compiler.tensor_levels import texts
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Style: TypeAlias = Literal["array", "matrix", "tensor", "raw"]  # what a result should look like
+LARGE = 1 << 15  # elements from which it pays to convert in parallel
 _LAYOUT_NAMES = {"csr": "a csr array", "bsr": "a bsr array", "dense": "a dense array"}
 
 
@@ -120,7 +122,7 @@ def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentErr
 
 
 def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
-    kinds = ["dense" if level is None else level.kind for level in tensor.levels]
+    kinds = list(texts(tensor.levels))
     names = {"dense_fixed": "dense", "dense_variable": "ragged", "sparse_fixed": "fixed"}
     expected = [names.get(axis.kind, "compressed") for axis in plan.axes]
     if plan.layout == "dense":
@@ -130,6 +132,12 @@ def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
             f"argument {plan.name}: got a Tensor of levels {','.join(kinds)},"
             f" expected {','.join(expected)}",
             hint="give the values as a 1-D array" if plan.layout == "values" else "",
+        )
+    if not tensor.is_plain or any(tensor.padded(at) for at in range(len(kinds))):
+        what = f"of levels {tensor.format}" if not tensor.is_plain else "with padding"
+        raise ArgumentError(
+            f"argument {plan.name}: got a Tensor {what}, expected levels in order, without padding",
+            hint="index notation takes it as it is",
         )
     values = as_values(plan, tensor.values) if plan.handle else None
     if values is not None and plan.layout == "dense":
@@ -158,11 +166,20 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
         if verify:
             for axis, coords in enumerate(arg.coords):
                 validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
-        matrix = arg.tocsr()
+        matrix = _in_order(arg, plan) or arg.tocsr()
     elif kind != plan.layout:
         raise _wrong_format(kind, plan)
     style: Style = "array" if isinstance(arg, sps.sparray) else "matrix"
     return _compressed(arg, matrix, plan, style, verify=verify)
+
+
+def _in_order(matrix: Any, plan: BufferPlan) -> Any:
+    """Return a large *matrix* as csr in order, repeated elements summed; None for scipy to do."""
+    if matrix.format == "bsr" or len(matrix.data) < LARGE or matrix.dtype != plan.np_dtype:
+        return None
+    from spcomp.compiler.conversions import convert as to_format
+
+    return to_format(matrix, "csr")
 
 
 def put_together(
@@ -221,8 +238,9 @@ def _compressed(
         who, nnz = plan.name, len(matrix.indices)
         validate.pointers(f"{who}.indptr", matrix.indptr, rows, nnz)
         used = matrix.indices[: int(matrix.indptr[-1])]
-        validate.in_range(f"{who}.indices", used, 0, columns - 1)
-        canonical = validate.ascends(matrix.indptr, used, 0, strict=True)
+        canonical = validate.ordered(
+            f"{who}.indices", matrix.indptr, used, columns - 1, strict=True
+        )
     else:
         canonical = bool(matrix.has_canonical_format)
     if first:  # scipy itself does not cope with it
@@ -264,6 +282,8 @@ def _canonical(matrix: Any, plan: BufferPlan) -> Any:
             f"argument {plan.name}: has repeated or unsorted coordinates, but is written",
             hint="call .sum_duplicates() on it first",
         )
+    if (made := _in_order(matrix, plan)) is not None:
+        return made
     arrays = matrix.data.copy(), matrix.indices.copy(), matrix.indptr.copy()
     copy = put_together(type(matrix), matrix.shape, *arrays)
     copy.has_sorted_indices = copy.has_canonical_format = False

@@ -65,8 +65,10 @@ def csr(entries: Entries) -> tuple[csr_array, bool]:
     """
     from scipy.sparse import coo_array
 
+    from spcomp.compiler.conversions import convert
+
     rows, columns = entries.coords
-    made = coo_array((entries.values, (rows, columns)), shape=entries.shape).tocsr()
+    made = convert(coo_array((entries.values, (rows, columns)), shape=entries.shape), "csr")
     return cast("csr_array", made), made.nnz < len(entries.values)
 
 

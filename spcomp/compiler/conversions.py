@@ -1,0 +1,368 @@
+"""Around the route: any tensor in any format, ``spcomp.convert``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+
+from spcomp.compiler import validate
+from spcomp.compiler.conversions_build import Duplicates, build, refuse_repeated
+from spcomp.compiler.conversions_sort import (
+    BITS,
+    Ordered,
+    added_up,
+    bits_of,
+    index_type,
+    majors_of,
+    put_in_order,
+    rows_in_order,
+    transposed,
+)
+from spcomp.compiler.conversions_source import (
+    bridge,
+    dense_array,
+    elements_of,
+    family_of,
+    from_arrays,
+    item_type,
+)
+from spcomp.compiler.convert import put_together
+from spcomp.compiler.tensor import Tensor
+from spcomp.compiler.tensor import put_together as put_tensor
+from spcomp.compiler.tensor_levels import Level
+from spcomp.dtypes import int64
+from spcomp.errors import ArgumentError, FormatError
+from spcomp.formats.format import Format
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_ROWS = ("dense", "compressed")
+SPARSE = 16  # rows per element, from which on an array as long as the rows is too much
+_SCIPY = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
+
+
+def convert(
+    x: Any,
+    format: str | Format,  # noqa: A002
+    *,
+    duplicates: Duplicates = "sum",
+    sort: bool = True,
+) -> Any:
+    """Return the tensor *x* in another format.
+
+    Args:
+        x: A numpy array, a scipy.sparse array or matrix of any format, a :class:`spcomp.Tensor`,
+            a torch tensor on the CPU (strided, coo, csr, csc, bsr, bsc), a pydata ``sparse``
+            array, or anything that has ``__dlpack__``. The elements of a dense one are those that
+            are not zero (NaN is not); stored zeros of a sparse one stay.
+        format: A :class:`spcomp.Format`, or the name of one.
+        duplicates: What becomes of elements with the same coordinates: ``"sum"`` (in the order they
+            are stored in), ``"refuse"``, or ``"keep"``, for formats that have a place for them.
+        sort: Whether coordinates ascend in each row or column; if not, they may stay as they were
+            where duplicates are kept.
+
+    Returns:
+        For a name of a format that scipy has too, and two dimensions (``csr csc coo bsr(4) dia lil
+        dok``): a scipy.sparse array, or matrix if *x* is one. For ``dense``: a numpy array. Else,
+        and for any ``Format``: a :class:`spcomp.Tensor`. Index arrays are int32, or int64 where
+        that is too narrow or the ``Format`` says so. Where nothing has to change the result may
+        share memory with *x*. It is the same at any number of threads.
+
+    Raises:
+        ArgumentError: for what is no tensor, a type of values that is not known (complex),
+            coordinates that are out of range, duplicates that are refused or have no place, and
+            a format that would be mostly padding.
+        FormatError: for a format that does not fit the number of dimensions.
+    """
+    if duplicates not in get_args(Duplicates):
+        raise ArgumentError(
+            f'argument duplicates: got {duplicates!r}, expected "sum", "refuse" or "keep"'
+        )
+    how = _How(duplicates, sort)
+    x = dense_array(x) if family_of(x) == "dlpack" else x
+    try:
+        if isinstance(format, str):
+            return _named(x, format, how)
+        if not isinstance(format, Format):
+            raise ArgumentError(
+                f"argument format: got {type(format).__name__}, expected a Format or a name"
+            )
+        return to_tensor(x, format, how)
+    except MemoryError as error:
+        raise ArgumentError(f"argument format: {format} takes too much memory: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What a conversion may and must do with the elements."""
+
+    duplicates: Duplicates = "sum"
+    sort: bool = True
+    copies: bool = False  # index arrays, which nobody else may have
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """A matrix by rows, or by columns (*order* is 1, 0): arrays that may be longer than needed."""
+
+    shape: tuple[int, ...]
+    pointers: Array
+    indices: Array
+    values: Array
+    order: tuple[int, int]
+
+
+def _named(x: Any, name: str, how: _How) -> Any:
+    rank, word = rank_of(x), name.split("(")[0].strip()
+    if word == "dense":
+        return to_tensor(x, Format.parse(name, rank), how).values.reshape(tuple(x.shape))
+    if rank != 2 or word not in _SCIPY:
+        return to_tensor(x, Format.parse(name, rank), how)
+    layout = None if word in ("lil", "dok") else Format.parse(name, 2)
+    import scipy.sparse as sps
+
+    matrix = family_of(x) == "scipy" and not isinstance(x, sps.sparray)
+    make: Any = getattr(sps, f"{word}_{'matrix' if matrix else 'array'}")
+    if word in ("csr", "csc"):
+        return _compressed(x, make, (0, 1) if word == "csr" else (1, 0), how)
+    if word == "bsr" and layout is not None:
+        return _blocks(x, make, layout, how)
+    if word == "dia":
+        return _diagonals(x, make, how)
+    if word == "coo":
+        return _coordinates(x, make, how)
+    if word != name.strip():
+        raise FormatError(f"{name!r} is no format", hint=f"its name is {word}")
+    if how.duplicates == "keep":
+        raise ArgumentError(f"argument duplicates: {word} has no place for repeated elements")
+    return make(_coordinates(x, getattr(sps, "coo_matrix" if matrix else "coo_array"), how))
+
+
+def rank_of(x: Any) -> int:
+    """Return the number of dimensions of *x*; raises ArgumentError for what is no tensor."""
+    family_of(x)
+    return len(x.shape)
+
+
+# -- to a Tensor ---------------------------------------------------------------------------------
+
+
+def to_tensor(x: Any, layout: Format, how: _How | None = None) -> Tensor:
+    """Return *x* as a Tensor in the format *layout*; raises ArgumentError, FormatError."""
+    how, rank = how or _How(), rank_of(x)
+    if layout.rank != rank:
+        raise FormatError(f"a format {layout} is for {layout.rank} dimensions, not {rank}")
+    kinds = tuple(kind.name for kind in layout.kinds)
+    if rank == 2 and kinds == _ROWS and not layout.is_split:
+        if how.duplicates == "keep" and layout.kinds[1].unique:
+            raise ArgumentError(
+                f"argument duplicates: a format {layout} has no place for repeated elements",
+                hint="make its compressed level nonunique",
+            )
+        first, second = layout.order
+        sort = how.sort or layout.kinds[1].ordered
+        how = replace(how, sort=sort, copies=family_of(x) != "tensor")
+        made, shape = _ordered(x, (first, second), how, layout.idtype == int64)
+        for array in (made.pointers, made.minors):
+            array.setflags(write=False)
+        level = Level("compressed", made.pointers, made.minors)
+        return put_tensor(shape, (None, level), made.values, layout.order)
+    return build(elements_of(x), layout, how.duplicates)
+
+
+def from_coordinates(
+    coordinates: Sequence[Any],
+    values: Any,
+    shape: Sequence[int] | None,
+    layout: Any,
+    duplicates: Duplicates,
+) -> Tensor:
+    """Return what ``Tensor.from_coo`` does."""
+    arrays = [np.asarray(own) for own in coordinates]
+    if shape is None:
+        shape = tuple(int(own.max(initial=-1)) + 1 for own in arrays)
+    extents = tuple(map(operator.index, shape))
+    if len(extents) != len(arrays) or min(extents, default=0) < 0:
+        raise ArgumentError(
+            f"argument shape: got {extents} for coordinates of {len(arrays)} dimensions"
+        )
+    elements = from_arrays(extents, arrays, np.asarray(values))
+    made = Format.parse(layout, len(extents)) if isinstance(layout, str) else layout
+    if made.rank != len(extents):
+        raise FormatError(f"a format {made} is for {made.rank} dimensions, not {len(extents)}")
+    return build(elements, made, duplicates)
+
+
+def to_coo(x: Any) -> Tensor:
+    """Return *x* as a Tensor in coo format."""
+    return to_tensor(x, Format.parse("coo", rank_of(x)))
+
+
+def to_scipy(x: Tensor) -> Any:
+    """Return what ``Tensor.to_scipy`` does."""
+    if x.ndim != 2:
+        import scipy.sparse as sps
+
+        made = to_coo(x)
+        coordinates: Any = made.elements()[0]
+        return sps.coo_array((made.values, coordinates), shape=made.shape)
+    name = x.layout.name
+    blocks = [part.size for part in x.levels[2:] if part is not None and part.size]
+    whole = all(n % size == 0 for n, size in zip(x.shape, blocks, strict=False))
+    return convert(x, name if name.partition("(")[0] in _SCIPY and whole else "csr")
+
+
+# -- to scipy ------------------------------------------------------------------------------------
+
+
+def _compressed(x: Any, make: Any, order: tuple[int, int], how: _How) -> Any:
+    made, shape = _ordered(x, order, how)
+    found = put_together(make, shape, made.values, made.minors, made.pointers)
+    if how.sort or how.duplicates != "keep":
+        found.has_sorted_indices = True
+        found.has_canonical_format = not made.repeated
+    return found
+
+
+def _coordinates(x: Any, make: Any, how: _How) -> Any:
+    found = make((1, 1), dtype=np.float32)
+    if x.shape[0] > 1 << 20 and x.shape[0] > SPARSE * len(elements_of(x).values):
+        tensor = build(elements_of(x), Format.parse("coo", 2), how.duplicates)
+        coords = tuple(np.array(level.indices) for level in tensor.levels if level)
+        found.coords, found.data, found._shape = coords, tensor.values, tensor.shape  # noqa: SLF001
+        return found
+    made, shape = _ordered(x, (0, 1), how)
+    major = majors_of(made.pointers, len(made.minors), made.minors.dtype)
+    found.coords, found.data, found._shape = (major, made.minors), made.values, shape  # noqa: SLF001
+    found.has_canonical_format = not made.repeated
+    return found
+
+
+def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
+    sizes = tuple(int(kind.size or 1) for kind in layout.kinds[2:])
+    shape = tuple(x.shape)
+    if any(extent % size for extent, size in zip(shape, sizes, strict=True)):
+        raise ArgumentError(
+            f"argument format: blocks of {sizes} do not fill the shape {shape}",
+            hint="a spcomp.Tensor holds blocks that reach over the edge: give a spcomp.Format",
+        )
+    made = to_tensor(x, layout, how)
+    level = made.levels[1]
+    assert level is not None
+    arrays = [np.array(array) for array in (level.indices, level.indptr)]
+    found = put_together(make, shape, made.values.reshape(-1, *sizes), *arrays)
+    found.has_canonical_format = True
+    return found
+
+
+def _diagonals(x: Any, make: Any, how: _How) -> Any:
+    made = to_tensor(x, Format.parse("dia", 2), how)
+    level, (rows, columns) = made.levels[1], made.shape
+    assert level is not None
+    assert level.offsets is not None
+    values = made.values.reshape(rows, len(level.offsets))
+    data = np.zeros((len(level.offsets), columns), values.dtype)
+    for number, offset in enumerate(level.offsets.tolist()):
+        first, last = max(0, -offset), min(rows, columns - offset)
+        data[number, first + offset : last + offset] = values[first:last, number]
+    return make((data, np.array(level.offsets)), shape=made.shape)
+
+
+# -- matrices by rows or columns -----------------------------------------------------------------
+
+
+def _ordered(
+    x: Any,
+    order: tuple[int, int],
+    how: _How,
+    wide: bool = False,  # noqa: FBT001, FBT002
+) -> tuple[Ordered, tuple[int, ...]]:
+    """Return the matrix *x* compressed along the dimensions *order*, and its shape."""
+    if sum(map(bits_of, x.shape)) > BITS:
+        return _compared(x, order, how)
+    given = _rows_of(x)
+    if given is None:
+        elements = elements_of(x)
+        values, shape = np.ascontiguousarray(elements.values), elements.shape
+        kind = np.dtype(np.int64) if wide else index_type(*shape, len(values))
+        axes = [elements.coordinates[dim] for dim in order]
+        extents = [shape[dim] for dim in order]
+        sort = how.sort or how.duplicates != "keep"
+        found = put_in_order(axes, values, extents, idtype=kind, sort=sort)
+    else:
+        values, shape = given.values, given.shape
+        kind = np.dtype(np.int64) if wide else index_type(*shape, len(values))
+        found = _from_rows(given, order, how, kind)
+    if found.repeated and how.duplicates == "refuse":
+        row = majors_of(found.pointers, len(found.minors), np.int64)
+        same = (row[1:] == row[:-1]) & (found.minors[1:] == found.minors[:-1])
+        at = int(np.flatnonzero(same)[0])
+        pair = int(row[at]), int(found.minors[at])
+        refuse_repeated([pair[order.index(0)], pair[order.index(1)]])
+    if how.duplicates == "sum":
+        found = added_up(found, item_type(values))
+    return found, tuple(shape)
+
+
+def _compared(x: Any, order: tuple[int, int], how: _How) -> tuple[Ordered, tuple[int, ...]]:
+    """Do what :func:`_ordered` does for extents that are too large for keys."""
+    leaf = "compressed(nonunique)" if how.duplicates == "keep" else "compressed"
+    made = build(elements_of(x), Format(("dense", leaf), order, int64), how.duplicates)
+    level = made.levels[1]
+    assert level is not None
+    assert level.indptr is not None
+    assert level.indices is not None
+    repeated = 0 if made.ascending(1, unique=True) else 1
+    return Ordered(level.indptr, level.indices, made.values, repeated), made.shape
+
+
+def _from_rows(given: _Rows, order: tuple[int, int], how: _How, kind: Any) -> Ordered:
+    values = np.ascontiguousarray(given.values)
+    if given.order != order:
+        columns = given.shape[order[0]]
+        return transposed(given.pointers, given.indices, values, columns, kind)
+    validate.in_range("indices", given.indices, 0, given.shape[order[1]] - 1)
+    own = np.array if how.copies else np.ascontiguousarray
+    pointers, indices = own(given.pointers, kind), own(given.indices, kind)
+    if validate.ascends(pointers, indices, 0, strict=True) or (
+        how.duplicates == "keep" and not how.sort
+    ):
+        return Ordered(pointers, indices, values, 0)
+    return rows_in_order(pointers, indices, values, given.shape[order[1]])
+
+
+def _rows_of(x: Any) -> _Rows | None:
+    """Return the matrix *x* if it is stored by rows or columns, its index arrays checked."""
+    family = family_of(x)
+    if family == "tensor":
+        level = x.levels[-1] if len(x.levels) == 2 == x.ndim else None
+        if level is None or level.kind != "compressed" or x.levels[0] is not None:
+            return None
+        values = np.asarray(x.values).reshape(-1)
+        return _checked(x.shape, level.indptr, level.indices, values, x.order)
+    if family == "scipy" and x.format in ("csr", "csc") and x.ndim == 2:
+        order = (0, 1) if x.format == "csr" else (1, 0)
+        indptr, indices = np.asarray(x.indptr), np.asarray(x.indices)
+        if indptr.dtype.kind == indices.dtype.kind == "i":  # the others are looked at later
+            limit = min(indices.size, len(x.data))
+            validate.pointers("indptr", indptr, x.shape[order[0]], limit)
+        return _checked(x.shape, x.indptr, x.indices, np.asarray(x.data), order)
+    if family == "torch":
+        found = bridge().compressed(x)
+        return None if found is None else _checked(*found)
+    return None
+
+
+def _checked(shape: Any, pointers: Any, indices: Any, values: Array, order: Any) -> _Rows | None:
+    """Return the matrix; None where its arrays are of a kind that programs do not take."""
+    item_type(values)
+    pointers, indices = np.asarray(pointers), np.asarray(indices)
+    if pointers.dtype not in (np.int32, np.int64) or indices.dtype not in (np.int32, np.int64):
+        return None
+    first, last = int(pointers[0]), int(pointers[-1])
+    pointers = np.ascontiguousarray(pointers - first if first else pointers)
+    part = slice(first, last)
+    return _Rows(tuple(shape), pointers, np.ascontiguousarray(indices[part]), values[part], order)

@@ -1,0 +1,350 @@
+"""At a conversion: elements put in the order of their coordinates, on all threads.
+
+Elements are moved to buckets of majors that lie next to each other, and each bucket is put in order
+inside a core's own cache: a radix sort from the top, then from the bottom. What comes out depends
+on the elements only; equal ones stay in the order they had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler import conversions_small as small
+from spcomp.compiler import conversions_text as text
+from spcomp.compiler import validate
+from spcomp.compiler.formats_sort import running
+from spcomp.compiler.host import launch
+from spcomp.dtypes import DType, float32
+from spcomp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from spcomp.compiler.compile import Compiled
+    from spcomp.ir.stmt import Func
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+CHUNK = 1 << 16  # elements that one iteration counts, or more
+MOST = 64  # chunks, each with counts of its own
+BUCKET = 1 << 13  # elements of a bucket, about: they and what they become fit into a core's cache
+BUCKETS = 1 << 8  # lines that a core can write to in turn without losing them
+BITS = 62  # of a key
+INT32 = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ordered:
+    """Elements by their majors, and in each, if they were sorted, by their minors.
+
+    ``pointers[r] : pointers[r + 1]`` are those of major r. *repeated*: how many have the major and
+    minor of the element before.
+    """
+
+    pointers: Array
+    minors: Array
+    values: Array
+    repeated: int
+
+    @property
+    def majors(self) -> int:
+        """How many majors there are, empty ones included."""
+        return len(self.pointers) - 1
+
+
+@lru_cache(maxsize=256)
+def _compiled(program: str, words: tuple[tuple[str, str], ...]) -> tuple[Func, Compiled]:
+    from spcomp.compiler.compile import compile as compile_program
+    from spcomp.script.parse import parse_source
+
+    for word, value in words:
+        program = program.replace(word, value)
+    (func,) = parse_source(program, "conversions.py")
+    code = compile_program(func, check="off")._compiled  # noqa: SLF001 (what is relied on holds)
+    return next(iter(code.funcs.values())), code
+
+
+def _run(program: str, words: dict[str, str], *args: Any) -> None:
+    """Run the *program* on arrays and sizes, in its order; those it writes are new ones."""
+    func, code = _compiled(program, tuple(words.items()))
+    plain = (np.require(x, None, ("C", "A")) if isinstance(x, np.ndarray) else x for x in args)
+    launch(func, code, {p.name: x for p, x in zip(func.params, plain, strict=True)})
+
+
+def bits_of(extent: int) -> int:
+    """Return how many bits a coordinate below *extent* has, at least 1."""
+    return max(extent - 1, 1).bit_length()
+
+
+def shifts_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return where each coordinate begins in a key: how many bits are below it."""
+    every = [bits_of(extent) for extent in shape]
+    return tuple(sum(every[at + 1 :]) for at in range(len(every)))
+
+
+def index_type(*most: int) -> np.dtype[Any]:
+    """Return the type of index arrays that hold numbers up to each of *most*."""
+    return np.dtype(np.int32 if max(most, default=0) <= INT32 else np.int64)
+
+
+def moved_as(values: Array) -> Array:
+    """Return *values* as bits, which is how they are moved."""
+    return values.view(f"uint{8 * values.itemsize}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How *n* elements with *majors* of some *bits* each are cut into chunks and buckets."""
+
+    n: int
+    majors: int
+    bits: int
+    chunks: int
+    wide: int  # bits of a major that are the same bucket's
+
+    @classmethod
+    def of(cls, n: int, majors: int, bits: int) -> _Plan:
+        top = bits_of(majors)
+        some = min(top, min(BUCKETS, max(n // BUCKET, 1)).bit_length())
+        return cls(n, majors, bits, min(MOST, max(-(-n // CHUNK), 1)), top - some)
+
+    @property
+    def buckets(self) -> int:
+        return 1 << (bits_of(self.majors) - self.wide)
+
+    @property
+    def shift(self) -> int:
+        return self.bits + self.wide
+
+    @property
+    def digits(self) -> tuple[int, int]:
+        """How many bits one pass sorts by, and how many pairs of passes there are."""
+        rounds = -(-self.bits // (2 * text.DIGIT))
+        return -(-self.bits // (2 * rounds)), rounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """Where keys come from: the words of the programs, their arrays, and the sizes they take."""
+
+    words: dict[str, str]
+    arrays: tuple[Array, ...]
+    sizes: tuple[int, ...]
+
+
+def put_in_order(
+    axes: Sequence[Array],
+    values: Array,
+    shape: Sequence[int],
+    *,
+    bits: int | None = None,
+    idtype: Any = None,
+    sort: bool = True,
+) -> Ordered:
+    """Return the elements with coordinates *axes*, of one type and one array each, in order.
+
+    The lowest *bits* of a key (see :func:`shifts_of`) are its minor; None: all but the first
+    coordinate's. *idtype*: of minors and pointers, else int32 where it holds them. Keys of more
+    than 62 bits are no case for this.
+
+    Raises:
+        ArgumentError: for a coordinate that is outside of *shape*.
+    """
+    shifts = shifts_of(shape)
+    if bits is None:
+        bits, majors = shifts[0], shape[0]
+    else:
+        last = sum(max(extent - 1, 0) << by for extent, by in zip(shape, shifts, strict=True))
+        majors = (last >> bits) + 1
+    words = text.of_axes(len(axes), str(axes[0].dtype))
+    source = _Source(words, tuple(axes), (*shifts[:-1], *shape))
+    plan = _Plan.of(len(values), majors, bits)
+    minor = index_type((1 << bits) - 1) if idtype is None or bits > 31 else np.dtype(idtype)
+    pointer = index_type(plan.n) if idtype is None else np.dtype(idtype)
+    if plan.n <= small.SMALL:
+        for own, extent in zip(axes, shape, strict=True):
+            if ((own < 0) | (own >= extent)).any():
+                _refuse_outside(axes, shape)
+        order, major, low, repeated = small.ordered(axes, shifts, bits, sort=sort)
+        pointers = small.pointers_of(major, majors, pointer)
+        return Ordered(pointers, low.astype(minor), values[order], repeated)
+    counts, facts = _counted(source, plan)
+    if (facts[::2] < 0).any():
+        _refuse_outside(axes, shape)
+    made = _room(plan, values, minor, pointer)
+    if not facts[1::2].any():
+        _ascending(source, plan, moved_as(values), made)
+        return made
+    return _settled(source, plan, counts, values, made, sort=sort)
+
+
+def transposed(
+    pointers: Array, indices: Array, values: Array, columns: int, idtype: Any
+) -> Ordered:
+    """Return compressed rows as compressed columns, whose rows ascend.
+
+    Raises ArgumentError for an index that is no column.
+    """
+    rows = len(pointers) - 1
+    if len(values) <= small.SMALL:
+        axes = indices, small.majors_of(pointers, indices.dtype)
+        return put_in_order(axes, values, (columns, rows), idtype=idtype)
+    bits = bits_of(rows)
+    source = _Source(
+        text.of_rows(str(indices.dtype), str(pointers.dtype)),
+        (indices, pointers),
+        (bits, columns, rows),
+    )
+    plan = _Plan.of(len(values), columns, bits)
+    counts, facts = _counted(source, plan)
+    if (facts[::2] < 0).any():
+        _refuse_outside([indices], [columns])
+    made = _room(plan, values, idtype, idtype)
+    distinct = validate.ascends(pointers, indices, 0, strict=True)
+    return _settled(source, plan, counts, values, made, sort=False, distinct=distinct)
+
+
+def _counted(source: _Source, plan: _Plan) -> tuple[Array, Array]:
+    counts = np.zeros(plan.chunks * plan.buckets, np.int64)
+    facts = np.zeros(plan.chunks * 2, np.int64)
+    if plan.n:
+        sizes = plan.n, plan.chunks, plan.buckets, plan.shift, *source.sizes
+        _run(text.COUNT, source.words, *source.arrays, counts, facts, *sizes)
+    return counts, facts
+
+
+def _room(plan: _Plan, values: Array, minor: Any, pointer: Any) -> Ordered:
+    pointers = np.empty(plan.majors + 1, pointer)
+    pointers[0] = 0
+    return Ordered(pointers, np.empty(plan.n, minor), np.empty(plan.n, values.dtype), 0)
+
+
+def _types(made: Ordered) -> dict[str, str]:
+    return {
+        "POINTER": str(made.pointers.dtype),
+        "INDEX": str(made.minors.dtype),
+        "VALUE": str(moved_as(made.values).dtype),
+    }
+
+
+def _ascending(source: _Source, plan: _Plan, values: Array, made: Ordered) -> None:
+    if not plan.n:
+        made.pointers[:] = 0
+        return
+    arrays = made.pointers[1:], made.minors, moved_as(made.values)
+    sizes = plan.n, plan.chunks, plan.majors, plan.bits, *source.sizes
+    words = {**source.words, **_types(made)}
+    _run(text.ASCENDING, words, *source.arrays, values, *arrays, *sizes)
+
+
+def _settled(
+    source: _Source,
+    plan: _Plan,
+    counts: Array,
+    values: Array,
+    made: Ordered,
+    *,
+    sort: bool,
+    distinct: bool = False,
+) -> Ordered:
+    chunks, buckets = plan.chunks, plan.buckets
+    to = running(counts.reshape(chunks, buckets).T.reshape(-1))
+    starts = np.append(to[:-1:chunks], plan.n)
+    to = np.ascontiguousarray(to[:-1].reshape(buckets, chunks).T).reshape(-1)
+    repeated, bits = np.zeros(buckets, np.int64), moved_as(made.values)
+    kept = np.dtype(np.uint32 if made.minors.itemsize == 4 and plan.shift <= 32 else np.int64)
+    apart = kept.itemsize != made.minors.itemsize
+    keys = np.empty(plan.n, kept) if apart else made.minors.view(kept)
+    words = {**source.words, "VALUE": str(bits.dtype), "KEPT": str(kept)}
+    if plan.n:
+        sizes = plan.n, chunks, buckets, plan.shift, *source.sizes
+        _run(text.MOVE, words, *source.arrays, moved_as(values), to, keys, bits, *sizes)
+    check = "" if distinct else text.REPEATED
+    words = {"SORT": text.SORT if sort else "", "CHECK": check, "KEPT": str(kept), **_types(made)}
+    words = {**text.held(apart=apart), **words}
+    arrays = made.pointers[1:], made.minors, bits, repeated
+    sizes = plan.n, buckets, plan.majors, plan.wide, plan.bits, *plan.digits
+    _run(text.SETTLE, words, starts, *arrays, *sizes, *([keys] if apart else []))
+    return Ordered(made.pointers, made.minors, made.values, int(repeated.sum()))
+
+
+def rows_in_order(pointers: Array, indices: Array, values: Array, columns: int) -> Ordered:
+    """Return compressed rows whose columns are in range with the columns of each in order."""
+    n, majors = len(values), len(pointers) - 1
+    if n <= small.SMALL:
+        axes = small.majors_of(pointers, indices.dtype), indices
+        return put_in_order(axes, values, (majors, columns), idtype=indices.dtype)
+    made = Ordered(pointers, indices.copy(), values.copy(), 0)
+    plan = _Plan.of(n, majors, bits_of(columns))
+    repeated = np.zeros(plan.buckets, np.int64)
+    bits = moved_as(made.values)
+    sizes = n, plan.buckets, majors, plan.wide, *plan.digits
+    words = {"SORT": text.SORT, "KEPT": str(made.minors.dtype), **_types(made)}
+    _run(text.ROWS, words, pointers[1:], made.minors, bits, repeated, *sizes)
+    return Ordered(pointers, made.minors, made.values, int(repeated.sum()))
+
+
+def added_up(given: Ordered, item: DType) -> Ordered:
+    """Return *given*, sorted elements of type *item*, with those at one place added up.
+
+    Floats of 16 bits are added in float32; booleans by "or".
+    """
+    if not given.repeated:
+        return given
+    if len(given.minors) <= small.SMALL and item.kind != "bfloat":
+        majors = small.majors_of(given.pointers, np.int64)
+        first, sums = small.added(majors, given.minors, given.values, item)
+        pointers = small.pointers_of(majors[first], given.majors, given.pointers.dtype)
+        return Ordered(pointers, given.minors[first], sums, 0)
+    plan = _Plan.of(len(given.minors), given.majors, 1)
+    lengths = np.empty(given.majors, given.pointers.dtype)
+    size = plan.buckets, plan.majors, plan.wide
+    words = _types(given)
+    _run(text.UNIQUE, words, given.pointers[1:], given.minors, lengths, plan.n, *size)
+    ends = running(lengths).astype(given.pointers.dtype)
+    left = int(ends[-1])
+    made = Ordered(ends, np.empty(left, given.minors.dtype), np.empty(left, given.values.dtype), 0)
+    is_bool = item.kind == "bool"
+    words |= {
+        "ITEM": "uint8" if is_bool else str(item),
+        "WIDER": "uint8"
+        if is_bool
+        else str(float32 if item.is_float and item.bits == 16 else item),
+        "PLUS": "|" if is_bool else "+",
+    }
+    values = [x.view(np.uint8 if is_bool else item.numpy_name) for x in (given.values, made.values)]
+    arrays = given.minors, values[0], ends[1:], made.minors, values[1]
+    _run(text.ADD, words, given.pointers[1:], *arrays, plan.n, left, *size)
+    return made
+
+
+def majors_of(pointers: Array, count: int, kind: Any) -> Array:
+    """Return the major of each of *count* elements, as *kind*."""
+    if count <= small.SMALL:
+        return small.majors_of(pointers, kind)
+    found = np.empty(count, kind)
+    plan = _Plan.of(count, len(pointers) - 1, 1)
+    words = {"POINTER": str(pointers.dtype), "INDEX": str(found.dtype)}
+    _run(text.EXPAND, words, pointers[1:], found, count, plan.buckets, plan.majors, plan.wide)
+    return found
+
+
+def keys_of(given: Ordered, bits: int) -> Array:
+    """Return the keys of elements whose minors have *bits*, as int64."""
+    keys = majors_of(given.pointers, len(given.minors), np.int64)
+    keys <<= bits
+    keys |= given.minors
+    return keys
+
+
+def _refuse_outside(axes: Sequence[Array], shape: Sequence[int]) -> None:
+    for dim, (own, extent) in enumerate(zip(axes, shape, strict=True)):
+        wrong = np.flatnonzero((own < 0) | (own >= extent))
+        if len(wrong):
+            at = int(wrong[0])
+            expected = f"0..{extent - 1}" if extent else "none (the extent is 0)"
+            raise ArgumentError(
+                f"coordinates of axis {dim}: got {own[at]} at position {at}, expected {expected}"
+            )

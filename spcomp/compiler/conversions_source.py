@@ -1,0 +1,236 @@
+"""At a conversion: what anything that is a tensor holds, as coordinates and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler import validate
+from spcomp.compiler.conversions_sort import index_type, majors_of
+from spcomp.compiler.outputs import Results
+from spcomp.compiler.tensor import Tensor
+from spcomp.dtypes import DType
+from spcomp.dtypes import dtype as dtype_of
+from spcomp.errors import ArgumentError
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Family: TypeAlias = Literal["numpy", "scipy", "tensor", "torch", "pydata", "dlpack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elements:
+    """The stored elements of a tensor: an array of coordinates per dimension, and the values.
+
+    Coordinates are all int32 or all int64; they may be in any order, and may repeat. They were
+    checked, or are when they are put in order.
+    """
+
+    shape: tuple[int, ...]
+    coordinates: tuple[Array, ...]
+    values: Array
+
+
+def family_of(given: Any) -> Family:
+    """Return the library whose tensor *given* is; raises ArgumentError for something else."""
+    if isinstance(given, np.ndarray):
+        return "numpy"
+    if isinstance(given, Tensor):
+        return "tensor"
+    if _is_torch(given):
+        return "torch"
+    if hasattr(given, "format") and hasattr(given, "shape"):
+        import scipy.sparse as sps
+
+        if sps.issparse(given):
+            return "scipy"
+    if type(given).__module__.partition(".")[0] == "sparse" and hasattr(given, "fill_value"):
+        return "pydata"
+    if hasattr(given, "__dlpack__"):
+        return "dlpack"
+    raise ArgumentError(
+        f"argument x: got {type(given).__name__}, expected a tensor",
+        hint="give a numpy, scipy.sparse, torch or pydata sparse array, a spcomp.Tensor, or what"
+        " has __dlpack__",
+    )
+
+
+def item_type(values: Any) -> DType:
+    """Return the type of the array *values*; raises ArgumentError for one that is none of ours."""
+    name = values.dtype.name if values.dtype.isnative else f"{values.dtype.name} (byte-swapped)"
+    try:
+        return dtype_of(name)
+    except ValueError:
+        raise ArgumentError(
+            f"argument x: got dtype {name}",
+            hint="convert it to an integer or floating type with .astype(...)",
+        ) from None
+
+
+def elements_of(given: Any) -> Elements:
+    """Return what *given* holds; raises ArgumentError.
+
+    Of a dense array that are the elements that are not zero: NaN is one, -0.0 is not.
+    """
+    return _sound(_READ[family_of(given)](given))
+
+
+def from_arrays(shape: tuple[int, ...], coordinates: Sequence[Any], values: Array) -> Elements:
+    """Return the elements at *coordinates*, an array per dimension; raises ArgumentError."""
+    return _sound(Elements(shape, _alike(shape, coordinates), values))
+
+
+def _sound(made: Elements) -> Elements:
+    item_type(made.values)
+    if not made.shape:
+        raise ArgumentError("argument x: has no dimensions, expected at least one")
+    if made.values.ndim != 1 or any(own.shape != made.values.shape for own in made.coordinates):
+        raise ArgumentError("argument x: has not as many coordinates as values")
+    return made
+
+
+def dense_array(given: Any) -> Array:
+    """Return the numpy array over the memory of *given*, which has ``__dlpack__``."""
+    try:
+        return np.from_dlpack(given)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(f"argument x: {type(given).__name__} gives no array: {error}") from None
+
+
+def _of_numpy(given: Array) -> Elements:
+    given = validate.plain("x", given)
+    item_type(given)
+    stored = given if given.dtype.kind != "V" else given.view(np.uint16) & 0x7FFF  # bfloat16
+    found = stored.nonzero() if given.ndim else ()
+    return Elements(given.shape, _alike(given.shape, found), given[found])
+
+
+def _of_dlpack(given: Any) -> Elements:
+    return _of_numpy(dense_array(given))
+
+
+def _of_tensor(given: Tensor) -> Elements:
+    values = np.asarray(given.values).reshape(-1)
+    kinds = tuple("dense" if level is None else level.kind for level in given.levels)
+    level = given.levels[-1] if given.levels else None
+    if kinds == ("dense", "compressed") and level is not None and len(given.order) == 2:
+        assert level.indptr is not None
+        assert level.indices is not None
+        kind = index_type(*given.shape)
+        major = majors_of(level.indptr, len(level.indices), kind)
+        pair = major, level.indices.astype(kind, copy=False)
+        return Elements(
+            given.shape, (pair[given.order.index(0)], pair[given.order.index(1)]), values
+        )
+    coordinates, places = given.elements()
+    return Elements(given.shape, _alike(given.shape, coordinates), values[places])
+
+
+def _of_scipy(given: Any) -> Elements:
+    found = in_range(given)
+    if found.ndim == 2 and found.format in ("csr", "csc"):
+        pointers, kind = np.asarray(found.indptr), index_type(*found.shape)
+        first, last = int(pointers[0]), int(pointers[-1])
+        major = majors_of(pointers - first, last - first, kind)
+        minor = np.asarray(found.indices[first:last]).astype(kind, copy=False)
+        pair = (major, minor) if found.format == "csr" else (minor, major)
+        return Elements(found.shape, pair, np.asarray(found.data)[first:last])
+    coo = found if found.format == "coo" else found.tocoo()
+    return Elements(coo.shape, _alike(coo.shape, coo.coords), np.asarray(coo.data))
+
+
+def _of_pydata(given: Any) -> Elements:
+    if not np.array_equal(given.fill_value, 0):
+        raise ArgumentError(
+            f"argument x: has the fill value {given.fill_value}, expected 0",
+            hint="subtract it first",
+        )
+    coo = given if hasattr(given, "coords") else given.asformat("coo")
+    return Elements(tuple(coo.shape), _alike(coo.shape, tuple(coo.coords)), np.asarray(coo.data))
+
+
+def _of_torch(given: Any) -> Elements:
+    shape, coordinates, values = bridge().elements(given)
+    return Elements(shape, _alike(shape, coordinates), values)
+
+
+def bridge() -> Any:
+    """Return the module that knows torch: it lies above this one, and torch may not be there."""
+    return import_module("spcomp.torch.tensors")
+
+
+_READ: Mapping[Family, Callable[[Any], Elements]] = {
+    "numpy": _of_numpy,
+    "scipy": _of_scipy,
+    "tensor": _of_tensor,
+    "torch": _of_torch,
+    "pydata": _of_pydata,
+    "dlpack": _of_dlpack,
+}
+
+
+def _alike(shape: Sequence[int], coordinates: Sequence[Any]) -> tuple[Array, ...]:
+    """Return *coordinates* as contiguous arrays of the type that *shape* needs."""
+    kind = index_type(*shape)
+    found = []
+    for dim, (given, extent) in enumerate(zip(coordinates, shape, strict=True)):
+        own = np.asarray(given)
+        if own.dtype.kind not in "iu":
+            raise ArgumentError(f"coordinates of axis {dim}: got {own.dtype}, expected integers")
+        if own.dtype != kind and own.dtype not in (np.int32, np.uint32, np.int16, np.uint16):
+            validate.in_range(f"coordinates of axis {dim}", own, 0, extent - 1)  # may not fit
+        found.append(np.ascontiguousarray(own, kind))
+    return tuple(found)
+
+
+def in_range(given: Any, who: str = "") -> Any:
+    """Return the scipy array *given*, if its index arrays are what scipy's own routines trust.
+
+    Raises ArgumentError, which calls the arrays by their names behind *who*.
+    """
+    kind, shape = given.format, given.shape
+    if kind == "coo":
+        for dim, coords in enumerate(given.coords):
+            validate.in_range(f"{who}coords[{dim}]", np.asarray(coords), 0, shape[dim] - 1)
+    elif kind in ("csr", "csc", "bsr") and given.ndim == 2:
+        block = given.blocksize if kind == "bsr" else (1, 1)
+        rows, columns = (n // b for n, b in zip(shape, block, strict=True))
+        fibers, length = (columns, rows) if kind == "csc" else (rows, columns)
+        indptr, indices = np.asarray(given.indptr), np.asarray(given.indices)
+        for array in (indptr, indices):
+            if array.dtype.kind not in "iu":
+                raise ArgumentError(f"argument {who}indices: got {array.dtype}, expected integers")
+        validate.pointers(f"{who}indptr", indptr, fibers, min(indices.size, len(given.data)))
+        if kind == "bsr" and indptr[0]:
+            raise ArgumentError(f"argument {who}indptr: starts at {indptr[0]}, expected 0")
+        validate.in_range(f"{who}indices", indices[: int(indptr[-1])], 0, length - 1)
+    return given
+
+
+def in_kind(made: Any, given: Iterable[Any], out: Any = None) -> Any:
+    """Return results as torch tensors if one of the arguments *given* is one.
+
+    Numbers, and results that were given, also in *out*, stay what they are. *made*: one result, or
+    Results.
+    """
+    arguments = list(given)
+    if not any(map(_is_torch, arguments)):
+        return made
+    outs = list(out.values()) if isinstance(out, dict) else out
+    arguments += outs if isinstance(outs, (list, tuple)) else [outs]
+
+    def alike(one: Any) -> Any:
+        if any(one is own for own in arguments) or not getattr(one, "shape", ()):
+            return one
+        return bridge().to_torch(one)
+
+    if isinstance(made, Results):
+        return Results.of(made._fields, tuple(map(alike, made)))
+    return alike(made)
+
+
+def _is_torch(given: Any) -> bool:
+    return type(given).__module__.partition(".")[0] == "torch" and hasattr(given, "layout")
