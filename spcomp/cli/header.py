@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
 
 _PHASES = """
- * It has several phases: {name}.position.py shows what the host does between them."""
+ * A host program runs what is declared here: {name}.flat.py shows what it does around it."""
 _THREADS = """\
 /* Use this many threads, the caller's included; at first one per processor. */
 void spcomp_set_threads(int64_t threads);
@@ -29,7 +29,8 @@ def header(name: str, emitted: Emitted, notes: Mapping[str, str]) -> str:
     body = "\n".join(_declaration(function, notes) for function in emitted.functions)
     if emitted.parallel:
         body += f"\n{_THREADS}"
-    phases = _PHASES.format(name=name) if len(emitted.functions) > 1 else ""
+    alone = [function.name for function in emitted.functions] == [name]
+    phases = "" if alone else _PHASES.format(name=name)
     return f"""\
 /* {name}, compiled by spcomp {__version__}.{phases}
  * Arrays are contiguous; a pointer that is not const is written. uint16_t holds the bits of a

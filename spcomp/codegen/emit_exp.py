@@ -16,7 +16,8 @@ LEAST, MOST = -105.0, 89.5  # exp is 0 from here down, and infinite from here up
 PER_LN2 = 1.442695040888963407359924681001892137426645954152985934135449406931
 LN2_HIGH, LN2_LOW = 0.693145751953125, 1.428606765330187045e-06  # n * LN2_HIGH is exact
 ROUNDS = 12582912.0  # 1.5 * 2 ** 23: added to a small number, it leaves the integer nearest
-BITS = 0x4B400000  # of ROUNDS: the integer is the rest
+BIAS = 127  # of the exponent in the bits of a float, above
+FRACTION = 23  # bits that are none of it
 TERMS = (
     0.000198527617612853646278381,
     0.00139304355252534151077271,
@@ -45,15 +46,19 @@ def exp(code: Code, kind: str, x: str) -> str:
     def muladd(a: str, b: str, c: str) -> str:
         return code.intrinsic("fmuladd", kind, a, b, c)
 
-    def power_of_two(exponent: str) -> str:
-        biased = code.value(f"add {whole} {exponent}, {integer(127)}")
-        return code.value(
-            f"bitcast {whole} {code.value(f'shl {whole} {biased}, {integer(23)}')} to {kind}"
-        )
+    def rounded_to_integer(factor: float, more: int) -> tuple[str, str]:
+        """Return ``x * factor`` as an integer plus *more*: in the low bits of a word; a float."""
+        shifted = muladd(x, number(factor), number(ROUNDS + more))
+        exact = code.value(f"fsub {kind} {shifted}, {number(ROUNDS + more)}")
+        return code.value(f"bitcast {kind} {shifted} to {whole}"), exact
+
+    def power_of_two(biased: str) -> str:
+        shifted = code.value(f"shl {whole} {biased}, {integer(FRACTION)}")
+        return code.value(f"bitcast {whole} {shifted} to {kind}")
 
     x = clamped(clamped(x, "olt", LEAST), "ogt", MOST)
-    shifted = muladd(x, number(PER_LN2), number(ROUNDS))
-    count = code.value(f"fsub {kind} {shifted}, {number(ROUNDS)}")
+    exponent, count = rounded_to_integer(PER_LN2, 2 * BIAS)
+    half, _ = rounded_to_integer(PER_LN2 / 2, BIAS)  # 2 ** n may be no float by itself
     rest = muladd(count, number(-LN2_HIGH), x)
     rest = muladd(count, number(-LN2_LOW), rest)
     total = number(TERMS[0])
@@ -61,9 +66,6 @@ def exp(code: Code, kind: str, x: str) -> str:
         total = muladd(total, rest, number(term))
     square = code.value(f"fmul {kind} {rest}, {rest}")
     total = code.value(f"fadd {kind} {muladd(square, total, rest)}, {number(1.0)}")
-    bits = code.value(f"bitcast {kind} {shifted} to {whole}")
-    bits = code.value(f"sub {whole} {bits}, {integer(BITS)}")
-    half = code.value(f"ashr {whole} {bits}, {integer(1)}")  # 2 ** n may be no float by itself
-    for part in (half, code.value(f"sub {whole} {bits}, {half}")):
+    for part in (half, code.value(f"sub {whole} {exponent}, {half}")):
         total = code.value(f"fmul {kind} {total}, {power_of_two(part)}")
     return total

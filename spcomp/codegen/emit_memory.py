@@ -10,7 +10,7 @@ from spcomp.codegen.ops import ARITHMETIC, memory, register, row, suffix, vector
 from spcomp.dtypes import DType, promote
 from spcomp.ir.expr import SearchKind
 
-LINE = 64  # bytes fetched by one prefetch
+LINE = 64  # bytes of a cache line, which one prefetch asks for
 RUN = 8  # elements compared at once to find the end of a run
 FEW = 4  # lanes that are loaded one by one sooner than gathered
 

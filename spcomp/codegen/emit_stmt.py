@@ -8,7 +8,8 @@ from spcomp.codegen.abi import OUT_OF_MEMORY
 from spcomp.codegen.emit import STATUS, Code, Scope
 from spcomp.codegen.emit_convert import decode, encode
 from spcomp.codegen.emit_expr import Exprs
-from spcomp.codegen.emit_memory import Access, prefetch, write
+from spcomp.codegen.emit_memory import LINE, Access, prefetch, write
+from spcomp.codegen.emit_order import Turn, open_turns, prefix_sum
 from spcomp.codegen.ops import float_literal, memory
 from spcomp.dtypes import bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
@@ -42,7 +43,7 @@ class Stmts(Visitor[None]):
 
     COVERS = (
         *(st.Seq, st.Let, st.Store, st.If, st.For, st.While, st.Alloc, st.Evaluate, st.Fail),
-        *(st.Prefetch,),
+        *(st.Prefetch, st.Prefix),
     )
 
     def __init__(
@@ -52,6 +53,7 @@ class Stmts(Visitor[None]):
         self.concurrent = concurrent
         self.copies = 1  # of what is being written, by the unrolled loops around it
         self.exprs = Exprs(code, scope)
+        self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
 
     def visit_Seq(self, node: st.Seq) -> None:
         """One after the other."""
@@ -77,6 +79,10 @@ class Stmts(Visitor[None]):
     def visit_Prefetch(self, node: st.Prefetch) -> None:
         """A prefetch instruction per cache line."""
         prefetch(self.code, self.exprs.access(node.buffer, node.indices[0], None))
+
+    def visit_Prefix(self, node: st.Prefix) -> None:
+        """Wait for one's turn, leave the sum to the next, and go on."""
+        prefix_sum(self, node)
 
     def visit_If(self, node: st.If) -> None:
         """A branch."""
@@ -111,6 +117,7 @@ class Stmts(Visitor[None]):
                 node.span,
                 hint="bind threads only for cuda targets",
             )
+        open_turns(self, node)
         if node.kind == "parallel" and not self.concurrent:
             self.parallel_for(node)
             return
@@ -239,6 +246,7 @@ class Stmts(Visitor[None]):
         free = code.unit.declare("free", "void", "ptr")
         least = code.intrinsic("smax", "i64", size, "1")
         bytes_ = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
+        bytes_ = code.value(f"add i64 {bytes_}, {LINE - 1}")
         amount = code.value(f"select i1 {self._addressable(buffer)}, i64 {bytes_}, i64 {LARGEST}")
         if buffer.scope == WORKSPACE:
             calloc = code.unit.declare("calloc", "noalias ptr", "i64, i64")
@@ -252,11 +260,17 @@ class Stmts(Visitor[None]):
         self._fail(OUT_OF_MEMORY)
         code.jump(join)
         code.start(ready)
-        self.scope[buffer] = pointer
+        self.scope[buffer] = self._next_line(pointer)
         self.visit(body)
         code.do(f"call void {free}(ptr {pointer})")
         code.jump(join)
         code.start(join)
+
+    def _next_line(self, pointer: str) -> str:
+        """Return where a cache line begins, from *pointer* on, lest vectors lie in two."""
+        mask = self.code.unit.declare("llvm.ptrmask.p0.i64", "ptr", "ptr, i64")
+        last = self.code.value(f"getelementptr i8, ptr {pointer}, i64 {LINE - 1}")
+        return self.code.value(f"call ptr {mask}(ptr {last}, i64 {-LINE})")
 
 
 def _as_float(size: ex.Expr) -> ex.Expr:

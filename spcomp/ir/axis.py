@@ -154,10 +154,10 @@ class Buffer(Node):
 
     name: str = attr()
     data: Var | None = attr()
-    shape: tuple[Expr, ...] = attr()
+    shape: tuple[Expr, ...]
     dtype: DType = attr()
     scope: str = attr(default="global")
-    strides: tuple[Expr, ...] | None = attr(default=None)
+    strides: tuple[Expr, ...] | None = None
 
 
 AnyBuffer: TypeAlias = SparseBuffer | Buffer

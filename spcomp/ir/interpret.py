@@ -20,7 +20,7 @@ from spcomp.ir.interpret_expr import Evaluator, as_number
 from spcomp.ir.interpret_flat import FlatInterpreter
 from spcomp.ir.interpret_position import PositionInterpreter
 from spcomp.ir.interpret_stmt import Interpreter
-from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func
 from spcomp.ir.storage import Array, decode, encode
@@ -117,8 +117,10 @@ class _Host(Evaluator):
                 array[:] = np.cumsum([0, *array[1:]])
             case HostAlloc(buffer=buffer, fill=fill):
                 dtype = buffer.dtype.numpy_name
-                value = encode(as_number(fill, buffer.dtype), buffer.dtype)
+                value = encode(as_number(fill or 0, buffer.dtype), buffer.dtype)
                 self.values[buffer.name] = np.full(self.number(buffer.shape[0]), value, dtype)
+            case Trim(buffer=buffer, size=size):
+                self.values[buffer.name] = self._named(buffer.name)[: self.number(size)]
             case Return(buffers=buffers):
                 return {buffer.name: self._named(buffer.name) for buffer in buffers}
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,15 +19,21 @@ from spcomp.ir.stmt import (
     If,
     Let,
     Prefetch,
+    Prefix,
     Seq,
     Store,
     While,
+    prefixes,
 )
 from spcomp.ir.storage import Array
 
 
 class Interpreter(Evaluator):
     """Runs a function; parallel, vectorized and bound loops run serially, in order."""
+
+    def __init__(self, arrays: Mapping[str, Array], failures: list[str]) -> None:
+        super().__init__(arrays, failures)
+        self.sums: dict[Prefix, int] = {}  # of what the iterations so far of its loop gave
 
     def run(self, func: Func) -> dict[str, Array]:
         """Run the body of *func* and return the arrays it assembled, by name."""
@@ -53,6 +60,7 @@ class Interpreter(Evaluator):
 
     def visit_For(self, node: For) -> None:
         """Run the body for every value; the bounds are evaluated once."""
+        self.sums.update((prefix, 0) for prefix in prefixes(node.body))
         for value in range(self.number(node.begin), self.number(node.end)):
             self.env[node.var] = np.int64(value)
             self.visit(node.body)
@@ -82,6 +90,12 @@ class Interpreter(Evaluator):
             for index in node.indices:
                 if index is not None:
                     self.visit(index)
+
+    def visit_Prefix(self, node: Prefix) -> None:
+        """Bind the sum so far, then add to it."""
+        self.env[node.var] = np.int64(self.sums[node])
+        self.sums[node] += self.number(node.amount)
+        self.visit(node.body)
 
     def visit_Store(self, node: Store) -> Any:
         """Write an element, as the level says."""

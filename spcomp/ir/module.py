@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import Expr
 from spcomp.ir.stmt import Func
 
 F = TypeVar("F", bound=Func)
@@ -30,12 +31,22 @@ class Scan:
 class HostAlloc:
     """Make an array of ``buffer.shape[0]`` elements set to *fill*, bound to the name of *buffer*.
 
+    *fill* None: they are anything until a function writes them.
+
     The size is computed by the host: it may use the scalar parameters of the source and load from
     buffers made before. Functions take the array as the handle parameter of that name.
     """
 
     buffer: Buffer
-    fill: int | float | bool = 0
+    fill: int | float | bool | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Keep the first *size* elements, computed as in HostAlloc, of the array bound to *buffer*."""
+
+    buffer: Buffer
+    size: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +56,7 @@ class Return:
     buffers: tuple[Buffer, ...]
 
 
-HostOp: TypeAlias = Launch | Scan | HostAlloc | Return
+HostOp: TypeAlias = Launch | Scan | HostAlloc | Trim | Return
 
 
 @dataclass(frozen=True, slots=True)

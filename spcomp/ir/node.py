@@ -23,13 +23,21 @@ def binder() -> Any:
     return field(metadata={"role": "binder"})
 
 
-@dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(attr, binder))
+def declared() -> Any:
+    """A child that is made here; nodes below refer to it, and follow when it is rewritten."""
+    return field(metadata={"declares": True})
+
+
+@dataclass_transform(
+    frozen_default=True, eq_default=False, field_specifiers=(attr, binder, declared)
+)
 def node(cls: type[_N]) -> type[_N]:
     """Make *cls* an IR node: frozen to the type checker, a plain slotted class at run time."""
     made = dataclass(eq=False, slots=True, frozen=_FROZEN)(cls)
     made.FIELDS = tuple(f.name for f in fields(made))
     made.CHILDREN = tuple(f.name for f in fields(made) if "role" not in f.metadata)
     made.BINDERS = tuple(f.name for f in fields(made) if f.metadata.get("role") == "binder")
+    made.DECLARES = tuple(f.name for f in fields(made) if "declares" in f.metadata)
     NODES[made.__name__] = made
     return made
 
@@ -41,6 +49,7 @@ class Node:
     FIELDS: ClassVar[tuple[str, ...]]
     CHILDREN: ClassVar[tuple[str, ...]]  # a child is a Node, None, or a tuple of Nodes and Nones
     BINDERS: ClassVar[tuple[str, ...]]
+    DECLARES: ClassVar[tuple[str, ...]]  # children that others refer to
     span: Span | None = attr(default=None, kw_only=True)
 
     def replace(self, **changes: Any) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.position import PosFunc
 from spcomp.ir.printer_expr import identifier, literal_text, print_expr
 from spcomp.ir.printer_stmt import StmtPrinter
@@ -101,6 +101,8 @@ def _host_op(printer: StmtPrinter, op: HostOp) -> str:
             return f"T.launch({literal_text(name)})"
         case Scan(buffer=buffer):
             return f"T.scan({printer.names.of(buffer)})"
+        case Trim(buffer=buffer, size=kept):
+            return f"T.trim({printer.names.of(buffer)}, {printer.ex.count(kept)})"
         case Return(buffers=buffers):
             return f"T.host_return({', '.join(map(printer.names.of, buffers))})"
         case HostAlloc(buffer=buffer, fill=fill):

@@ -30,6 +30,7 @@ from spcomp.ir.stmt import (
     If,
     Let,
     Prefetch,
+    Prefix,
     Seq,
     Stmt,
     Store,
@@ -85,7 +86,7 @@ class StmtPrinter(Visitor[None]):
     """Collects the lines of statements."""
 
     COVERS = (
-        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Prefetch),
+        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Prefetch, Prefix),
         *(SpIter, Block, Merge),
     )
 
@@ -203,6 +204,13 @@ class StmtPrinter(Visitor[None]):
     def visit_Prefetch(self, stmt: Prefetch) -> None:
         """Add the hint."""
         self.line(f"T.prefetch({self.names.of(stmt.buffer)}, {self.ex.indices(stmt.indices)})")
+
+    def visit_Prefix(self, stmt: Prefix) -> None:
+        """Add the sum and what it is for."""
+        amount = self.ex.count(stmt.amount)
+        with self.names.scope():
+            name = self.names.give(stmt.var)
+            self.suite(f"with T.prefix({amount}) as {name}:", stmt.body)
 
     def visit_SpIter(self, stmt: SpIter) -> None:
         """Add the sparse iteration."""

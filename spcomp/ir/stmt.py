@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from spcomp.ir.node import Node, attr, binder, node
+from spcomp.ir.node import Node, attr, binder, declared, node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain
     from spcomp.ir.expr import Expr, Var
@@ -92,7 +92,7 @@ class While(Stmt):
 class Alloc(Stmt):
     """*buffer* exists, with any content, while *body* runs."""
 
-    buffer: AnyBuffer = attr()
+    buffer: AnyBuffer = declared()
     body: Stmt
 
 
@@ -116,6 +116,31 @@ class Prefetch(Stmt):
 
     buffer: AnyBuffer = attr()
     indices: tuple[Expr | None, ...]
+
+
+@node
+class Prefix(Stmt):
+    """*var* is the sum of *amount* over the iterations before, in *body*; both are int64.
+
+    The iterations are those of the loop around, each of which comes here once: only Seq, Let, Alloc
+    and Prefix are between. In a parallel loop an iteration waits here for those before it, which
+    have been started.
+    """
+
+    var: Var = binder()
+    amount: Expr
+    body: Stmt
+
+
+def prefixes(stmt: Stmt) -> Iterator[Prefix]:
+    """Yield the Prefix nodes that count the iterations of a loop whose body is *stmt*."""
+    if isinstance(stmt, Seq):
+        for part in stmt.body:
+            yield from prefixes(part)
+    elif isinstance(stmt, Let | Alloc | Prefix):
+        if isinstance(stmt, Prefix):
+            yield stmt
+        yield from prefixes(stmt.body)
 
 
 @node

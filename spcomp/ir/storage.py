@@ -265,7 +265,9 @@ class Storage:
             c = places.chain_of[k]
             chain = places.chains[c]
             if chain[0] == k and axes[k].parent is not None:
-                position %= max(1, self.width(axes[k]))
+                width, parent = max(1, self.width(axes[k])), places.parents[k]
+                above = absolute[parent] if parent >= 0 else None
+                position = position % width if above is None else position - above * width
             low = high = position
             high += 1
             for deeper in chain[chain.index(k) + 1 :]:

@@ -9,7 +9,7 @@ from spcomp.ir.axis import AnyBuffer, Axis
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.flat import FlatFunc
-from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func
 from spcomp.ir.verify_stmt import CoordVerifier, FlatVerifier, PosVerifier, StmtVerifier
@@ -143,6 +143,8 @@ class _HostVerifier:
                 self.known.add(buffer.name)
             case Scan(buffer=buffer):
                 self._uses([buffer.name], "a scan")
+            case Trim(buffer=buffer, size=size):
+                self._uses([buffer.name, *_names(size)], "a trim")
             case Return(buffers=buffers):
                 self._uses([buffer.name for buffer in buffers], "the return")
 

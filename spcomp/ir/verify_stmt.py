@@ -35,9 +35,11 @@ from spcomp.ir.stmt import (
     Let,
     LoopKind,
     Prefetch,
+    Prefix,
     Seq,
     Store,
     While,
+    prefixes,
 )
 from spcomp.ir.verify_expr import ExprVerifier
 
@@ -48,6 +50,7 @@ class StmtVerifier(ExprVerifier):
     def __init__(self, func: Func, after: str) -> None:
         super().__init__(func, after)
         self.bound: set[Var] = set(func.params)
+        self.counted: set[Prefix] = set()  # those in the bodies of the loops around
 
     @contextmanager
     def binding(self, variables: Iterable[Var], node: Node) -> Iterator[None]:
@@ -104,6 +107,17 @@ class StmtVerifier(ExprVerifier):
             self.fail(f"loop {node.var.name} is {node.kind}, over {node.var.dtype}", node)
         if (node.kind == "bound") != bool(node.thread):
             self.fail(f"loop {node.var.name} is {node.kind}, its thread {node.thread!r}", node)
+        self.counted |= set(prefixes(node.body))
+        with self.binding([node.var], node):
+            self.visit(node.body)
+
+    def visit_Prefix(self, node: Prefix) -> None:
+        """Check that each iteration of a loop comes here once."""
+        if node not in self.counted:
+            self.fail(f"prefix {node.var.name} is not in the body of a loop, or conditional", node)
+        self.of_dtype(node.amount, int64, f"the amount of {node.var.name}")
+        if node.var.dtype != int64:
+            self.fail(f"prefix {node.var.name} has dtype {node.var.dtype}", node)
         with self.binding([node.var], node):
             self.visit(node.body)
 

@@ -81,11 +81,24 @@ class Rewriter(Visitor[Node]):
                     changes[name] = new
             elif old is not None and (new := self.visit(old)) is not old:
                 changes[name] = new
-        return node.replace(**changes) if changes else node
+        if not changes:
+            return node
+        made = node.replace(**changes)
+        moved = [name for name in node.DECLARES if name in changes]
+        return _followed(node, made, moved) if moved else made
 
     def rewrite(self, node: N) -> N:
         """Return *node* rewritten; for rewriters that keep a statement a statement."""
         return cast("N", self.visit(node))
+
+
+def _followed(node: N, made: N, moved: list[str]) -> N:
+    """Return *made* of *node*, where what was below refers to what has *moved*."""
+    from spcomp.ir.relink import Relink
+
+    link = Relink({}, {}, {getattr(node, name): getattr(made, name) for name in moved})
+    below = [name for name in made.CHILDREN if name not in moved]
+    return made.replace(**{name: link.value(getattr(made, name)) for name in below})
 
 
 class Substitute(Rewriter):

@@ -1,12 +1,13 @@
-"""Beside the route, for merges: statements that differ in values only become one, by selects."""
+"""Beside the route, for merges: statements that differ in values only become one, by a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var
+from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var, const
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Let, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.scope import fingerprint, may_fail
@@ -14,24 +15,24 @@ from spcomp.passes.scope import fingerprint, may_fail
 CHEAP = (Var, Const, BinOp, UnOp, Cast, Load, Select)  # as good as free beside a branch not taken
 
 
-def blended(bodies: Sequence[Stmt], conds: Sequence[Expr], names: Names) -> Stmt | None:
-    """Return one statement that does what the first of *bodies* whose condition holds does.
+def blended(bodies: Sequence[Stmt], which: Expr, names: Names) -> Stmt | None:
+    """Return one statement that does what the one of *bodies* with the number *which* does.
 
-    *conds* are one fewer than *bodies*: the last is for all else. None if they differ in more than
-    the values they store. These are all evaluated, so what they load must be there in any case.
+    None if they differ in more than the values they store. These are all evaluated, so what they
+    load must be there in any case.
     """
     parts = [_plain(body) for body in bodies]
     if all(isinstance(part, Seq) for part in parts):
         lists = [part.body for part in parts if isinstance(part, Seq)]
         if len({len(items) for items in lists}) != 1:
             return None
-        made = [blended(items, conds, names) for items in zip(*lists, strict=True)]
+        made = [blended(items, which, names) for items in zip(*lists, strict=True)]
         return seq(*made) if None not in made else None
     stores = [part for part in parts if isinstance(part, Store)]
     targets = {fingerprint((store.buffer, store.indices)) for store in stores}
     if len(stores) != len(parts) or len(targets) != 1 or not all(map(_is_cheap, stores)):
         return None
-    return _store(stores, conds, names)
+    return _store(stores, which, names)
 
 
 def _plain(body: Stmt) -> Stmt:
@@ -47,16 +48,15 @@ def _is_cheap(store: Store) -> bool:
     )
 
 
-def _store(stores: Sequence[Store], conds: Sequence[Expr], names: Names) -> Stmt:
-    """Return the store of the value whose condition holds."""
+def _store(stores: Sequence[Store], which: Expr, names: Names) -> Stmt:
+    """Return the store of the value that is asked for.
+
+    They are written down and one is read: a select of floats would become a branch.
+    """
     first = stores[0]
     if len({fingerprint(store.value) for store in stores}) == 1:
         return first
-    values = [names.var("value", store.value.dtype) for store in stores]
-    chosen: Expr = values[-1]
-    for cond, value in zip(reversed(conds), reversed(values[:-1]), strict=True):
-        chosen = Select(cond, value, chosen)
-    stmt: Stmt = first.replace(value=chosen)
-    for value, store in zip(values, stores, strict=True):
-        stmt = Let(value, store.value, stmt)
-    return stmt
+    dtype, size = first.buffer.dtype, const(len(stores))
+    table = Buffer(names.unique("values"), None, (size,), dtype, "local")
+    written = (Store(table, (const(k),), store.value) for k, store in enumerate(stores))
+    return Alloc(table, seq(*written, first.replace(value=Load(table, (which,)))))

@@ -31,7 +31,7 @@ Program: TypeAlias = Func | Module[Func]
 LEVEL = "sparse_tir_level"
 _LEVELS: dict[int, type[Func]] = {2: CoordFunc, 1: PosFunc, 0: FlatFunc}
 _FOREIGN: dict[int, tuple[str, ...]] = {
-    2: ("T.block", "T.merge", "an absolute position", "a handle matched twice", HALF),
+    2: ("T.block", "T.merge", "T.prefix", "an absolute position", "a handle matched twice", HALF),
     1: ("T.sp_iter", "T.stored"),
     0: (
         *("T.sp_iter", "T.stored", "T.block", "T.merge"),

@@ -12,6 +12,7 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.expr import cast as cast_to
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, IterKind, Merge, MergeKind, Region
+from spcomp.ir.stmt import Prefix
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import items
 from spcomp.script.parse_expr import index_parts
@@ -139,6 +140,18 @@ def merge(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | Non
         )
         cases = tuple(_case(st, stmt, len(cursors)) for stmt in node.body)
     return Merge(cast("MergeKind", kind), coordinate, cursors, cases, span=ctx.span(node))
+
+
+def prefix(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | None) -> Stmt:
+    """Return the running sum that *node* spells."""
+    ctx = st.ctx
+    ctx.features.setdefault("T.prefix", call)
+    amount = st.ex.count(ctx.arguments(call)["amount"])
+    if target is None:
+        raise ctx.error(node, "with T.prefix(...) needs a name", hint="add: as x")
+    with ctx.scope():
+        var = ctx.bind_var(target, int64)
+        return Prefix(var, amount, st.block(node.body), span=ctx.span(node))
 
 
 def _cursor(st: Statements, node: ast.expr) -> tuple[Any, Expr, Expr]:
@@ -316,4 +329,4 @@ def _is_zero(expr: Expr) -> bool:
     return isinstance(expr, Const) and expr.value == 0 and expr.type == int64
 
 
-HANDLERS = {"sp_iter": sp_iter, "iter": sp_iter, "block": block, "merge": merge}
+HANDLERS = {"sp_iter": sp_iter, "iter": sp_iter, "block": block, "merge": merge, "prefix": prefix}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from spcomp.dtypes import handle
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var
-from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
+from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan, Trim
 from spcomp.script.parse_expr import Expressions
-from spcomp.script.scope import Context, did_you_mean
+from spcomp.script.scope import Context, did_you_mean, is_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,6 +44,7 @@ class _Host:
         self.calls: dict[str | None, Callable[[dict[str, Any]], HostOp]] = {
             "launch": self.launch,
             "scan": self.scan,
+            "trim": self.trim,
             "host_return": self.hand_back,
         }
 
@@ -63,7 +64,7 @@ class _Host:
         raise self.ctx.error(
             stmt,
             "a host program does not do this",
-            hint="it has T.host_alloc, T.launch, T.scan and T.host_return",
+            hint="it has T.host_alloc, T.launch, T.scan, T.trim and T.host_return",
         )
 
     def alloc(self, target: ast.expr, call: ast.Call) -> HostOp:
@@ -79,6 +80,8 @@ class _Host:
             raise self.ctx.error(target, message)
         buffer = Buffer(target.id, data, (size,), dtype, span=self.ctx.span(call))
         self.ctx.bind(target.id, buffer, target)
+        if is_none(args.get("fill")):
+            return HostAlloc(buffer, None)
         return HostAlloc(buffer, self.ex.number(args["fill"]) if "fill" in args else 0)
 
     def launch(self, args: dict[str, Any]) -> HostOp:
@@ -90,6 +93,9 @@ class _Host:
 
     def scan(self, args: dict[str, Any]) -> HostOp:
         return Scan(self.array(args["buffer"]))
+
+    def trim(self, args: dict[str, Any]) -> HostOp:
+        return Trim(self.array(args["buffer"]), self.ex.count(args["size"]))
 
     def hand_back(self, args: dict[str, Any]) -> HostOp:
         return Return(tuple(self.array(node) for node in args.get("buffers", ())))

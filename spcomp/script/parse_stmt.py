@@ -49,7 +49,7 @@ _PLACES = {
     **dict.fromkeys(("where", "reads", "writes", "block_attr"), "T.block"),
     **dict.fromkeys(("axis.spatial", "axis.reduce", "axis.remap", "axis.S", "axis.R"), "T.block"),
     "case": "T.merge",
-    **dict.fromkeys(("launch", "scan", "host_alloc", "host_return"), "a T.host function"),
+    **dict.fromkeys(("launch", "scan", "trim", "host_alloc", "host_return"), "a T.host function"),
     **dict.fromkeys(("func_attr", "assume_buffer_domain", *AXES, *MATCHES), "the function"),
 }
 _REFUSED: dict[type[ast.stmt], tuple[str, str]] = {

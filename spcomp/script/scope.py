@@ -264,7 +264,7 @@ def _signature(name: str) -> inspect.Signature | None:
     owner: Any = syntax
     for part in name.split("."):
         owner = getattr(owner, part, None)
-    ours = getattr(owner, "__module__", "") == syntax.__name__
+    ours = getattr(owner, "__module__", "").startswith(syntax.__name__)
     known = ours and (not isinstance(owner, type) or owner is syntax.Buffer)
     return inspect.signature(owner) if known and callable(owner) else None
 

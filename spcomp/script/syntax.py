@@ -6,11 +6,19 @@ Inside a decorated function these names are syntax and never run; called outside
 # ruff: noqa: FBT002
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from spcomp.errors import ScriptError
+from spcomp.script.syntax_host import (
+    host_alloc,
+    host_return,
+    launch,
+    only_in_scripts,
+    outside,
+    prefix,
+    scan,
+    trim,
+)
 
 # fmt: off
 __all__ = (
@@ -22,30 +30,13 @@ __all__ = (
     "init", "int16", "int32", "int64", "int8", "intersect", "ir_module", "isinf", "isnan", "iter",
     "launch", "let", "linear_search", "log", "log2", "lower_bound", "masked_load", "match_buffer",
     "match_sparse_buffer", "max", "max_value", "merge", "min", "min_value", "parallel",
-    "popcount", "pow", "prefetch", "prim_func", "ramp", "reads", "round", "rsqrt", "run_end",
-    "scan", "Select", "serial", "sigmoid", "sin", "sp_iter", "sp_iter_attr", "sparse_fixed",
-    "sparse_variable", "sqrt", "store", "stored", "tanh", "thread_binding", "trunc", "uint16",
-    "uint32", "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized",
-    "where", "writes",
+    "popcount", "pow", "prefetch", "prefix", "prim_func", "ramp", "reads", "round", "rsqrt",
+    "run_end", "scan", "Select", "serial", "sigmoid", "sin", "sp_iter", "sp_iter_attr",
+    "sparse_fixed", "sparse_variable", "sqrt", "store", "stored", "tanh", "thread_binding", "trim",
+    "trunc", "uint16", "uint32", "uint64", "uint8", "union", "unroll", "upper_bound",
+    "vector_reduce", "vectorized", "where", "writes",
 )
 # fmt: on
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _outside(name: str) -> ScriptError:
-    hint = "write it in a function decorated with @T.prim_func"
-    return ScriptError(f"T.{name} has a meaning only inside a script", hint=hint)
-
-
-def _only_in_scripts(function: F) -> F:
-    """Make *function* raise when it runs: only the parser gives it a meaning."""
-
-    @functools.wraps(function)
-    def outside(*_args: Any, **_keywords: Any) -> Any:
-        raise _outside(function.__name__)
-
-    return outside  # type: ignore[return-value]
 
 
 class DTypeName:
@@ -56,7 +47,7 @@ class DTypeName:
 
     def __call__(self, value: Any) -> Any:
         """Raise: outside a script a type has no values."""
-        raise _outside(self.__name__)
+        raise outside(self.__name__)
 
     def __repr__(self) -> str:
         return f"T.{self.__name__}"
@@ -104,47 +95,27 @@ def host(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@_only_in_scripts
-def launch(name: str) -> None:
-    """Run the module's function *name*."""
-
-
-@_only_in_scripts
-def scan(buffer: Any) -> None:
-    """Set ``buffer[0]`` to 0 and ``buffer[1:]`` to their running sums."""
-
-
-@_only_in_scripts
-def host_alloc(size: Any, dtype: Any, fill: Any = 0) -> Any:
-    """An array of *size* elements, set to *fill*, for the handle parameters of that name."""
-
-
-@_only_in_scripts
-def host_return(*buffers: Any) -> None:
-    """Hand *buffers* back as the arrays of the assembled results."""
-
-
 # -- declarations and sparse iterations ------------------------------------------------------
 
 
-@_only_in_scripts
+@only_in_scripts
 def func_attr(attrs: dict[str, Any]) -> None:
     """Attributes of the function; unknown ones are kept."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def dense_fixed(length: Any, idtype: Any = "int32") -> Any:
     """An axis ``0..length-1``, the root of a tree."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def dense_variable(
     parent: Any, shape: Any, indptr: Any, idtype: Any = "int32", nnz: Any = None
 ) -> Any:
     """A dense fiber per position of *parent*; *shape* is ``(length, nnz)`` or the length."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def sparse_fixed(
     parent: Any,
     shape: Any,
@@ -156,7 +127,7 @@ def sparse_fixed(
     """``c`` stored coordinates per position of *parent*; *shape* is ``(length, c)``."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def sparse_variable(
     parent: Any,
     shape: Any,
@@ -169,7 +140,7 @@ def sparse_variable(
     """The stored coordinates per position of *parent*; *arrays*: (indptr, indices), or Nones."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def match_sparse_buffer(
     param: Any,
     axes: Any,
@@ -181,73 +152,73 @@ def match_sparse_buffer(
     """The values along *axes* at the handle *param*; what is not stored reads as *fill*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def alloc_sparse_buffer(
     axes: Any, dtype: Any = "float32", scope: Any = "global", fill: Any = 0, extra_storage: Any = 0
 ) -> Any:
     """A buffer along *axes* for the rest of the statements."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def match_buffer(
     param: Any, shape: Any, dtype: Any = "float32", strides: Any = None, scope: Any = "global"
 ) -> Any:
     """The dense array of *shape* at the handle *param*, row-major unless *strides* say else."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def alloc_buffer(
     shape: Any, dtype: Any = "float32", scope: Any = "global", strides: Any = None
 ) -> Any:
     """A dense array of *shape* for the rest of the statements."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def assume_buffer_domain(buffer: Any, domain: Any) -> None:
     """Promise that every value of *buffer* lies in ``[low, high]``, both included."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def sp_iter(axes: Any, kinds: str, name: str = "") -> Any:
     """Run the body once per coordinate tuple of the domains; *kinds* has S or R per variable."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def iter(axes: Any, kinds: str, name: str = "") -> Any:
     """The old name of sp_iter."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def sp_iter_attr(attrs: dict[str, Any]) -> None:
     """Attributes of the enclosing sp_iter."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def init() -> Any:
     """The statements that run before a reduction accumulates."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def fuse(*axes: Any) -> Any:
     """One loop over the stored positions of the last axis; binds a variable for each axis."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def attach(axis: Any, to: Any) -> Any:
     """The fiber of *axis* at the coordinate that runs over *to*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def flatten(*axes: Any) -> Any:
     """One loop over the positions of the last axis; its variable is that position."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def union(*axes: Any) -> Any:
     """The coordinates stored in at least one of *axes*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def intersect(*axes: Any) -> Any:
     """The coordinates stored in all of *axes*."""
 
@@ -255,7 +226,7 @@ def intersect(*axes: Any) -> Any:
 # -- blocks and merges -----------------------------------------------------------------------
 
 
-@_only_in_scripts
+@only_in_scripts
 def block(name: str = "") -> Any:
     """A unit of computation."""
 
@@ -264,54 +235,54 @@ class axis:
     """What a block calls the loops around it."""
 
     @staticmethod
-    @_only_in_scripts
+    @only_in_scripts
     def spatial(extent: Any, value: Any) -> Any:
         """A variable in ``0..extent-1`` for which iterations write apart."""
 
     @staticmethod
-    @_only_in_scripts
+    @only_in_scripts
     def reduce(extent: Any, value: Any) -> Any:
         """A variable in ``0..extent-1`` for which iterations accumulate."""
 
     @staticmethod
-    @_only_in_scripts
+    @only_in_scripts
     def remap(kinds: str, loops: Any) -> Any:
         """One variable per loop variable, S or R as *kinds* says, extents from the loops."""
 
     S, R = spatial, reduce
 
 
-@_only_in_scripts
+@only_in_scripts
 def where(condition: Any) -> None:
     """The block runs only where *condition* holds."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def reads(*regions: Any) -> None:
     """What the block reads."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def writes(*regions: Any) -> None:
     """What the block writes."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def block_attr(attrs: dict[str, Any]) -> None:
     """Attributes of the enclosing block."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def merge(kind: str, *cursors: Any) -> Any:
     """Co-iterate *cursors*; binds the coordinate and the position of each."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def cursor(indices: Any, begin: Any, end: Any) -> Any:
     """The positions ``begin..end-1`` of *indices*; None for a dense fiber."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def case(*present: Any) -> Any:
     """What to run where exactly the cursors marked 1 stand at the coordinate."""
 
@@ -319,57 +290,57 @@ def case(*present: Any) -> Any:
 # -- loops and statements --------------------------------------------------------------------
 
 
-@_only_in_scripts
+@only_in_scripts
 def serial(begin: Any, end: Any = None, annotations: Any = None) -> Any:
     """A loop in order."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def parallel(begin: Any, end: Any = None, annotations: Any = None) -> Any:
     """A loop on all cores."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def vectorized(begin: Any, end: Any = None, annotations: Any = None) -> Any:
     """A loop in vector lanes."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def unroll(begin: Any, end: Any = None, annotations: Any = None) -> Any:
     """A loop written out."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def thread_binding(begin: Any, end: Any = None, thread: Any = None, annotations: Any = None) -> Any:
     """A loop over a hardware index, ``blockIdx.x`` and such."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def grid(*extents: Any) -> Any:
     """Nested serial loops."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def let(value: Any) -> Any:
     """``with T.let(value) as x:`` binds x for these statements only."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def store(buffer: Any, index: Any, value: Any, mask: Any = None, atomic: Any = False) -> None:
     """``buffer[index] = value`` for the lanes of *mask*, perhaps atomically."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def evaluate(value: Any) -> None:
     """Compute *value* and drop it."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def fail(message: str) -> None:
     """Let the call raise with *message* when it is over."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def prefetch(buffer: Any, *indices: Any) -> None:
     """Hint that ``buffer[indices]`` will be read soon."""
 
@@ -377,107 +348,107 @@ def prefetch(buffer: Any, *indices: Any) -> None:
 # -- expressions -----------------------------------------------------------------------------
 
 
-@_only_in_scripts
+@only_in_scripts
 def min(*values: Any) -> Any:
     """The smallest of two or more values."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def max(*values: Any) -> Any:
     """The largest of two or more values."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def floordiv(a: Any, b: Any) -> Any:
     """``a // b``."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def floormod(a: Any, b: Any) -> Any:
     """``a % b``."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
     """*then* if *condition* else *otherwise*; only the chosen side is evaluated."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def Select(condition: Any, then: Any, otherwise: Any) -> Any:
     """The same as if_then_else."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def cast(value: Any, dtype: Any) -> Any:
     """*value* converted to *dtype*; takes the arguments in either order."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def Cast(dtype: Any, value: Any) -> Any:
     """The same as cast."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def min_value(dtype: Any) -> Any:
     """The smallest value of *dtype*; minus infinity for floats."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def max_value(dtype: Any) -> Any:
     """The largest value of *dtype*; infinity for floats."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def masked_load(buffer: Any, index: Any, mask: Any) -> Any:
     """``buffer[index]`` where *mask* holds, else 0."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def stored(element: Any) -> Any:
     """Whether ``A[i, j]`` is stored, in coordinate space; what is not reads as the fill value."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def lower_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is not below *key*, else *end*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def upper_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is above *key*, else *end*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def linear_search(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
     """The first position in ``begin..end-1`` whose value is *key*, else *end*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def run_end(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
     """The first position in ``begin..end-1`` whose value is not *key*, else *end*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def ramp(base: Any, stride: Any, lanes: Any) -> Any:
     """The vector ``base, base + stride, ...``."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def broadcast(value: Any, lanes: Any) -> Any:
     """The vector of *lanes* copies of *value*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def vector_reduce(op: str, value: Any) -> Any:
     """The lanes of *value* combined by ``+``, ``*``, ``min`` or ``max``."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def pow(x: Any, y: Any, dtype: Any = None) -> Any:
     """*x* to the *y*."""
 
 
-@_only_in_scripts
+@only_in_scripts
 def fma(a: Any, b: Any, c: Any, dtype: Any = None) -> Any:
     """``a * b + c``, rounded once."""
 
@@ -490,7 +461,7 @@ class MathName:
 
     def __call__(self, x: Any, dtype: Any = None) -> Any:
         """Raise: only the parser gives it a meaning."""
-        raise _outside(self.__name__)
+        raise outside(self.__name__)
 
 
 exp, log, log2, sqrt, rsqrt = map(MathName, ("exp", "log", "log2", "sqrt", "rsqrt"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from spcomp.codegen.abi import PARALLEL_FOR, Emitted, FunctionABI, Param, symbols
@@ -19,6 +20,7 @@ from spcomp.ir.module import Module
 from spcomp.ir.visitor import walk
 from spcomp.target import Target
 
+ALIKE = 4  # loops in a row that are looked at for some that come to the same code
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
 
@@ -73,6 +75,7 @@ class _Function:
         self.alias = func.attr("tir.noalias", default=True) is False
         self.messages = Messages()
         self.loops = 0
+        self.apart: dict[tuple[str, ...], str] = {}  # functions by what they are written as
 
     def write(self) -> FunctionABI:
         """Write the function into the unit and return how it is called."""
@@ -139,6 +142,20 @@ def _finish(code: Code) -> list[str]:
     return [*start, *code.lines]
 
 
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A loop written as a function: what it captures, as which parameters, and its lines."""
+
+    captures: tuple[Key, ...]
+    parameters: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The same for loops that come to the same code: all but the identity of loops."""
+        return (*self.parameters, *(line.partition(", !llvm.loop")[0] for line in self.lines))
+
+
 class _CpuStmts(Stmts):
     """Statements for a CPU: a parallel loop becomes a function that the pool runs on chunks."""
 
@@ -147,6 +164,47 @@ class _CpuStmts(Stmts):
     ) -> None:
         super().__init__(code, scope, function.messages, concurrent=concurrent)
         self.function = function
+        self.parts: st.Stmt | None = None  # what a parallel loop runs, if that is a list
+
+    def visit_Seq(self, node: st.Seq) -> None:
+        """One after the other; loops that come to the same code call one function."""
+        loops = [stmt for stmt in node.body if isinstance(stmt, st.For)]
+        if node is not self.parts or len(loops) < ALIKE or self.turns:
+            super().visit_Seq(node)
+            return
+        made = {loop: self._apart(loop) for loop in loops}
+        count = Counter(apart.key for apart in made.values())
+        for stmt in node.body:
+            apart = made.get(stmt)  # type: ignore[call-overload]
+            if apart is None or count[apart.key] == 1:
+                self.visit(stmt)
+            else:
+                self._call(apart)
+
+    def _apart(self, loop: st.For) -> _Apart:
+        """Return *loop* as a function of what it captures."""
+        body = Code(self.code.unit)
+        inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
+        inner.visit(loop)
+        captures = inner.scope.captures
+        parameters = tuple(
+            _register_parameter(self.function.parameter_type(key, operand), key)
+            for key, operand in captures.items()
+        )
+        return _Apart(tuple(captures), parameters, (*body.allocas, *body.lines))
+
+    def _call(self, apart: _Apart) -> None:
+        """Call the function that *apart* is, which is written once."""
+        function = self.function
+        name = function.apart.get(apart.key)
+        if name is None:
+            name = f"{function.symbol}__loop{len(function.apart)}"
+            function.apart[apart.key] = name
+            header = f"define internal void @{name}({', '.join(apart.parameters)}) noinline #0 {{"
+            lines = [header, "entry:", *apart.lines, "  ret void", "}"]
+            self.code.unit.functions.append("\n".join(lines))
+        operands = ", ".join(f"{_type_of(key)} {self.scope[key]}" for key in apart.captures)
+        self.code.do(f"call void @{name}({operands})")
 
     def parallel_for(self, node: st.For) -> None:
         """Outline the body and hand it to the pool."""
@@ -171,6 +229,10 @@ class _CpuStmts(Stmts):
         unit = self.code.unit
         body = Code(unit)
         inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
+        inner.turns = self.turns
+        inner.parts = node.body
+        while isinstance(inner.parts, st.Let | st.Alloc):
+            inner.parts = inner.parts.body
         first, last = (
             inner.exprs.binary("+", int64, inner.scope[_BEGIN], bound)
             for bound in ("%begin", "%end")
@@ -182,7 +244,9 @@ class _CpuStmts(Stmts):
             for key, operand in captures.items()
         ]
         header = f"({', '.join([*parameters, 'i64 %begin', 'i64 %end'])})"
-        lines = [f"define internal void @{name}.body{header} noinline #0 {{", "entry:"]
+        # what is left of fibers is short: a call to memcpy would take longer than the copy
+        calls = '"no-builtin-memcpy" ' if any(isinstance(n, st.While) for n in walk(node)) else ""
+        lines = [f"define internal void @{name}.body{header} noinline {calls}#0 {{", "entry:"]
         unit.functions.append("\n".join([*lines, *body.allocas, *body.lines, "  ret void", "}"]))
         self._write_chunk(name, list(captures))
         return list(captures)

@@ -1,0 +1,69 @@
+"""Memory of large results, which serves again when they are gone."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+from spcomp.runtime import recycle
+from spcomp.runtime.recycle import LARGE, empty
+
+FLOAT = np.dtype(np.float32)
+COUNT = LARGE // 2
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    recycle._kept.clear()
+    yield
+    recycle._kept.clear()
+
+
+def place(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_a_small_array_is_an_ordinary_one():
+    array = empty(10, FLOAT)
+    assert array.flags.owndata
+    assert array.dtype == FLOAT
+    assert array.shape == (10,)
+
+
+def test_memory_serves_again_when_the_array_and_its_views_are_gone():
+    first = empty(COUNT, FLOAT)
+    first[:] = 3
+    at, view = place(first), first[5:20]
+    del first
+    second = empty(COUNT, FLOAT)
+    assert place(second) != at
+    second[:] = 4
+    assert (view == 3).all()
+    del view
+    gc.collect()
+    third = empty(COUNT - 7, FLOAT)
+    assert place(third) == at
+    assert third.shape == (COUNT - 7,)
+
+
+def test_memory_is_not_given_to_arrays_far_smaller():
+    large = empty(8 * COUNT, FLOAT)
+    at = place(large)
+    del large
+    assert place(empty(COUNT, FLOAT)) != at
+
+
+def test_no_more_than_a_limit_is_kept(monkeypatch):
+    monkeypatch.setattr(recycle, "MOST", 7 * LARGE)
+    arrays = [empty(COUNT, FLOAT) for _ in range(6)]
+    del arrays
+    assert sum(memory.size for memory in recycle._kept) <= 7 * LARGE
+
+
+def test_arrays_begin_where_vectors_do():
+    array = empty(COUNT, np.dtype(np.int64))
+    assert place(array) % 64 == 0
+    array[-1] = 9
+    assert array[-1] == 9
