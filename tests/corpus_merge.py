@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from tests.corpus_base import FLOATS, NUMBERS, Arrays, Draw, Inputs, Program
-from tests.oracle import assembled, dense, mask
+from tests.oracle import assembled, dense, gathered, mask
 
 
 def _two_csr(d: Draw) -> Inputs:
@@ -99,6 +99,99 @@ INTERSECT_DOT = Program(
     (_HEAD + _REDUCED).format(name="row_dot", domain="intersect", term="A[i, j] * B[i, j]"),
     lambda d: (p := _two_csr(d)) | {"c": d.output(p["m"])},
     lambda x: {"c": (_operands(x)[0] * _operands(x)[1]).sum(axis=1)},
+    dtypes=NUMBERS,
+)
+
+_MASKED = """
+@T.prim_func
+def {name}(a: T.handle, b: T.handle, d: T.handle, c: T.handle, a_indptr: T.handle,
+           a_indices: T.handle, b_indptr: T.handle, b_indices: T.handle, d_indptr: T.handle,
+           d_indices: T.handle, m: T.int32, l: T.int32, n: T.int32, nnz_a: T.int32,
+           nnz_b: T.int32, nnz_d: T.int32) -> None:
+    I = T.dense_fixed(m)
+    K = T.sparse_variable(I, (l, nnz_a), (a_indptr, a_indices), idtype="int32")
+    L = T.dense_fixed({rows})
+    J = T.sparse_variable(L, ({columns}, nnz_b), (b_indptr, b_indices), idtype="int32")
+    JD = T.sparse_variable(I, (n, nnz_d), (d_indptr, d_indices), idtype="int32")
+    One = T.dense_fixed(1)
+    A = T.match_sparse_buffer(a, (I, K), "float32")
+    B = T.match_sparse_buffer(b, (L, J), "float32")
+    D = T.match_sparse_buffer(d, (I, JD), "float32")
+    C = T.match_sparse_buffer(c, {result}, "float32")
+"""
+_START = """
+    with T.sp_iter([One], "S", "start") as [o]:
+        C[o] = T.float32(0)
+"""
+_BY_ROWS = """
+    with T.sp_iter([I, K, T.intersect(T.attach(J, K), JD)], "{kinds}", "{name}") as [i, k, j]:
+        {place} = {place} + {term}
+"""
+_BY_DOTS = """
+    with T.sp_iter([I, JD, T.intersect(K, T.attach(J, JD))], "RRR", "{name}") as [i, j, k]:
+        C[0] = C[0] + A[i, k] * B[j, k] * D[i, j]
+"""
+
+
+def _three_csr(d: Draw, *, transposed: bool = False) -> Inputs:
+    m, n, inner = d.size(6), d.size(7), d.size(5)
+    p: Inputs = {"m": m, "n": n, "l": inner}
+    shapes = {"a": (m, inner), "b": (n, inner) if transposed else (inner, n), "d": (m, n)}
+    for name, shape in shapes.items():
+        axis = d.compressed(*shape)
+        p |= {name: d.values(axis.nnz), f"nnz_{name}": axis.nnz}
+        p |= {f"{name}_indptr": axis.indptr, f"{name}_indices": axis.indices}
+    return p
+
+
+def _masked(x: SimpleNamespace, *, transposed: bool = False) -> Arrays:
+    """The product and the mask, dense."""
+    left = dense(x.a_indptr, x.a_indices, x.a, (x.m, x.l))
+    shape = (x.n, x.l) if transposed else (x.l, x.n)
+    right = dense(x.b_indptr, x.b_indices, x.b, shape)
+    product = left @ (right.T if transposed else right)
+    return {"product": product, "mask": dense(x.d_indptr, x.d_indices, x.d, (x.m, x.n))}
+
+
+def _kept(x: SimpleNamespace) -> np.ndarray:
+    return gathered(x.d_indptr, x.d_indices, _masked(x)["product"], x.c)
+
+
+def _total(x: SimpleNamespace, *, transposed: bool = False) -> np.ndarray:
+    found = _masked(x, transposed=transposed)
+    return (found["product"] * found["mask"]).sum().reshape(1)
+
+
+MASKED_PRODUCT = Program(
+    _MASKED.format(name="masked_product", rows="l", columns="n", result="(I, JD)")
+    + """
+    with T.sp_iter([I, JD], "SS", "start") as [i, j]:
+        C[i, j] = T.float32(0)
+"""
+    + _BY_ROWS.format(
+        name="masked_product", kinds="SRS", place="C[i, j]", term="A[i, k] * B[k, j]"
+    ),
+    lambda d: (p := _three_csr(d)) | {"c": d.output(p["nnz_d"])},
+    lambda x: {"c": _kept(x)},
+    dtypes=NUMBERS,
+)
+_TOTAL = {"rows": "l", "columns": "n", "result": "(One,)"}
+MASKED_TOTAL = Program(
+    _MASKED.format(name="masked_total", **_TOTAL)
+    + _START
+    + _BY_ROWS.format(
+        name="masked_total", kinds="RRR", place="C[0]", term="A[i, k] * B[k, j] * D[i, j]"
+    ),
+    lambda d: _three_csr(d) | {"c": d.output(1)},
+    lambda x: {"c": _total(x)},
+    dtypes=NUMBERS,
+)
+MASKED_DOTS = Program(
+    _MASKED.format(name="masked_dots", rows="n", columns="l", result="(One,)")
+    + _START
+    + _BY_DOTS.format(name="masked_dots"),
+    lambda d: _three_csr(d, transposed=True) | {"c": d.output(1)},
+    lambda x: {"c": _total(x, transposed=True)},
     dtypes=NUMBERS,
 )
 
@@ -204,5 +297,5 @@ SPGEMM_MIN_PLUS = _product(
 MERGE = (
     *(SPGEMM, SPGEMM_MIN_PLUS),
     *(UNION_ADD, INTERSECT_MUL, UNION_DENSE, INTERSECT_DOT),
-    *(UNION_DISTANCE, UNION_WITH_DENSE),
+    *(UNION_DISTANCE, UNION_WITH_DENSE, MASKED_PRODUCT, MASKED_TOTAL, MASKED_DOTS),
 )

@@ -9,8 +9,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError, ScheduleError
+from spcomp.ir.arith import simplify
 from spcomp.ir.interpret import interpret
 from spcomp.ir.stmt import Alloc, For, Prefetch
+from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, source, stages
@@ -175,6 +177,28 @@ def test_a_parallel_loop_keeps_its_workspaces():
         sch.share_workspace("k")
 
 
+def test_statements_around_a_shared_workspace_are_printed_as_they_can_be_parsed():
+    (func,) = parse_source(
+        """from spcomp import script as T
+
+@T.prim_func
+def f(a: T.handle, m: T.int32, n: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    A = T.match_buffer(a, (m, n), "float32")
+    for i in T.serial(m):
+        A[i, 0] = T.float32(1)
+        with T.alloc_buffer((n,), "float32", scope="workspace") as W:
+            A[i, 1] = W[1]
+            A[i, 2] = W[2]
+        A[i, 3] = T.float32(2)
+""",
+        "around.py",
+    )
+    shared = spcomp.Schedule(func).share_workspace("i").func
+    (again,) = parse_source(shared.script(), "printed.py")
+    assert structural_equal(again, shared)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -192,3 +216,92 @@ def test_what_cannot_be_assembled_is_refused(body, message):
         spcomp.compile(_program(body))
     assert caught.value.span is not None
     assert caught.value.hint
+
+
+def _rows_of(lengths, columns, seed=0):
+    """Return operands whose product has rows of *lengths* elements, some added up, in no order."""
+    rng = np.random.default_rng(seed)
+    chosen = [rng.permutation(columns)[:length] for length in lengths]
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    b = sps.coo_array((rng.random(len(rows), np.float32), (rows, np.concatenate(chosen))))
+    b = sps.csr_array(sps.csr_array(b, shape=(len(lengths), columns)))
+    a = sps.csr_array(sps.diags_array(np.ones(len(lengths), np.float32)))
+    return a, b
+
+
+LENGTHS = (0, 1, 31, 32, 33, 63, 64, 65, 66, 255, 256, 257, 300)
+UNORDERED = HEAD.replace("(None, None))", "(None, None), sorted=False)")
+
+
+@pytest.mark.parametrize("head", [HEAD, UNORDERED])
+def test_short_and_long_rows_are_computed_alike(head):
+    assert head == HEAD or "sorted=False" in head
+    (func,) = parse_source(head + PLAIN, "product.py")
+    _, b = _rows_of(LENGTHS, 1000)
+    half = sps.csr_array(np.tril(np.ones((len(LENGTHS), len(LENGTHS)), np.float32)))
+    for a in (sps.csr_array(sps.eye_array(len(LENGTHS), dtype=np.float32)), half):
+        got = spcomp.compile(func)(A=a, B=b, D=np.zeros(1000, np.float32))
+        np.testing.assert_array_equal(np.diff(got.indptr), np.diff((a @ b).indptr))
+        if head == HEAD:
+            _assert_same(got, a @ b)
+        got.sort_indices()
+        _assert_same(got, a @ b)
+
+
+def test_elements_that_need_no_order_come_as_they_are_met():
+    (func,) = parse_source(UNORDERED + PLAIN, "product.py")
+    b = sps.csr_array(np.eye(5, 90, k=3, dtype=np.float32) + np.eye(5, 90, k=7, dtype=np.float32))
+    a = sps.csr_array(np.float32([[1, 0, 1, 0, 1]]))
+    got = spcomp.compile(func)(A=a, B=b, D=np.zeros(90, np.float32))
+    assert got.indices.tolist() == [3, 7, 5, 9, 11]
+    assert got.data.tolist() == [1, 2, 1, 1, 1]
+
+
+def test_coordinates_that_fall_on_one_slot_are_told_apart():
+    every = np.arange(200_000, dtype=np.int64)
+    slots = (every * 2_654_435_769 >> 24) & 255  # of a row of 33 to 64 elements
+    same = every[slots == slots[12345]][:60]
+    b = sps.coo_array((np.ones(60, np.float32), (np.arange(60), same)), (60, 200_000)).tocsr()
+    a = sps.csr_array(np.ones((2, 60), np.float32))
+    _assert_same(spcomp.compile(_program(PLAIN))(A=a, B=b, D=np.zeros(200_000, "f")), a @ b)
+
+
+def test_several_results_along_one_axis_are_put_in_order_together():
+    head = HEAD.replace("c: T.handle,", "c: T.handle, e: T.handle,").replace(
+        "    with T.sp_iter",
+        '    E = T.match_sparse_buffer(e, (I, JC), "float32")\n    with T.sp_iter',
+    )
+    body = PLAIN + "        E[i, j] = T.max(E[i, j], B[k, j])\n"
+    (func,) = parse_source(head + body, "product.py")
+    rng = np.random.default_rng(5)
+    a, b = _random(rng, 30, 20, 0.3), _random(rng, 20, 400, 0.1)
+    found = spcomp.compile(func)(A=a, B=b, D=np.zeros(400, np.float32))
+    _assert_same(found.C, a @ b)
+    pattern = (a.toarray() != 0).astype(np.float32)
+    want = np.stack([(row[:, None] * b.toarray()).max(axis=0) for row in pattern])
+    np.testing.assert_allclose(found.E.toarray(), want, rtol=1e-6)
+
+
+def test_workspaces_take_two_bits_for_each_coordinate_and_tables_for_short_rows():
+    """Of a million coordinates: bits, the words that hold any, and what comes before each."""
+    n = 1 << 20
+    func = _program(PLAIN).specialize({"n": n})
+    count, fill = lower(func, TARGET).position.funcs
+    for phase, limit in ((count, 1.51), (fill, 2.02)):
+        buffers = [node.buffer for node in walk(phase.body) if _is_workspace(node)]
+        bits = {b.name: simplify(b.shape[0]).value * b.dtype.bits for b in buffers}
+        small = [size for size in bits.values() if size <= 64 * 1024]
+        assert sum(small) < 64 * 1024
+        assert sum(bits.values()) < limit * n + 64 * 1024
+
+
+def test_a_format_may_leave_the_order_of_a_row_open():
+    rng = np.random.default_rng(8)
+    a = _random(rng, 60, 60, 0.2)
+    formats = {"C": "dense,compressed(unordered)"}
+    got = spcomp.compile("C[i, j] = A[i, k] * B[k, j]", formats=formats)(A=a, B=a)
+    assert not got.has_sorted_indices
+    assert got.nnz == (a @ a).nnz
+    np.testing.assert_allclose(got.toarray(), (a @ a).toarray(), rtol=1e-5)
+    got = spcomp.compile("C[i, j] = A[i, j] + B[i, j]", formats=formats)(A=a, B=a)
+    np.testing.assert_array_equal(got.toarray(), 2 * a.toarray())

@@ -22,7 +22,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.relink import relink
 from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, walk
-from spcomp.passes.copies import Fresh
+from spcomp.passes.copies import Fresh, can_copy
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
 from spcomp.passes.result_inits import (
@@ -33,6 +33,7 @@ from spcomp.passes.result_inits import (
     written_once,
 )
 from spcomp.passes.scope import variables
+from spcomp.passes.short_fibers import AddShort, ShortFiber
 from spcomp.passes.workspace import Marks, scalar
 
 Phase: TypeAlias = Literal["none", "count", "fill"]
@@ -187,8 +188,10 @@ class Marked(Assembly):
     marked and written down in order, then what it writes finds its place through the marks.
     """
 
+    starts: Mapping[SparseBuffer, Value] = field(default_factory=dict)  # of each result
     marks: dict[Axis, Marks] = field(default_factory=dict)
     keys: dict[Expr, tuple[Marks, Var]] = field(default_factory=dict)  # whose position it is
+    asked: set[Expr] = field(default_factory=set)  # whether a coordinate is there
 
     @property
     def ascending(self) -> bool:
@@ -209,10 +212,39 @@ class Marked(Assembly):
                 return Alloc(count, marks.around(seq(start, stmt, end), ordered=False))
             first = Fresh(names, "_m", {}).rewrite(MarkOnly(self.keys).rewrite(stmt))
             emit = marks.emit(count, lambda at: put(place, Load(count, (ZERO,)), at, aux))
-            body = seq(start, first, emit, stmt, marks.clear())
-            return Alloc(count, marks.around(body, ordered=True))
+            body = seq(first, emit, stmt, marks.clear())
+            if (short := self._short(stmt, place, count, names, aux)) is not None:
+                fiber, alone = short
+                size = aux.size(place.axis, place.parent)
+                few = BinOp("<=", size, const(fiber.limit))
+                body = fiber.around(If(few, fiber.open(size, alone), body))
+            return Alloc(count, marks.around(seq(start, body), ordered=True))
 
         return wrap
+
+    def _short(
+        self, stmt: Stmt, place: Place, count: Buffer, names: Names, aux: Auxiliary
+    ) -> tuple[ShortFiber, Stmt] | None:
+        """Return what a fiber of few elements needs, and how it is computed; None if it is not.
+
+        An update may not ask for elements beside its own, nor have dense axes below.
+        """
+        results = {b: v for b, v in self.starts.items() if b.axes[-1] is place.axis}
+        whole = {b for b in self.starts if place.axis in b.axes} == results.keys()
+        inside = list(walk(stmt))
+        if not whole or not can_copy(stmt) or not self.asked.isdisjoint(inside):
+            return None
+        fiber = ShortFiber.of(place.axis, results, names)
+        keys = {at: key for at, (_, key) in self.keys.items()}
+        alone = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, keys).rewrite(stmt))
+
+        def store(buffer: SparseBuffer, position: Expr, value: Expr) -> Stmt:
+            return Store(buffer, (*place.parent.indices(), position), value)
+
+        def write(position: Expr, coord: Expr) -> Stmt:
+            return put(place, position, coord, aux)
+
+        return fiber, seq(alone, fiber.close(count, write, store))
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:  # noqa: ARG002
         """Return the fill: values are of no interest yet."""
@@ -231,7 +263,9 @@ class Marked(Assembly):
         marks = self.marks[axis]
         at = marks.position(key)
         self.keys[at] = marks, key
-        return at, marks.holds(key)
+        holds = marks.holds(key)
+        self.asked.add(holds)
+        return at, holds
 
 
 class MarkOnly(Rewriter):
@@ -334,10 +368,11 @@ def assemble(func: CoordFunc) -> Phases:
     full, starts = (full, {}) if ordered else without_inits(full, axes)
     count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
     fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
+    first = {b: starts.get(b, b.fill) for b in results}
     how: tuple[Assembly, Assembly] = (
         (Ascending("count", axes, fresh=fresh), Ascending("fill", axes, fresh=fresh))
         if ordered
-        else (Marked("count", axes), Marked("fill", known=axes))
+        else (Marked("count", axes), Marked("fill", known=axes, starts=first))
     )
     phases = ((count, how[0]), (fill, how[1]))
     return Phases(phases, tuple(_host(count.name, fill.name, tuple(axes), results, starts)))

@@ -23,7 +23,6 @@ from spcomp.passes.positions import ZERO
 
 BITS = 6  # a word has 2**BITS
 NONE = const(0, uint64)
-MARK, BEFORE = const(0), const(1)  # what is kept of a word: its bits, how many come before it
 FEW = 32  # words that are put in order by comparing each with each: no branch depends on the data
 LANES = 8  # of them at once
 
@@ -32,13 +31,15 @@ LANES = 8  # of them at once
 class Marks:
     """Which coordinates of a fiber have been met, and where they stand among each other.
 
-    *words*: two values for each; *met*: the words that hold any, *count* of them, as they came;
+    *words*: the bits; *before*: how many coordinates come before those of a word, once they are
+    written down; *met*: the words that hold any, *count* of them, as they came;
     *tops*: a bit for each word, while they are put in order; if they are few, *sizes* has how
     many coordinates each word of the list holds, *ranks* how many are in those before it.
     """
 
     names: Names
     words: Buffer
+    before: Buffer
     met: Buffer
     count: Buffer
     tops: Buffer
@@ -53,18 +54,19 @@ class Marks:
         def buffer(wish: str, *shape: Expr, dtype: DType = uint64) -> Buffer:
             return Buffer(names.unique(f"{axis.name}_{wish}"), None, shape, dtype, WORKSPACE)
 
-        narrow = axis.length.dtype
+        narrow = axis.idtype
         met = buffer("met", size + LANES, dtype=narrow)  # a write may miss, lanes may look further
         count = scalar(names, f"{axis.name}_many")
         tops = buffer("tops", _shifted(axis.length, 2 * BITS))
         sizes, ranks = (buffer(wish, const(FEW), dtype=narrow) for wish in ("sizes", "ranks"))
-        return Marks(names, buffer("words", size, const(2)), met, count, tops, sizes, ranks)
+        words, before = buffer("words", size), buffer("before", size, dtype=narrow)
+        return Marks(names, words, before, met, count, tops, sizes, ranks)
 
     def around(self, stmt: Stmt, *, ordered: bool) -> Stmt:
         """Return *stmt* with the workspaces; *ordered*: it asks for the order of the marks."""
         stmt = Alloc(self.count, seq(Store(self.count, (ZERO,), ZERO), stmt))
         stmt = Alloc(self.words, Alloc(self.met, stmt))
-        order = (self.tops, self.sizes, self.ranks) if ordered else ()
+        order = (self.before, self.tops, self.sizes, self.ranks) if ordered else ()
         return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), order, stmt)
 
     def add(self, coord: Expr) -> Stmt:
@@ -74,20 +76,20 @@ class Marks:
         known = Load(self.count, (ZERO,))
         fresh = Select(BinOp("==", bits, NONE), const(1), ZERO)
         body = seq(
-            Store(self.words, (word, MARK), binary("|", bits, _bit(at))),
+            Store(self.words, (word,), binary("|", bits, _bit(at))),
             # past the end of the list, if it is known already
             Store(self.met, (known,), cast(word, self.met.dtype)),
             Store(self.count, (ZERO,), binary("+", known, fresh)),
         )
-        body = Let(bits, Load(self.words, (word, MARK)), body)
+        body = Let(bits, Load(self.words, (word,)), body)
         return Let(at, coord, Let(word, _word(at), body))
 
     def count_and_clear(self, into: Buffer) -> Stmt:
         """Return what adds the number of marks to the element of *into*, and clears them."""
         word = self.names.var("word")
-        marks = cast(Call("popcount", (Load(self.words, (word, MARK)),)), int64)
+        marks = cast(Call("popcount", (Load(self.words, (word,)),)), int64)
         total = Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), marks))
-        return self._each(word, seq(total, Store(self.words, (word, MARK), NONE)))
+        return self._each(word, seq(total, Store(self.words, (word,), NONE)))
 
     def emit(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
         """Return what runs *put* on every marked coordinate, *into* being its position."""
@@ -98,43 +100,18 @@ class Marks:
         """As emit, word by word as they came: each knows how many coordinates are before it."""
         noted, emitted = self.names.var("w"), self.names.var("w")
         counted, word = self.names.var("word"), self.names.var("word")
-        size = cast(Call("popcount", (Load(self.words, (counted, MARK)),)), self.sizes.dtype)
+        size = cast(Call("popcount", (Load(self.words, (counted,)),)), self.sizes.dtype)
         start = Store(into, (ZERO,), cast(Load(self.ranks, (emitted,)), int64))
         put_word = seq(start, self._emit_word(word, into, put))
         return seq(
             self._each(counted, Store(self.sizes, (noted,), size), noted),
-            self._compare(),
+            ranks(self.names, Load(self.count, (ZERO,)), self._sized, self.ranks),
             self._each(word, put_word, emitted),
         )
 
-    def _compare(self) -> Stmt:
-        """Return what adds up the sizes of the words before each: its rank."""
-        first, block = (self.names.var(wish) for wish in ("first", "block"))
-        word, size = (self.names.var(wish, self.ranks.dtype) for wish in ("word", "size"))
-        rank = Buffer(self.names.unique("rank"), None, (const(LANES),), self.ranks.dtype, "local")
-        zero = const(0, rank.dtype)
-
-        def own(lane: Var) -> tuple[Expr]:
-            return (binary("+", binary("*", block, LANES), lane),)
-
-        def add(lane: Var) -> Stmt:
-            more = Select(BinOp("<", word, Load(self.met, own(lane))), size, zero)
-            return Store(rank, (lane,), binary("+", Load(rank, (lane,)), more))
-
-        count = Load(self.count, (ZERO,))
-        each = Let(size, Load(self.sizes, (first,)), self._lanes(add))
-        each = Let(word, Load(self.met, (first,)), each)
-        body = seq(
-            self._lanes(lambda lane: Store(rank, (lane,), zero)),
-            For(first, ZERO, count, each),
-            self._lanes(lambda lane: Store(self.ranks, own(lane), Load(rank, (lane,)))),
-        )
-        blocks = binary(">>", binary("+", count, LANES - 1), LANES.bit_length() - 1)
-        return For(block, ZERO, blocks, Alloc(rank, body))
-
-    def _lanes(self, body: Callable[[Var], Stmt]) -> Stmt:
-        lane = self.names.var("lane")
-        return For(lane, ZERO, const(LANES), body(lane))
+    def _sized(self, place: Expr) -> tuple[Expr, Expr]:
+        """The word at *place* of the list, and how many coordinates it holds."""
+        return Load(self.met, (place,)), Load(self.sizes, (place,))
 
     def _sweep(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
         """As emit, in ascending order."""
@@ -167,16 +144,15 @@ class Marks:
             Store(left, (ZERO,), _without_lowest(bits)),
         )
         start = seq(
-            Store(self.words, (word, BEFORE), cast(Load(into, (ZERO,)), uint64)),
-            Store(left, (ZERO,), Load(self.words, (word, MARK))),
+            Store(self.before, (word,), cast(Load(into, (ZERO,)), self.before.dtype)),
+            Store(left, (ZERO,), Load(self.words, (word,))),
         )
         return Let(word, place, Alloc(left, seq(start, While(_is_set(bits), each))))
 
     def clear(self) -> Stmt:
         """Return what clears all marks."""
         word = self.names.var("word")
-        zeros = (Store(self.words, (word, part), NONE) for part in (MARK, BEFORE))
-        return self._each(word, seq(*zeros))
+        return self._each(word, Store(self.words, (word,), NONE))
 
     def _each(self, word: Var, body: Stmt, at: Var | None = None) -> Stmt:
         """Return the loop over the words that hold marks, *at* their places in the list."""
@@ -187,14 +163,99 @@ class Marks:
 
     def position(self, coord: Var) -> Expr:
         """Return how many marked coordinates, which have been emitted, precede *coord*."""
-        bits = Load(self.words, (_word(coord), MARK))
+        bits = Load(self.words, (_word(coord),))
         below = binary("&", bits, binary("-", _bit(coord), const(1, uint64)))
-        before = Load(self.words, (_word(coord), BEFORE))
-        return cast(binary("+", before, Call("popcount", (below,))), int64)
+        before = cast(Load(self.before, (_word(coord),)), int64)
+        return binary("+", before, cast(Call("popcount", (below,)), int64))
 
     def holds(self, coord: Var) -> Expr:
         """Return whether *coord*, within the axis, is marked."""
-        return _is_set(binary("&", Load(self.words, (_word(coord), MARK)), _bit(coord)))
+        return _is_set(binary("&", Load(self.words, (_word(coord),)), _bit(coord)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Where the coordinates of a fiber, which are known and ascend, stand in it.
+
+    A bit for each coordinate; *before* has how many of the fiber precede those of a word, None if
+    nobody asks. All but the bits may hold anything between two uses.
+    """
+
+    names: Names
+    words: Buffer
+    before: Buffer | None
+
+    @staticmethod
+    def of(wish: str, length: Expr, dtype: DType, names: Names, *, ranked: bool) -> Ranks:
+        """Return the marks for coordinates below *length*, *dtype* holds their positions."""
+        size = (_shifted(length, BITS),)
+        words = Buffer(names.unique(f"{wish}_words"), None, size, uint64, WORKSPACE)
+        before = Buffer(names.unique(f"{wish}_before"), None, size, dtype, WORKSPACE)
+        return Ranks(names, words, before if ranked else None)
+
+    def around(self, stmt: Stmt, end: Expr, coord: Callable[[Expr], Expr]) -> Stmt:
+        """Return *stmt* between marking, and clearing, *coord* of 0 up to *end*."""
+        at, known, clear = (self.names.var(wish) for wish in ("mark", "word", "clear"))
+        here = self.names.var("at")
+        bits = Load(self.words, (known,))
+        mark: Stmt = Store(self.words, (known,), binary("|", bits, _bit(here)))
+        if self.before is not None:
+            so_far = Load(self.before, (known,))
+            rank = Select(BinOp("==", bits, NONE), cast(at, so_far.dtype), so_far)
+            mark = seq(Store(self.before, (known,), rank), mark)
+        mark = Let(here, coord(at), Let(known, _word(here), mark))
+        gone = Store(self.words, (_word(coord(clear)),), NONE)
+        body = seq(For(at, ZERO, end, mark), stmt, For(clear, ZERO, end, gone))
+        for buffer in (self.before, self.words):
+            body = body if buffer is None else Alloc(buffer, body)
+        return body
+
+    def holds(self, coord: Var) -> Expr:
+        """Return whether *coord* is in the fiber."""
+        return _is_set(binary("&", Load(self.words, (_word(coord),)), _bit(coord)))
+
+    def position(self, coord: Var) -> Expr:
+        """Return where *coord*, which is in the fiber, stands in it."""
+        assert self.before is not None
+        below = binary("-", _bit(coord), const(1, uint64))
+        below = binary("&", Load(self.words, (_word(coord),)), below)
+        before = cast(Load(self.before, (_word(coord),)), int64)
+        return binary("+", before, cast(Call("popcount", (below,)), int64))
+
+
+def ranks(
+    names: Names, many: Expr, listed: Callable[[Expr], tuple[Expr, Expr]], into: Buffer
+) -> Stmt:
+    """Return what writes into *into*, for each of *many*, the sizes of those with lesser keys.
+
+    *listed* gives key and size of each; there may be LANES more that hold anything.
+    """
+    first, block = (names.var(wish) for wish in ("first", "block"))
+    word, size = (names.var(wish, into.dtype) for wish in ("word", "size"))
+    rank = Buffer(names.unique("rank"), None, (const(LANES),), into.dtype, "local")
+    zero = const(0, into.dtype)
+
+    def own(lane: Var) -> Expr:
+        return binary("+", binary("*", block, LANES), lane)
+
+    def add(lane: Var) -> Stmt:
+        more = Select(BinOp("<", word, listed(own(lane))[0]), size, zero)
+        return Store(rank, (lane,), binary("+", Load(rank, (lane,)), more))
+
+    each = Let(word, listed(first)[0], Let(size, listed(first)[1], lanes(names, const(LANES), add)))
+    body = seq(
+        lanes(names, const(LANES), lambda lane: Store(rank, (lane,), zero)),
+        For(first, ZERO, many, each),
+        lanes(names, const(LANES), lambda lane: Store(into, (own(lane),), Load(rank, (lane,)))),
+    )
+    blocks = binary(">>", binary("+", many, LANES - 1), LANES.bit_length() - 1)
+    return For(block, ZERO, blocks, Alloc(rank, body))
+
+
+def lanes(names: Names, many: Expr, body: Callable[[Var], Stmt]) -> Stmt:
+    """Return the loop over *many* lanes that do not depend on each other."""
+    lane = names.var("lane")
+    return For(lane, ZERO, many, body(lane))
 
 
 def scalar(names: Names, wish: str) -> Buffer:
