@@ -186,8 +186,9 @@ def interpreted_parts(kernel: Any, csr: Any, dense: Any, out: Any) -> Any:
             own = part.params["a" if key == "values" else key]
             known[own.name] = value.flatten() if isinstance(value, np.ndarray) else value
         for axis in ("P", "R", "J"):
-            if f"{axis}_count" in part.params:
-                known[part.params[f"{axis}_count"].name] = len(arrays[f"{axis}_indices"])
+            for size in (f"{axis}_count", f"{axis}_width"):
+                if size in part.params and size not in sizes:
+                    known[part.params[size].name] = len(arrays[f"{axis}_indices"])
     params = [param.name for param in kernel.program.func.params]
     interpret(kernel.program.func, {name: known[name] for name in params})
     return known["c"].reshape(out.shape)

@@ -407,3 +407,19 @@ def test_padded_parts_run_in_vectors_and_are_skipped_by_one_condition():
     assert chosen in flat
     (func,) = parse_source(flat, "f.py")
     assert print_program(func) == flat
+
+
+@pytest.mark.parametrize("name", ["spmv", "max"])
+def test_a_matrix_without_padding_runs_without_conditions(name):
+    kernel = spcomp.decompose(program(name), A=bsr(2)).compile()
+    plain = spcomp.compile(program(name))
+    blocks = sps.random_array((4, 3), density=0.6, format="csr", dtype=np.float32, rng=4)
+    full = sps.csr_array(sps.kron(blocks, np.ones((2, 2), np.float32)))
+    holed = full.copy()
+    holed.data[3] = 0
+    b = np.arange(12, dtype=np.float32).reshape(6, 2)
+    for csr, stored in ((full, True), (holed, False)):
+        assert kernel.convert(A=csr).full is stored
+        bound = kernel.bind(A=csr)
+        assert ("!= 0.0" not in bound.bound.kernel.stage("flat")) is stored
+        np.testing.assert_array_equal(bound(B=b), plain(A=csr, B=b))

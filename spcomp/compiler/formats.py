@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler.convert import Storage, convert
 from spcomp.compiler.evaluator import Timed
+from spcomp.compiler.formats_beside import Beside, BoundBeside, Order, counted, gathered
 from spcomp.compiler.formats_convert import convert_by_rules, coordinates, refuse_repeated
 from spcomp.compiler.formats_fill import Elements, PartData
 from spcomp.compiler.formats_sliced import Arrays, sliced_diagonal
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
 
 Csr: TypeAlias = tuple[Any, Any, Any]
+Bound: TypeAlias = "BoundFormats | BoundBeside | BoundKernel"
 _CSR = ("indptr", "indices", "values")
 
 
@@ -41,6 +44,8 @@ class Converted:
     """A matrix in a format: for each part its arrays, read-only, by their names in the rule.
 
     The values of a part are called ``values``. *sizes*: what else is a parameter of each rule.
+    *order*: where its elements went, for programs that have other buffers along it. *full*: no part
+    holds padding.
     """
 
     format: Format
@@ -48,11 +53,19 @@ class Converted:
     dtype: DType
     parts: Mapping[str, Arrays]
     sizes: Mapping[str, Mapping[str, int]]
+    order: Order | None = None
+    full: bool = False
 
     @property
     def nbytes(self) -> int:
         """How much memory the parts take."""
         return sum(array.nbytes for part in self.parts.values() for array in part.values())
+
+    @property
+    def kept(self) -> Tensor:
+        """The matrix, if its format keeps what it was."""
+        indptr, indices, values = (self.parts["rows"][what] for what in _CSR)
+        return Tensor(self.shape, (None, ("compressed", indptr, indices)), values)
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {part['values'].size}" for name, part in self.parts.items())
@@ -77,6 +90,15 @@ class Decomposed:
 
         kernel: FormatKernel = compile_program(self, **options)
         return kernel
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some part may hold padding, which the program leaves out."""
+        return any(part.rule.padded for parts in self.parts.values() for part in parts)
+
+    def unpadded(self) -> Decomposed:
+        """Return the program for matrices of which no part holds padding: nothing is left out."""
+        return settled(self.source, self.formats, padded=False)
 
     def script(self) -> str:
         """Return the program over the parts as a Python file."""
@@ -120,15 +142,27 @@ def decompose(
     return settled(func, layouts)
 
 
-def settled(func: CoordFunc, formats: Mapping[str, Format]) -> Decomposed:
-    """Return *func* over the parts of *formats*, none of which is open. Raises FormatError."""
+def settled(func: CoordFunc, formats: Mapping[str, Format], *, padded: bool = True) -> Decomposed:
+    """Return *func* over the parts of *formats*, none of which is open.
+
+    *padded*: parts may hold padding where their rules say so. Raises FormatError.
+    """
     made = func
     parts: dict[str, tuple[Part, ...]] = {}
     for name, layout in formats.items():
         if isinstance(layout, Kept):
             parts[name] = ()
             continue
-        done = decompose_func(made, layout.rules(_buffer(func, name)))
+        rules = layout.rules(_buffer(func, name))
+        if not padded:
+            rules = tuple(replace(rule, padded=False) for rule in rules)
+        done = decompose_func(made, rules)
+        others = [b.name for b in done.old.beside if b.data is not None]
+        if others and isinstance(layout, SlicedDiagonal):
+            raise FormatError(
+                f"{others[0]} lies along {name}, and {layout} has no place for other buffers",
+                hint="declare it along axes of its own, or choose another format",
+            )
         made = without_unused(done.func, made)
         parts[name] = done.parts
     return Decomposed(func, made, dict(formats), parts)
@@ -170,8 +204,9 @@ class FormatKernel(Timed):
     def __init__(self, program: Decomposed, kernel: Kernel) -> None:
         self.program, self.kernel = program, kernel
         self._source: Interface = interface(program.source)
+        self._beside = Beside(program, self._source)
         self._keeps = all(isinstance(layout, Kept) for layout in program.formats.values())
-        self._last: tuple[list[weakref.ref[Any]], BoundFormats | BoundKernel] | None = None
+        self._last: tuple[list[weakref.ref[Any]], Bound] | None = None
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
@@ -185,15 +220,16 @@ class FormatKernel(Timed):
         formatted = {name: named.pop(name) for name in self.program.formats if name in named}
         return self._bound(formatted)(out=out, **named)
 
-    def bind(self, **named: Any) -> BoundFormats | BoundKernel:
+    def bind(self, **named: Any) -> Bound:
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         arguments: dict[str, Any] = {}
         sizes: dict[str, int] = {}
+        matrices: dict[str, Converted] = {}
         for name in self.program.formats:
             if name not in named:
                 hint = "a matrix that is stored in a format is bound, or given at every call"
                 raise ArgumentError(f"missing argument {name} of {self.name}", hint=hint)
-            converted = self.convert(**{name: named.pop(name)})
+            matrices[name] = converted = self.convert(**{name: named.pop(name)})
             if isinstance(converted.format, Kept):
                 arguments[name] = _as_is(converted)
             for part in self.program.parts[name]:
@@ -203,10 +239,25 @@ class FormatKernel(Timed):
             sizes |= self._sizes(name, converted.shape, sizes)
         if self._keeps:
             return self.kernel.bind(**arguments, **named)
-        scalars = [p.name for p in self.kernel.signature.params if p.kind == "scalar"]
+        full = all(matrix.full for matrix in matrices.values())
+        kernel = self._for_full if full else self.kernel
+        scalars = [p.name for p in kernel.signature.params if p.kind == "scalar"]
         sizes = {name: sizes[name] for name in scalars if name in sizes}
-        bound = self.kernel.bind(**arguments, **_agree(sizes, named))
+        if self._beside.companions:
+            used = {name: arg for name, arg in arguments.items() if kernel.takes(name)}
+            return BoundBeside(self._beside, kernel.bind(**used, **sizes), matrices, named)
+        bound = kernel.bind(**arguments, **_agree(sizes, named))
         return BoundFormats(bound, sizes, tuple(named))
+
+    @cached_property
+    def _for_full(self) -> Kernel:
+        """The Kernel for matrices of which no part holds padding, compiled when it is needed."""
+        options = self.kernel._options  # noqa: SLF001
+        if not self.program.is_padded or options.trace is not None:
+            return self.kernel
+        from spcomp.compiler.compile import kernel_of
+
+        return kernel_of(self.program.unpadded().func, options)
 
     def convert(self, **matrix: Any) -> Converted:
         """Return one argument, ``A=csr``, converted; it can be given in its place.
@@ -225,17 +276,24 @@ class FormatKernel(Timed):
                     f"argument {name}: got {given.dtype} in {given.format},"
                     f" expected {plan.dtype} in {layout}"
                 )
+            if name in self._beside and given.order is None:
+                raise ArgumentError(
+                    f"argument {name}: was converted for a program without other buffers along it",
+                    hint=f"give what .convert({name}=...) of this Kernel returns",
+                )
             return given
         verify = self.kernel._options.check != "off"  # noqa: SLF001
         storage = convert(given, plan, verify=verify)
         refuse_repeated(name, given, storage)
         made = self._parts(name, layout, plan, storage)
+        order = _order(made, storage) if name in self._beside else None
         for part in made.values():
             for array in part.arrays.values():
                 array.flags.writeable = False
         parts = {name: part.arrays for name, part in made.items()}
         sizes = {name: part.sizes for name, part in made.items()}
-        return Converted(layout, storage.shape or (), plan.dtype, parts, sizes)
+        full = all(part.full for part in made.values())
+        return Converted(layout, storage.shape or (), plan.dtype, parts, sizes, order, full)
 
     def _parts(
         self, name: str, layout: Format, plan: BufferPlan, storage: Storage
@@ -249,15 +307,16 @@ class FormatKernel(Timed):
             assert storage.shape is not None
             m, n = storage.shape
             found = sliced_diagonal(layout, (m, n), arrays, plan.dtype)
-            return {part: PartData(arrays, {}) for part, arrays in found.items()}
+            return {part: PartData(arrays, {}, full=False) for part, arrays in found.items()}
         if storage.levels is None or storage.shape is None or storage.values is None:
             raise no_pattern(name)
         elements = Elements(
             coordinates(name, storage, plan),
-            storage.values.reshape(-1),
+            values := storage.values.reshape(-1),
             plan.dtype,
             storage.shape,
             self._sizes(name, storage.shape, {}),
+            counted(len(values)) if name in self._beside else None,
         )
         rules = [part.rule for part in self.program.parts[name]]
         return convert_by_rules(rules, _buffer(self.program.source, name), elements)
@@ -280,7 +339,7 @@ class FormatKernel(Timed):
     def __reduce__(self) -> tuple[Any, ...]:
         return FormatKernel, (self.program, self.kernel)
 
-    def _bound(self, formatted: dict[str, Any]) -> BoundFormats | BoundKernel:
+    def _bound(self, formatted: dict[str, Any]) -> Bound:
         """Return the arguments *formatted* bound; the last that cannot change are kept."""
         owners = [fixed(formatted.get(name)) for name in self.program.formats]
         if not all(owners):
@@ -330,12 +389,20 @@ class BoundFormats(Timed):
         return f"<{self.bound.kernel.name} with matrices in formats bound>"
 
 
+def _order(made: Mapping[str, PartData], storage: Storage) -> Order:
+    """Put values into parts that hold numbers of elements; return these."""
+    assert storage.values is not None
+    numbers = {rule: part.arrays["values"] for rule, part in made.items()}
+    for rule, part in made.items():
+        part.arrays["values"] = gathered(numbers[rule], storage.values)
+    return Order.of(numbers, storage)
+
+
 def _as_is(given: Any) -> Any:
     """Return *given*; if it is a Converted that keeps its format, as a Tensor."""
     if not isinstance(given, Converted) or not isinstance(given.format, Kept):
         return given
-    indptr, indices, values = (given.parts["rows"][what] for what in _CSR)
-    return Tensor(given.shape, (None, ("compressed", indptr, indices)), values)
+    return given.kept
 
 
 def _named(part: Part, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

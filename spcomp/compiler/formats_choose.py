@@ -14,7 +14,7 @@ import numpy as np
 from spcomp.compiler.convert import convert
 from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.formats import (
-    BoundFormats,
+    Bound,
     Converted,
     Decomposed,
     FormatKernel,
@@ -29,7 +29,6 @@ from spcomp.ir.coordinate import CoordFunc
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
-    from spcomp.compiler.kernel import BoundKernel
 
 MOST = 32  # choices that a Kernel keeps compiled
 
@@ -99,7 +98,7 @@ class ChoosingKernel(Timed):
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
         return self.choose(**named)(*args, out=out, **named)
 
-    def bind(self, **named: Any) -> BoundFormats | BoundKernel:
+    def bind(self, **named: Any) -> Bound:
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         return self.choose(**named).bind(**named)
 

@@ -31,18 +31,20 @@ MOST = 256  # values stored for an element, padding included
 class PartData:
     """The arrays and the sizes of one part, by the names of the parameters of its rule.
 
-    But for the values, which are called ``values``.
+    But for the values, which are called ``values``. *full*: each of them is an element.
     """
 
     arrays: dict[str, Array]
     sizes: dict[str, int]
+    full: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:
     """The stored elements of a tensor: a coordinate array for each axis, and their values.
 
-    *scalars*: the parameters of the program that are known.
+    *scalars*: the parameters of the program that are known. *carried*: what parts hold instead of
+    the values, which still say what is padding.
     """
 
     coordinates: tuple[Array, ...]
@@ -50,6 +52,7 @@ class Elements:
     dtype: DType
     shape: tuple[int, ...]
     scalars: Mapping[str, int]
+    carried: Array | None = None
 
     @property
     def number(self) -> np.dtype[Any]:
@@ -201,7 +204,8 @@ class Builder:
         self._leaf(position, total)
         for axis in self.made.buffer.axes:
             self._solve(axis)
-        return PartData(self.arrays, self.sizes)
+        full = not self.made.rule.padded or self.arrays["values"].size == len(self.fibers)
+        return PartData(self.arrays, self.sizes, full)
 
     def _length(self, axis: Axis) -> int:
         return length_of(self.made, axis, self.elements)
@@ -349,9 +353,10 @@ class Builder:
                 f" values for {held} elements, or more",
                 hint="the format does not fit this matrix",
             )
-        bits = np.dtype(f"uint{8 * elements.values.itemsize}")
+        source = elements.values if elements.carried is None else elements.carried
+        bits = np.dtype(f"uint{8 * source.itemsize}")
         values = np.zeros(stored, bits)
-        own = values.view(elements.values.dtype)
+        own = values.view(source.dtype)
         dense = all(axis.kind == "dense_fixed" for axis in made.buffer.axes)
         shape = tuple(map(self._length, made.buffer.axes)) if dense else (stored,)
         self.arrays["values"] = own.reshape(shape)
@@ -364,7 +369,7 @@ class Builder:
         program = Program.of(fill_source(made, types, some=fibers.ids is not None))
         arrays = _in_pieces(fibers.first, fibers.count, base, room, shift=made.leaf.is_sparse)
         more = {"keys": fibers.keys, "starts": fibers.bounds, "ids": fibers.ids}
-        more |= {"source": elements.values.view(bits), "indices": indices, "values": values}
+        more |= {"source": source.view(bits), "indices": indices, "values": values}
         scalars = {"fibers": len(arrays["first"]), "count": len(fibers.keys), "places": places}
         scalars |= {"last": max(fibers.lengths[-1], 1), "stored": stored, **sizes}
         scalars["entries"] = 0 if fibers.bounds is None else len(fibers.bounds) - 1

@@ -163,7 +163,6 @@ def sliced_diagonal(
         },
         "rest": {
             "values": rest,
-            "R_indptr": np.array([0, len(rows)], indptr.dtype),
             "R_indices": rows,
             "J_indptr": np.append(begin[rows], left).astype(indptr.dtype),
             "J_indices": columns,

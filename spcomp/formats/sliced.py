@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
-from spcomp.formats.describe import CSR, compressed, dense, description, length, require
+from spcomp.formats.describe import (
+    CSR,
+    compressed,
+    dense,
+    description,
+    length,
+    remainder,
+    require,
+)
 from spcomp.formats.rules import Format, FormatRewriteRule
 
 if TYPE_CHECKING:
@@ -31,7 +39,7 @@ class SlicedDiagonal(Format):
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rules ``diagonal``, over slices, segments and lanes, and ``rest``."""
         require(buffer, CSR, "in diagonal segments")
-        return _segments(buffer, self.lanes_of(buffer.dtype)), _remainder(buffer)
+        return _segments(buffer, self.lanes_of(buffer.dtype)), remainder(buffer)
 
 
 def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedDiagonal:
@@ -76,21 +84,4 @@ def _segments(buffer: SparseBuffer, lanes: int) -> FormatRewriteRule:
         lambda i, j: (i // lanes, j - i % lanes, i % lanes),
         lambda s, p, lane: (s * lanes + lane, p + lane),
         padded=True,
-    )
-
-
-def _remainder(buffer: SparseBuffer) -> FormatRewriteRule:
-    rows, columns = buffer.axes
-    root = dense("O", 1)
-    some = compressed("R", root, rows.length, columns.idtype)
-    stored = compressed("J", some, columns.length, columns.idtype)
-    return FormatRewriteRule(
-        "rest",
-        description(buffer, (root, some, stored)),
-        (buffer.name,),
-        (rows.name, columns.name),
-        ("O", "R", "J"),
-        {rows.name: ("O", "R"), columns.name: ("J",)},
-        lambda i, j: (0, i, j),
-        lambda o, r, j: (r, j),  # noqa: ARG005
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import reduce
+from typing import Any, ClassVar, TypeGuard
 
 from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.arith import injective
-from spcomp.ir.axis import Axis, Domain, Fuse, SparseBuffer, domain_axes
+from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
 from spcomp.ir.bounds import Env, Interval
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
@@ -20,7 +21,7 @@ from spcomp.ir.module import Module, single
 from spcomp.ir.node import Node
 from spcomp.ir.proof import Prover
 from spcomp.ir.relink import Relink
-from spcomp.ir.stmt import Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.decompose_parts import (
@@ -34,7 +35,14 @@ from spcomp.passes.decompose_parts import (
 )
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
-from spcomp.passes.preprocess import axes_of, axes_used, buffers_used, copies, params_used
+from spcomp.passes.preprocess import (
+    axes_of,
+    axes_used,
+    buffers_used,
+    copies,
+    copies_back,
+    params_used,
+)
 from spcomp.passes.scope import variables
 
 
@@ -75,12 +83,14 @@ def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposit
     """
     names = Names(func)
     old = _rewritten(func, rules)
-    parts = tuple(_instantiate(rule, func, names) for rule in rules)
+    parts = tuple(_instantiate(rule, func, names, old.beside) for rule in rules)
     splitter = _Splitter(old, parts, names)
     body = splitter.rewrite(func.body)
+    own = [b for part in parts for b in part.beside.values() if b.data is not None]
     params = dict.fromkeys((*func.params, *(p for part in parts for p in part.params.values())))
+    params |= dict.fromkeys(b.data for b in own if b.data is not None)
     axes = (*func.axes, *splitter.axes, *(a for part in parts for a in part.axes.values()))
-    buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()))
+    buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()), *own)
     unique = tuple(dict.fromkeys(axes))
     made = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
     fused = made.with_attr("horizontal_fuse", True)  # the parts are one launch, if that is legal
@@ -97,9 +107,12 @@ def format_decompose(
 
     Copies come first, as ``rewrite_A_rule``: they fill the parts from the buffer as it was. Then
     come the inits, over the domain as it was, and one iteration for each rule, called after the
-    one it is part of and the rule. The parameters of each rule follow those of the program, in
-    the order of its description and named ``param_rule``; none is shared between rules, nor with
-    a parameter of the program unless it is the same object.
+    one it is part of and the rule. Other buffers that lie along the axes are stored anew as well;
+    what the program writes to them is copied back at the end, as ``restore_C_rule``.
+
+    The parameters of each rule follow those of the program, in the order of its description and
+    named ``param_rule``; none is shared between rules, nor with a parameter of the program unless
+    it is the same object. Then come the handles of the parts of other buffers.
 
     Args:
         func: The program.
@@ -120,7 +133,9 @@ def format_decompose(
     if not include_format_rewrite_blks:
         return made.func
     filled = [it for part in made.parts for it in copies(part, made.old)]
-    return made.func.replace(body=seq(*filled, made.func.body))
+    written = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
+    back = [it for part in made.parts for it in copies_back(part, made.old, written)]
+    return made.func.replace(body=seq(*filled, made.func.body, *back))
 
 
 def without_unused(func: CoordFunc, before: CoordFunc) -> CoordFunc:
@@ -157,7 +172,22 @@ def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten
         if set(buffers[name].axes) != set(before):
             along = ", ".join(axis.name for axis in buffers[name].axes)
             raise first.error(f"{name} lies along {along}", "rewrite exactly these axes")
-    return Rewritten({buffers[name]: name for name in first.buffers_to_rewrite}, before)
+    rewritten = {buffers[name]: name for name in first.buffers_to_rewrite}
+    made = [n.buffer for n in walk(func.body) if isinstance(n, Alloc)]
+    others = (b for b in (*func.buffers, *made) if b not in rewritten and _is_beside(b, before))
+    return Rewritten(rewritten, before, tuple(others))
+
+
+def _is_beside(buffer: AnyBuffer, axes: tuple[Axis, ...]) -> TypeGuard[SparseBuffer]:
+    """Whether *buffer* lies along all of *axes*, next to each other, and dense ones around them."""
+    if not isinstance(buffer, SparseBuffer) or buffer.extra_storage:
+        return False
+    ours = [at for at, axis in enumerate(buffer.axes) if axis in axes]
+    if len(ours) < len(axes) or ours[-1] - ours[0] >= len(ours):
+        return False
+    return all(axis in axes or axis.kind == "dense_fixed" for axis in buffer.axes) and any(
+        axis.kind != "dense_fixed" for axis in axes
+    )
 
 
 def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
@@ -171,7 +201,9 @@ def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
             raise rule.error("another rule has this name", "give each a name of its own")
 
 
-def _instantiate(rule: FormatRewriteRule, func: CoordFunc, names: Names) -> Part:
+def _instantiate(
+    rule: FormatRewriteRule, func: CoordFunc, names: Names, others: Sequence[SparseBuffer]
+) -> Part:
     """Return what *rule* declares under names of its own; what *func* has as well is shared."""
     desc = rule.new_format_desc
     params = {p.name: p for p in desc.params if p in func.params}
@@ -195,7 +227,20 @@ def _instantiate(rule: FormatRewriteRule, func: CoordFunc, names: Names) -> Part
             assert isinstance(new, SparseBuffer)
             buffers[buffer.name] = new
     _check_inverse(rule, axes)
-    return Part(rule, params, axes, buffers)
+    along = next(iter(buffers.values())).axes
+    before = {axis for axis in func.axes if axis.name in rule.axes_before_rewrite}
+    beside = {old: _beside(old, f"_{rule.name}", along, before, names) for old in others}
+    return Part(rule, params, axes, buffers, beside)
+
+
+def _beside(
+    old: SparseBuffer, suffix: str, along: tuple[Axis, ...], before: set[Axis], names: Names
+) -> SparseBuffer:
+    """Return the part of *old*: along the axes *along* instead of those *before*."""
+    first = next(at for at, axis in enumerate(old.axes) if axis in before)
+    axes = (*old.axes[:first], *along, *old.axes[first + len(before) :])
+    data = None if old.data is None else names.var(f"{old.data.name}{suffix}", old.data.type)
+    return old.replace(name=names.unique(f"{old.name}{suffix}"), data=data, axes=axes)
 
 
 def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
@@ -240,7 +285,7 @@ class _Splitter(Rewriter):
     def _check(self, node: Load | Store) -> None:
         buffer = node.buffer
         along = buffer.axes if isinstance(buffer, SparseBuffer) else ()
-        if buffer in self.old.buffers:
+        if buffer in self.old.buffers or buffer in self.old.beside:
             raise used_elsewhere(buffer.name, node)
         for axis in self.stored.intersection(along):
             raise FormatError(
@@ -257,19 +302,49 @@ class _Splitter(Rewriter):
         loops = self._loops(it)
         updates = updates_of(it, self.old)
         for node in (n for stmt in (it.init, *updates) if stmt is not None for n in walk(stmt)):
-            if isinstance(node, (Load, Store)) and node.buffer not in self.old.buffers:
+            if isinstance(node, (Load, Store)) and not self._is_part(node.buffer):
                 self._check(node)
         new: list[Stmt] = []
-        head: Stmt | None = None
-        if it.init is not None:
+        heads: list[Stmt | None] = [None] * len(self.parts)
+        iterations = [PartIteration(it, loops, part, self.old) for part in self.parts]
+        shared, own = self._inits(it)
+        if shared is not None:
             axis, count = self._covered(loops, self.parts[0])
-            head = None if axis is None else it.init
+            heads[0] = None if axis is None else shared
             if axis is None or count is not None:
-                new.append(self._init(it, it.init, loops, axis, count))
-        for part in self.parts:
-            new.append(PartIteration(it, loops, part, self.old).build(updates, head))
-            head = None
+                new.append(self._init(it, shared, loops, axis, count))
+        if own is not None:
+            for at, one in enumerate(iterations):
+                if shared is not None or one.starts_apart:
+                    new.append(one.start(own))
+                else:
+                    heads[at] = own
+        new += [one.build(updates, head) for one, head in zip(iterations, heads, strict=True)]
         return seq(*new)
+
+    def _inits(self, it: SpIter) -> tuple[Stmt | None, Stmt | None]:
+        """Return what of the init of *it* starts other buffers, and what starts those in parts."""
+        stmts = it.init.body if isinstance(it.init, Seq) else (it.init,)
+        found: dict[bool, list[Stmt]] = {False: [], True: []}
+        for stmt in (stmt for stmt in stmts if stmt is not None):
+            written = {n.buffer for n in walk(stmt) if isinstance(n, Store)}
+            ours = {buffer in self.old.beside for buffer in written}
+            if len(ours) > 1 or not written.isdisjoint(self.old.buffers):
+                raise wrong_shape(it, "one statement of its init writes what lies apart")
+            found[True in ours].append(stmt)
+        return tuple(seq(*some) if some else None for some in found.values())  # type: ignore[return-value]
+
+    def _is_part(self, buffer: AnyBuffer) -> bool:
+        return buffer in self.old.buffers or buffer in self.old.beside
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        """Allocate the parts."""
+        new = self.visit_Node(alloc)
+        if alloc.buffer not in self.old.beside:
+            return new
+        assert isinstance(new, Alloc)
+        parts = (part.beside[alloc.buffer] for part in self.parts)
+        return reduce(lambda body, part: Alloc(part, body, span=alloc.span), parts, new.body)
 
     def _loops(self, it: SpIter) -> list[Loop]:
         """Return the domains of *it*, fused axes one by one; raises FormatError."""

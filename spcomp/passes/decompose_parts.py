@@ -22,24 +22,34 @@ from spcomp.ir.reduction import as_reduction
 from spcomp.ir.stmt import If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.positions import ZERO
+from spcomp.passes.scope import variables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What a rule declares, by the names it has in the rule, as it is called in the program."""
+    """What a rule declares, by the names it has in the rule, as it is called in the program.
+
+    *beside*: for each buffer of the program that lies along what is rewritten, its part.
+    """
 
     rule: FormatRewriteRule
     params: Mapping[str, Var]
     axes: Mapping[str, Axis]
     buffers: Mapping[str, SparseBuffer]
+    beside: Mapping[SparseBuffer, SparseBuffer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rewritten:
-    """What the rules rewrite: buffers with their names, and their axes."""
+    """What the rules rewrite: buffers with their names, and their axes.
+
+    *beside*: the other buffers that lie along these, and dense axes before or behind them. What
+    they hold is stored as the buffers are.
+    """
 
     buffers: Mapping[SparseBuffer, str]
     axes: tuple[Axis, ...]
+    beside: tuple[SparseBuffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +73,54 @@ class PartIteration:
     def build(self, updates: Sequence[Stmt], init: Stmt | None) -> SpIter:
         """Return it with *updates* and *init* in terms of the new coordinates."""
         rule, it = self.part.rule, self.it
+        place, before, values, loops = self._coordinates()
+        body = _Body(self.part, self.old, values, before, place)
+        made = tuple(body.update(stmt) for stmt in updates)
+        if rule.padded:
+            made = tuple(reduce(_guarded, self._inside(place, before, values), s) for s in made)
+        kinds = "".join(loop.kinds or self._kind(loop, loops, made) for loop in loops)
+        return SpIter(
+            tuple(var for loop in loops for var in loop.vars),
+            tuple(loop.domain for loop in loops),
+            kinds,
+            f"{it.name}_{rule.name}",
+            None if init is None else body.rewrite(init),
+            seq(*made),
+            it.attrs,
+            span=it.span,
+        )
+
+    def start(self, init: Stmt) -> SpIter:
+        """Return the iteration that runs *init* for all that the part stores, padding included."""
+        place, before, values, loops = self._coordinates()
+        stmt = _Body(self.part, self.old, values, before, place).rewrite(init)
+        if self.part.rule.padded:
+            stmt = reduce(_guarded, self._inside(place, before, values), stmt)
+        used = variables(stmt)
+        some = [loop for loop in loops if not loop.kinds or not used.isdisjoint(loop.vars)]
+        for loop in some:
+            if not isinstance(loop.domain, Axis) or (loop.kinds and loop.domain.is_sparse):
+                raise wrong_shape(self.it, "its init runs over what is no dense axis")
+        own = tuple(var for loop in some for var in loop.vars)
+        name = f"{self.it.name}_init_{self.part.rule.name}"
+        domains = tuple(loop.domain for loop in some)
+        return SpIter(own, domains, "S" * len(own), name, None, stmt, span=self.it.span)
+
+    @property
+    def starts_apart(self) -> bool:
+        """Whether an init has no place in the iteration over the part.
+
+        It goes by coordinates, so each must be there once, and lie in the matrix.
+        """
+        place, before, values, _ = self._coordinates()
+        unique = all(axis.unique for axis in self.part.axes.values())
+        return not unique or any(True for _ in self._inside(place, before, values))
+
+    def _coordinates(
+        self,
+    ) -> tuple[dict[Axis, Var], dict[Axis, Var], dict[Var, Expr], list[Loop]]:
+        """Return the new variables by axis, the old ones, what each is now, and the new loops."""
+        rule = self.part.rule
         taken = {var.name for loop in self.loops for var in loop.vars}
         new = tuple(Var(_free(p.name, taken), int64) for p in rule.backward.params)
         place = dict(zip((self.part.axes[a] for a in rule.axes_after_rewrite), new, strict=True))
@@ -77,26 +135,23 @@ class PartIteration:
                 loops.append(Loop(loop.domain, fresh, loop.kinds))
             else:
                 loops += [Loop(a, (v,), "") for a, v in place.items() if not _runs(loops, a)]
-        body = _Body(self.part, self.old, values, before, place)
-        made = tuple(body.update(stmt) for stmt in updates)
-        if rule.padded:
-            ranges = {var: (ZERO, cast(axis.length, int64)) for axis, var in place.items()}
-            conds = _inside(self.old.axes, [values[var] for var in before.values()], ranges)
-            made = tuple(reduce(_guarded, conds, stmt) for stmt in made)
-        kinds = "".join(loop.kinds or self._kind(loop, loops, made) for loop in loops)
-        return SpIter(
-            tuple(var for loop in loops for var in loop.vars),
-            tuple(loop.domain for loop in loops),
-            kinds,
-            f"{it.name}_{rule.name}",
-            None if init is None else body.rewrite(init),
-            seq(*made),
-            it.attrs,
-            span=it.span,
-        )
+        return place, before, values, loops
+
+    def _inside(
+        self, place: Mapping[Axis, Var], before: Mapping[Axis, Var], values: Mapping[Var, Expr]
+    ) -> Iterator[Expr]:
+        """Yield what must be asked for the coordinates before to lie in the matrix."""
+        ranges = {var: (ZERO, cast(axis.length, int64)) for axis, var in place.items()}
+        return _inside(self.old.axes, [values[var] for var in before.values()], ranges)
 
     def _kind(self, loop: Loop, loops: Sequence[Loop], updates: Sequence[Stmt]) -> str:
-        """``S`` where a spatial axis is made of this one, which tells apart what is written."""
+        """``S`` where a spatial axis is made of this one, which tells apart what is written.
+
+        That is so of all axes where each iteration has an element of the part.
+        """
+        stores = [n for stmt in updates for n in walk(stmt) if isinstance(n, Store)]
+        if all(store.buffer in self.part.beside.values() for store in stores):
+            return "S"
         before = [x.domain for x in self.loops if x.kinds == "S" and x.domain in self.old.axes]
         axis_map = self.part.rule.axis_map
         names = {after for a in before if isinstance(a, Axis) for after in axis_map[a.name]}
@@ -104,7 +159,6 @@ class PartIteration:
             return "R"
         ranges = {x.vars[0]: (ZERO, _length(x.domain)) for x in loops if isinstance(x.domain, Axis)}
         (var,) = loop.vars
-        stores = [n for stmt in updates for n in walk(stmt) if isinstance(n, Store)]
         axis = loop.domain
         if isinstance(axis, Axis) and not axis.unique:
             return "R"
@@ -146,14 +200,35 @@ class _Body(Rewriter):
 
     def visit_Load(self, load: Load) -> Node:
         """Read the part where the buffer is rewritten; only the element iterated is known."""
-        if load.buffer not in self.old.buffers:
-            return self.visit_Node(load)
-        buffer = load.buffer
-        assert isinstance(buffer, SparseBuffer)
-        for axis, index in zip(buffer.axes, load.indices, strict=True):
-            if index is not self.before[axis]:
-                raise used_elsewhere(buffer.name, load)
-        return self._stored(self.part.buffers[self.old.buffers[buffer]], load)
+        made = self._placed(load)
+        return (
+            self.visit_Node(load) if made is None else load.replace(buffer=made[0], indices=made[1])
+        )
+
+    def visit_Store(self, store: Store) -> Node:
+        """Write the part."""
+        new, made = self.visit_Node(store), self._placed(store)
+        return new if made is None else new.replace(buffer=made[0], indices=made[1])
+
+    def _placed(self, node: Load | Store) -> tuple[SparseBuffer, tuple[Expr, ...]] | None:
+        """Return where the element that is iterated lies in the part; None if it is not there."""
+        buffer = node.buffer
+        if not isinstance(buffer, SparseBuffer):
+            return None
+        if buffer in self.old.buffers:
+            new = self.part.buffers[self.old.buffers[buffer]]
+        elif buffer in self.part.beside:
+            new = self.part.beside[buffer]
+        else:
+            return None
+        others: dict[Axis, Expr] = {}
+        for axis, index in zip(buffer.axes, node.indices, strict=True):
+            assert index is not None
+            if axis not in self.before:
+                others[axis] = self.rewrite(index)
+            elif index is not self.before[axis]:
+                raise used_elsewhere(buffer.name, node)
+        return new, tuple({**self.place, **others}[axis] for axis in new.axes)
 
     def _stored(self, buffer: SparseBuffer, node: Node) -> Load:
         return Load(buffer, tuple(self.place[axis] for axis in buffer.axes), span=node.span)

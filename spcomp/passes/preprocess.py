@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from spcomp.dtypes import handle, int64
 from spcomp.errors import ArgumentError
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Domain, SparseBuffer, domain_axes
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Search, Var, cast
+from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, cast, const
 from spcomp.ir.indexmap import IndexMap
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, PosFunc
 from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, Func, Let, Prefetch, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, Attrs, Func, If, Let, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.decompose_parts import Part, Rewritten
 from spcomp.passes.names import Names
@@ -30,22 +30,47 @@ def copies(part: Part, old: Rewritten) -> tuple[SpIter, ...]:
     Each runs over the axes of its buffer, is called ``rewrite_A_rule`` and has the attribute
     ``preprocess``. What a part stores and the matrix does not reads as the fill value.
     """
+    pairs = [(buffer, part.buffers[name]) for buffer, name in old.buffers.items()]
+    pairs += [pair for pair in part.beside.items() if pair[0].data is not None]
     made = []
-    rule = part.rule
-    for buffer, name in old.buffers.items():
-        new = part.buffers[name]
-        own = {axis: Var(axis.name.lower(), int64) for axis in new.axes}
-        after = [own[part.axes[name]] for name in rule.axes_after_rewrite]
-        before = dict(zip(old.axes, rule.backward.apply(after), strict=True))
-        value = Load(buffer, tuple(before[axis] for axis in buffer.axes))
-        body = Store(new, tuple(own.values()), value)
-        made.append(
-            SpIter(
-                tuple(own.values()), new.axes, "S" * len(own), f"rewrite_{new.name}", None, body,
-                (PREPROCESS,),
-            )
-        )  # fmt: skip
+    for buffer, new in pairs:
+        own, there = _places(part, old, buffer, new)
+        body = Store(new, tuple(own.values()), Load(buffer, there))
+        made.append(_over(own, f"rewrite_{new.name}", body, (PREPROCESS,)))
     return tuple(made)
+
+
+def copies_back(part: Part, old: Rewritten, written: Collection[AnyBuffer]) -> tuple[SpIter, ...]:
+    """Return the iterations ``restore_C_rule``: ``C[inverse(s, p)] = C_rule[s, p]``, no padding.
+
+    One for each buffer of *part* beside those of *old* that is *written* and has a handle.
+    """
+    made = []
+    for buffer, new in part.beside.items():
+        if buffer not in written or buffer.data is None:
+            continue
+        own, there = _places(part, old, buffer, new)
+        body: Stmt = Store(buffer, there, Load(new, tuple(own.values())))
+        if part.rule.padded:
+            (mine,) = part.buffers.values()
+            stored = Load(mine, tuple(own[axis] for axis in mine.axes))
+            body = If(BinOp("!=", stored, const(0, mine.dtype)), body)
+        made.append(_over(own, f"restore_{new.name}", body, ()))
+    return tuple(made)
+
+
+def _places(
+    part: Part, old: Rewritten, buffer: SparseBuffer, new: SparseBuffer
+) -> tuple[dict[Axis, Var], tuple[Expr, ...]]:
+    """Return a variable for each axis of *new*, the part, and where that lies in *buffer*."""
+    own = {axis: Var(axis.name.lower(), int64) for axis in new.axes}
+    after = [own[part.axes[name]] for name in part.rule.axes_after_rewrite]
+    before = dict(zip(old.axes, part.rule.backward.apply(after), strict=True))
+    return own, tuple(before.get(axis) or own[axis] for axis in buffer.axes)
+
+
+def _over(own: dict[Axis, Var], name: str, body: Stmt, attrs: Attrs) -> SpIter:
+    return SpIter(tuple(own.values()), tuple(own), "S" * len(own), name, None, body, attrs)
 
 
 def remove_preprocess(func: Fn) -> Fn:

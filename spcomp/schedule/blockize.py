@@ -13,13 +13,14 @@ from spcomp.ir.expr import Const, Expr, Var, binary, const
 from spcomp.ir.linear import ONE, Algebra, Linear, key_of, mentions
 from spcomp.ir.position import Block, BlockIter, IterKind
 from spcomp.ir.stmt import For, Func, Stmt
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import substitute
 from spcomp.passes.names import Names
 from spcomp.passes.positions import from_zero, plus
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import chain, find_loop, nest, replaced
 from spcomp.schedule.reduction import Start, bound, variables_of
+from spcomp.schedule.sites import path_to
 from spcomp.schedule.step import Makes, Step
 
 
@@ -171,10 +172,10 @@ class _Outer:
 def around(func: Func, loop: For) -> list[For]:
     """Return the loops around *loop* within the block that encloses it, outermost first."""
     found: list[For] = []
-    for node in walk(func.body):
+    for node in path_to(func, loop)[:-1]:
         match node:
-            case Block() if any(n is loop for n in walk(node.body)):
+            case Block():
                 found = []
-            case For() if node is not loop and any(n is loop for n in walk(node.body)):
+            case For():
                 found.append(node)
     return found

@@ -114,22 +114,30 @@ def draw_tile(extent: int, n: int, most: int, rng: random.Random) -> tuple[int, 
     """
     if n == 1:
         return (extent,)
-    last = rng.choice([d for d in range(1, min(most, extent) + 1) if extent % d == 0])
+    last = rng.choice([d for d in divisors(extent) if d <= most])
     factors = [1] * (n - 1)
     for prime in primes(extent // last):
         factors[rng.randrange(n - 1)] *= prime
     return (*factors, last)
 
 
+def divisors(number: int) -> list[int]:
+    """Return the divisors of *number*, ascending: all products of its prime factors."""
+    found = {1}
+    for prime in primes(number):
+        found |= {prime * other for other in found}
+    return sorted(found)
+
+
 def primes(number: int) -> list[int]:
-    """Return the prime factors of *number*, ascending; what is left above 2**20 as one."""
+    """Return the prime factors of *number*, ascending; what is left above 2**16 as one."""
     found: list[int] = []
     factor = 2
-    while factor * factor <= number and factor < 1 << 20:
+    while factor * factor <= number and factor < 1 << 16:
         while number % factor == 0:
             found.append(factor)
             number //= factor
-        factor += 1
+        factor += 1 if factor == 2 else 2
     return found if number == 1 else [*found, number]
 
 

@@ -14,7 +14,7 @@ from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var
 from spcomp.ir.linear import expr_equal, key_of
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Prefetch, Stmt, Store
+from spcomp.ir.stmt import Alloc, For, Func, Let, Prefetch, Seq, Stmt, Store
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
@@ -23,7 +23,7 @@ from spcomp.passes.scope import variables
 from spcomp.schedule.blockize import Blockize
 from spcomp.schedule.dependence import conflicts, is_atomic, loops_of
 from spcomp.schedule.intrinsics import INTRINSICS, Intrinsic, straight
-from spcomp.schedule.nests import Fresh, chain, find_block, replaced
+from spcomp.schedule.nests import Fresh, blocks_of, chain, find_block, replaced
 from spcomp.schedule.reductions import only_reduces
 from spcomp.schedule.step import Makes, Step, known
 
@@ -64,11 +64,14 @@ class Tensorize(Step):
             why = f"{self.intrinsic!r} is not the intrinsic that it was when the step was made"
             raise ScheduleError(f"{self}: {why}", span)
         name = self.target
-        if any(loop.var.name == name for loop in loops_of(func.body)):
-            before = {n.name for n in walk(func.body) if isinstance(n, Block)}
+        loop = next((x for x in loops_of(func.body) if x.var.name == name), None)
+        if loop is not None:
+            differs = unlike(INTRINSICS[self.intrinsic], *chain(loop))
+            if differs is not None:
+                raise ScheduleError(f"{self}: {differs}", span or loop.span)
+            before = {block.name for block in blocks_of(func.body)}
             func = Blockize(name).apply(func, span)
-            blocks = [n.name for n in walk(func.body) if isinstance(n, Block)]
-            name = next(block for block in blocks if block not in before)
+            name = next(b.name for b in blocks_of(func.body) if b.name not in before)
         block = find_block(func, name, self, span)
         loops, inner = chain(block.body) if isinstance(block.body, For) else ([], block.body)
         if any(isinstance(n, Block) and is_atomic(n) for n in (block, inner)):
@@ -194,15 +197,11 @@ class Binding:
 
 def match(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> Binding | str:
     """Return how *loops* around *inner* are the description of *intrinsic*, or why they are not."""
+    if (why := unlike(intrinsic, loops, inner)) is not None:
+        return why
     body = straight(inner)
     if body is None:
         return "it has a condition, starts a reduction, or is more than stores"
-    if not all(from_zero(loop) and isinstance(loop.end, Const) for loop in loops):
-        return "a trip count is not a constant"
-    trips = " x ".join(str(_trips(loop)) for loop in loops)
-    wanted = " x ".join(str(_trips(loop)) for loop in intrinsic.loops)
-    if sorted(map(_trips, loops)) != sorted(map(_trips, intrinsic.loops)):
-        return f"its loops run {trips} times, those of the intrinsic {wanted}"
     why = "it does not compute what the description says"
     for order in _orders(intrinsic.loops, loops):
         names = {own.var: loop for own, loop in zip(intrinsic.loops, order, strict=True)}
@@ -216,6 +215,31 @@ def match(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> Binding | str:
             return found
         why = refused
     return why
+
+
+def unlike(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> str | None:
+    """Return why *loops* around *inner* cannot be *intrinsic*, at a glance; None if they may be."""
+    if not all(from_zero(loop) and isinstance(loop.end, Const) for loop in loops):
+        return "a trip count is not a constant"
+    trips = " x ".join(str(_trips(loop)) for loop in loops)
+    wanted = " x ".join(str(_trips(loop)) for loop in intrinsic.loops)
+    if sorted(map(_trips, loops)) != sorted(map(_trips, intrinsic.loops)):
+        return f"its loops run {trips} times, those of the intrinsic {wanted}"
+    stmts = inner.body if isinstance(inner, Block) else inner
+    ours, theirs = (s.body if isinstance(s, Seq) else (s,) for s in (intrinsic.body, stmts))
+    plain = all(isinstance(stmt, Store) for stmt in theirs)
+    if (plain and len(ours) != len(theirs)) or not all(map(_alike, ours, theirs)):
+        return "it does not compute what the description says"
+    return None
+
+
+def _alike(ours: Stmt, theirs: Stmt) -> bool:
+    """Whether *theirs*, if it is a store, stores the same kind of value as *ours*."""
+    if not (isinstance(ours, Store) and isinstance(theirs, Store)):
+        return True
+    a, b = ours.value, theirs.value
+    kind = type(a) is type(b) and getattr(a, "op", "") == getattr(b, "op", "")
+    return ours.buffer.dtype == theirs.buffer.dtype and (kind or isinstance(a, Var))
 
 
 def _trips(loop: For) -> int:
