@@ -29,12 +29,15 @@ def attention(
     JJ = T.dense_fixed(16)
     J_detach = T.dense_fixed(cols)
     F = T.dense_fixed(64)
+    FO = T.dense_fixed(4)
+    FI = T.dense_fixed(16)
     Q = T.match_sparse_buffer(q, (H, I, II, F), "float32")
     K = T.match_sparse_buffer(k, (H, J_detach, JJ, F), "float32")
-    V = T.match_sparse_buffer(v, (H, J_detach, JJ, F), "float32")
-    O = T.match_sparse_buffer(o, (H, I, II, F), "float32")
+    V = T.match_sparse_buffer(v, (H, J_detach, JJ, FO, FI), "float32")
+    O = T.match_sparse_buffer(o, (H, I, II, FO, FI), "float32")
     MASK = T.match_sparse_buffer(mask, (I, J, II, JJ), "float32")
     KT = T.alloc_sparse_buffer((H, J_detach, F, JJ), "float32")  # K, turned in its blocks
+    VP = T.alloc_sparse_buffer((H, FO, J_detach, JJ, FI), "float32")  # V, 16 columns at a time
     S = T.alloc_sparse_buffer((H, I, J, II, JJ), "float32")
     TOPS = T.alloc_sparse_buffer((H, I, II, JJ), "float32")
     TOP = T.alloc_sparse_buffer((H, I, II), "float32")
@@ -42,6 +45,8 @@ def attention(
     SUM = T.alloc_sparse_buffer((H, I, II), "float32")
     with T.sp_iter([H, J_detach, F, JJ], "SSSS", "turn") as [h, j, f, jj]:
         KT[h, j, f, jj] = K[h, j, jj, f]
+    with T.sp_iter([H, J_detach, JJ, FO, FI], "SSSSS", "pack") as [h, j, jj, fo, fi]:
+        VP[h, fo, j, jj, fi] = V[h, j, jj, fo, fi]
     with T.sp_iter([H, I], "SS", "attention") as [h, i]:
         with T.sp_iter([J, II, JJ, F], "SSSR", "score") as [j, ii, jj, f]:
             with T.init():
@@ -64,12 +69,12 @@ def attention(
             with T.init():
                 SUM[h, i, ii] = T.float32(0)
             SUM[h, i, ii] = SUM[h, i, ii] + SUMS[h, i, ii, jj]
-        with T.sp_iter([II, F, J, JJ], "SSRR", "mix") as [ii, f, j, jj]:
+        with T.sp_iter([FO, II, J, JJ, FI], "SSRRS", "mix") as [fo, ii, j, jj, fi]:
             with T.init():
-                O[h, i, ii, f] = T.float32(0)
-            O[h, i, ii, f] = O[h, i, ii, f] + S[h, i, j, ii, jj] * V[h, j, jj, f]
-        with T.sp_iter([II, F], "SS", "norm") as [ii, f]:
-            O[h, i, ii, f] = O[h, i, ii, f] / T.max(SUM[h, i, ii], 1e-30)
+                O[h, i, ii, fo, fi] = T.float32(0)
+            O[h, i, ii, fo, fi] = O[h, i, ii, fo, fi] + S[h, i, j, ii, jj] * VP[h, fo, j, jj, fi]
+        with T.sp_iter([II, FO, FI], "SSS", "norm") as [ii, fo, fi]:
+            O[h, i, ii, fo, fi] = O[h, i, ii, fo, fi] / T.max(SUM[h, i, ii], 1e-30)
 
 
 def scheduled() -> Schedule:
@@ -77,19 +82,23 @@ def scheduled() -> Schedule:
     sch = Schedule(attention).lower_sparse_iter()
     for buffer in ("S", "TOPS", "TOP", "SUMS", "SUM"):
         sch = sch.compact(buffer, "i")
-    sch = sch.parallel("h").parallel("i")
+    for block in ("turn0", "pack0"):
+        h, j, *_ = sch.get_loops(block)
+        sch = sch.fuse(h, j).parallel(f"{h}_{j}")
+    h = sch.get_loops("attention0")[0]
+    sch = sch.fuse(h, "i").parallel(f"{h}_i")
     j, ii, jj, f = sch.get_loops("score0")
     sch = sch.split(ii, 4).reorder(f"{ii}_o", f, f"{ii}_i", jj)
     sch = sch.cache_write("score0", at=f"{ii}_o")
     sch = sch.cache_write("tops0", at=sch.get_loops("tops0")[0])
-    ii, f, j, jj = sch.get_loops("mix0")
-    sch = sch.split(ii, 4).split(f, 16)
-    sch = sch.reorder(f"{f}_o", f"{ii}_o", j, jj, f"{ii}_i", f"{f}_i")
+    fo, ii, j, jj, fi = sch.get_loops("mix0")
+    sch = sch.split(ii, 4).reorder(fo, f"{ii}_o", j, jj, f"{ii}_i", fi)
     sch = sch.cache_write("mix0", at=f"{ii}_o").unroll(jj)
     for block in ("score0", "score0_store", "mix0", "mix0_store"):
         sch = sch.unroll(sch.get_loops(block)[-2])
     stores = ("score0_store", "tops0_store", "mix0_store")
-    for block in ("score0", "tops0", "top0", "weigh0", "sum0", "mix0", "norm0", *stores):
+    steps = ("score0", "tops0", "top0", "weigh0", "sum0", "mix0", "norm0")
+    for block in ("turn0", "pack0", *steps, *stores):
         sch = sch.vectorize(sch.get_loops(block)[-1])
     return sch
 
@@ -122,6 +131,11 @@ def blocked(x: Array) -> Array:
     return x.reshape(len(x), -1, BLOCK, WIDTH)
 
 
+def striped(x: Array) -> Array:
+    """Return *x* in blocks of rows, these in stripes of 16 columns."""
+    return x.reshape(len(x), -1, BLOCK, WIDTH // 16, 16)
+
+
 def dense(q: Array, k: Array, v: Array, mask: Array, scale: float) -> Array:
     """Return what numpy computes, head by head."""
     made = []
@@ -139,7 +153,7 @@ def main() -> None:
     q, k, v = (rng.standard_normal((heads, size, WIDTH), dtype=np.float32) for _ in range(3))
     kernel = spcomp.compile(scheduled())
     for name, mask in (("band", band(size, 24)), ("butterfly", butterfly(size))):
-        result = kernel(Q=blocked(q), K=blocked(k), V=blocked(v), **in_blocks(mask), scale=scale)
+        result = kernel(Q=blocked(q), K=blocked(k), V=striped(v), **in_blocks(mask), scale=scale)
         error = np.abs(result.reshape(q.shape) - dense(q, k, v, mask, scale)).max()
         print(f"attention under a {name} mask of {mask.sum()} pairs: max error {error:.1e}")
         if not error < 1e-5:

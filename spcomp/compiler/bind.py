@@ -284,11 +284,16 @@ class Frame:
             if indices is None:
                 validate.fits(who[axis.indptr], indptr, length)  # type: ignore[index]
         if indices is not None and axis.indices:
-            validate.in_range(who[axis.indices], indices, 0, length - 1)
-            if axis.name in self.interface.order_needed:
+            needed, name = axis.name in self.interface.order_needed, who[axis.indices]
+            if needed and indptr is not None:
+                rises = validate.ordered(name, indptr, indices, length - 1, strict=axis.unique)
+                validate.require_order(name, rises, axis.unique)
+                return
+            validate.in_range(name, indices, 0, length - 1)
+            if needed:
                 width = self.size_of(axis.nnz_cols) if axis.nnz_cols is not None else 0
                 rises = validate.ascends(indptr, indices, width, strict=axis.unique)
-                validate.require_order(who[axis.indices], rises, axis.unique)
+                validate.require_order(name, rises, axis.unique)
 
     def shown(self, handle: str) -> str:
         """Return how a message should call the index array *handle*."""

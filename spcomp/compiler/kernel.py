@@ -13,6 +13,7 @@ from spcomp.compiler.calls import Calls
 from spcomp.compiler.convert import put_together
 from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
+from spcomp.compiler.turned import Turned, turned
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -67,11 +68,18 @@ class Kernel(Timed):
         self._run(frame)
         return None
 
+    def takes(self, name: str) -> bool:
+        """Whether a call can give an argument called *name*."""
+        face = self._face
+        return name in face.by_name or name in face.scalars or name in face.index_names
+
     def bind(self, **named: Any) -> BoundKernel:
         """Return a callable that takes the rest of the arguments, with *named* fixed.
 
         Their index arrays are copied, checked now and never again; values are kept by reference,
-        so changing them in place shows in later calls. Raises ArgumentError.
+        so changing them in place shows in later calls. Where the program scatters along a matrix of
+        :data:`~spcomp.compiler.turned.LEAST` elements or more, the transpose is made now, and calls
+        gather. Raises ArgumentError.
         """
         verify = self._options.check != "off"
         frame = Frame(self._face, self._options.constants)
@@ -83,12 +91,22 @@ class Kernel(Timed):
                 frame.given[plan.handle] = arg
         frame.settle()
         frame.freeze()
-        return BoundKernel(self, frame, tuple(named))
+        return BoundKernel(self, frame, tuple(named), turned(self, frame, named))
 
     @property
     def name(self) -> str:
         """The name given to ``compile``, else the program's."""
         return self._options.name or self._face.name
+
+    @property
+    def program(self) -> Any:
+        """What was compiled: a function at any stage, a Module or a Schedule."""
+        return self._compiled.program
+
+    @property
+    def options(self) -> Options:
+        """What ``compile`` was asked for."""
+        return self._options
 
     @property
     def target(self) -> Target:
@@ -204,41 +222,16 @@ class Kernel(Timed):
         return limited
 
     def _with_out(self, out: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *named* with the outputs that *out* gives: one, a tuple in order, or a dict."""
-        names = [plan.name for plan in self._face.outputs]
-        if isinstance(out, dict):
-            given = out
-        elif isinstance(out, (tuple, list)):
-            if len(out) != len(names):
-                raise ArgumentError(
-                    f"argument out: got {len(out)} outputs, expected {len(names)}"
-                    f" ({', '.join(names)})"
-                )
-            given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
-        elif len(names) == 1:
-            given = {names[0]: out}
-        else:
-            raise ArgumentError(
-                f"argument out: got one {type(out).__name__}, expected {len(names)} outputs"
-                f" ({', '.join(names)})",
-                hint="give a dict by name, or a tuple",
-            )
-        for name in given:
-            if name not in names:
-                raise ArgumentError(
-                    f"argument out: {name} is no output of {self.name}",
-                    hint=f"its outputs are {', '.join(names) or 'none'}",
-                )
-            if name in named:
-                raise ArgumentError(f"argument {name}: given twice, by name and in out")
-        return {**named, **given}
+        return with_outputs(self._face, self.name, out, named)
 
 
 class BoundKernel(Timed):
     """A Kernel with some arguments fixed and checked; call it with the others by name."""
 
-    def __init__(self, kernel: Kernel, frame: Frame, bound: tuple[str, ...]) -> None:
-        self.kernel, self._frame, self.bound = kernel, frame, bound
+    def __init__(
+        self, kernel: Kernel, frame: Frame, bound: tuple[str, ...], turned: Turned | None
+    ) -> None:
+        self.kernel, self._frame, self.bound, self.turned = kernel, frame, bound, turned
         self._calls = kernel._new_calls(self)  # noqa: SLF001
         self._threads = kernel._options.threads  # noqa: SLF001
         arrays = {k: v for k, v in frame.values.items() if isinstance(v, np.ndarray)}
@@ -246,6 +239,8 @@ class BoundKernel(Timed):
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if self.turned is not None:
+            return self.turned(out, named)
         if self._threads is None:
             return self._calls.run(out, named)
         with self.kernel._threads():  # noqa: SLF001
@@ -267,6 +262,39 @@ class BoundKernel(Timed):
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name} with {', '.join(self.bound)} bound>"
+
+
+def with_outputs(face: Interface, name: str, out: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *named* with the outputs that *out* gives: one, a tuple in order, or a dict.
+
+    *face* is that of the program *name*. Raises ArgumentError.
+    """
+    names = [plan.name for plan in face.outputs]
+    if isinstance(out, dict):
+        given = out
+    elif isinstance(out, (tuple, list)):
+        if len(out) != len(names):
+            raise ArgumentError(
+                f"argument out: got {len(out)} outputs, expected {len(names)} ({', '.join(names)})"
+            )
+        given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
+    elif len(names) == 1:
+        given = {names[0]: out}
+    else:
+        raise ArgumentError(
+            f"argument out: got one {type(out).__name__}, expected {len(names)} outputs"
+            f" ({', '.join(names)})",
+            hint="give a dict by name, or a tuple",
+        )
+    for one in given:
+        if one not in names:
+            raise ArgumentError(
+                f"argument out: {one} is no output of {name}",
+                hint=f"its outputs are {', '.join(names) or 'none'}",
+            )
+        if one in named:
+            raise ArgumentError(f"argument {one}: given twice, by name and in out")
+    return {**named, **given}
 
 
 def _frozen(arg: Any) -> Any:

@@ -25,6 +25,7 @@ from spcomp.ir.module import Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.runtime.entry import reach, width
 from spcomp.runtime.plan import Plan
+from spcomp.schedule.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from spcomp.ir.stmt import Func
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+SAMPLES = 16  # parts of a large matrix that must begin where those of the one learnt do
 Finish: TypeAlias = Callable[[Mapping[str, Any], Any], Any]
 
 
@@ -336,20 +338,24 @@ class _Learner:
                     self.plan.add(Op.APART, a, mine.nbytes, k, other.nbytes)
 
     def _version(self) -> None:
-        """The code that ran may be for matrices without long rows: this must be one again."""
+        """The code that ran may be for matrices without long rows: this must be one again.
+
+        It may be for rows as uneven as these, too: a large matrix must begin some rows where this
+        one does. Only speed depends on that.
+        """
         for axis in self.face.axes:
             handle, parent = axis.indptr, axis.parent
             if handle is None or handle in self.constant or parent is None or parent.parent:
                 continue
             array = self.frame.values[handle]
-            first, last = int(array[0]), int(array[-1])
+            k, first, last = self.where[handle], int(array[0]), int(array[-1])
             limit = self.code.longest_row(last - first)
-            if limit is None:
-                continue
-            k = self.where[handle]
-            self._element(k, array, 0)
-            self._element(k, array, array.size - 1)
-            if last - first > limit:  # else no row is longer
+            uneven = self.code.is_chosen and last - first > longest_row(0)
+            if limit is not None or uneven:
+                parts = SAMPLES if uneven else 1
+                for at in sorted({i * (array.size - 1) // parts for i in range(parts + 1)}):
+                    self._element(k, array, at)
+            if limit is not None and last - first > limit:  # else no row is longer
                 self._pointers(k, array, (first, last, last, limit))
 
     def _inspected(self) -> None:

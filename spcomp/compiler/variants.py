@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spcomp.ir.axis import SparseBuffer
@@ -77,9 +76,9 @@ def _is_skewed(indptr: Any) -> bool:
     rows = len(indptr) - 1
     step = -(-rows // PARTS)
     begins = indptr[:-1:step]
-    weights = [int(b) - int(a) for a, b in pairwise(begins)]
-    weights.append(int(indptr[-1]) - int(begins[-1]))
-    return max(weights) + 2 * step > UNEVEN * (_stored(indptr) + 2 * rows) / len(weights)
+    most = int((begins[1:] - begins[:-1]).max(initial=0))
+    most = max(most, int(indptr[-1]) - int(begins[-1]))
+    return most + 2 * step > UNEVEN * (_stored(indptr) + 2 * rows) / len(begins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,7 @@ from spcomp.ir.visitor import statements, substitute, walk
 from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.annotate import sharing
-from spcomp.schedule.dependence import (
-    ascending_axes,
-    conflicts,
-    loops_of,
-    with_order_of,
-    writes_of,
-)
+from spcomp.schedule.dependence import loops_of, promised, writes_of
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.split_nnz import named
 from spcomp.schedule.step import Step, known
@@ -52,10 +46,9 @@ class Bind(Step):
         if not _known_before(func, loop.end):
             hint = "split it by a constant, and bind the inner loop"
             raise self._error("how often it runs depends on what is computed", loop, span, hint)
-        if found := conflicts(loop, atomic=True, ascending=ascending_axes(func)):
-            func = with_order_of(func, loop)
-            if conflicts(loop, atomic=True, ascending=ascending_axes(func)):
-                raise self._error(str(found[0]), loop, span)
+        func, found = promised(func, loop, atomic=True)
+        if found:
+            raise self._error(str(found[0]), loop, span)
         bound = sharing(func, loop).replace(kind="bound", thread=self.thread)
         new = replaced(func, loop, bound)
         if (why := bound_twice(new, bound)) is not None:

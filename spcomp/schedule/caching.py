@@ -56,6 +56,10 @@ class CacheRead(Step):
         site, buffer, span = _what_is_read(self, func, span)
         if any(isinstance(n, Search) and n.buffer is buffer for n in parts_of(site.block)):
             raise refusal(self, f"{buffer.name} is searched", span)
+        if isinstance(buffer, SparseBuffer) and buffer.extra_storage:
+            hint = "reverse_cache_read copies the element that each iteration reads"
+            why = f"{buffer.name} says where fibers begin, one more than its axes have places for"
+            raise refusal(self, why, span, hint)
         names = Names(func)
         local = _like(buffer, names.unique(f"{buffer.name}_{_word(self.storage_scope)}"), self)
         copy = _Copy(self, func, site, buffer, local, names).build(span)
@@ -97,8 +101,6 @@ def _what_is_read(
     init = site.block.init
     if init is not None and site.goes_on and memory_of(buffer) in reads_of(init):
         raise refusal(step, f"an init that runs before the nest reads {buffer.name}", span)
-    if isinstance(buffer, SparseBuffer) and buffer.extra_storage:
-        raise refusal(step, f"{buffer.name} says where fibers begin", span)
     return site, buffer, span
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from spcomp.errors import ScheduleError
@@ -22,9 +23,11 @@ from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.horizontal import HorizontalFuse, siblings
 from spcomp.schedule.hubs import hub_split
 from spcomp.schedule.loops import Parallel, Vectorize
+from spcomp.schedule.mark_fiber import markable
 from spcomp.schedule.memory import CacheWrite
 from spcomp.schedule.nests import chain, reduction_loops
-from spcomp.schedule.prefetch import Prefetch, fibers, gathers
+from spcomp.schedule.partial_results import PartialResults, shared_update
+from spcomp.schedule.prefetch import Gather, Prefetch, fibers, gathers
 from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.segments import runs, segments
@@ -38,6 +41,7 @@ from spcomp.target import Target
 TILE_VECTORS = 8  # vectors of accumulators that stay in registers beside what the loop body needs
 STREAM_VECTORS = 16  # the same where the body only adds up rows that follow each other in memory
 DISTANCE = 16  # positions from asking for a row to its use
+PARTS_AHEAD = 32  # the same in parts, of a row read in passes: more, and they are gone again
 GUSTAVSON = 1024  # elements in a chunk of rows that share workspaces
 LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
 
@@ -73,6 +77,7 @@ def default_schedule(
     if target.kind != "cpu" or any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the program comes with decisions of its own
     plan.parts()
+    plan.marks()
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
             plan.attempt(plan.by_keys, loop)
@@ -171,12 +176,20 @@ class _Plan:
             self.rows(loop.var.name)
         elif (scatter := as_scatter(nest)) is not None:
             self.by_columns(scatter)
+        elif any(True for _ in loops_of(nest.body)) and shared_update(nest) is not None:
+            self.total(nest.var.name)
 
     def parts(self) -> None:
         """Run the parts of a decomposed program side by side, as its attribute asks for."""
         if self.func.attr("horizontal_fuse"):
             for nests in siblings(self.func.body):
                 self.attempt(self.side_by_side, nests)
+
+    def marks(self) -> None:
+        """Look operands of intersections up that stay the same from one to the next."""
+        assert isinstance(self.func, PosFunc)
+        while (step := next(markable(self.func), None)) is not None:
+            self.take(step)
 
     def side_by_side(self, nests: tuple[Stmt, ...]) -> None:
         """Run nests that follow each other in one parallel loop."""
@@ -197,6 +210,16 @@ class _Plan:
             self.take(ShareWorkspace(self._inner(name)))
         elif self.facts.skewed and (chunks := nnz_chunks(self.func, name)) is not None:
             self.take(chunks)
+
+    def total(self, name: str) -> None:
+        """Run the loop *name*, which reduces into one element, in chunks that each do."""
+        self.take(nnz_chunks(self.func, name, SMALL) or Split(name, GUSTAVSON // 16))
+        chunks = f"{name}_c" if self._inner(name) == name else f"{name}_o"
+        self.take(PartialResults(chunks))
+        self.take(Parallel(chunks))
+        loop = self.loop(self._inner(name))
+        if loop is not None and has_workspace(loop):
+            self.take(ShareWorkspace(loop.var.name))
 
     def _inner(self, name: str) -> str:
         """Return what the loop *name*, which has been cut into chunks, is called in each."""
@@ -226,9 +249,18 @@ class _Plan:
         """Ask for rows that are read at stored coordinates, which no processor can foresee."""
         for loop in list(loops_of(self.func.body)):
             assert isinstance(self.func, PosFunc)
-            rows = any(gather.bytes >= LEAST_ROW for gather in gathers(self.func, loop))
+            rows = [g for g in gathers(self.func, loop) if g.bytes >= LEAST_ROW]
             if rows or fibers(self.func, loop):
-                self.take(Prefetch(loop.var.name, DISTANCE))
+                passes = max((self._passes(row) for row in rows), default=1)
+                distance = max(DISTANCE // 4, min(DISTANCE, PARTS_AHEAD // passes))
+                self.take(Prefetch(loop.var.name, distance))
+
+    def _passes(self, row: Gather) -> int:
+        """Return in how many passes, over elements of the same fiber, *row* is read in parts."""
+        last = row.load.indices[-1]
+        assert last is not None
+        parts = (x for x in loops_of(self.func.body) if x.var in variables(last) - {row.inner})
+        return prod(int(x.end.value) for x in parts if isinstance(x.end, Const))
 
     def _tile(self, name: str) -> _Tile | None:
         """Return what is around the loop *name* if it is worth a register tile."""

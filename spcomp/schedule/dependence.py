@@ -358,11 +358,22 @@ def ascending_axes(func: Func) -> set[str]:
     return {axis.name for axis in func.axes if axis.name in needed and axis.indices not in written}
 
 
-def with_order_of(func: Func, loop: For) -> Func:
-    """Return *func* with the promise that the coordinates that *loop* writes at are distinct.
+def promised(func: Func, loop: For, *, atomic: bool = False) -> tuple[Func, tuple[Conflict, ...]]:
+    """Return *func* with what it must promise for *loop* to be independent, and what is left.
 
-    A call then checks it. What cannot be told apart by it is left out.
+    The promise is that the coordinates that *loop* writes at are distinct; a call checks it. It is
+    made only where nothing else is in the way; *func* comes back as it was where none is needed.
     """
+    found = conflicts(loop, atomic=atomic, ascending=ascending_axes(func))
+    if not found:
+        return func, ()
+    more = _with_order_of(func, loop)
+    left = conflicts(loop, atomic=atomic, ascending=ascending_axes(more))
+    return (func, found) if left else (more, ())
+
+
+def _with_order_of(func: Func, loop: For) -> Func:
+    """Return *func* with the promise that the coordinates that *loop* writes at are distinct."""
     stores = [n for n in walk(loop.body) if isinstance(n, Store)]
     loads = (n for s in stores for i in s.indices if i is not None for n in walk(i))
     found = (single_fiber(n.buffer) for n in loads if isinstance(n, Load))

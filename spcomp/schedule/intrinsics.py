@@ -47,6 +47,7 @@ class Intrinsic:
 
     *places*: for each buffer of the description the loop that runs along each of its axes (None
     along one of length 1); *partners*: which buffer of the implementation is which of its.
+    *digest*: what tells it from others of its name, 16 hexadecimal digits.
     """
 
     name: str
@@ -56,11 +57,7 @@ class Intrinsic:
     body: Stmt
     places: dict[AnyBuffer, tuple[Var | None, ...]]
     partners: dict[AnyBuffer, AnyBuffer]
-
-    @property
-    def digest(self) -> str:
-        """What tells it from others of its name: 16 hexadecimal digits."""
-        return content_hash((self.description, self.implementation))[:16]
+    digest: str
 
 
 INTRINSICS: dict[str, Intrinsic] = {}
@@ -146,8 +143,8 @@ class _Making:
         places = self._places(loops, body, description)
         self._check_implementation(implementation, partners, body)
         self._check_equal()
-        name = self.name
-        return Intrinsic(name, description, implementation, loops, body, places, partners)
+        name, digest = self.name, content_hash((description, implementation))[:16]
+        return Intrinsic(name, description, implementation, loops, body, places, partners, digest)
 
     def _check_form(self, func: Func) -> None:
         for buffer in func.buffers:

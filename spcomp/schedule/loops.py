@@ -13,7 +13,7 @@ from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.schedule.annotate import find_target, sharing
-from spcomp.schedule.dependence import conflicts
+from spcomp.schedule.dependence import conflicts, promised
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.step import Step
@@ -30,6 +30,7 @@ class Parallel(Step):
 
     Legal where no two iterations touch an element that one of them writes, or where they share
     only what an ``atomic`` block updates; a loop that needs this permission runs serially on a CPU.
+    That they write at coordinates of a sorted axis without repetitions will do, a call checks it.
     """
 
     name: ClassVar[str] = "parallel"
@@ -38,7 +39,8 @@ class Parallel(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop run on all threads."""
         loop = find_loop(func, self.loop, self, span)
-        if found := conflicts(loop, atomic=True):
+        func, found = promised(func, loop, atomic=True)
+        if found:
             raise ScheduleError(f"{self}: {found[0]}", span or loop.span)
         return replaced(func, loop, sharing(func, loop).replace(kind="parallel", thread=""))
 

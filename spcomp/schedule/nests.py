@@ -36,12 +36,18 @@ def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
 
 def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:
     """Return the block called *name*; raises ScheduleError if there is none."""
-    blocks = {n.name: n for n in walk(func.body, skip=Expr) if isinstance(n, Block)}
+    blocks = {block.name: block for block in blocks_of(func.body)}
     if name not in blocks:
         raise ScheduleError(
             f"{step}: no block {name!r} in {func.name}", span, hint=known(blocks, "blocks")
         )
     return blocks[name]
+
+
+@gathered
+def blocks_of(node: Node) -> tuple[Block, ...]:
+    """The blocks in the statement *node*, outer ones first."""
+    return (node,) if isinstance(node, Block) else ()
 
 
 def way_to(top: Stmt, block: Block) -> tuple[Stmt, ...]:

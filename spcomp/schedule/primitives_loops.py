@@ -11,6 +11,8 @@ from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.horizontal import HorizontalFuse
 from spcomp.schedule.hubs import SplitHubs
 from spcomp.schedule.loops import AddUnitLoop, Parallel, Unroll, Vectorize
+from spcomp.schedule.mark_fiber import MarkFiber
+from spcomp.schedule.partial_results import PartialResults
 from spcomp.schedule.prefetch import Prefetch
 from spcomp.schedule.sampling import SampleCategorical, Sampled, SamplePerfectTile
 from spcomp.schedule.segments import GroupRuns, SplitSorted
@@ -258,3 +260,25 @@ class LoopPrimitives(Sampled):
         clear: share_workspace('i')
         """
         return self.apply(ShareWorkspace(loop))
+
+    def mark_fiber(self, merge: str, cursor: int) -> Self:
+        """Look one operand of an intersection up in marks that are made outside of it.
+
+        ``for k: merge(intersect, a[k], m): s  ->  mark m; for k: for j in a[k]: if j in m: s``;
+        *merge* is the coordinate, *cursor* the number of the operand; see :class:`MarkFiber`.
+
+        >>> masked.mark_fiber("j", 1).loops
+        ('o', 'i', 'mark', 'k', 'j', 'clear')
+        """
+        return self.apply(MarkFiber(merge, cursor))
+
+    def partial_results(self, loop: str) -> Self:
+        """Let each iteration of *loop* add up by itself, and add the sums up in order.
+
+        ``for c: s(W[e] op= x)  ->  for c: a = 0; s(a op= x); P[c] = a; for c: W[e] op= P[c]``;
+        see :class:`PartialResults`.
+
+        >>> masked.partial_results("i").parallel("i").loops
+        ('o', 'i', 'k', 'i_1')
+        """
+        return self.apply(PartialResults(loop))

@@ -99,6 +99,9 @@ class _Runs:
         """Return what an element starts from, in terms of the iters of the block that updates."""
         store, update, block, start = self.start.body, self.block.body, self.block, self.start
         whole = not start.where and not start.init and not block.where and not block.init
+        inner = {x.var for x in self.inner}
+        if any(i.kind == "R" and not variables(i.value) <= inner for i in block.iters):
+            raise self._error("a loop further out reduces, too")
         if not whole or not isinstance(store, Store) or not isinstance(update, Store):
             raise self._error("a block does more than store one element")
         target = memory_of(update.buffer)
@@ -212,7 +215,10 @@ def _alike(first: For, second: For) -> bool:
 
 def sorted_rows(func: Func, loop: str, size: int = 4096) -> SortedRows | None:
     """Return the step that makes *loop* one over rows, or None where that is not legal."""
-    nests = [x.var.name for x in loops_of(func.body) if from_zero(x) and x.var.name != loop]
+    every = tuple(loops_of(func.body))
+    if all(sorted_keys(func, x) is None for x in every if x.var.name == loop):
+        return None
+    nests = [x.var.name for x in every if from_zero(x) and x.var.name != loop]
     steps = (SortedRows(loop, rows, size) for rows in nests)
     return next((step for step in steps if step.is_legal(func)), None)
 

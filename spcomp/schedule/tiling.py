@@ -17,7 +17,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import may_fail, variables
-from spcomp.schedule.dependence import at_most_once, changes_range, conflicts
+from spcomp.schedule.dependence import at_most_once, changes_range, conflicts, promised
 from spcomp.schedule.nests import (
     Fresh,
     can_copy,
@@ -215,7 +215,8 @@ class Reorder(Step):
     """``for j: for k: s  ->  for k: for j: s`` for any order of loops nested perfectly.
 
     Legal where of every two loops that change places one has independent iterations, and no trip
-    count needs a variable that is then inside. Loops not named keep their places.
+    count needs a variable that is then inside. That they write at coordinates of a sorted axis
+    without repetitions will do, a call checks it. Loops not named keep their places.
     """
 
     name: ClassVar[str] = "reorder"
@@ -233,17 +234,13 @@ class Reorder(Step):
         order = iter(named)
         after = [next(order) if loop in named else loop for loop in before]
         new = nest(after, body)
-        self._check(before, after, new, reduction_loops(func), span)
-        return replaced(func, outermost, new)
+        return replaced(self._checked(func, before, after, new, span), outermost, new)
 
-    def _check(
-        self,
-        before: list[For],
-        after: list[For],
-        new: Stmt,
-        reducing: set[Var],
-        span: Span | None,
-    ) -> None:
+    def _checked(
+        self, func: Func, before: list[For], after: list[For], new: Stmt, span: Span | None
+    ) -> Func:
+        """Return *func* with what it must promise for this order."""
+        reducing = reduction_loops(func)
         for k, loop in enumerate(after):
             inner = {later.var for later in after[k + 1 :]}
             if (variables(loop.begin) | variables(loop.end)) & inner:
@@ -256,18 +253,25 @@ class Reorder(Step):
         for k, first in enumerate(before):
             for second in before[k + 1 :]:
                 if after.index(second) < after.index(first):
-                    self._check_swap(first, now[second.var], reducing, span)
+                    func = self._swapped(func, first, now[second.var], reducing, span)
+        return func
 
-    def _check_swap(self, first: For, second: For, reducing: set[Var], span: Span | None) -> None:
+    def _swapped(
+        self, func: Func, first: For, second: For, reducing: set[Var], span: Span | None
+    ) -> Func:
         """One of two loops that change places must be free of conflicts, or both only reduce."""
         if at_most_once(first) or at_most_once(second):
-            return
+            return func
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
         if not conflicts(either[0]) or not (found := conflicts(either[1])):
-            return
+            return func
         serial = second.kind not in ("parallel", "bound")  # further out it is around more
         if serial and {first.var, second.var} <= reducing and only_reduces(first.body):
-            return  # sums in another order: the same up to rounding
+            return func  # sums in another order: the same up to rounding
+        for loop in either:
+            made, left = promised(func, loop)
+            if not left:
+                return made
         raise ScheduleError(f"{self}: {found[0]}", span or first.span)
 
 
