@@ -44,11 +44,7 @@ def cube() -> sps.coo_array:
 
 def full(result: object) -> np.ndarray:
     if isinstance(result, spcomp.Tensor):
-        made = np.zeros(result.shape, result.dtype)
-        from spcomp.compiler.notation_args import coordinates
-
-        made[tuple(coordinates(result))] = np.asarray(result.values).reshape(-1)
-        return made
+        return result.to_dense()
     return result.toarray() if sps.issparse(result) else np.asarray(result)
 
 
@@ -330,8 +326,6 @@ def test_what_is_added_to_a_result_is_added_whatever_it_is():
         args = {"X": X, "Y": Y} if "X" in text else {}
         assert spcomp.compile(text)(A=matrix, C=target, **args) is target
         np.testing.assert_allclose(target.toarray(), A + added)
-    with pytest.raises(ArgumentError, match="same pattern"):
-        spcomp.compile("C[i,j] += 2 * A[i,j]")(A=matrix, C=csr(B))
 
 
 def test_bound_arguments_are_taken_in_once():
@@ -490,10 +484,3 @@ def test_a_literal_is_true_unless_it_is_zero():
 def test_what_cannot_be_stored_as_asked_is_refused_with_a_way_out():
     with pytest.raises(LoweringError, match="present everywhere"):
         spcomp.compile("C[i,j] = A[i,j] + 1", formats={"C": "csr"})(A=csr(A))
-    with pytest.raises(LoweringError, match="product of sparse operands"):
-        spcomp.compile("C[i,j] = S[i,k] * S[k,j] + S[i,j]")(S=csr(SQUARE))
-    with pytest.raises(LoweringError, match="not known before"):
-        spcomp.compile("C[i,j,k] = T[i,j,k] + U[i,j,k]")(T=cube(), U=cube())
-    text = "C[i,j] = A[i,j] + B[i,j]; y[i] = sum(j, C[i,j])"
-    with pytest.raises(LoweringError, match="is assembled by this program"):
-        spcomp.compile(text)(A=csr(A), B=csr(B))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.formats_choose import ChoosingKernel, Undecided
     from spcomp.compiler.notation import NotationKernel
     from spcomp.compiler.pipeline import Stages
+    from spcomp.formats.format import Format
     from spcomp.ir.module import HostOp
     from spcomp.notation.nodes import Program as Notation
     from spcomp.notation.objects import Function, Symbol
@@ -134,6 +135,11 @@ class Compiled:
         with warned_before():
             return _compiled(self.program, options)
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether which version a call gets depends on its matrices."""
+        return not _is_decided(self.program, self.options)
+
     def longest_row(self, stored: int) -> int | None:
         """Return how long a row of a matrix of *stored* elements may be for this version of it.
 
@@ -219,7 +225,7 @@ def compile(  # noqa: A001
 def compile(  # noqa: A001
     program: str | Symbol | Notation,
     *,
-    formats: Mapping[str, str] | None = ...,
+    formats: Mapping[str, str | Format] | None = ...,
     semiring: Semiring | str = ...,
     functions: Mapping[str, Function] | None = ...,
     target: str | Target = ...,
@@ -271,8 +277,8 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
-        **notation: For index notation, *formats* by name, the *semiring* that ``+`` and ``*``
-            are of, and *functions* of the user's by name.
+        **notation: For index notation, *formats* by name (texts or Formats), the *semiring* that
+            ``+`` and ``*`` are of, and *functions* of the user's by name.
 
     Raises:
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,

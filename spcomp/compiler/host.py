@@ -11,7 +11,8 @@ from spcomp.compiler.sizes import evaluate
 from spcomp.compiler.validate import span
 from spcomp.errors import ArgumentError, InternalError
 from spcomp.ir.axis import Buffer
-from spcomp.ir.module import HostAlloc, Launch, Return, Scan
+from spcomp.ir.module import HostAlloc, Launch, Return, Scan, Trim
+from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,8 @@ def run(
                 values[buffer.name] = _scan(array)
             case HostAlloc(buffer=buffer, fill=fill):
                 values[buffer.name] = _alloc(buffer, fill, values)
+            case Trim(buffer=buffer, size=size):
+                values[buffer.name] = _trim(values[buffer.name], int(evaluate(size, values)))
             case Return(buffers=buffers):
                 results |= {b.name: values[b.name] for b in buffers}
     return results
@@ -103,9 +106,23 @@ def _scan(array: Array) -> Array:
     return array
 
 
-def _alloc(buffer: Buffer, fill: float, values: Mapping[str, Any]) -> Array:
+def _trim(array: Array, size: int) -> Array:
+    """Return the first *size* elements of *array*, which nobody else has; the rest is given back.
+
+    Raises ArgumentError if it has fewer.
+    """
+    if not 0 <= size <= array.size:
+        raise ArgumentError(f"the host program keeps {size} elements of {array.size}")
+    if size < array.size and array.flags.owndata:
+        array.resize(size, refcheck=False)
+    return array[:size]
+
+
+def _alloc(buffer: Buffer, fill: float | None, values: Mapping[str, Any]) -> Array:
     size = int(evaluate(buffer.shape[0], values))
     if size < 0:
         raise ArgumentError(f"the host program makes {buffer.name} with {size} elements")
     dtype = np.dtype(buffer.dtype.numpy_name)
+    if fill is None:
+        return empty(size, dtype)
     return np.full(size, fill, dtype) if fill else np.zeros(size, dtype)

@@ -2,52 +2,62 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from spcomp.compiler.notation_args import (
-    Argument,
-    describe,
-    kind_of,
-    reordered,
-    rooted,
-    turned,
-    unrooted,
-)
+from spcomp.compiler.conversions_source import in_kind
+from spcomp.compiler.notation_args import Argument, describe, kind_of, with_mask
+from spcomp.compiler.notation_blocks import in_blocks
+from spcomp.compiler.notation_results import Delivery, handed_out, stores_as
+from spcomp.compiler.notation_steps import Step, Steps
 from spcomp.compiler.outputs import Results
-from spcomp.compiler.tensor import Tensor
-from spcomp.dtypes import float64, int64, promote
+from spcomp.dtypes import bool_, float64, int64, promote
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
 from spcomp.notation.algebra import Windowed
+from spcomp.notation.direct import suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
-from spcomp.notation.layout import Layout, named
-from spcomp.notation.nodes import Program
+from spcomp.notation.layout import Layout, is_bitmap, lists, named
+from spcomp.notation.nodes import Program, accesses
 from spcomp.notation.objects import Function, as_program
 from spcomp.notation.plan import Plan, plan_statement
-from spcomp.notation.prepare import Prepared, prepare
+from spcomp.notation.prepare import Prepared, free_name, prepare
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
+from spcomp.notation.split import fits_one, one_by_one
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
-    from spcomp.compiler.kernel import BoundKernel, Kernel
+    from spcomp.compiler.formats import Bound, FormatKernel
+    from spcomp.compiler.kernel import Kernel
+    from spcomp.formats.format import Format
+    from spcomp.ir.coordinate import CoordFunc
 
 MOST_VERSIONS = 64
+MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """The coordinate program for arguments of one kind, before anything is compiled."""
+
+    plans: tuple[Plan, ...]
+    arguments: Mapping[str, Argument]
+    func: CoordFunc
+    converted: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """The program for arguments of one kind."""
+    """The program for arguments of one kind, compiled; *blocked* are those it stores in blocks."""
 
-    plans: tuple[Plan, ...]
-    arguments: Mapping[str, Argument]
-    kernel: Kernel
-    converted: frozenset[str]  # operands that are stored in another order than the result needs
+    planned: Planned
+    kernel: Kernel | FormatKernel
+    blocked: tuple[str, ...] = ()
+
+
+Execute: TypeAlias = Callable[["Planned", "dict[str, Any]"], Any]
 
 
 class NotationKernel:
@@ -60,7 +70,11 @@ class NotationKernel:
     """
 
     def __init__(
-        self, program: Program, formats: Mapping[str, str], semiring: Semiring, options: Options
+        self,
+        program: Program,
+        formats: Mapping[str, str | Format],
+        semiring: Semiring,
+        options: Options,
     ) -> None:
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
@@ -75,8 +89,11 @@ class NotationKernel:
             name: named(layout, self._prepared.ranks[name])
             for name, layout in self._formats.items()
         }
-        self._versions: dict[object, Version] = {}
-        self._last: Version | None = None
+        self._delivery = Delivery(self._prepared, self._formats, self._wanted)
+        self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
+        self._versions: dict[object, Version | Steps] = {}
+        self._renewals: dict[tuple[Planned, frozenset[str]], Steps] = {}
+        self._last: Version | Steps | None = None
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -95,36 +112,77 @@ class NotationKernel:
                 f"{self.name}: got arguments by position",
                 hint=f"give them by name: {', '.join(self.arguments)}",
             )
-        return self.run(out, named_args, {}, {})
+        given = tuple(named_args.values())
+        return in_kind(self.run(out, named_args, {}, {}), given, out)
 
     def run(
         self,
         out: Any,
         named_args: dict[str, Any],
         bound: Mapping[str, Any],
-        kernels: dict[Version, BoundKernel],
+        kernels: dict[Version, Bound],
+        execute: Execute | None = None,
     ) -> Any:
-        """Run on *named_args* and the arguments *bound*, which *kernels* have taken in."""
-        given = self._outputs(out, named_args)
-        version = self.version({**bound, **named_args})
-        handed = {
-            name: argument.adapt(named_args[source])
-            for name, argument in version.arguments.items()
-            if (source := self._source(name)) in named_args
+        """Run on *named_args* and the arguments *bound*, which *kernels* have taken in.
+
+        *execute* runs what was planned in the place of machine code, on arguments by name.
+        """
+        named = set(named_args)
+        given = self._delivery.given(self.name, out, named_args)
+        every = {**bound, **named_args}
+        found = self.version(every) if execute is None else self.planned(every)
+        if not isinstance(found, Steps):
+            planned = found.planned if isinstance(found, Version) else found
+            found = self._renewed(planned, every, given) or found
+        if isinstance(found, Steps):
+            return self._pick(found.run(every, given, given.keys() - named, execute))
+        self._delivery.check(planned.plans, every, given)
+        handed = self._handed(planned, named_args)
+        for plan in planned.plans:
+            if (name := plan.stmt.target.name) in given:
+                handed[name] = handed_out(given[name], plan.output.layout)
+        if isinstance(found, Planned):
+            assert execute is not None
+            made = execute(found, self._handed(planned, every) | handed)
+        elif not bound or any(self._source(name) not in bound for name in found.blocked):
+            made = found.kernel(**self._handed(planned, every) | handed)
+        else:
+            if found not in kernels:
+                kernels[found] = found.kernel.bind(**self._handed(planned, bound))
+            made = kernels[found](**handed)
+        return self._pick(self._delivery.results(planned.plans, made, every, given))
+
+    def _renewed(
+        self, planned: Planned, every: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> Steps | None:
+        """Return programs that make new results where given ones lack what is added to them."""
+        lacks: set[str] = set()
+        for plan in (p for p in planned.plans if p.stmt.accumulates):
+            name, like = plan.stmt.target.name, plan.output.like
+            argument = planned.arguments.get(like.name) if like else None
+            if name in given and like is not None and argument is not None:
+                pattern = argument.adapt(every[self._source(like.name)])
+                lacks |= set() if stores_as(given[name], pattern) else {name}
+        if not lacks:
+            return None
+        key = frozenset(lacks)
+        if (planned, key) not in self._renewals:
+            plans = [
+                replace(plan, output=replace(plan.output, storage="split"))
+                if plan.stmt.target.name in lacks and plan.stmt.accumulates
+                else plan
+                for plan in planned.plans
+            ]
+            self._renewals[planned, key] = self._steps(plans, planned.arguments)
+        return self._renewals[planned, key]
+
+    def _handed(self, planned: Planned, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments *given* as the kernel takes them."""
+        return {
+            name: argument.adapt(given[source])
+            for name, argument in planned.arguments.items()
+            if (source := self._source(name)) in given
         }
-        outputs = {p.stmt.target.name: p.output for p in version.plans}
-        for name, arg in given.items():
-            handed[name] = _handed_out(arg, outputs[name].layout)
-        if not bound:
-            return self._results(version, version.kernel(**handed), given)
-        if version not in kernels:
-            fixed = {
-                name: argument.adapt(bound[source])
-                for name, argument in version.arguments.items()
-                if (source := self._source(name)) in bound
-            }
-            kernels[version] = version.kernel.bind(**fixed)
-        return self._results(version, kernels[version](**handed), given)
 
     def bind(self, **named_args: Any) -> BoundNotation:
         """Return a callable that takes the rest of the arguments, with these fixed.
@@ -137,26 +195,43 @@ class NotationKernel:
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
         return BoundNotation(self, named_args)
 
-    def specialize(self, **named_args: Any) -> Kernel:
+    def specialize(self, **named_args: Any) -> Kernel | FormatKernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be."""
-        return self.version(named_args).kernel
+        found = self.version(named_args)
+        if isinstance(found, Steps):
+            raise ArgumentError(
+                f"{self.name} runs as {len(found.steps)} programs, one after the other",
+                hint=f"they are {'; '.join(str(step.kernel.program) for step in found.steps)}",
+            )
+        return found.kernel
 
     def explain(self, **named_args: Any) -> str:
         """Return what was decided, and why: statements, formats, domains, loops.
 
         For arguments like *named_args*; without any, for those of the last call.
         """
-        version = self.version(named_args) if named_args else self._known()
-        operands = {name: a.operand for name, a in version.arguments.items()}
-        return explain(version.plans, operands, version.converted, self.semiring)
+        found = self.version(named_args) if named_args else self._known()
+        if isinstance(found, Steps):
+            return found.explain()
+        made = found.planned
+        operands = {name: a.operand for name, a in made.arguments.items()}
+        for name in found.blocked:
+            operands[name] = replace(operands[name], layout=self._wanted[name], given="")
+        return explain(made.plans, operands, made.converted, self.semiring)
 
     def stage(self, name: str) -> str:
         """Return the version that ran last, printed at a stage, as ``Kernel.stage``."""
-        return self._known().kernel.stage(name)
+        return self._text(lambda kernel: kernel.stage(name))
 
     def source(self, kind: str = "llvm") -> str:
         """Return the code of the version that ran last, as ``Kernel.source``."""
-        return self._known().kernel.source(kind)
+        return self._text(lambda kernel: kernel.source(kind))
+
+    def _text(self, of: Callable[[Any], str]) -> str:
+        found = self._known()
+        if isinstance(found, Steps):
+            return "\n".join(of(step.kernel) for step in found.steps)
+        return of(found.kernel)
 
     def __repr__(self) -> str:
         return f"<NotationKernel {str(self.program)!r}>"
@@ -164,7 +239,7 @@ class NotationKernel:
     def __reduce__(self) -> tuple[Any, ...]:
         return NotationKernel, (self.program, self._formats, self.semiring, self._options)
 
-    def _known(self) -> Version:
+    def _known(self) -> Version | Steps:
         if self._last is None:
             raise ArgumentError(
                 f"{self.name}: formats and dtypes are not known yet",
@@ -174,7 +249,7 @@ class NotationKernel:
 
     # -- versions -----------------------------------------------------------------------------
 
-    def version(self, named_args: Mapping[str, Any]) -> Version:
+    def version(self, named_args: Mapping[str, Any]) -> Version | Steps:
         """Return what is compiled for arguments of this kind. Raises SpcompError."""
         key = tuple([(name, kind_of(arg)) for name, arg in named_args.items()])
         found = self._versions.get(key)
@@ -199,38 +274,76 @@ class NotationKernel:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
 
     def _source(self, name: str) -> str:
+        name = self._masks.get(name, name)
         part = self._prepared.parts.get(name)
         return name if part is None else part.name
 
-    def _compile(self, named_args: Mapping[str, Any]) -> Version:
-        with refuse_deep_nests(ScriptError):
-            return self._compiled(named_args)
-
-    def _compiled(self, named_args: Mapping[str, Any]) -> Version:
+    def _compile(self, named_args: Mapping[str, Any]) -> Version | Steps:
         from spcomp.compiler.compile import kernel_of
 
-        wanted = dict(self._wanted)
-        arguments = self._describe(named_args, wanted)
-        plans = self._plan(arguments)
-        converts = {n: layout for p in plans for n, layout in p.converts.items()}
-        if converts:
-            for name, layout in converts.items():
-                if name not in arguments:
-                    raise LoweringError(f"{name} would have to be converted to {layout}")
-            arguments = self._describe(named_args, {**wanted, **converts})
-            plans = self._plan(arguments)
-            again = [name for p in plans for name in p.converts]
-            if again:
-                raise LoweringError(f"{again[0]} would have to be stored in two orders")
+        with refuse_deep_nests(ScriptError):
+            made = self.planned(named_args)
+            if isinstance(made, Steps):
+                return made
+            blocks = in_blocks(made, self._wanted, self.semiring, self._options)
+            if blocks is not None:
+                return Version(made, blocks, tuple(blocks.program.formats))
+            return Version(made, kernel_of(made.func, self._options))
+
+    def planned(self, named_args: Mapping[str, Any]) -> Planned | Steps:
+        """Return the program for arguments like these, or several. Raises SpcompError."""
+        direct = self._direct(named_args)
+        converts: dict[str, Layout] = {}
+        for _ in range(MOST_ROUNDS):
+            arguments = direct or self._describe(named_args, {**self._wanted, **converts})
+            plans, direct = self._plan(arguments), None
+            again = {n: layout for p in plans for n, layout in p.converts.items()}
+            if not again or not again.keys() <= arguments.keys():
+                break
+            converts |= again
+        if not fits_one(plans):
+            return self._steps(plans, arguments)
         operands = {name: argument.operand for name, argument in arguments.items()}
         func = emit(_identifier(self.name), plans, operands, self.semiring)
-        kernel: Kernel = kernel_of(func, self._options)
-        used = {param.name for param in kernel.signature.params}
+        used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         kept = {n: a for n, a in arguments.items() if n in used}
-        return Version(plans, kept, kernel, frozenset(converts))
+        return Planned(plans, kept, func, frozenset(converts))
+
+    def _steps(self, plans: Sequence[Plan], arguments: Mapping[str, Argument]) -> Steps:
+        """Return a program for each statement, or piece of one."""
+        if len(plans) == 1 and plans[0].output.storage != "split":
+            name, layout = next(iter(plans[0].converts.items()))
+            raise LoweringError(f"{name} would have to be stored as {layout}")
+        steps: list[Step] = []
+        taken = set(self._prepared.ranks)
+        for stmt, name, is_piece in one_by_one(self.program, plans, self.semiring, taken):
+            used = {a.name for a in (stmt.target, *accesses(stmt.value))}
+            formats = {n: given for n, given in self._formats.items() if n in used}
+            rank = len(stmt.target.indices)
+            if is_piece and rank:
+                formats[name] = ("sparse", "csr", "csf")[min(rank, 3) - 1]
+            elif name != stmt.target.name and name in self._formats:
+                formats[stmt.target.name] = self._formats[name]
+            options = replace(self._options, name=None)
+            kernel = NotationKernel(Program((stmt,)), formats, self.semiring, options)
+            steps.append(Step(kernel, name))
+        weak = {n: a.operand.dtype for n, a in arguments.items() if a.operand.weak}
+        return Steps(tuple(plans), tuple(steps), weak)
+
+    def _direct(self, named_args: Mapping[str, Any]) -> dict[str, Argument] | None:
+        """Return the arguments with lists and bitmaps as they are given, if they can be used so."""
+        arguments = self._describe(named_args, self._wanted, direct=True)
+        layouts = {name: argument.operand.layout for name, argument in arguments.items()}
+        if not any(lists(layout) or is_bitmap(layout) for layout in layouts.values()):
+            return None
+        try:
+            plans = self._plan(arguments)
+        except LoweringError:
+            return None  # there may be a way with other levels
+        return arguments if suits(plans, layouts, self.semiring) else None
 
     def _describe(
-        self, named_args: Mapping[str, Any], wanted: Mapping[str, Layout]
+        self, named_args: Mapping[str, Any], wanted: Mapping[str, Layout], *, direct: bool = False
     ) -> dict[str, Argument]:
         found: dict[str, Argument] = {}
         for name, rank in self._prepared.operands.items():
@@ -238,66 +351,37 @@ class NotationKernel:
             if part.name not in named_args:
                 continue
             layout = wanted.get(name, wanted.get(part.name))
-            if layout is not None and len(layout.order) != rank:
+            if layout is not None and layout.rank != rank:
                 layout = None
             arg = named_args[part.name]
-            found[name] = describe(part.name, arg, rank, part.windows, layout)
+            found[name] = describe(part.name, arg, rank, part.windows, layout, direct=direct)
+            if is_bitmap(found[name].operand.layout):
+                mask = free_name(f"{name}_mask", {*self._prepared.ranks, *self._prepared.operands})
+                self._masks[mask] = name
+                found[name], found[mask] = with_mask(found[name], mask)
         return _settled(found)
 
     def _plan(self, arguments: Mapping[str, Argument]) -> tuple[Plan, ...]:
         layouts = {name: argument.operand.layout for name, argument in arguments.items()}
+        first, *others = {argument.operand.dtype for argument in arguments.values()} or {bool_}
+        alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
+        names = frozenset(arguments if alike else ())
         plans: list[Plan] = []
         for stmt in self._prepared.program.statements:
             target = stmt.target.name
             wanted = self._wanted.get(target)
             if stmt.accumulates and target in layouts:
                 wanted = layouts[target]
-            plan = plan_statement(stmt, layouts, wanted, self.semiring)
+            plan = plan_statement(stmt, layouts, wanted, self.semiring, names)
             layouts[target] = plan.output.layout
             plans.append(plan)
         return tuple(plans)
 
     # -- results ------------------------------------------------------------------------------
 
-    def _outputs(self, out: Any, named_args: dict[str, Any]) -> dict[str, Any]:
+    def _pick(self, found: Mapping[str, Any]) -> Any:
         names = self._prepared.results
-        if out is None:
-            given: dict[str, Any] = {}
-        elif isinstance(out, dict):
-            given = out
-        elif isinstance(out, (tuple, list)) and len(out) == len(names):
-            given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
-        elif len(names) == 1:
-            given = {names[0]: out}
-        else:
-            raise ArgumentError(
-                f"argument out: expected {len(names)} outputs ({', '.join(names)})",
-                hint="give a dict by name, or a tuple",
-            )
-        for name in given:
-            if name not in self._prepared.targets:
-                raise ArgumentError(f"argument out: {name} is no output of {self.name}")
-        for name in self._prepared.accumulated:
-            if name in given:
-                named_args[name] = given[name]
-            elif name not in named_args:
-                raise ArgumentError(
-                    f"missing argument {name} of {self.name}, which adds to it",
-                    hint=f"give it by name, {name}=..., or as out",
-                )
-            given = {**given, name: named_args[name]}
-        return given
-
-    def _results(self, version: Version, made: Any, given: Mapping[str, Any]) -> Any:
-        targets = self._prepared.targets
-        every = dict(zip(targets, made if len(targets) > 1 else (made,), strict=True))
-        if len(targets) > 1:
-            every = {name: getattr(made, name) for name in targets}
-        outputs = {p.stmt.target.name: p.output.layout for p in version.plans}
-        names = self._prepared.results
-        values = tuple(
-            given[n] if n in given else _handed_back(every[n], outputs[n]) for n in names
-        )
+        values = tuple(found[name] for name in names)
         return values[0] if len(values) == 1 else Results.of(names, values)
 
 
@@ -306,14 +390,15 @@ class BoundNotation:
 
     def __init__(self, kernel: NotationKernel, bound: Mapping[str, Any]) -> None:
         self.kernel, self.bound = kernel, dict(bound)
-        self._kernels: dict[Version, BoundKernel] = {}
+        self._kernels: dict[Version, Bound] = {}
 
     def __call__(self, *, out: Any = None, **named_args: Any) -> Any:
         """Run the program on the bound arguments and *named_args*; returns as the kernel does."""
         for name in named_args:
             if name in self.bound:
                 raise ArgumentError(f"argument {name}: is bound already")
-        return self.kernel.run(out, named_args, self.bound, self._kernels)
+        given = (*self.bound.values(), *named_args.values())
+        return in_kind(self.kernel.run(out, named_args, self.bound, self._kernels), given, out)
 
     def __repr__(self) -> str:
         return f"<{self.kernel!r} with {', '.join(self.bound)} bound>"
@@ -323,7 +408,7 @@ def compile_notation(
     program: Any,
     options: Options,
     *,
-    formats: Mapping[str, str] | None = None,
+    formats: Mapping[str, str | Format] | None = None,
     semiring: Semiring | str = ORDINARY,
     functions: Mapping[str, Function] | None = None,
 ) -> NotationKernel:
@@ -331,62 +416,6 @@ def compile_notation(
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}))
         return NotationKernel(notation, formats or {}, as_semiring(semiring), options)
-
-
-def einsum(
-    subscripts: str,
-    *operands: Any,
-    out: Any = None,
-    format: str | None = None,  # noqa: A002
-    semiring: Semiring | str = ORDINARY,
-) -> Any:
-    """Return the sum of products that *subscripts* say, as ``numpy.einsum`` does.
-
-    Args:
-        subscripts: ``"ij,jk->ik"``; without ``->``, the result has the letters that occur once,
-            in alphabetical order.
-        *operands: Dense or sparse arrays of as many dimensions.
-        out: An array for the result.
-        format: The format of the result, such as ``"csr"``; see the notation's rule for what it
-            is otherwise.
-        semiring: What is meant by sum and product.
-
-    Raises:
-        SpcompError: as a NotationKernel does, and for subscripts that are none.
-    """
-    terms = subscripts.replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != len(operands):
-        raise ArgumentError(
-            f"argument subscripts: {len(terms)} operands are named, {len(operands)} given"
-        )
-    formats = () if format is None else (("out", format),)
-    kernel = _einsum(subscripts.replace(" ", ""), formats, as_semiring(semiring))
-    return kernel(**{f"operand{at}": x for at, x in enumerate(operands)}, out=out)
-
-
-@lru_cache(maxsize=256)
-def _einsum(
-    subscripts: str, formats: tuple[tuple[str, str], ...], semiring: Semiring
-) -> NotationKernel:
-    from spcomp.compiler.compile import compile as compile_program
-
-    left, arrow, right = subscripts.partition("->")
-    terms = left.split(",")
-    letters = left.replace(",", "")
-    if not re.fullmatch(r"[A-Za-z]*(,[A-Za-z]*)*", left) or not re.fullmatch("[A-Za-z]*", right):
-        raise ArgumentError(
-            f"argument subscripts: got {subscripts!r}", hint='write letters, as "ij,jk->ik"'
-        )
-    target = right if arrow else "".join(sorted(c for c in letters if letters.count(c) == 1))
-    if len(set(target)) < len(target) or not set(target) <= set(letters):
-        raise ArgumentError(f"argument subscripts: {target!r} cannot be the result of {left!r}")
-    shown = " * ".join(_bracketed(f"operand{at}", term) for at, term in enumerate(terms))
-    text = f"{_bracketed('out', target)} = {shown}"
-    return compile_program(text, formats=dict(formats), semiring=semiring)
-
-
-def _bracketed(name: str, letters: str) -> str:
-    return f"{name}[{', '.join(letters)}]" if letters else name
 
 
 def _settled(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
@@ -409,27 +438,3 @@ def _settled(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
 
 def _identifier(name: str) -> str:
     return f"{name}_kernel"
-
-
-def _handed_out(arg: Any, layout: Layout) -> Any:
-    """Return an output that was given as the kernel knows it; the kernel checks it."""
-    if not layout.order and isinstance(arg, np.ndarray) and arg.ndim == 0:
-        return arg.reshape(1)
-    if getattr(arg, "format", None) == "csc" and layout.order == (1, 0):
-        return turned(arg)
-    return rooted(arg) if isinstance(arg, Tensor) and not layout.is_rooted else arg
-
-
-def _handed_back(made: Any, layout: Layout) -> Any:
-    """Return a result of the kernel as the user knows it."""
-    if not layout.order:
-        return made[0]
-    if getattr(made, "format", None) == "bsr":
-        made = Tensor.from_scipy(made)
-    if isinstance(made, Tensor):
-        plain = made if layout.is_rooted else unrooted(made)
-        in_order = layout.order == tuple(range(len(layout.order)))
-        return plain if in_order else reordered(plain, layout)
-    if not layout.is_dense and layout.order == (1, 0):
-        return made.T
-    return made

@@ -145,7 +145,8 @@ def _alike(tensor: Tensor, plan: BufferPlan) -> bool:
 def _level(frame: Frame, axis: AxisPlan) -> Level | None:
     arrays = [frame.values[name] for name in axis.arrays]
     if axis.kind == "sparse_fixed" and axis.nnz_cols is not None:
-        return Level("fixed", None, arrays[0].reshape(-1, frame.size_of(axis.nnz_cols)))
+        fibers = 1 if axis.fibers is None else frame.size_of(axis.fibers)
+        return Level("fixed", None, arrays[0].reshape(fibers, frame.size_of(axis.nnz_cols)))
     if axis.kind == "dense_variable":
         return Level("ragged", arrays[0])
     return Level("compressed", arrays[0], arrays[1]) if arrays else None

@@ -98,6 +98,8 @@ def presence(term: Expr, sparse: frozenset[str]) -> Presence:
             return Stored(term) if name in sparse else ALWAYS
         case Op(op="+" | "-", args=(left, right)):
             return either(presence(left, sparse), presence(right, sparse))
+        case Declared(presence="always"):
+            return ALWAYS
         case Declared(args=args, presence="or"):
             return either(*(presence(arg, sparse) for arg in args))
         case Op(args=args) | Call(args=args) | Declared(args=args):

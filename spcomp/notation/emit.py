@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import cast as typed
 
-from spcomp.dtypes import DType, handle, int64
+from spcomp.dtypes import DType, bool_, handle, int64
 from spcomp.errors import ScriptError
 from spcomp.ir.axis import (
     Axis,
-    AxisKind,
     SparseBuffer,
 )
 from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Expr, Load, Var, const
+from spcomp.ir.expr import Expr, Load, Var, binary, const
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import Stmt, seq
 from spcomp.notation.layout import Layout, Operand
 from spcomp.notation.loops import Place
 from spcomp.notation.nodes import Access, accesses
-from spcomp.notation.plan import Output, Plan
+from spcomp.notation.plan import Plan
+from spcomp.notation.results import Keys, Output
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes
 from spcomp.notation.statements import Statement
 
 ZERO, ONE = const(0), const(1)
-_AXES: dict[str, AxisKind] = {
-    "dense": "dense_fixed",
-    "compressed": "sparse_variable",
-    "fixed": "sparse_fixed",
-    "ragged": "dense_variable",
-}
 
 
 def emit(
@@ -96,10 +92,10 @@ class Emitter:
 
     # -- axes and buffers ---------------------------------------------------------------------
 
-    def dense_axis(self, index: str) -> Axis:
-        """Return the axis of all coordinates of *index*."""
+    def dense_axis(self, index: str, again: int = 0) -> Axis:
+        """Return the axis of all coordinates of *index*; of a further dimension of it, another."""
         length = self.sizes.of(index)
-        key = (length, index)
+        key = (length, index, again)
         if key not in self.axes:
             name = self.unique(index.upper() if index.upper() != index else f"{index}_all")
             self.axes[key] = Axis(name, "dense_fixed", length)
@@ -118,28 +114,34 @@ class Emitter:
             axes = self._levels(access, operand.layout)
             data = self.handle(f"{access.name}_values")
             self.buffers[access.name] = SparseBuffer(access.name, data, axes, operand.dtype)
+            if operand.mask:
+                held = self.handle(f"{operand.mask}_values")
+                self.buffers[operand.mask] = SparseBuffer(operand.mask, held, axes, bool_)
         return self.buffers[access.name]
 
     def _levels(self, access: Access, layout: Layout) -> tuple[Axis, ...]:
         name, length = access.name, self.sizes
         axes: list[Axis] = [] if layout.is_rooted and layout.order else [self.unit_axis()]
-        for level, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True)):
+        for level, (kind, dim) in enumerate(zip(layout.kinds, layout.order, strict=True)):
             index = access.indices[dim]
-            if kind == "dense":
-                axes.append(self.dense_axis(index))
+            if kind.axis == "dense_fixed":
+                above = [access.indices[at] for at in layout.order[:level]]
+                axes.append(self.dense_axis(index, above.count(index)))
                 continue
             wish = self.unique(f"{name}_{index}" if index.isidentifier() else f"{name}_{level}")
-            variable, stored = kind in ("compressed", "ragged"), kind in ("compressed", "fixed")
+            variable, width = "indptr" in kind.arrays, ONE if kind.branchless else None
             axis = Axis(
                 wish,
-                _AXES[kind],
+                kind.axis,
                 length.of(index),
                 axes[-1],
                 nnz=self._count(f"{wish}_nnz") if variable else None,
-                nnz_cols=self._count(f"{wish}_width") if kind == "fixed" else None,
+                nnz_cols=width if variable else width or self._count(f"{wish}_width"),
                 indptr=self.handle(f"{wish}_indptr") if variable else None,
-                indices=self.handle(f"{wish}_indices") if stored else None,
+                indices=self.handle(f"{wish}_indices") if "indices" in kind.arrays else None,
                 idtype=layout.idtype,
+                sorted=kind.ordered,
+                unique=kind.unique,
             )
             self.axes[Place(name, level)] = axis
             axes.append(axis)
@@ -158,6 +160,8 @@ class Emitter:
         self.layouts[target.name], self.outputs[target.name] = output.layout, output
         axes = self._result_axes(target, output)
         data = self.handle(f"{target.name}_values")
+        if plan.stmt.accumulates:  # it is given: what is added takes its type
+            dtype = self.operands[target.name].dtype
         made = SparseBuffer(target.name, data, axes, dtype)
         self.buffers[target.name] = made
         return made
@@ -165,23 +169,46 @@ class Emitter:
     def _result_axes(self, target: Access, output: Output) -> tuple[Axis, ...]:
         if output.storage == "dense":
             return tuple(map(self.dense_axis, target.indices)) or (self.unit_axis(),)
+        if output.keys is not None:
+            return self._key_axes(target, output.keys)
         names = [target.indices[dim] for dim in output.layout.order]
+        above: tuple[Axis, ...] = (self.dense_axis(names[0]),)
         if output.like is not None:
-            source = self.buffer(output.like)
-            own = self.layouts[output.like.name]
-            count = sum(1 for name in names if name in output.like.indices)
-            extra = 0 if own.is_rooted else 1
-            axes = source.axes[: count + extra]
-            for level, axis in enumerate(axes[extra:]):
-                self.axes.setdefault(Place(target.name, level), axis)
-            return (*axes, *map(self.dense_axis, names[count:]))
-        root = self.dense_axis(names[0])
-        wish = self.unique(f"{target.name}_{names[1]}")
-        last = Axis(
-            wish, "sparse_variable", self.sizes.of(names[1]), root, idtype=output.layout.idtype
-        )
-        self.axes[Place(target.name, 1)] = last
-        return (root, last)
+            shared = names if output.storage == "shared" else names[:-1]
+            own = [name for name in shared if name in output.like.indices]
+            above = self._outer(target, output.like, len(own))
+            if output.storage == "shared":
+                return (*above, *map(self.dense_axis, names[len(own) :]))
+        wish = self.unique(f"{target.name}_{names[-1]}")
+        length, idtype = self.sizes.of(names[-1]), output.layout.idtype
+        ordered = output.layout.kinds[-1].ordered
+        last = Axis(wish, "sparse_variable", length, above[-1], idtype=idtype, sorted=ordered)
+        self.axes[Place(target.name, len(names) - 1)] = last
+        return (*above, last)
+
+    def _outer(self, target: Access, like: Access, count: int) -> tuple[Axis, ...]:
+        """The axes of the first *count* levels of *like*, which *target* has, too."""
+        extra = 0 if self.layouts[like.name].is_rooted else 1
+        axes = self.buffer(like).axes[: count + extra]
+        for level, axis in enumerate(axes[extra:]):
+            self.axes.setdefault(Place(target.name, level), axis)
+        return axes
+
+    def _key_axes(self, target: Access, keys: Keys) -> tuple[Axis, ...]:
+        above = self.dense_axis(keys.indices[0]) if keys.rows else self.unit_axis()
+        first, *rest = map(self.sizes.of, keys.digits)
+        length = reduce(lambda a, b: binary("*", a, b), rest, typed("Expr", first))
+        wish = self.unique(f"{target.name}_key")
+        self.axes[wish] = Axis(wish, "sparse_variable", length, above, idtype=int64)
+        return above, self.axes[wish]
+
+    def mask(self, access: Access, variables: Mapping[str, Expr]) -> Expr | None:
+        """Return whether the bitmap of *access* has that element; None: it is no bitmap."""
+        operand = self.operands.get(access.name)
+        if operand is None or not operand.mask:
+            return None
+        where = [variables[access.indices[dim]] for dim in operand.layout.order]
+        return Load(self.buffers[operand.mask], tuple(where))
 
     def load(self, access: Access, variables: Mapping[str, Expr], unit: Expr) -> Load:
         """Return the element of *access* at the coordinates *variables*."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from spcomp.notation.algebra import ALWAYS
 from spcomp.notation.layout import Layout, Operand
 from spcomp.notation.loops import Loop, Place
-from spcomp.notation.nodes import accesses
+from spcomp.notation.nodes import Op, accesses
 from spcomp.notation.plan import Nest, Plan
 from spcomp.notation.semiring import Semiring
 
@@ -28,13 +28,16 @@ def explain(
             if access.name in operands:
                 operand = operands[access.name]
                 how = ", converted" if access.name in converted else ""
-                lines.append(f"  {access}: {operand.layout}, {operand.dtype}{how}")
+                given = f"{operand.given}, iterated as " if operand.given else ""
+                lines.append(f"  {access}: {given}{operand.layout}, {operand.dtype}{how}")
         output = plan.output
-        how = "assembled, " if output.storage in ("assembled", "product") else ""
+        how = "assembled, " if output.is_assembled else ""
         lines.append(f"  {plan.stmt.target}: {output.layout}, {how}{output.why}")
         layouts = {name: operand.layout for name, operand in operands.items()}
         for nest in plan.nests:
             lines += [f"  {line}" for line in _nest(nest, layouts)]
+        if output.keys is not None and output.keys.op is not None:
+            lines.append(f"  {plan.stmt.target}: {output.keys.op} of what is at one place, sorted")
     return "\n".join(lines)
 
 
@@ -53,7 +56,7 @@ def _nest(nest: Nest, layouts: Mapping[str, Layout]) -> Iterator[str]:
         yield f"{pad}if stored {nest.present}:"
         pad += "  "
     how = "=" if nest.op is None else f"{nest.op}="
-    yield f"{pad}{nest.target} {how} {nest.value}"
+    yield f"{pad}{nest.target} {how} {Op('neg', (nest.value,)) if nest.minus else nest.value}"
 
 
 def _domain(loop: Loop) -> str:

@@ -18,6 +18,7 @@ from spcomp.notation.nodes import Access
 DomainKind: TypeAlias = Literal["dense", "one", "union", "intersect", "along"]
 Ways: TypeAlias = Mapping[Access, "Place | None"]
 MOST_ALONG = 2  # cursors beside a dense loop
+MOST_CASES = 20  # of a merge and the merges in its cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +131,31 @@ class Walk:
         own = levels(access, self.layouts[access.name])
         names = [name for name, _, _ in own]
         at = names.index(index) if index in names else -1
-        if at < 0 or own[at][1] == "dense" or names.count(index) > 1:
+        if at < 0 or own[at][1] in ("dense", "bitmap") or names.count(index) > 1:
             return False
         if at == 0:
             return None
         above, kind, place = own[at - 1]
         if kind != "dense":
-            return None if place in self.over.get(above, ()) else False
+            outer = self.loops.get(above)
+            merged = outer is not None and outer.kind == "union" and place in outer.parts
+            if merged and outer is not None:
+                depth = 1 + sum(loop.kind == "union" for loop in self.loops.values())
+                merged = not too_many(len(outer.parts), depth)
+            return None if merged or place in self.over.get(above, ()) else False
         loop = self.loops.get(above)
         if loop is None or loop.kind in ("union", "along"):
             return False
         return None if loop.kind == "dense" else loop.parts[0]
+
+
+def too_many(parts: int, depth: int) -> bool:
+    """Return whether the union of *parts*, *depth* levels deep, has too many cases to compile.
+
+    Each part is missing from some level on, or is not.
+    """
+    cases: int = (depth + 1) ** parts - depth**parts
+    return cases > MOST_CASES
 
 
 def levels(access: Access, layout: Layout) -> list[tuple[str, str, Place]]:

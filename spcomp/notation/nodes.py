@@ -150,7 +150,8 @@ class Call(Term):
 class Declared(Term):
     """A user's function: *body* is its value, *presence* says where it has one.
 
-    ``and``: where all *args* are present, ``or``: where one is (an absent one reads as 0).
+    ``and``: where all *args* are present, ``or``: where one is; ``always``: everywhere, and *body*
+    reads as 0 where it is absent, as the arguments of the second kind do.
     """
 
     func: str

@@ -48,8 +48,10 @@ class Function:
 
     def apply(self, name: str, args: tuple[Expr, ...]) -> Declared:
         """Return the function called *name*, of *args*."""
-        body = unwrap(self.body(*map(Value, args)))
-        return Declared(name, args, body, "or" if self.zero == "fill" else "and")
+        fills = self.zero == "fill"
+        given = (Declared(name, (arg,), arg, "always") for arg in args) if fills else args
+        body = unwrap(self.body(*map(Value, given)))
+        return Declared(name, args, body, "or" if fills else "and")
 
 
 class Value:

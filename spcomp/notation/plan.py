@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypeGuard
 
-from spcomp.errors import LoweringError
 from spcomp.notation.algebra import (
     ALWAYS,
     Either,
@@ -20,14 +18,12 @@ from spcomp.notation.algebra import (
     required,
     with_reductions,
 )
-from spcomp.notation.layout import Layout, dense
+from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop, Walk, chain, levels, order_indices
 from spcomp.notation.nodes import (
-    ARGUMENTS,
     Access,
     Assignment,
     Expr,
-    Masked,
     Op,
     Reduce,
     accesses,
@@ -35,9 +31,8 @@ from spcomp.notation.nodes import (
     free,
 )
 from spcomp.notation.prepare import free_name
+from spcomp.notation.results import Chooser, Output, adds_up, filters
 from spcomp.notation.semiring import Semiring
-
-Storage: TypeAlias = Literal["dense", "shared", "assembled", "product"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +51,8 @@ class Nest:
     *present*: what of the presence of *value* is still to be asked in the body; *unsure*: the
     accesses that may meet nothing. *filters*: values decide, too. *partial*: elements are stored
     for which *value* is absent. *starts*: the target is given its first value here, everywhere.
+    *later*: what elements are combined by when the program is over. *minus*: the value is
+    subtracted, in the type of the result.
     """
 
     target: Access
@@ -69,6 +66,13 @@ class Nest:
     unsure: frozenset[Access] = frozenset()
     filters: bool = False
     partial: bool = False
+    later: str | None = None
+    minus: bool = False
+
+    @property
+    def combines(self) -> str | None:
+        """What values are combined by, here or later."""
+        return self.op or self.later
 
     @property
     def fills(self) -> bool:
@@ -83,16 +87,6 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """How a result is stored: ``shared`` has the pattern of the operand of *like*."""
-
-    layout: Layout
-    storage: Storage = "dense"
-    like: Access | None = None
-    why: str = "it is asked for"
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What became of one statement; *converts* are operands that are wanted in another layout."""
 
@@ -103,160 +97,83 @@ class Plan:
 
 
 def plan_statement(
-    stmt: Assignment, layouts: Mapping[str, Layout], wanted: Layout | None, semiring: Semiring
+    stmt: Assignment,
+    layouts: Mapping[str, Layout],
+    wanted: Layout | None,
+    semiring: Semiring,
+    alike: frozenset[str] = frozenset(),
 ) -> Plan:
     """Return the decisions for *stmt*; *wanted* is the layout of the result, if it is given.
+
+    *alike* are operands of one dtype, which can be multiplied in any order.
 
     Raises LoweringError for what cannot be done, with a reason and a way out.
     """
     stmt = with_reductions(stmt, semiring)
-    planner = _Planner(stmt, layouts, semiring)
-    output = planner.output(wanted)
-    converts = planner.conversions(output)
-    if converts:
-        return Plan(stmt, output, (), converts)
-    return Plan(stmt, output, planner.nests(output))
+    chooser = Chooser(stmt, layouts, semiring, alike)
+    output = chooser.output(wanted)
+    planner = _Planner(stmt, layouts, semiring, chooser)
+    if output.storage == "split":
+        return Plan(stmt, output)
+    converts, nests = planner.attempt(output)
+    under = output.storage == "product" and output.like is not None
+    if under and nests and not _stands_under(nests[0], output, layouts):
+        output = chooser.by_keys()
+        converts, nests = planner.attempt(output)
+    if nests and output.keys is not None:
+        rows = nests[0].loops[0].kind == "dense" and len(nests[0].loops) > 1
+        output = replace(output, keys=replace(output.keys, rows=rows))
+    return Plan(stmt, output, nests, converts)
+
+
+def _stands_under(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether the loops of *nest* go through the outer levels of the operand of *output*."""
+    assert output.like is not None
+    loops = {loop.index: loop for loop in nest.loops}
+    outer = levels(output.like, layouts[output.like.name])[: len(output.layout.order) - 1]
+    return all(
+        loops[index].parts == (place,) if kind != "dense" else loops[index].kind == "dense"
+        for index, kind, place in outer
+    )
 
 
 class _Planner:
-    def __init__(self, stmt: Assignment, layouts: Mapping[str, Layout], semiring: Semiring) -> None:
-        self.stmt, self.layouts, self.semiring = stmt, layouts, semiring
-        self.sparse = frozenset(n for n, layout in layouts.items() if not layout.is_dense)
+    def __init__(
+        self,
+        stmt: Assignment,
+        layouts: Mapping[str, Layout],
+        semiring: Semiring,
+        chooser: Chooser,
+    ) -> None:
+        self.stmt, self.layouts, self.semiring, self.chooser = stmt, layouts, semiring, chooser
+        self.sparse = chooser.sparse
         self.taken = set(layouts) | {access.name for access in accesses(stmt.value)}
 
-    # -- the result ---------------------------------------------------------------------------
-
-    def output(self, wanted: Layout | None) -> Output:
-        """Choose how the result is stored: as asked for, else dense if an addend is."""
-        target = self.stmt.target
-        plain = dense(len(target.indices))
-        if wanted is not None and wanted.is_dense:
-            return Output(plain)
-        formula, product = self._pattern()
-        if wanted is None and formula == ALWAYS and not product:
-            return Output(plain, why="it is present everywhere")
-        if product and adds_up(self.stmt.value) and len(target.indices) == 2:
-            return self._product(wanted)
-        if product:
-            raise LoweringError(
-                f"the pattern of {target} is that of a product of sparse operands, which is not"
-                " assembled yet",
-                self.stmt.at,
-                hint=f'ask for a dense result, formats={{"{target.name}": "dense"}}, or mask it:'
-                f" {target} = (...) if M[...]",
-            )
-        if formula == ALWAYS:
-            raise LoweringError(
-                f"{target} is present everywhere, but is to be stored as {wanted}",
-                self.stmt.at,
-                hint=f'leave formats out, or ask for "dense", for {target.name}',
-            )
-        return self._sparse_output(formula, wanted)
-
-    def _pattern(self) -> tuple[Presence, bool]:
-        """Return where the result is present, as operands with all its sparse indices say.
-
-        The second: whether it is instead a product of operands with some of them each.
-        """
-        out = self.stmt.target.indices
-        core = _core(self.stmt.value, self.semiring)
-        formula = presence(core, self.sparse)
-        every = leaves(formula)
-        covered = {i for a in every for i in a.indices} & set(out)
-        whole = frozenset(a for a in every if covered and covered <= self._outer(a))
-        kept = keep(formula, whole)
-        parts = [presence(part, self.sparse) for part, _ in addends(core, self.semiring)]
-        needed = [required(part) for part in parts]
-        product = (
-            kept == ALWAYS
-            and len(out) > 1
-            and all({i for a in own for i in a.indices} >= set(out) for own in needed)
-            and any(len({a.name for a in own}) > 1 for own in needed)
-        )
-        return kept, product
-
-    def _outer(self, access: Access) -> set[str]:
-        """The indices of the levels of *access* above the first that is reduced.
-
-        One level of several is no pattern: which rows of a matrix are empty is not kept.
-        """
-        names = [name for name, _, _ in levels(access, self.layouts[access.name])]
-        inner = [at for at, name in enumerate(names) if name not in self.stmt.target.indices]
-        own = names[: inner[0]] if inner else names
-        if len(own) == 1 and inner:
-            return set()
-        has_sparse = any(k != "dense" for k in self.layouts[access.name].levels[: len(own)])
-        return set(own) if has_sparse and len(set(names)) == len(names) else set()
-
-    def _sparse_output(self, formula: Presence, wanted: Layout | None) -> Output:
-        target, every = self.stmt.target, leaves(formula)
-        first = every[0]
-        if len(every) == 1 and not _filters(self.stmt.value, self.sparse):
-            layout = self._like(first)
-            if wanted is None or (wanted.levels, wanted.order) == (layout.levels, layout.order):
-                return Output(layout, "shared", first, f"its pattern is that of {first}")
-        if self.stmt.accumulates:
-            raise LoweringError(f"{target} += needs a dense {target.name}", self.stmt.at)
-        if len(target.indices) != 2 or set(first.indices) != set(target.indices):
-            raise LoweringError(
-                f"the pattern of {target} is not known before, and it is no matrix",
-                self.stmt.at,
-                hint=f'ask for a dense result: formats={{"{target.name}": "dense"}}',
-            )
-        outer = first.indices[self.layouts[first.name].order[0]]
-        order = (0, 1) if outer == target.indices[0] else (1, 0)
-        layout = Layout(("dense", "compressed"), order, self.layouts[first.name].idtype)
-        if wanted is not None and wanted.levels != layout.levels:
-            raise LoweringError(
-                f"{target} cannot be assembled as {wanted}",
-                self.stmt.at,
-                hint="assembled results are csr or csc",
-            )
-        layout = layout if wanted is None else wanted
-        idtypes = [self.layouts[a.name].idtype for a in every]
-        idtype = max((layout.idtype, *idtypes), key=lambda t: t.bits)
-        why = f"its pattern is {formula}"
-        return Output(replace(layout, idtype=idtype), "assembled", None, why)
-
-    def _product(self, wanted: Layout | None) -> Output:
-        """The output of a product of sparse operands: row by row, in any order."""
-        every = leaves(presence(_core(self.stmt.value, self.semiring), self.sparse))
-        idtype = max((self.layouts[a.name].idtype for a in every), key=lambda t: t.bits)
-        layout = wanted or Layout(("dense", "compressed"), (0, 1))
-        if layout.levels != ("dense", "compressed"):
-            raise LoweringError(
-                f"{self.stmt.target} cannot be assembled as {layout}",
-                self.stmt.at,
-                hint="assembled results are csr or csc",
-            )
-        why = f"its pattern is that of {' * '.join(map(str, every))}"
-        return Output(replace(layout, idtype=idtype), "product", None, why)
-
-    def _like(self, access: Access) -> Layout:
-        """The layout of a result along the outer levels of *access*, then along dense indices."""
-        out, source = self.stmt.target.indices, self.layouts[access.name]
-        own = [name for name, _, _ in levels(access, source)]
-        count = next((at for at, name in enumerate(own) if name not in out), len(own))
-        rest = [name for name in out if name not in own[:count]]
-        order = tuple(out.index(name) for name in (*own[:count], *rest))
-        return Layout((*source.levels[:count], *("dense",) * len(rest)), order, source.idtype)
+    def attempt(self, output: Output) -> tuple[dict[str, Layout], tuple[Nest, ...]]:
+        """Return the operands to convert first, or the nests."""
+        converts = self.conversions(output)
+        return converts, () if converts else self.nests(output)
 
     def conversions(self, output: Output) -> dict[str, Layout]:
         """Return the operands of an assembled result that are not stored in its order."""
-        if output.storage not in ("assembled", "product"):
+        if not output.is_assembled:
             return {}
         outer = self._result_order(output)
+        matrices = output.keys is None and output.like is None
         wrong: dict[str, Layout] = {}
-        formula, _ = self._pattern()
-        if output.storage == "product":
-            formula = presence(_core(self.stmt.value, self.semiring), self.sparse)
-        for access in leaves(formula):
-            layout = self.layouts[access.name]
-            if len(access.indices) != 2 or len(set(access.indices)) < 2:
+        for access in leaves(self.chooser.formula(output)):
+            layout, rank = self.layouts[access.name], len(access.indices)
+            if len(set(access.indices)) < rank or (matrices and rank != 2):
                 continue
             order = tuple(access.indices.index(name) for name in outer if name in access.indices)
-            if layout.levels != ("dense", "compressed") or layout.order != order:
-                wrong[access.name] = Layout(("dense", "compressed"), order, layout.idtype)
+            order += tuple(dim for dim in layout.order if dim not in order)
+            tree = layout.order[: layout.depth]
+            rows = ("dense", "compressed")
+            if matrices and (layout.levels, layout.order) != (rows, order):
+                wrong[access.name] = Layout(rows, order, layout.idtype)
+            elif not matrices and tree != tuple(dim for dim in order if dim in tree):
+                kinds = rows if layout.levels == rows else ("compressed",) * rank
+                wrong[access.name] = Layout(kinds, order, layout.idtype)
         return wrong
 
     # -- the nests ----------------------------------------------------------------------------
@@ -269,14 +186,15 @@ class _Planner:
         add = self.semiring.add
         parts = addends(value, self.semiring)
         split = len(parts) > 1 or self.stmt.accumulates
-        if split and any(adds_up(p) and p.op != add for p, _ in parts):
+        if any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts):
             parts = [(value, False)]
         adds = len(parts) > 1 or self.stmt.accumulates
         made: list[Nest] = []
         for part, minus in parts:
             op, over, body = self._reduction(part, add if adds else None)
-            signed = Op("neg", (body,)) if minus else body
-            made.append(self.nest(target, signed, op, over, ()))
+            signed = Op("neg", (body,)) if minus and not adds else body
+            nest = self.nest(target, signed, op, over, ())
+            made.append(replace(nest, minus=minus and adds))
         if self.stmt.accumulates:
             return tuple(replace(nest, starts=False) for nest in made)
         return tuple(_started(made))
@@ -289,31 +207,44 @@ class _Planner:
 
     def _result_order(self, output: Output) -> tuple[str, ...]:
         """The indices in the order in which an assembled result is computed."""
-        first, *rest = (self.stmt.target.indices[dim] for dim in output.layout.order)
-        over = self.stmt.value.indices if adds_up(self.stmt.value) else ()
-        return (first, *over, *rest) if output.storage == "product" else (first, *rest)
+        if output.keys is not None:
+            return output.keys.indices
+        *outer, last = (self.stmt.target.indices[dim] for dim in output.layout.order)
+        if output.storage != "product" or not adds_up(self.stmt.value):
+            return (*outer, last)
+        over = self.stmt.value.indices
+        if output.like is not None:
+            own = chain(output.like, self.layouts[output.like.name])
+            over = tuple(sorted(over, key=lambda n: own.index(n) if n in own else len(own)))
+        return (*outer, *over, last)
 
     def _sparse_nest(self, output: Output) -> Nest:
         target, value = self.stmt.target, self.stmt.value
-        if output.storage == "product":
-            assert adds_up(value)
-            order = (self._result_order(output),)
-            return self.nest(target, value.body, value.op, value.indices, order, rows=order[0][0])
-        if output.like is not None:
-            layout = self.layouts[output.like.name]
-            hard = chain(output.like, layout)
+        formula = self.chooser.formula(output)
+        if output.is_assembled:
+            order = self._result_order(output)
+            rows = order[0] if output.keys is None and output.like is None else ""
+            if output.storage == "product":
+                assert adds_up(value)
+                return self.nest(target, value.body, value.op, value.indices, (order,), rows=rows)
+            later = None if output.keys is None else output.keys.op
+            if output.keys is not None:
+                target = Access(target.name, order, at=target.at)
+            if later is not None and adds_up(value):
+                value = value.body
+            nest = self.nest(target, value, None, (), (order,), formula=formula, rows=rows)
+            nest = replace(nest, later=later)
+        else:
+            assert output.like is not None
+            hard = chain(output.like, self.layouts[output.like.name])
             hard = tuple(name for name in hard if name in target.indices)
             add = self.semiring.add if self.stmt.accumulates else None
             op, over, body = self._reduction(value, add)
             if op is not None:
                 nest = self.nest(target, body, op, over, (hard,))
                 return replace(nest, starts=not self.stmt.accumulates)
-        else:
-            hard = tuple(target.indices[dim] for dim in output.layout.order)
-        formula = self._pattern()[0]
-        rows = hard[0] if output.like is None else ""
-        nest = self.nest(target, value, None, (), (hard,), formula=formula, rows=rows)
-        return replace(nest, partial=formula != presence(value, self.sparse))
+            nest = self.nest(target, value, None, (), (hard,), formula=formula)
+        return replace(nest, partial=formula != presence(nest.value, self.sparse))
 
     def nest(
         self,
@@ -354,7 +285,7 @@ class _Planner:
             temps,
             over=over,
             unsure=unsure,
-            filters=_filters(value, self.sparse),
+            filters=filters(value, self.sparse),
         )
 
     def _hoist(
@@ -377,29 +308,6 @@ class _Planner:
         return done, tuple(temps)
 
 
-def adds_up(value: Expr) -> TypeGuard[Reduce]:
-    """Whether *value* can be reduced in place, into the result."""
-    return isinstance(value, Reduce) and value.op not in ARGUMENTS
-
-
-def _core(value: Expr, semiring: Semiring) -> Expr:
-    """*value* with the reductions of its addends opened: their operands speak for the pattern."""
-    if adds_up(value):
-        return value.body
-    if isinstance(value, Op) and value.op in ("+", "-", "neg"):
-        return replace(value, args=tuple(_core(arg, semiring) for arg in value.args))
-    return value
-
-
-def _filters(term: Expr, sparse: frozenset[str]) -> bool:
-    """Whether values decide where *term* is present."""
-    if isinstance(term, Masked):
-        pattern = isinstance(term.cond, Access) and term.cond.name in sparse
-        if not pattern or term.other is not None:
-            return True
-    return any(_filters(child, sparse) for child in children(term) if not isinstance(term, Reduce))
-
-
 def _read_here(term: Expr) -> tuple[Access, ...]:
     """The accesses of *term* outside the reductions in it."""
     if isinstance(term, Access):
@@ -418,16 +326,14 @@ def _remaining(formula: Presence, walk: Walk, unsure: frozenset[Access]) -> Pres
     left = keep(formula, unsure)
     if not isinstance(left, Either) or not all(isinstance(part, Stored) for part in left.parts):
         return left
-    missing = [walk.missing(access) for access in leaves(left)]
-    one = {places[0] for places in missing if len(places) == 1}
+    last = [walk.missing(access)[-1] for access in leaves(left)]  # it is under those before it
     unions = [set(loop.parts) for loop in walk.loops.values() if loop.kind == "union"]
-    exact = all(len(places) == 1 for places in missing) and one in unions
-    return ALWAYS if exact else left
+    return ALWAYS if set(last) in unions else left
 
 
 def _started(nests: list[Nest]) -> list[Nest]:
     """Put first what fills the result; the others add to it."""
-    plain = [replace(nest, op=None) for nest in nests]
+    plain = [replace(nest, op=None, later=nest.op) for nest in nests]
     first = next((at for at, nest in enumerate(plain) if nest.fills), 0)
     head = plain[first] if plain[first].fills else nests[first]
     rest = [nest for at, nest in enumerate(nests) if at != first]

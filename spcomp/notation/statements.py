@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from typing import cast as typed
 
 from spcomp.dtypes import DType, bool_, int64
-from spcomp.errors import LoweringError, ScriptError
+from spcomp.errors import ScriptError
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
     Axis,
     Buffer,
     Domain,
+    Fuse,
     Intersect,
     Union,
     domain_axes,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, BinOpKind, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, BinOpKind, Expr, Load, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.expr import Stored as StoredExpr
 from spcomp.ir.promotion import Value, implicit, meet, settle
 from spcomp.ir.reduction import Combiner, combine, identity
@@ -30,7 +31,8 @@ from spcomp.notation.algebra import Both, Either, Presence, Stored
 from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop, Place, levels
 from spcomp.notation.nodes import ARGUMENTS, Access, accesses
-from spcomp.notation.plan import Nest, Output, Plan
+from spcomp.notation.plan import Nest, Plan
+from spcomp.notation.results import Keys, Output
 from spcomp.notation.terms import Cond, Terms, condition, number
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ class Statement:
         """Return the statements, in order."""
         nests = self.plan.nests
         scopes = [Scope(self.emitter, nest) for nest in nests]
+        keys = self.plan.output.keys
+        for scope in scopes:
+            scope.under_root = keys is not None and not keys.rows
         self._refuse_results()
         dtype = meet([scope.prepare() for scope in scopes])
         target = self.emitter.result(self.plan, _storable(dtype, nests))
@@ -65,18 +70,11 @@ class Statement:
                     access.at,
                     hint=f"call the result something else, or write {target} += ...",
                 )
-            output = self.emitter.outputs.get(access.name)
-            if output is not None and output.storage == "assembled":
-                raise LoweringError(
-                    f"{access.name} is assembled by this program, it cannot be read in it",
-                    access.at,
-                    hint="compile two programs, and give the result of the first to the second",
-                )
 
 
 def _storable(dtype: DType, nests: Sequence[Nest]) -> DType:
     """The dtype of a result of values of *dtype*."""
-    return bool_ if any(nest.op in ("and", "or") for nest in nests) else dtype
+    return bool_ if any(nest.combines in ("and", "or") for nest in nests) else dtype
 
 
 class Scope:
@@ -93,6 +91,7 @@ class Scope:
         self.inner: list[tuple[int, Scope, Buffer]] = []
         self.domains: list[list[tuple[Domain, Var]]] = []
         self.value, self.cond = Value(ZERO), typed("Cond", None)
+        self.under_root = False  # whether the result lies along the axis of one
         self.best: Buffer | None = None  # of argmax and argmin, the value at the coordinate
 
     # -- values -------------------------------------------------------------------------------
@@ -116,6 +115,7 @@ class Scope:
         sparse = frozenset(n for n, la in self.emitter.layouts.items() if not la.is_dense)
         terms = Terms(
             self._load,
+            self._mask,
             self.emitter.scalar,
             lambda name: self.variables[name],
             self.nest.unsure,
@@ -123,9 +123,9 @@ class Scope:
             self.emitter.semiring,
         )
         self.value, self.cond = terms.term(self.nest.value)
-        if self.nest.op in ("and", "or"):
+        if self.nest.combines in ("and", "or"):
             self.value = Value(condition(self.value))
-        elif self.nest.op is not None:
+        elif self.nest.combines is not None:
             self.value = number(self.value)
         return self.value
 
@@ -133,6 +133,9 @@ class Scope:
         if access.name in self.temps:
             return Load(self.temps[access.name], (ZERO,))
         return self.emitter.load(access, self.variables, self.unit)
+
+    def _mask(self, access: Access) -> Expr | None:
+        return self.emitter.mask(access, self.variables)
 
     # -- loops --------------------------------------------------------------------------------
 
@@ -142,7 +145,8 @@ class Scope:
         self.variables[loop.index] = var
         parts = tuple(self.emitter.axes[place] for place in loop.parts)
         opened: list[tuple[Domain, Var]] = []
-        if self.unit is ZERO and any(p.parent is self.emitter.axes.get("unit") for p in parts):
+        unit = self.emitter.axes.get("unit")
+        if self.unit is ZERO and (self.under_root or any(p.parent is unit for p in parts)):
             root = Var("root", int64)
             self.unit = root
             opened.append((self.emitter.unit_axis(), root))
@@ -285,7 +289,8 @@ class Scope:
         variables = tuple(Var(axis.name.lower(), int64) for axis in axes)
         name = self.emitter.unique(f"{nest.target.name}_start")
         store = Store(target, variables, value)
-        return SpIter(variables, axes, "S" * len(axes), name, None, store), None
+        kinds = "S" * len(axes)
+        return SpIter(variables, _as_stored(axes), kinds, name, None, store), None
 
     def _reaches(self, output: Output) -> bool:
         """Whether the loops themselves lead to each element of the result, in time for an init."""
@@ -309,9 +314,20 @@ class Scope:
 
     def _place(self, output: Output) -> tuple[Expr, ...]:
         """The coordinates of the target's element."""
+        if output.keys is not None:
+            return self._key(output.keys)
         target, layout = self.nest.target, output.layout
         where = tuple(self.variables[target.indices[dim]] for dim in layout.order)
         return where if layout.order and layout.is_rooted else (self.unit, *where)
+
+    def _key(self, keys: Keys) -> tuple[Expr, Expr]:
+        """The row, and the coordinates as one number."""
+        first, *rest = keys.digits
+        number = self.variables[first]
+        for index in rest:
+            number = binary("*", number, self.emitter.sizes.of(index))
+            number = binary("+", number, self.variables[index])
+        return (self.variables[keys.indices[0]] if keys.rows else self.unit, number)
 
     def _body(self, output: Output, target: AnyBuffer) -> Stmt:
         if self.best is not None and isinstance(target, Buffer):
@@ -323,6 +339,8 @@ class Scope:
             new = implicit(value, target.dtype)
         except ValueError as error:
             raise ScriptError(str(error), at) from None
+        if nest.minus:  # in the type of the result: a narrow one may not hold the negative
+            new = UnOp("-", new)
         neutral = nest.op or self.emitter.semiring.add
         if nest.partial and not nest.filters and self.cond is not None:
             new = Select(self.cond, new, identity(typed("Combiner", neutral), target.dtype))
@@ -345,12 +363,20 @@ class Scope:
     def _asked(self, formula: Presence) -> Cond:
         match formula:
             case Stored(access=access):
-                return StoredExpr(self._load(access))
+                return self._mask(access) or StoredExpr(self._load(access))
             case Both(parts=parts):
                 return _joined("and", [self._asked(part) for part in parts])
             case Either(parts=parts):
                 return _joined("or", [self._asked(part) for part in parts])
         return None
+
+
+def _as_stored(axes: tuple[Axis, ...]) -> tuple[Domain, ...]:
+    """Return domains over all elements along *axes*: where fibers differ, one over all of them."""
+    last = next((k for k in reversed(range(len(axes))) if axes[k].is_variable), 0)
+    if not last or axes[last].path() != axes[: last + 1]:
+        return axes
+    return (Fuse(axes[: last + 1]), *axes[last + 1 :])
 
 
 def _joined(op: Combiner, conds: Sequence[Cond]) -> Cond:

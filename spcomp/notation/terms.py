@@ -39,11 +39,12 @@ _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
 class Terms:
     """Translates the terms of one nest.
 
-    *load* gives the element of an access, *scalar* the value of a name; *unsure* are the accesses
-    that may meet nothing.
+    *load* gives the element of an access, *mask* what says whether a bitmap has it, *scalar* the
+    value of a name; *unsure* are the accesses that may meet nothing.
     """
 
     load: Callable[[Access], Load]
+    mask: Callable[[Access], Expr | None]
     scalar: Callable[[str], Value]
     index: Callable[[str], Expr]
     unsure: frozenset[Access]
@@ -60,18 +61,25 @@ class Terms:
             case IndexValue(name=name):
                 return Value(self.index(name)), None
             case Access():
-                load = self.load(term)
-                return Value(load), Stored(load) if term in self.unsure else None
+                return self._access(term)
             case Op(op="+" | "-", args=(left, right)):
                 return self._sum(term, left, right)
             case Masked():
                 return self._masked(term)
+            case Declared(presence="always", body=body):
+                return or_zero(*self.term(body)), None
             case Declared(presence="or"):
                 return self._declared(term)
             case Declared(args=args, body=body):
                 conds = [self.term(arg)[1] for arg in args]
                 return self.term(body)[0], _all(conds)
         return self._function(typed("Op | Call", term))
+
+    def _access(self, term: Access) -> tuple[Value, Cond]:
+        load, mask = self.load(term), self.mask(term)
+        if mask is not None:  # what a bitmap has elsewhere is no element, whatever it is
+            return Value(Select(mask, load, const(0, load.dtype))), mask
+        return Value(load), Stored(load) if term in self.unsure else None
 
     def _function(self, term: Op | Call) -> tuple[Value, Cond]:
         parts = [self.term(arg) for arg in term.args]
@@ -108,6 +116,8 @@ class Terms:
             raise ScriptError(f"this semiring has no -, it adds by {self.semiring.add}", term.at)
         cond = None if has_a is None or has_b is None else BinOp("or", has_a, has_b)
         try:
+            if add in ("min", "max"):  # what is neutral in a narrow type is a value in a wider one
+                a, b = alike(a, b)
             both = binary(op, or_neutral(a, has_a, add), or_neutral(b, has_b, add))
         except ValueError as error:
             raise ScriptError(str(error), term.at) from None
@@ -135,15 +145,13 @@ class Terms:
         return _all([present, condition(value)])
 
     def _declared(self, term: Declared) -> tuple[Value, Cond]:
-        """The absent arguments of a function that takes them read as 0, the fill."""
-        inner = Terms(self.load, self.scalar, self.index, frozenset(), self.sparse, self.semiring)
         conds = [self.term(arg)[1] for arg in term.args]
         cond: Cond = None
         if all(c is not None for c in conds):
             cond = conds[0]
             for other in conds[1:]:
                 cond = BinOp("or", typed("Expr", cond), typed("Expr", other))
-        return inner.term(term.body)[0], cond
+        return self.term(term.body)[0], cond
 
 
 def unary(op: str, value: Value) -> Value:
@@ -185,6 +193,16 @@ def choose(cond: Expr, then: Value, otherwise: Value) -> Value:
     return Value(Select(cond, a, b), weak=then.weak and otherwise.weak)
 
 
+def alike(a: Value, b: Value) -> tuple[Value, Value]:
+    """Return *a* and *b* in the type in which they are combined; raises ValueError."""
+    if a.weak and b.weak:
+        return a, b
+    if a.dtype.kind == b.dtype.kind == "bool":
+        a, b = number(a), number(b)
+    left, right = unify((a, b))
+    return Value(left), Value(right)
+
+
 def or_neutral(value: Value, cond: Cond, op: str) -> Value:
     """Return *value*, or what *op* ignores where *cond* does not hold."""
     if cond is None:
@@ -197,6 +215,13 @@ def or_neutral(value: Value, cond: Cond, op: str) -> Value:
     expr = condition(value) if op in ("and", "or") else settle(value)
     neutral = identity(typed("Combiner", op), expr.dtype)
     return Value(Select(cond, expr, neutral))
+
+
+def or_zero(value: Value, cond: Cond) -> Value:
+    """Return *value*, or 0 where *cond* does not hold."""
+    if cond is None or (isinstance(cond, Stored) and cond.element is value.expr):
+        return value
+    return choose(cond, Value(settle(value)), literal(0))
 
 
 def _all(conds: list[Cond]) -> Cond:

@@ -44,10 +44,13 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
     linecache.cache[file] = (len(source), None, [f"{s}\n" for s in source.splitlines()], file)
     text = Text(source, file)
     try:
-        completed, added = _complete(source)
+        try:
+            completed, added = _complete(source)
+        except tokenize.TokenError:  # Python's parser says better what is wrong, and where
+            completed, added = source, ()
         text = Text(source, file, added)
         return text, ast.parse(completed)
-    except (SyntaxError, tokenize.TokenError, ValueError) as error:
+    except (SyntaxError, ValueError) as error:
         line, col, what = _where(error)
         place = text.place(min(line, source.count("\n") + 1), col)
         raise ScriptError(
@@ -60,8 +63,6 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
 def _where(error: Exception) -> tuple[int, int, str]:
     if isinstance(error, SyntaxError):
         return error.lineno or 1, max((error.offset or 1) - 1, 0), error.msg.lower()
-    if isinstance(error, tokenize.TokenError):
-        return error.args[1][0], 0, str(error.args[0]).lower()
     return 1, 0, str(error).lower()
 
 

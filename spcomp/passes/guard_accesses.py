@@ -26,7 +26,7 @@ from spcomp.ir.expr import (
 )
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Stmt, Store, While, seq
+from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Prefix, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
@@ -176,6 +176,13 @@ class _Guard(Rewriter):
         new = self.visit_Node(stmt)
         self.misses, self.ahead = misses, True
         return new
+
+    def visit_Prefix(self, stmt: Prefix) -> Node:
+        amount = self.rewrite(stmt.amount)
+        misses, self.misses = self.misses, []
+        body = self.rewrite(stmt.body)
+        self.misses = misses
+        return self._checked(stmt.replace(amount=amount, body=body))
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
         return self._checked(stmt.replace(value=self.rewrite(stmt.value)))

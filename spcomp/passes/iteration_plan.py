@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError, warn
 from spcomp.ir.arith import injective
 from spcomp.ir.axis import (
+    Attach,
     Axis,
     Domain,
     Flatten,
@@ -89,6 +91,27 @@ def plan_iteration(it: SpIter) -> IterationPlan:
     return plan if it.init is None else _place_init(it, plan)
 
 
+def without_absent(
+    plan: IterationPlan, start: int, lacks: Callable[[Axis], bool]
+) -> IterationPlan | None:
+    """Return *plan* whose loops from *start* on leave out the axes that there is nothing of.
+
+    None if a loop has nothing left to run over.
+    """
+    loops = list(plan.loops)
+    for k in range(start, len(loops)):
+        domain = loops[k].domain
+        parts = domain.parts if isinstance(domain, (Union, Intersect)) else (domain,)
+        left = tuple(p for p in parts if isinstance(p, Attach) or not lacks(domain_axes(p)[0]))
+        if len(left) == len(parts):
+            continue
+        if not left or not isinstance(domain, Union):
+            return None
+        rest: Domain = left[0] if len(left) == 1 else Union(left)  # type: ignore[arg-type]
+        loops[k] = replace(loops[k], domain=rest)
+    return replace(plan, loops=tuple(loops))
+
+
 def _stores(body: Stmt) -> list[Store]:
     private = {n.buffer for n in walk(body) if isinstance(n, Alloc)}
     return [n for n in walk(body) if isinstance(n, Store) and n.buffer not in private]
@@ -96,9 +119,9 @@ def _stores(body: Stmt) -> list[Store]:
 
 def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> bool:
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
-    if isinstance(axis.length, Const) and axis.length.value == 1:
+    if is_unit(axis):
         return False
-    ranges = {v: (ZERO, limit(it, v)) for v in it.vars if v is not var or axis in it.domains}
+    ranges = {v: (ZERO, limit(it, v)) for v in it.vars}
     for store in stores:
         indices = tuple(i for i in store.indices if i is not None)
         if injective(indices, var, ranges):
@@ -110,6 +133,11 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
         )
         return True
     return False
+
+
+def is_unit(axis: Axis) -> bool:
+    """Return whether *axis* has one coordinate."""
+    return isinstance(axis.length, Const) and axis.length.value == 1
 
 
 def limit(it: SpIter, var: Var) -> Expr:

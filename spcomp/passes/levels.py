@@ -12,11 +12,12 @@ from spcomp.passes.flatten_buffers import FlattenBuffers
 from spcomp.passes.lower_blocks import LowerBlocks
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.passes.lower_merge import LowerMerge
+from spcomp.passes.pack_results import PackResults
 
 P = TypeVar("P", Func, Module[Any])
 
 TO_POSITION = Pipeline((LowerIterations(),))
-TO_FLAT = Pipeline((LowerMerge(), LowerBlocks(), FlattenBuffers()))
+TO_FLAT = Pipeline((PackResults(), LowerMerge(), LowerBlocks(), FlattenBuffers()))
 
 
 def lower_sparse_iter(

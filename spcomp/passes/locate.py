@@ -17,6 +17,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.assemble import Assembly, Place
+from spcomp.passes.iteration_plan import is_unit
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, guarded
 from spcomp.passes.scope import Lookup, Scope, fingerprint, may_fail
@@ -159,8 +160,14 @@ class Locator:
         axis = self.assembly.axis_of(buffer)
         assert axis is not None
         path = axis.path()
-        order = [v for v, b in scope.bindings.items() if b.positions or b.absent]
-        ordered = len(path) if self.assembly.ascending else len(path) - 1
+        order = [
+            v
+            for v, b in scope.bindings.items()
+            if b.absent or (b.positions and (v in coords or not all(map(is_unit, b.positions))))
+        ]
+        ordered = len(path) - 1
+        if self.assembly.ascending and (isinstance(node, Load) or isinstance(coords[ordered], Var)):
+            ordered += 1  # else it is a number that ascends, see result_inits
         parent, place = None, None
         if buffer.axes[: len(path)] == path and tuple(order[:ordered]) == coords[:ordered]:
             parent = scope.bindings[order[len(path) - 2]].positions.get(path[-2])
@@ -194,6 +201,8 @@ class Locator:
         value = cast(value, int64)
         over = [*binding.positions, *binding.absent] if binding else []
         if any(spans_axis(axis, other) for other in over):
+            return value, None
+        if scope.proves_inside(coord, cast(axis.length, int64)):
             return value, None
         return value, inside(value, axis.length)
 

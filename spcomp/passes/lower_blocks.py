@@ -16,7 +16,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import conjuncts
-from spcomp.passes.scope import variables
+from spcomp.passes.scope import may_fail, variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,25 @@ class _LowerBlocks(Rewriter):
         init = None if block.init is None else self.rewrite(block.init)
         self.around = outer
         values = block.values
-        body = substitute(body, values)
+        once = self._divisions(block)
+        body = substitute(body, {**values, **once})
+        for own, let in once.items():
+            body = Let(let, values[own], body)
         if init is not None:
             body = self._place(block, substitute(init, values), body)
         if block.where is not None:
             body = If(substitute(block.where, values), body, span=block.span)
         return body
+
+    def _divisions(self, block: Block) -> dict[Var, Var]:
+        """Return names for the iters that loops inside *block* would divide for, again and again.
+
+        One that may fail is not moved out of a loop that may run no times.
+        """
+        if not any(isinstance(n, (For, While)) for n in walk(block.body, skip=Expr)):
+            return {}
+        divided = (own for own in block.iters if may_fail(own.value))
+        return {own.var: self.names.var(own.var.name) for own in divided}
 
     def _place(self, block: Block, init: Stmt, body: Stmt) -> Stmt:
         """Put *init* before the outermost loop that drives a reduction; before *body* if none."""

@@ -16,7 +16,8 @@ from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import Visitor, walk
 from spcomp.passes.assemble import Assembly, assemble
 from spcomp.passes.base import Pass, Stage
-from spcomp.passes.iteration_plan import IterationPlan, plan_iteration
+from spcomp.passes.iteration_plan import IterationPlan, plan_iteration, without_absent
+from spcomp.passes.lattice import Lattice
 from spcomp.passes.locate import Locator
 from spcomp.passes.names import Names
 from spcomp.passes.open_loops import LoopOpener
@@ -131,6 +132,11 @@ class _Lowerer(Visitor[Stmt]):
     def _nest(self, it: SpIter, plan: IterationPlan, start: int, outer: Scope, prefix: str) -> Stmt:
         """Lower the loops from *start* on: up to the next merge at once, the rest inside it."""
         scope = Scope(outer=outer)
+        left = without_absent(plan, start, scope.lacks)
+        if left is None:
+            starts = plan.init == "inside" and start <= plan.first_reduction
+            return self._init_nest(it, plan, scope) if starts else Seq(())
+        plan = left
         merges = [
             k
             for k in range(start, len(plan.loops))
@@ -194,7 +200,7 @@ class _Lowerer(Visitor[Stmt]):
             self.locator.rely_on_order(axis, it)
         kind: MergeKind = "union" if isinstance(domain, Union) else "intersect"
         cases = []
-        for present in _presences(kind, len(cursors)):
+        for present in Lattice(kind, tuple(place.axis.name for place in places)).points:
             tag = "".join(map(str, map(int, present)))
             inner = Scope(outer=scope)
             for own in (coordinate, *(c.pos for c in cursors)):
@@ -248,7 +254,11 @@ class _Lowerer(Visitor[Stmt]):
         """Return the write to an assembled buffer, which makes the element if there is none."""
         value = stmt.value if self.assembly.counts_only else self._expr(stmt.value)
         place = self.locator.assembled_place(buffer, stmt.indices, self.scope, stmt)
-        return self.assembly.store(stmt, value, place, self.aux)
+        new = self.assembly.store(stmt, value, place, self.aux)
+        if place.within is None or not self.assembly.ascending:
+            return new
+        miss = f"write to a coordinate outside of {place.axis.name}"
+        return If(place.within, new, Fail(miss, span=stmt.span), span=stmt.span)
 
     def _store(self, stmt: Store, value: Expr, buffer: AnyBuffer) -> Stmt:
         if isinstance(buffer, SparseBuffer):
@@ -312,14 +322,6 @@ class _Lowerer(Visitor[Stmt]):
     def visit_Fail(self, stmt: Fail) -> Stmt:
         """Keep it."""
         return stmt
-
-
-def _presences(kind: MergeKind, count: int) -> list[tuple[bool, ...]]:
-    """The combinations of cursors that a merge may meet, all present first."""
-    if kind == "intersect":
-        return [(True,) * count]
-    codes = range(2**count - 1, 0, -1)
-    return [tuple(bool(code >> (count - 1 - k) & 1) for k in range(count)) for code in codes]
 
 
 @dataclass(slots=True)

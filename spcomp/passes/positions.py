@@ -99,7 +99,9 @@ class Auxiliary:
         """Load from the array of *handle* at *pos*, or *shift* elements behind it."""
         assert handle is not None
         buffer = self.buffers[handle]
-        if buffer.axes == axes:
+        if isinstance(pos.absolute, Var):  # the short way: paths of merged levels would double
+            indices: tuple[Expr | None, ...] = (*(None for _ in buffer.axes[1:]), pos.absolute)
+        elif buffer.axes == axes:
             indices = pos.indices()
         else:  # another axis declared the array: only the absolute position means the same there
             indices = (*(None for _ in buffer.axes[1:]), self.absolute(pos))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Axis, Flatten, SparseBuffer, domain_axes, domain_width
 from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import Cast, Const, Expr, Load, Var
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Var
+from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, Walker, walk
+from spcomp.passes.iteration_plan import is_unit, limit
 
 Value: TypeAlias = int | float | bool
 
@@ -47,6 +49,8 @@ class _Order(Walker):
         self.fresh: set[Axis] = set()
         self.repeats = False  # there is a loop around besides iterations
         self.around: list[tuple[Var, bool, bool]] = []  # do coordinates ascend, are they unique
+        self.single: set[Var] = set()  # those that take one value
+        self.limits: dict[Var, Expr] = {}  # what each is less than
 
     def visit_SpIter(self, it: SpIter) -> None:
         outer = list(self.around)
@@ -57,18 +61,24 @@ class _Order(Walker):
                 path = domain_axes(domain)
                 ascends = all(axis.sorted for axis in path)
                 unique = all(axis.unique for axis in path)
-                self.around += [(var, ascends, unique) for var in it.vars[at : at + width]]
+                own = it.vars[at : at + width]
+                self.around += [(var, ascends, unique) for var in own]
+                self.single |= set(own) if is_unit(path[0]) else set()
+                self.limits |= {var: limit(it, var) for var in own}
             at += width
         self.visit(it.body)
         self.around = outer
 
     def visit_Store(self, store: Store) -> None:
         for axis in (a for a in _axes(store) if a in self.axes):
-            deep = len(axis.path())
-            first = self.around[:deep]
-            same = [var for var, _, _ in first] == list(store.indices[:deep])
+            above, last = store.indices[: len(axis.path()) - 1], store.indices[len(axis.path()) - 1]
+            wanted = [*above, *digits(last, self.limits)]
+            skipped = self.single.difference(wanted)  # loops of one step
+            around = [own for own in self.around if own[0] not in skipped]
+            first = around[: len(wanted)]
+            same = [var for var, _, _ in first] == wanted
             self.ascends &= same and all(ascends for _, ascends, _ in first)
-            if same and len(self.around) == deep and not self.repeats:
+            if same and len(around) == len(wanted) and not self.repeats:
                 self.fresh |= {axis} if all(unique for _, _, unique in first) else set()
 
     def visit_For(self, loop: For) -> None:
@@ -81,6 +91,20 @@ class _Order(Walker):
         outer, self.repeats = self.repeats, True
         self.visit_Node(loop)
         self.repeats = outer
+
+
+def digits(index: Expr | None, limits: Mapping[Var, Expr]) -> list[Expr | None]:
+    """Return *index* as the digits of a number, ``(a * n + b) * m + c`` as a, b, c.
+
+    Each but the first has to be less than its base by *limits*, so that the number ascends where
+    they do, one after the other. Else it is itself.
+    """
+    match index:
+        case BinOp(op="+", lhs=BinOp(op="*", lhs=high, rhs=base), rhs=Var() as low) if (
+            low in limits and expr_equal(base, limits[low])
+        ):
+            return [*digits(high, limits), low]
+    return [index]
 
 
 def without_inits(

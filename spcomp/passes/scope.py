@@ -91,6 +91,7 @@ class Scope:
     def __init__(self, params: Iterable[Var] = (), outer: Scope | None = None) -> None:
         self.params: frozenset[Var] = outer.params if outer else frozenset(params)
         self.bindings: dict[Var, Binding] = dict(outer.bindings) if outer else {}
+        self.proofs: dict[object, bool] = outer.proofs if outer else {}  # that were looked for
         self.segment = Segment()
         self.segments: tuple[Segment, ...] = (*(outer.segments if outer else ()), self.segment)
 
@@ -105,6 +106,14 @@ class Scope:
             if axis in binding.positions:
                 return binding.positions[axis]
         return None
+
+    def lacks(self, axis: Axis) -> bool:
+        """Whether an axis above *axis* is known not to be stored here (a merge case)."""
+        for above in axis.ancestors():
+            for binding in reversed(self.bindings.values()):
+                if above in binding.positions or above in binding.absent:
+                    return above in binding.absent
+        return False
 
     def owner(self, value: Expr) -> tuple[Segment, int] | None:
         """The outermost place where *value* can be computed: a segment and a level of it.
@@ -133,14 +142,21 @@ class Scope:
         """
         if isinstance(coord, Var):
             return False  # one axis against another, which a proof does not see through
-        facts = {
+        facts: dict[Var, tuple[Expr, Expr]] = {
             var: (const(0), next(iter(binding.positions)).length)
             for var, binding in self.bindings.items()
             if binding.positions
         }
-        prover = Prover(Algebra(Env(), trusted=True), facts)
-        low, high = BinOp("<=", const(0), coord), BinOp("<", coord, size)
-        return coord.dtype == size.dtype and prover.holds(low) and prover.holds(high)
+        key = (
+            fingerprint((coord, size)),
+            tuple((v, fingerprint(end)) for v, (_, end) in facts.items()),
+        )
+        if key not in self.proofs:
+            prover = Prover(Algebra(Env(), trusted=True), facts)
+            low, high = BinOp("<=", const(0), coord), BinOp("<", coord, size)
+            holds = coord.dtype == size.dtype and prover.holds(low) and prover.holds(high)
+            self.proofs[key] = holds
+        return self.proofs[key]
 
     def known(self, key: object) -> Var | None:
         """The variable that holds the lookup called *key*, if an enclosing segment has it."""

@@ -1,0 +1,285 @@
+"""After the call of an index notation kernel: results as the user knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from spcomp.compiler.conversions import convert
+from spcomp.compiler.notation_args import turned
+from spcomp.compiler.notation_stored import Windows, in_order, unrooted
+from spcomp.compiler.tensor import Level, Tensor, put_together
+from spcomp.errors import ArgumentError
+from spcomp.formats.format import Format
+from spcomp.notation.algebra import Windowed
+from spcomp.notation.layout import Layout
+from spcomp.notation.nodes import accesses
+from spcomp.notation.plan import Plan
+from spcomp.notation.prepare import Prepared
+from spcomp.notation.results import Keys, same
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Lengths: TypeAlias = Mapping[str, int]
+_COMBINE: Mapping[str, np.ufunc] = {
+    "+": np.add,
+    "*": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+_ROWS = ("dense", "compressed")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How the results of a program are given and returned: *formats* of them as they are asked for.
+
+    *wanted* are the same as layouts.
+    """
+
+    prepared: Prepared
+    formats: Mapping[str, str | Format]
+    wanted: Mapping[str, Layout]
+
+    def given(self, kernel: str, out: Any, named_args: dict[str, Any]) -> dict[str, Any]:
+        """Return the arrays given for results, by name; those added to are put in *named_args*."""
+        names = self.prepared.results
+        if out is None:
+            given: dict[str, Any] = {}
+        elif isinstance(out, dict):
+            given = out
+        elif isinstance(out, (tuple, list)) and len(out) == len(names):
+            given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
+        elif len(names) == 1:
+            given = {names[0]: out}
+        else:
+            raise ArgumentError(
+                f"argument out: expected {len(names)} outputs ({', '.join(names)})",
+                hint="give a dict by name, or a tuple",
+            )
+        for name in given:
+            if name not in self.prepared.targets:
+                raise ArgumentError(f"argument out: {name} is no output of {kernel}")
+        for name in self.prepared.accumulated:
+            if name in given:
+                named_args[name] = given[name]
+            elif name not in named_args:
+                raise ArgumentError(
+                    f"missing argument {name} of {kernel}, which adds to it",
+                    hint=f"give it by name, {name}=..., or as out",
+                )
+            given = {**given, name: named_args[name]}
+        return given
+
+    def check(
+        self, plans: Sequence[Plan], arguments: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> None:
+        """Refuse arrays for results that are not written in place, and too many coordinates."""
+        for plan in plans:
+            name, output = plan.stmt.target.name, plan.output
+            wanted = self.wanted.get(name, output.layout)
+            if name in given and (output.keys is not None or not same(wanted, output.layout)):
+                raise ArgumentError(
+                    f"argument out: {name} is assembled, so it has no array to write in place",
+                    hint="leave it out: it is returned",
+                )
+            if output.keys is not None:
+                check_keys(name, output.keys, self._lengths(plan, arguments))
+
+    def results(
+        self,
+        plans: Sequence[Plan],
+        made: Any,
+        arguments: Mapping[str, Any],
+        given: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the results by name, as the user knows them; *made* is what the kernel returns."""
+        names = self.prepared.targets
+        found = {n: getattr(made, n) if len(names) > 1 else made for n in names}
+        for plan in plans:
+            name, output = plan.stmt.target.name, plan.output
+            found[name] = (
+                given[name] if name in given else self._result(plan, found[name], arguments)
+            )
+            wanted = self.wanted.get(name)
+            if wanted is not None and name not in given and not same(wanted, output.layout):
+                found[name] = convert(found[name], self.formats[name])
+        return found
+
+    def _result(self, plan: Plan, made: Any, arguments: Mapping[str, Any]) -> Any:
+        output = plan.output
+        if output.keys is None:
+            return handed_back(made, output.layout)
+        lengths, indices = self._lengths(plan, arguments), plan.stmt.target.indices
+        return from_keys(made, output.keys, lengths, indices, output.layout)
+
+    def _lengths(self, plan: Plan, arguments: Mapping[str, Any]) -> dict[str, int]:
+        """The lengths of the indices of a statement, in a call with these *arguments*."""
+        found: dict[str, int] = {}
+        for access in accesses(plan.stmt.value):
+            part = self.prepared.parts.get(access.name, Windowed(access.name, ()))
+            if access.indices and part.name in arguments:
+                own = extents(arguments[part.name].shape, part.windows)
+                found |= zip(access.indices, own, strict=True)
+        return found
+
+
+def handed_out(arg: Any, layout: Layout) -> Any:
+    """Return an output that was given as the kernel knows it; the kernel checks it."""
+    if not layout.order and isinstance(arg, np.ndarray) and arg.ndim == 0:
+        return arg.reshape(1)
+    if getattr(arg, "format", None) == "csc" and layout.order == (1, 0):
+        return turned(arg)
+    return in_order(arg) if isinstance(arg, Tensor) else arg
+
+
+def stores_as(given: Any, like: Any) -> bool:
+    """Return whether the outer levels of *like* are stored in the arrays that *given* has, too."""
+    own, other = _index_arrays(given), _index_arrays(like)
+    return 0 < len(own) <= len(other) and all(
+        a is b or np.array_equal(a, b) for a, b in zip(own, other, strict=False)
+    )
+
+
+def _index_arrays(stored: Any) -> list[Array]:
+    if isinstance(stored, Tensor):
+        return [array for level in stored.levels if level for array in level.arrays]
+    if getattr(stored, "format", "") in ("csr", "csc"):
+        return [stored.indptr, stored.indices]
+    return []
+
+
+def handed_back(made: Any, layout: Layout) -> Any:
+    """Return a result of the kernel, stored in *layout*, by its own dimensions."""
+    if not layout.order:
+        return made[0]
+    if getattr(made, "format", None) == "bsr":
+        made = Tensor.from_scipy(made)
+    if isinstance(made, Tensor):
+        plain = made if layout.is_rooted else unrooted(made)
+        shape = tuple(plain.shape[layout.order.index(dim)] for dim in range(plain.ndim))
+        return put_together(shape, plain.levels, plain.values, layout.order)
+    if not layout.is_dense and layout.order == (1, 0):
+        return made.T
+    return made
+
+
+# -- results that are assembled as numbers ---------------------------------------------------------
+
+
+def extents(shape: tuple[int, ...], windows: Windows) -> list[int]:
+    """Return the number of coordinates of each dimension that *windows* of a *shape* leave."""
+    pairs = zip(shape, windows or (None,) * len(shape), strict=True)
+    return [
+        n if window is None else len(range(*window.slice.indices(n)))
+        for n, window in pairs
+        if not isinstance(window, int)
+    ]
+
+
+def check_keys(name: str, keys: Keys, lengths: Lengths) -> None:
+    """Raise ArgumentError if the numbers of *keys* do not fit 64 bits."""
+    if prod(lengths[index] for index in keys.digits) > np.iinfo(np.int64).max:
+        extents = " * ".join(str(lengths[index]) for index in keys.digits)
+        raise ArgumentError(
+            f"{name} is assembled over {extents} coordinates, which 64 bits do not number",
+            hint=f'ask for a dense {name}, formats={{"{name}": "dense"}}, or mask it',
+        )
+
+
+def from_keys(
+    made: Any, keys: Keys, lengths: Lengths, indices: tuple[str, ...], layout: Layout
+) -> Any:
+    """Return the result with *indices*, in *layout*, of what was assembled as *keys*."""
+    coords: dict[str, Array] = {}
+    left = np.asarray(made.indices)
+    for index in reversed(keys.digits[1:]):
+        left, coords[index] = np.divmod(left, lengths[index])
+    coords[keys.digits[0]] = left
+    if keys.rows:
+        coords[keys.indices[0]] = np.repeat(np.arange(len(made.indptr) - 1), np.diff(made.indptr))
+    own = [coords[indices[dim]] for dim in layout.order]
+    values, shape = np.asarray(made.data), tuple(lengths[index] for index in indices)
+    if tuple(indices[dim] for dim in layout.order) != keys.indices:
+        own, values = _combined(own, [shape[dim] for dim in layout.order], values, keys.op)
+    return compressed(shape, own, values, layout, _is_matrix(made))
+
+
+def _combined(
+    coords: list[Array], lengths: list[int], values: Array, op: str | None
+) -> tuple[list[Array], Array]:
+    """The elements in ascending order, those of one place combined, in the order they came in."""
+    if prod(lengths) > np.iinfo(np.int64).max:
+        order = np.lexsort(coords[::-1])
+    else:
+        order = np.argsort(np.ravel_multi_index(tuple(coords), lengths), kind="stable")
+    coords, values = [c[order] for c in coords], values[order]
+    if op is None or not len(values):
+        return coords, values
+    first = np.flatnonzero(_changes(coords))
+    total = _COMBINE[op].reduceat(values, first, dtype=values.dtype)
+    return [c[first] for c in coords], total
+
+
+def _changes(coords: list[Array]) -> Array:
+    """Whether each element is at another place than the one before it."""
+    new = np.ones(len(coords[0]), bool)
+    new[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in coords])
+    return new
+
+
+# -- formats ---------------------------------------------------------------------------------------
+
+
+def compressed(
+    shape: tuple[int, ...],
+    coords: list[Array],
+    values: Array,
+    layout: Layout,
+    matrix: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return the elements at *coords*, which ascend by level, as a Tensor, csr or csc array.
+
+    The last level of *layout* is compressed.
+    """
+    idtype, count = np.dtype(layout.idtype.numpy_name), len(values)
+    if max(count, *shape) > np.iinfo(idtype).max:
+        idtype = np.dtype(np.int64)
+    levels: list[Level | None] = []
+    above, parents = np.zeros(count, np.int64), 1  # of each element: its place on the level before
+    for at, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True)):
+        own = coords[at]
+        if kind == "dense":
+            above, parents = above * shape[dim] + own, parents * shape[dim]
+            levels.append(None)
+            continue
+        fibers = above
+        if at < len(coords) - 1:  # no two elements are at the same place of the last level
+            first = np.flatnonzero(_changes([above, own]))
+            fibers, own = above[first], own[first]
+            above = np.repeat(np.arange(len(first)), np.diff(first, append=count))
+        indptr = np.zeros(parents + 1, idtype)
+        sizes = np.bincount(fibers, minlength=parents) if parents != 1 else len(own)
+        np.cumsum(sizes, out=indptr[1:])
+        levels.append(Level("compressed", indptr, own.astype(idtype)))
+        parents = len(own)
+    if layout.levels == _ROWS and levels[1] is not None:
+        kind = f"{'csr' if layout.order == (0, 1) else 'csc'}_{'matrix' if matrix else 'array'}"
+        import scipy.sparse as sps
+
+        arrays = values, levels[1].indices, levels[1].indptr
+        found = getattr(sps, kind)(arrays, shape=shape)
+        found.has_canonical_format = True
+        return found
+    return put_together(shape, tuple(levels), values, layout.order)
+
+
+def _is_matrix(made: Any) -> bool:
+    import scipy.sparse as sps
+
+    return isinstance(made, sps.spmatrix)

@@ -1,0 +1,390 @@
+"""Index notation, results: how the result of a statement is stored, and why. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import combinations
+from typing import Literal, TypeAlias, TypeGuard
+from typing import cast as typed
+
+from spcomp.dtypes import DType, int32
+from spcomp.errors import LoweringError
+from spcomp.notation.algebra import (
+    ALWAYS,
+    Presence,
+    addends,
+    keep,
+    leaves,
+    presence,
+    required,
+)
+from spcomp.notation.layout import Layout, dense
+from spcomp.notation.loops import chain, levels, order_indices, too_many
+from spcomp.notation.nodes import (
+    ARGUMENTS,
+    Access,
+    Assignment,
+    Expr,
+    Masked,
+    Op,
+    Reduce,
+    accesses,
+    children,
+    free,
+)
+from spcomp.notation.semiring import Semiring
+
+DISTRIBUTIVE = frozenset(
+    {("+", "*"), ("min", "+"), ("max", "+"), ("min", "max"), ("max", "min"), ("or", "and")}
+)
+Storage: TypeAlias = Literal["dense", "shared", "assembled", "product", "split"]
+
+ROWS = (("dense", "compressed"), ("dense", "compressed(unordered)"))  # assembled as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What is assembled in the place of a result that is no matrix: every coordinate as a number.
+
+    The number has the coordinates of *indices* as digits, in the order of the loops; if *rows*,
+    it is kept under the first of them. *op* combines elements of the result that have several, one
+    for each coordinate of the indices that are reduced; None: there are no such indices.
+    """
+
+    indices: tuple[str, ...]
+    op: str | None = None
+    rows: bool = False
+
+    @property
+    def digits(self) -> tuple[str, ...]:
+        """The indices that make up the number."""
+        return self.indices[1:] if self.rows else self.indices
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a result is stored.
+
+    ``dense``; ``shared``: with the pattern of the operand of *like*; ``assembled``: at ascending
+    coordinates; ``product``: row by row in any order, under rows of the operand of *like* if it has
+    one; ``split``: the statement has to be written as several. *keys*: what stands for it until
+    the program is over.
+    """
+
+    layout: Layout
+    storage: Storage = "dense"
+    like: Access | None = None
+    why: str = "it is asked for"
+    keys: Keys | None = None
+
+    @property
+    def is_assembled(self) -> bool:
+        """Whether its pattern is found by the program that computes it."""
+        return self.storage in ("assembled", "product")
+
+
+class Chooser:
+    """Chooses how the result of *stmt*, whose reductions are written out, is stored.
+
+    *alike*: operands of one dtype, which can be multiplied in any order.
+    """
+
+    def __init__(
+        self,
+        stmt: Assignment,
+        layouts: Mapping[str, Layout],
+        semiring: Semiring,
+        alike: frozenset[str] = frozenset(),
+    ) -> None:
+        self.stmt, self.layouts, self.semiring, self.alike = stmt, layouts, semiring, alike
+        self.sparse = frozenset(n for n, layout in layouts.items() if not layout.is_dense)
+        self.core = core(stmt.value, semiring)
+
+    def output(self, wanted: Layout | None) -> Output:
+        """Return what is *wanted*; if nothing is: dense if an addend is, else sparse."""
+        plain = dense(len(self.stmt.target.indices))
+        if (wanted is not None and wanted.is_dense) or not plain.order:
+            return Output(plain)
+        formula, product = self.pattern()
+        if formula != ALWAYS:
+            return self._decided(formula, wanted)
+        if wanted is None and not product:
+            return Output(plain, why="it is present everywhere")
+        return self._found(wanted)
+
+    # -- where it is present ------------------------------------------------------------------
+
+    def pattern(self) -> tuple[Presence, bool]:
+        """Return where the result is present, as operands with all its sparse indices say.
+
+        The second: whether it is instead a product of operands with some of them each.
+        """
+        out = self.stmt.target.indices
+        formula = presence(self.core, self.sparse)
+        every = leaves(formula)
+        covered = {i for a in every for i in a.indices} & set(out)
+        whole = frozenset(a for a in every if covered and covered <= self._outer(a))
+        kept = keep(formula, whole)
+        parts = [presence(part, self.sparse) for part, _ in addends(self.core, self.semiring)]
+        needed = [required(part) for part in parts]
+        product = (
+            kept == ALWAYS
+            and len(out) > 1
+            and all({i for a in own for i in a.indices} >= set(out) for own in needed)
+            and any(len({a.name for a in own}) > 1 for own in needed)
+        )
+        return kept, product
+
+    def _outer(self, access: Access) -> set[str]:
+        """The indices of the levels of *access* above the first that is reduced.
+
+        One level of several is no pattern: which rows of a matrix are empty is not kept.
+        """
+        names = [name for name, _, _ in levels(access, self.layouts[access.name])]
+        inner = [at for at, name in enumerate(names) if name not in self.stmt.target.indices]
+        own = names[: inner[0]] if inner else names
+        if len(own) == 1 and inner:
+            return set()
+        has_sparse = any(k != "dense" for k in self.layouts[access.name].levels[: len(own)])
+        return set(own) if has_sparse and len(set(names)) == len(names) else set()
+
+    def formula(self, output: Output) -> Presence:
+        """Where elements of *output* are stored."""
+        kept, _ = self.pattern()
+        return kept if kept != ALWAYS and output.storage != "product" else self.full()
+
+    def full(self) -> Presence:
+        """Where the result is present, as all operands say; reductions, where there is a term."""
+        return presence(self.core, self.sparse)
+
+    # -- operands with all indices decide -----------------------------------------------------
+
+    def _decided(self, formula: Presence, wanted: Layout | None) -> Output:
+        every = leaves(formula)
+        if len(every) == 1 and not filters(self.stmt.value, self.sparse):
+            layout, why = self._like(every[0]), f"its pattern is that of {every[0]}"
+            if not self.stmt.accumulates or wanted is None or same(layout, wanted):
+                return Output(layout, "shared", every[0], why)
+        if self.stmt.accumulates or self._is_wide(every):
+            return self._split()
+        if not self._is_matrix(every):
+            return self._keys(formula, None)
+        first = every[0]
+        outer = first.indices[self.layouts[first.name].order[0]]
+        order = (0, 1) if outer == self.stmt.target.indices[0] else (1, 0)
+        kinds = ROWS[0]
+        if wanted is not None and wanted.levels in ROWS:
+            kinds, order = wanted.levels, (wanted.order[0], wanted.order[1])
+        layout = Layout(kinds, order, self._idtype(every))
+        return Output(layout, "assembled", None, f"its pattern is {formula}")
+
+    def _is_wide(self, every: tuple[Access, ...]) -> bool:
+        """Whether the result adds up too much for one merge, and is better computed in parts."""
+        depths = [sum(k != "dense" for k in self.layouts[a.name].levels) for a in every]
+        return too_many(len(every), max(depths)) and widest(self.stmt.value) is not None
+
+    def _is_matrix(self, every: tuple[Access, ...]) -> bool:
+        """Whether the result is assembled as csr or csc from the matrices *every*."""
+        out = set(self.stmt.target.indices)
+        if len(out) != 2 or any(set(a.indices) != out or len(a.indices) != 2 for a in every):
+            return False
+        return any(self.layouts[a.name].levels[0] == "dense" for a in every)
+
+    def _like(self, access: Access) -> Layout:
+        """The layout of a result along the outer levels of *access*, then along dense indices."""
+        out, source = self.stmt.target.indices, self.layouts[access.name]
+        own = [name for name, _, _ in levels(access, source)]
+        count = next((at for at, name in enumerate(own) if name not in out), len(own))
+        rest = [name for name in out if name not in own[:count]]
+        order = tuple(out.index(name) for name in (*own[:count], *rest))
+        return Layout((*source.levels[:count], *("dense",) * len(rest)), order, source.idtype)
+
+    def _idtype(self, every: tuple[Access, ...]) -> DType:
+        return max(
+            (self.layouts[a.name].idtype for a in every), key=lambda t: t.bits, default=int32
+        )
+
+    # -- products -----------------------------------------------------------------------------
+
+    def _found(self, wanted: Layout | None) -> Output:
+        """The output of what several operands decide, with some of the indices each."""
+        value, formula = self.stmt.value, self.full()
+        target = self.stmt.target
+        if formula == ALWAYS and not filters(self.core, self.sparse):
+            raise LoweringError(
+                f"{target} is present everywhere, but is to be stored as {wanted}",
+                self.stmt.at,
+                hint=f'leave formats out, or ask for "dense", for {target.name}',
+            )
+        if self.stmt.accumulates:
+            return self._split()
+        if self.core is value:
+            return self._keys(formula, None)
+        sparse = self.sparse & self.alike
+        if not adds_up(value) or first_pair(value, self.semiring, sparse) is not None:
+            return self._split()
+        return self._product(value, formula, wanted) or self._keys(formula, value)
+
+    def by_keys(self) -> Output:
+        """Return the output of a product that cannot be assembled fiber by fiber."""
+        value = self.stmt.value
+        return self._keys(self.full(), value if adds_up(value) else None)
+
+    def _split(self) -> Output:
+        """What a sum of products, or what is added to a sparse result, is computed by."""
+        layout = self._natural(leaves(self.full()))
+        return Output(layout, "split", why="its addends are computed one by one")
+
+    def _product(self, value: Reduce, formula: Presence, wanted: Layout | None) -> Output | None:
+        """The output of a product that is assembled fiber by fiber, if it can be."""
+        target, every = self.stmt.target, leaves(formula)
+        idtype = self._idtype(every)
+        why = f"its pattern is that of {' * '.join(map(str, every))}"
+        if len(target.indices) == 2:
+            layout = Layout(ROWS[0], (0, 1), idtype)
+            if wanted is not None and wanted.levels in ROWS:
+                layout = replace(layout, levels=wanted.levels, order=wanted.order)
+            outer, inner = (target.indices[dim] for dim in layout.order)
+            order = (outer, *value.indices, inner)
+            fits = all(len(a.indices) == 2 or self._follows(a, order) for a in every)
+            return Output(layout, "product", None, why) if fits else None
+        for access in required(formula):
+            source = self.layouts[access.name]
+            own = chain(access, source)
+            last = set(target.indices) - set(own)
+            count = len(target.indices) - 1
+            outside = set(own[:count]) <= set(target.indices)
+            inside = set(own[count:]) <= set(value.indices)
+            if len(last) == 1 and outside and inside and count:
+                dims = tuple(target.indices.index(name) for name in (*own[:count], *last))
+                layout = Layout((*source.levels[:count], "compressed"), dims, idtype)
+                return Output(layout, "product", access, why)
+        return None
+
+    def _follows(self, access: Access, order: tuple[str, ...]) -> bool:
+        """Whether the levels of *access* can be gone through by loops in this order."""
+        own = chain(access, self.layouts[access.name])
+        return len(set(own)) < len(own) or list(own) == [name for name in order if name in own]
+
+    # -- anything else ------------------------------------------------------------------------
+
+    def _keys(self, formula: Presence, reduced: Reduce | None) -> Output:
+        """The output whose coordinates are assembled as numbers."""
+        target, every = self.stmt.target, leaves(formula)
+        over = () if reduced is None else reduced.indices
+        chains = [chain(a, self.layouts[a.name]) for a in (*required(formula), *every)]
+        order = order_indices((*target.indices, *over), chains, (target, *every))
+        keys = Keys(order, None if reduced is None else reduced.op)
+        return Output(self._natural(every), "assembled", None, f"its pattern is {formula}", keys)
+
+    def _natural(self, every: tuple[Access, ...]) -> Layout:
+        """The format of a result of which nothing is wanted: that of the operands *every*."""
+        rank = len(self.stmt.target.indices)
+        plain, idtype = tuple(range(rank)), self._idtype(every)
+        rooted = [self.layouts[a.name].is_rooted for a in every if len(a.indices) > 1]
+        if rank == 2 and (any(rooted) or not rooted):
+            return Layout(("dense", "compressed"), plain, idtype)
+        return Layout(("compressed",) * rank, plain, idtype)
+
+
+def widest(value: Expr) -> Expr | None:
+    """Return the side of a sum that adds up more; None if *value* is not a sum of three."""
+    if not isinstance(value, Op) or value.op not in ("+", "-") or len(value.args) < 2:
+        return None
+    side = max(value.args, key=lambda arg: len(accesses(arg)))
+    return None if isinstance(side, Access) else side
+
+
+def same(a: Layout, b: Layout) -> bool:
+    """Return whether both are the same levels of the same dimensions."""
+    return (a.levels, a.order) == (b.levels, b.order)
+
+
+def adds_up(value: Expr) -> TypeGuard[Reduce]:
+    """Whether *value* can be reduced in place, into the result."""
+    return isinstance(value, Reduce) and value.op not in ARGUMENTS
+
+
+def core(value: Expr, semiring: Semiring) -> Expr:
+    """Return *value* with its reductions opened whose operands speak for the pattern.
+
+    That is the whole, or what the semiring adds up in an addend: where it is empty, it adds
+    nothing.
+    """
+    if adds_up(value):
+        return value.body
+    return _opened(value, semiring)
+
+
+def _opened(value: Expr, semiring: Semiring) -> Expr:
+    if isinstance(value, Reduce) and value.op == semiring.add:
+        return value.body
+    if isinstance(value, Op) and value.op in ("+", "-", "neg"):
+        args = tuple(_opened(arg, semiring) for arg in value.args)
+        same = all(a is b for a, b in zip(args, value.args, strict=True))
+        return value if same else replace(value, args=args)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A product of several operands: the *first* two summed up on their own, then the others.
+
+    *access* is what the first two become.
+    """
+
+    access: Access
+    first: Reduce
+    left: tuple[str, ...]
+    others: tuple[Expr, ...]
+
+    def rest(self, access: Access) -> Expr:
+        """Return the sum over the product of *access* and the others."""
+        body = reduce(lambda a, b: Op("*", (a, b), at=a.at), self.others, typed("Expr", access))
+        if not self.left:
+            return body
+        return Reduce(self.first.op, self.left, body, at=self.first.at)
+
+
+def first_pair(value: Expr, semiring: Semiring, names: frozenset[str]) -> Pair | None:
+    """Return the first two operands in *value* with a reduced index that no other has.
+
+    None if there are no such, not three operands called one of *names*, or others; or if the
+    semiring does not allow to sum up before it multiplies. The two have to make a matrix.
+    """
+    adds = (semiring.add, semiring.mul) in DISTRIBUTIVE
+    if not isinstance(value, Reduce) or value.op != semiring.add or not adds:
+        return None
+    factors = _factors(value.body)
+    found = [f for f in factors if isinstance(f, Access) and f.name in names]
+    if len(found) < 3 or any(a.name not in names for f in factors for a in accesses(f)):
+        return None
+    for a, b in combinations(found, 2):
+        others = tuple(f for f in factors if f is not a and f is not b)
+        elsewhere = {name for f in others for name in free(f)}
+        both = [n for n in value.indices if n in a.indices and n in b.indices]
+        alone = tuple(n for n in both if n not in elsewhere)
+        left = tuple(n for n in dict.fromkeys((*a.indices, *b.indices)) if n not in alone)
+        if alone and len(left) == 2:
+            product = Op("*", (a, b), at=value.at)
+            first = Reduce(value.op, alone, product, at=value.at)
+            over = tuple(n for n in value.indices if n not in alone)
+            return Pair(Access(a.name, left, at=value.at), first, over, others)
+    return None
+
+
+def _factors(term: Expr) -> list[Expr]:
+    if isinstance(term, Op) and term.op == "*":
+        return [factor for arg in term.args for factor in _factors(arg)]
+    return [term]
+
+
+def filters(term: Expr, sparse: frozenset[str]) -> bool:
+    """Return whether values decide where *term* is present."""
+    if isinstance(term, Masked):
+        pattern = isinstance(term.cond, Access) and term.cond.name in sparse
+        if not pattern or term.other is not None:
+            return True
+    return any(filters(child, sparse) for child in children(term) if not isinstance(term, Reduce))
