@@ -1,32 +1,33 @@
-"""What index notation means, on masked numpy: a value and whether it is there, at every point."""
+"""What index notation means, on masked numpy: a value and whether it is there, at every point.
+
+Programs are read with Python's own parser, nothing is shared with the package: a mask without an
+else is to be written ``x if c else ABSENT``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.special import erf, expit
 
-from spcomp.notation.algebra import with_reductions
-from spcomp.notation.nodes import (
-    Access,
-    Assignment,
-    Call,
-    Declared,
-    Expr,
-    Masked,
-    Number,
-    Op,
-    Program,
-    Reduce,
-    Scalar,
-    walk,
-)
-from spcomp.notation.semiring import Semiring, plus_times
-
-Masks = Mapping[str, tuple[Any, Any]]  # by name: values, and where they are present
-_OPS: dict[str, Any] = {
+Term: TypeAlias = tuple[Any, Any]  # a value and where it is present, broadcastable to the grid
+SEMIRINGS = {
+    "plus_times": ("+", "*"),
+    "min_plus": ("min", "+"),
+    "max_plus": ("max", "+"),
+    "max_times": ("max", "*"),
+    "min_max": ("min", "max"),
+    "or_and": ("or", "and"),
+    "plus_pair": ("+", "pair"),
+    "min_second": ("min", "second"),
+    "max_first": ("max", "first"),
+}
+REDUCTIONS = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "or", "all": "and"}
+_OPS: dict[str, Callable[..., Any]] = {
     "+": np.add,
     "-": np.subtract,
     "*": np.multiply,
@@ -35,198 +36,358 @@ _OPS: dict[str, Any] = {
     "%": np.mod,
     "min": np.minimum,
     "max": np.maximum,
-    "and": np.logical_and,
     "or": np.logical_or,
-    "&": np.bitwise_and,
-    "|": np.bitwise_or,
-    "^": np.bitwise_xor,
+    "and": np.logical_and,
     "<": np.less,
     "<=": np.less_equal,
     ">": np.greater,
     ">=": np.greater_equal,
     "==": np.equal,
     "!=": np.not_equal,
-    "neg": np.negative,
-    "not": np.logical_not,
-    "~": np.invert,
+    "&": np.bitwise_and,
+    "|": np.bitwise_or,
+    "^": np.bitwise_xor,
     "first": lambda a, _: a,
     "second": lambda _, b: b,
-    "pair": lambda a, _: np.ones_like(a),
+    "pair": lambda *_: np.int64(1),
 }
-_CALLS: dict[str, Any] = {
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "where": np.where,
-    "pow": np.power,
-    "sigmoid": expit,
-    "erf": erf,
+_ARITHMETIC = ("+", "-", "*", "/", "//", "%", "min", "max")
+_SIGNS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.And: "and",
+    ast.Or: "or",
 }
-_NEUTRAL = {"+": 0, "*": 1, "min": np.inf, "max": -np.inf, "or": False, "and": True}
+_FLOATS = {"exp": np.exp, "sqrt": np.sqrt, "sigmoid": expit, "erf": erf, "tanh": np.tanh}
+_CALLS = {"abs": np.abs, "maximum": np.maximum, "minimum": np.minimum, "where": np.where}
+_TYPES = ("float64", "float32", "int64", "int32")
 
 
 def neutral(op: str, dtype: Any) -> Any:
     """What *op* leaves everything with, in *dtype*."""
     dtype = np.dtype(dtype)
     if op in ("min", "max") and dtype.kind in "iu":
-        return getattr(np.iinfo(dtype), "max" if op == "min" else "min")
-    return dtype.type(_NEUTRAL[op])
+        return dtype.type(getattr(np.iinfo(dtype), "max" if op == "min" else "min"))
+    if dtype.kind == "b":
+        return np.bool_(op in ("and", "min", "*"))
+    ends = {"+": 0, "*": 1, "min": np.inf, "max": -np.inf, "or": 0, "and": 1}
+    return dtype.type(ends[op])
 
 
+def number(value: Any) -> Any:
+    """A bool as an int64, which it is in arithmetic."""
+    return np.asarray(value).astype(np.int64) if np.asarray(value).dtype == bool else value
+
+
+def combine(op: str, a: Any, b: Any) -> Any:
+    """``a op b``; integers divide to float64."""
+    if op in _ARITHMETIC and np.asarray(a).dtype.kind + np.asarray(b).dtype.kind == "bb":
+        a, b = number(a), number(b)
+    if op == "/" and np.result_type(a, b).kind in "iu":
+        a = np.asarray(a).astype(np.float64)
+    return _OPS[op](a, b)
+
+
+@dataclass
 class Oracle:
-    """Evaluates terms over the grid of all indices of one statement."""
+    """Evaluates statements. *sparse*: the names that a bare mask asks for stored elements."""
 
-    def __init__(
-        self,
-        sizes: Mapping[str, int],
-        arrays: Masks,
-        semiring: Semiring,
-        sparse: frozenset[str],
-    ) -> None:
-        self.names, self.sizes = list(sizes), sizes
-        self.arrays, self.semiring, self.sparse = arrays, semiring, sparse
+    arrays: dict[str, Term]
+    sizes: Mapping[str, int]
+    semiring: tuple[str, str] = ("+", "*")
+    sparse: set[str] = field(default_factory=set)
+    functions: Mapping[str, tuple[Callable[..., Any], str]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
 
-    def shown(self, term: Expr) -> Any:
-        """Where *term* has something: a reduction, where there is something to reduce."""
-        match term:
-            case Reduce(indices=indices, body=body):
-                present = self.term(body)[1]
-                axes = tuple(self.axis(name) for name in indices)
-                return present.any(axis=axes, keepdims=True)
-            case Op(op="+" | "-", args=(left, right)):
-                return self.shown(left) | self.shown(right)
-            case Op(op="neg", args=(inner,)):
-                return self.shown(inner)
-        return self.term(term)[1]
+    # -- statements ---------------------------------------------------------------------------
 
-    def axis(self, name: str) -> int:
-        return self.names.index(name)
+    def statement(self, stmt: ast.stmt) -> tuple[Any, Any]:
+        """The result as a dense one holds it, and where a sparse one has to store it."""
+        assert isinstance(stmt, (ast.Assign, ast.AugAssign))
+        target = stmt.targets[0] if isinstance(stmt, ast.Assign) else stmt.target
+        own = _indices(target)
+        self.names = list(dict.fromkeys([*own, *sorted(_used(stmt.value))]))
+        value, present = self.addends(stmt.value, set(own))
+        add = self.semiring[0]
+        value = np.where(present, value, neutral(add, np.asarray(value).dtype))
+        shape = tuple(self.sizes[name] for name in own)
+        grid = shape + (1,) * (len(self.names) - len(own))
+        done = np.broadcast_to(value, grid).reshape(shape)
+        shown = np.broadcast_to(self.shown(stmt.value, set(own)), grid).reshape(shape)
+        if isinstance(stmt, ast.AugAssign):
+            before, stored = self.arrays[_name(target)]
+            done, shown = combine(add, before, done).astype(before.dtype), stored | shown
+        return done, shown
 
-    def term(self, term: Expr) -> tuple[Any, Any]:
-        """The value and the presence of *term*, each broadcastable to the grid."""
-        ones = (1,) * len(self.names)
-        match term:
-            case Number(value=value):
-                return value, np.ones(ones, bool)
-            case Scalar(name=name):
-                return self.arrays[name][0], np.ones(ones, bool)
-            case Access():
-                return self.access(term)
-            case Reduce(op=op, indices=indices, body=body):
-                return self.reduce(op, indices, body)
-            case Masked():
-                return self.masked(term)
-            case Op(op="+" | "-", args=(left, right)):
-                return self.sum(term.op, left, right)
-            case Declared():
-                return self.declared(term)
-            case Op(op=name, args=args) | Call(func=name, args=args):
-                return self.apply(term, name, [self.term(arg) for arg in args])
-        raise TypeError(term)
+    def addends(self, node: ast.expr, bound: set[str]) -> Term:
+        """*node*, where each addend is reduced over the indices that are not *bound*."""
+        missing = sorted(_free(node) - bound)
+        match node:
+            case ast.Call(func=ast.Name(id=name), args=[over, body]) if (
+                not missing and REDUCTIONS.get(name) == self.semiring[0]
+            ):
+                return self.term(node)[0], self.some(self.term(body)[1], _listed(over))
+        if not missing:
+            return self.term(node)
+        match node:
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+                parts = self.addends(left, bound), self.addends(right, bound)
+                return self.added(_SIGNS[type(node.op)], *parts)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                value, present = self.addends(inner, bound)
+                return -number(value), present
+            case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")) if not (
+                set(missing) & _free(node.test)
+            ):
+                return self.where(node, self.addends(body, bound))
+        term = self.term(node)
+        value, _ = self.reduced(self.semiring[0], missing, term)
+        return value, self.some(term[1], missing)  # of nothing: it takes no part in the sum
 
-    def declared(self, term: Declared) -> tuple[Any, Any]:
-        found = np.broadcast_arrays(*(self.term(arg)[1] for arg in term.args))
-        if term.presence == "and":
-            return self.term(term.body)[0], np.logical_and.reduce(found)
-        filled = {n: (np.where(p, v, 0), np.ones_like(p)) for n, (v, p) in self.arrays.items()}
-        value = Oracle(self.sizes, filled, self.semiring, self.sparse).term(term.body)[0]
-        return value, np.logical_or.reduce(found)
+    def shown(self, node: ast.expr, bound: set[str]) -> Any:
+        """Where *node* has something: a reduction, where there is something to reduce."""
+        missing = sorted(_free(node) - bound)
+        match node:
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+                return self.shown(left, bound) | self.shown(right, bound)
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return self.shown(inner, bound)
+            case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")) if missing and not (
+                set(missing) & _free(node.test)
+            ):
+                return self.shown(body, bound) & self.test(node)
+            case ast.Call(func=ast.Name(id=name), args=[over, body]) if name in REDUCTIONS:
+                if not missing:
+                    return self.some(self.term(body)[1], _listed(over))
+        return self.some(self.term(node)[1], missing)
 
-    def access(self, term: Access) -> tuple[Any, Any]:
-        parts = []
-        for array in self.arrays[term.name]:
-            grid = np.einsum(
-                np.asarray(array),
-                [self.axis(i) for i in term.indices],
-                sorted({self.axis(i) for i in term.indices}),
-            )
-            shape = [self.sizes[n] if n in term.indices else 1 for n in self.names]
-            parts.append(grid.reshape(shape))
-        return parts[0], parts[1]
+    def some(self, present: Any, over: list[str]) -> Any:
+        """Whether anything is present along *over*."""
+        return self.along(present, over).any(axis=self.axes(over), keepdims=True)
 
-    def apply(self, term: Expr, name: str, parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-        if isinstance(term, Op) and name == "*":
-            name = self.semiring.mul
-        table = _OPS if isinstance(term, Op) else _CALLS
-        func = table.get(name) or getattr(np, name)
-        present = np.logical_and.reduce(np.broadcast_arrays(*(p for _, p in parts)))
-        return func(*(v for v, _ in parts)), present
+    # -- terms --------------------------------------------------------------------------------
 
-    def sum(self, op: str, left: Expr, right: Expr) -> tuple[Any, Any]:
+    def term(self, node: ast.expr) -> Term:
+        """The value and the presence of *node*."""
+        everywhere = np.ones((1,) * len(self.names), bool)
+        match node:
+            case ast.Constant(value=value):
+                return value, everywhere
+            case ast.Name(id=name) if name in self.names:
+                return self.spread(np.arange(self.sizes[name]), [name]), everywhere
+            case ast.Name(id=name):
+                value, present = self.arrays[name]
+                return value, everywhere & present
+            case ast.Subscript():
+                return self.access(node)
+            case ast.IfExp():
+                return self.where(node, self.term(node.body))
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                value, present = self.term(inner)
+                return -number(value), present
+            case ast.Call(func=ast.Name(id=name)):
+                return self.call(name, node.args)
+        return self.operation(node)
+
+    def operation(self, node: ast.expr) -> Term:
+        """An operator of two operands."""
+        match node:
+            case ast.BoolOp(op=op, values=[left, right]):
+                return self.both(_SIGNS[type(op)], left, right)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self.both(_SIGNS[type(op)], left, right)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                (value, present), (power, _) = self.term(left), self.term(right)
+                value = number(value)
+                floats = np.asarray(value).dtype.kind == "f"
+                return np.power(value if floats else np.float64(value), power), present
+            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+                return self.added(_SIGNS[type(op)], self.term(left), self.term(right))
+            case ast.BinOp(left=left, op=op, right=right):
+                sign = _SIGNS[type(op)]
+                return self.both(self.semiring[1] if sign == "*" else sign, left, right)
+        raise TypeError(ast.dump(node))
+
+    def access(self, node: ast.Subscript) -> Term:
+        """A tensor, or a part of it, at every point."""
+        key = tuple(_window(part) for part in _parts(node.slice))
+        own = _indices(node)
+        value, present = (np.asarray(array)[key] for array in self.arrays[_name(node)])
+        return self.spread(value, own), self.spread(present, own)
+
+    def spread(self, array: Any, own: list[str]) -> Any:
+        """*array*, whose dimensions are the indices *own*, as part of the grid."""
+        axes = [self.names.index(name) for name in own]
+        array = np.einsum(array, axes, sorted(set(axes)))
+        return array.reshape([self.sizes[n] if n in own else 1 for n in self.names])
+
+    def both(self, op: str, left: ast.expr, right: ast.expr) -> Term:
         (a, has_a), (b, has_b) = self.term(left), self.term(right)
-        op = self.semiring.add if op == "+" else op
-        add = "+" if op == "-" else op
-        dtype = np.result_type(a, b)
-        a = np.where(has_a, a, neutral(add, dtype))
-        b = np.where(has_b, b, neutral(add, dtype))
-        return _OPS[op](a, b), has_a | has_b
+        return combine(op, a, b), has_a & has_b
 
-    def reduce(self, op: str, indices: tuple[str, ...], body: Expr) -> tuple[Any, Any]:
-        value, present = self.term(body)
-        if np.asarray(value).dtype == bool and op not in ("or", "and"):
-            value = np.asarray(value).astype(np.int64)
-        shape = list(np.broadcast_shapes(np.shape(value), present.shape))
-        for name in indices:
-            shape[self.axis(name)] = self.sizes[name]
-        least = neutral(op.removeprefix("arg"), np.asarray(value).dtype)
-        value = np.where(present, value, least)
-        value = np.broadcast_to(value, shape)
-        axes = tuple(self.axis(name) for name in indices)
-        if op in ("argmax", "argmin"):
-            found = getattr(np, op)(value, axis=axes[0], keepdims=True)
-            some = np.broadcast_to(present, shape).any(axis=axes, keepdims=True)
-            return np.where(some, found, -1), np.ones((1,) * len(self.names), bool)
-        done = _OPS[op].reduce(value, axis=axes, keepdims=True)
-        if op == "+" and value.dtype.kind in "iu":
-            done = done.astype(value.dtype)
-        return done, np.ones((1,) * len(self.names), bool)
+    def added(self, sign: str, left: Term, right: Term) -> Term:
+        """A sum, to which what is absent adds nothing."""
+        op = self.semiring[0] if sign == "+" else "-"
+        (a, has_a), (b, has_b) = left, right
+        logical = op in ("or", "and")
+        if logical:
+            a, b = np.asarray(a).astype(bool), np.asarray(b).astype(bool)
+        elif np.result_type(a, b).kind == "b":
+            a, b = number(a), number(b)
+        end = neutral("+" if op == "-" else op, np.result_type(a, b))
+        kept_a = a if has_a.all() else np.where(has_a, a, end)
+        kept_b = b if has_b.all() else np.where(has_b, b, end)
+        return combine(op, kept_a, kept_b), has_a | has_b
 
-    def masked(self, term: Masked) -> tuple[Any, Any]:
-        value, present = self.term(term.value)
-        cond, stored = self.term(term.cond)
-        test = stored
-        if getattr(term.cond, "name", None) not in self.sparse:
-            test = stored & (np.asarray(cond) != 0)
-        if term.other is None:
+    def test(self, node: ast.IfExp) -> Any:
+        """Where the condition of *node* holds: a bare sparse operand asks what is stored."""
+        cond, present = self.term(node.test)
+        bare = isinstance(node.test, (ast.Subscript, ast.Name)) and _name(node.test) in self.sparse
+        return present if bare else present & (np.asarray(cond) != 0)
+
+    def where(self, node: ast.IfExp, body: Term) -> Term:
+        """*node*, whose value is *body* where it has one."""
+        (value, present), test = body, self.test(node)
+        if isinstance(node.orelse, ast.Name) and node.orelse.id == "ABSENT":
             return value, present & test
-        other, has_other = self.term(term.other)
+        other, has_other = self.term(node.orelse)
         return np.where(test, value, other), np.where(test, present, has_other)
 
+    def call(self, name: str, args: list[ast.expr]) -> Term:
+        if name in ("argmax", "argmin"):
+            return self.extreme(name, _listed(args[0])[0], self.term(args[1]))
+        if name in REDUCTIONS:
+            return self.reduced(REDUCTIONS[name], _listed(args[0]), self.term(args[1]))
+        parts = [self.term(arg) for arg in args]
+        present = [p for _, p in parts]
+        every = np.logical_and.reduce(np.broadcast_arrays(*present))
+        if name in self.functions:
+            func, zero = self.functions[name]
+            if zero == "keep":
+                return func(*(v for v, _ in parts)), every
+            found = np.logical_or.reduce(np.broadcast_arrays(*present))
+            return func(*(np.where(p, v, np.zeros_like(v)) for v, p in parts)), found
+        values = [v if name == "where" else number(v) for v, _ in parts]
+        if name in _TYPES:
+            return np.asarray(parts[0][0]).astype(name), every
+        if name in _FLOATS:
+            floats = np.asarray(values[0])
+            floats = floats.astype(np.float64) if floats.dtype.kind in "iu" else floats
+            return _FLOATS[name](floats), every
+        return _CALLS[name](*values), every
 
-def statement(
-    stmt: Assignment,
-    arrays: Masks,
-    sizes: Mapping[str, int],
-    semiring: Semiring = plus_times,
-    sparse: frozenset[str] = frozenset(),
-) -> tuple[Any, Any]:
-    """The result of *stmt* as a dense one holds it, and where a sparse one has to store it."""
-    stmt = with_reductions(stmt, semiring)
-    used = dict.fromkeys(
-        i for t in (*walk(stmt.value), stmt.target) if isinstance(t, Access) for i in t.indices
-    )
-    oracle = Oracle({name: sizes[name] for name in used}, arrays, semiring, sparse)
-    value, present = oracle.term(stmt.value)
-    value = np.where(present, value, neutral(semiring.add, np.asarray(value).dtype))
-    shape = [sizes[n] if n in stmt.target.indices else 1 for n in used]
-    own = [n for n in used if n in stmt.target.indices]
-    order = [own.index(n) for n in stmt.target.indices]
-    final = [sizes[n] for n in own]
-    value, shown = (
-        np.broadcast_to(x, shape).reshape(final).transpose(order)
-        for x in (value, oracle.shown(stmt.value))
-    )
-    return value, shown
+    # -- reductions ---------------------------------------------------------------------------
+
+    def axes(self, over: list[str]) -> tuple[int, ...]:
+        return tuple(self.names.index(name) for name in over)
+
+    def along(self, array: Any, over: list[str]) -> Any:
+        """*array* with all the coordinates of *over*."""
+        shape = list(np.broadcast_shapes(np.shape(array), (1,) * len(self.names)))
+        for name in over:
+            shape[self.names.index(name)] = self.sizes[name]
+        return np.broadcast_to(array, shape)
+
+    def reduced(self, op: str, over: list[str], term: Term) -> Term:
+        value, present = term
+        value = np.asarray(value).astype(bool) if op in ("or", "and") else number(value)
+        dtype = np.asarray(value).dtype
+        kept = self.along(np.where(present, value, neutral(op, dtype)), over)
+        done = _OPS[op].reduce(
+            kept, axis=self.axes(over), keepdims=True, dtype=dtype, initial=neutral(op, dtype)
+        )
+        return done, np.ones((1,) * len(self.names), bool)
+
+    def extreme(self, name: str, over: str, term: Term) -> Term:
+        """The least coordinate of the greatest, or least, value that is present; -1 of none."""
+        everywhere = np.ones((1,) * len(self.names), bool)
+        value, present = number(term[0]), term[1]
+        worst = neutral(name.removeprefix("arg"), np.asarray(value).dtype)
+        shape = np.broadcast_shapes(np.shape(value), present.shape)
+        value, present = np.broadcast_to(value, shape), np.broadcast_to(present, shape)
+        value, present = self.along(value, [over]), self.along(present, [over])
+        axis = self.names.index(over)
+        if not self.sizes[over]:
+            shape = tuple(1 if at == axis else n for at, n in enumerate(value.shape))
+            return np.full(shape, -1), everywhere
+        kept = np.where(present, value, worst)
+        best = kept.max if name == "argmax" else kept.min
+        found = (present & (kept == best(axis=axis, keepdims=True))).argmax(axis, keepdims=True)
+        some = present.any(axis=axis, keepdims=True)
+        return np.where(some, found, -1), everywhere
 
 
-def run(
-    program: Program,
-    arrays: Masks,
-    sizes: Mapping[str, int],
-    semiring: Semiring = plus_times,
-    sparse: frozenset[str] = frozenset(),
-) -> dict[str, tuple[Any, Any]]:
-    """The result of every statement, by name; results are dense to those that follow."""
-    known = dict(arrays)
-    for stmt in program.statements:
-        known[stmt.target.name] = statement(stmt, known, sizes, semiring, sparse)
-    return known
+# -- reading the program -------------------------------------------------------------------------
+
+
+def _parts(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+def _name(node: ast.expr) -> str:
+    inner = node.value if isinstance(node, ast.Subscript) else node
+    assert isinstance(inner, ast.Name)
+    return inner.id
+
+
+def _listed(node: ast.expr) -> list[str]:
+    return [_name(part) for part in _parts(node)]
+
+
+def _indices(node: ast.expr) -> list[str]:
+    """The indices of an access: names, parts of them, and slices, which pair up in order."""
+    found: list[str] = []
+    for part in _parts(node.slice) if isinstance(node, ast.Subscript) else ():
+        if isinstance(part, ast.Call):
+            found.append(_name(part.func))
+        elif isinstance(part, ast.Name):
+            found.append(part.id)
+        elif isinstance(part, ast.Slice):
+            found.append(f"slice{sum(name.startswith('slice') for name in found)}")
+    return found
+
+
+def _window(part: ast.expr) -> Any:
+    """What a part of an access takes of its dimension, as numpy says it."""
+    match part:
+        case ast.Name():
+            return slice(None)
+        case ast.Call(args=ends):
+            return slice(*map(ast.literal_eval, ends))
+        case ast.Slice(lower=low, upper=high, step=step):
+            return slice(*(None if x is None else ast.literal_eval(x) for x in (low, high, step)))
+    return ast.literal_eval(part)
+
+
+def _used(node: ast.expr) -> set[str]:
+    """The indices in *node*; these are called i to m, tensors and numbers otherwise."""
+    accesses = [n for n in ast.walk(node) if isinstance(n, ast.Subscript)]
+    return {index for access in accesses for index in _indices(access)}
+
+
+def _free(node: ast.AST) -> set[str]:
+    """The indices of *node* that no reduction in it takes."""
+    match node:
+        case ast.Name(id=name):
+            return {name} & set("ijklm")
+        case ast.Subscript():
+            return set(_indices(node))
+        case ast.Call(func=ast.Name(id=name), args=[over, body]) if name in REDUCTIONS or name in (
+            "argmax",
+            "argmin",
+        ):
+            return _free(body) - set(_listed(over))
+    return {name for child in ast.iter_child_nodes(node) for name in _free(child)}

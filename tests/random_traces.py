@@ -14,7 +14,7 @@ from spcomp.errors import ScheduleError
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block
+from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Alloc, For, Func
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.nests import reduction_loops
@@ -164,6 +164,11 @@ class Composer:
         found = [n.buffer.name for n in self.nodes if isinstance(n, Alloc)]
         return self.rng.choice(found or ["none"])
 
+    def merged(self) -> str:
+        """Return the coordinate of something merged; nothing if there is none."""
+        found = [n.coordinate.name for n in self.nodes if isinstance(n, Merge)]
+        return self.rng.choice(found) if found else ""
+
     def block_order(self) -> Arguments:
         """Return a block and its iters in another order."""
         block = self.block()
@@ -216,7 +221,7 @@ class Composer:
         name, size = self.rng.choice(inner), self.rng.choice(SIZES)
         start = self.schedule, self.accepted.copy(), [*self.made]
         for block in self.blocks:
-            if around := self.schedule.get_loops(block):
+            if name in (around := self.schedule.get_loops(block)):
                 self.take("decompose_reduction", block, around[0])
         self.take("loop_partition", name, size)
         if self.take("split", name, size):
@@ -283,6 +288,8 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
         sorted(c.rng.sample(c.nests, min(2, len(c.nests))), key=c.nests.index),
         c.rng.randint(1, 8),
     ),
+    "mark_fiber": lambda c: (name, c.rng.randint(0, 1)) if (name := c.merged()) else None,
+    "partial_results": lambda c: (c.loop(),),
     "sorted_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "sample_perfect_tile": lambda c: (c.loop(), c.rng.randint(1, 3)),
     "sample_categorical": lambda c: ([1, 2, 4], [0.25, 0.25, 0.5]),

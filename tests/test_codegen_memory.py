@@ -278,6 +278,15 @@ def test_local_buffers_hold_values_of_constant_and_computed_size(size, dtype):
         assert np.array_equal(result, (np.arange(size) % 2).astype(dtype.numpy_name))
 
 
+def test_memory_from_the_heap_begins_at_a_cache_line():
+    n, out = ex.Var("n", dt.int64), buffer("out", dt.float32)
+    local = Buffer("local", None, (n,), dt.float32)
+    body = st.Alloc(local, st.seq(store(local, 0, n), store(out, 0, load(local, 0))))
+    executable = build(function(body, out, n))
+    assert "@llvm.ptrmask.p0.i64(ptr %" in executable.llvm_ir
+    assert ", i64 -64)" in executable.llvm_ir
+
+
 def test_an_allocation_that_fails_is_reported():
     n, i = ex.Var("n", dt.int64), ex.Var("i", dt.int64)
     local = Buffer("local", None, (n,), dt.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import numpy as np
@@ -26,6 +27,7 @@ from spcomp.schedule.horizontal import HorizontalFuse
 from spcomp.schedule.scatter import outermost
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
+from tests import format_helpers
 from tests.corpus_base import fresh
 from tests.layers import TARGET
 from tests.programs import BY_NAME
@@ -352,3 +354,14 @@ def test_a_number_of_rows_that_is_known_only_inside_a_nest_is_no_share_of_all():
     fused = nothing.loop_partition("k_1", 4).horizontal_fuse(("i", "o"), 5)
     assert "ranges_share" in fused.func.script()
     verify(fused.func, "fused")
+
+
+def test_parts_that_come_to_the_same_code_share_one_function():
+    program = format_helpers.program("spmv")
+    kernel = spcomp.decompose(program, A=spcomp.formats.hyb(3, [1, 2])).compile()
+    text = kernel.source("llvm")
+    assert len(re.findall(r"call void @\w+__loop\d+", text)) == 6
+    assert len(re.findall(r"define internal void @\w+__loop\d+", text)) == 2  # one per width
+    csr = sps.random_array((50, 40), density=0.1, format="csr", dtype=np.float32, rng=3)
+    b = np.arange(80, dtype=np.float32).reshape(40, 2)
+    np.testing.assert_allclose(kernel(A=csr, B=b), csr @ b, rtol=1e-5)

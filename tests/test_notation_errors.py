@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -12,7 +15,8 @@ from spcomp.errors import ArgumentError, ScriptError, SpcompError
 MATRIX = sps.csr_array(np.eye(3))
 
 TEXTS = {
-    "y[i] = A[i,j": (None, "no index notation"),
+    "y[i] = A[i,j": (8, "'[' was never closed"),
+    "y[i] = (x[i] if m[i]": (7, "'(' was never closed"),
     "": (0, "no statement"),
     "y[i] == 3": (0, "assigns one tensor"),
     "y[i] = z[i] = x[i]": (0, "assigns one tensor"),
@@ -138,3 +142,69 @@ def test_arithmetic_that_a_dtype_lacks_is_refused_where_it_stands():
     with pytest.raises(ScriptError, match="needs integers") as caught:
         spcomp.compile("y[i] = x[i] + (x[i] & z[i])")(x=np.ones(3), z=np.ones(3))
     assert caught.value.span.col == 15
+
+
+PROGRAMS = (
+    "y[i] = alpha * A[j, i] * x[j] + beta * z[i]",
+    "C[i, k] = (A[i, j] * B[j, k]) if M[i, k]",
+    "m[i] = max(j, A[i, j]); C[i, j] = exp(A[i, j] - m[i]) / sum(k, A[i, k]) if A[i, j]",
+    "C[:, j] = A[::2, j] + B[1::2, j]",
+    "s = sum((i, j), abs(A[i(0, 10, 2), j]) ** 2)",
+    "a[i] = argmax(j, where(A[i, j] > 0, A[i, j], -1.5e3))",
+    "C[i, j] += float32(A[i, j] // 2) & ~B[i, j] | (i < j)\nd = C[0, 3]",
+)
+PIECES = (
+    *"ijkABxy0123456789.()[]=+-*/%&|^~<>!:;,@#\"'\\ \n\t{}_`$?\u00e9\u00b2\0",
+    *("if ", "else ", "and ", "not ", "lambda ", "in ", "sum(", ":=", "**", "->", "1e999", "1j"),
+    *("...", "None", "yield ", "await ", "f'", "rb''", "import ", "i(", "[i", "]]"),
+)
+
+
+def refused(text: str) -> ScriptError | None:
+    """What is wrong with *text*; nothing if it is index notation."""
+    try:
+        spcomp.compile(text)
+    except ScriptError as error:
+        return error
+    return None
+
+
+def typo(pick: random.Random, text: str) -> str:
+    """*text* with something put in, left out, replaced or repeated."""
+    kind, at = pick.randrange(4), pick.randrange(len(text) + 1)
+    if kind == 3:
+        end = pick.randrange(at, len(text) + 1)
+        return text[:end] + text[at:end] + text[end:]
+    new = "" if kind == 1 else pick.choice(PIECES)
+    return text[:at] + new + text[at + (0 if kind == 0 else pick.randint(1, 3)) :]
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_typos_are_shown_where_they_stand_or_mean_something(text):
+    pick, fine = random.Random(text), 0
+    for _ in range(600):
+        wrong = text
+        for _ in range(pick.choice((1, 1, 2, 4))):
+            wrong = typo(pick, wrong)
+        error = refused(wrong)
+        if error is None:
+            fine += 1
+            continue
+        assert error.span is not None, wrong
+        assert error.span.col >= 0, wrong
+        assert str(error).splitlines()[2].strip().startswith("^"), wrong
+    assert 0 < fine < 300
+
+
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_a_typo_that_parses_is_compiled_or_refused(text):
+    pick = random.Random(text)
+    for _ in range(40):
+        wrong = typo(pick, text)
+        if refused(wrong) is not None:
+            continue
+        kernel = spcomp.compile(wrong)
+        ranks = kernel._prepared.ranks
+        args = {n: np.ones((4,) * ranks[n]) if ranks[n] else 2 for n in kernel.arguments}
+        with contextlib.suppress(SpcompError):
+            kernel.planned(args)

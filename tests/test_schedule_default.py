@@ -72,6 +72,12 @@ def test_the_features_of_a_known_width_are_one_tile_without_a_rest():
     ]
 
 
+@pytest.mark.parametrize(("feat", "distance"), [(64, 16), (128, 16), (256, 8), (512, 4), (1024, 4)])
+def test_a_row_that_is_read_in_many_passes_is_asked_for_less_far_ahead(feat, distance):
+    trace = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": feat}).trace
+    assert str(trace.steps[-1][1]) == f"prefetch('j', {distance})"
+
+
 def test_a_loop_that_runs_once_does_not_keep_the_fibers_from_vectors():
     kernel = spcomp.compile(source("csrmm"), target="cpu:x86-64-v3", constants={"feat": 1})
     assert "vectorize('j')" in str(kernel.trace)

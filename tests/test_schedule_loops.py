@@ -9,13 +9,14 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
+from spcomp.ir.expr import BinOp
 from spcomp.ir.interpret import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import If
+from spcomp.ir.stmt import For, If
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests import find_block
-from spcomp.schedule.sampling import draw_index, draw_tile, generator
+from spcomp.schedule.sampling import divisors, draw_index, draw_tile, generator
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.tiling import Split
@@ -211,6 +212,23 @@ def test_many_loops_are_fused_in_order():
     same_everywhere(schedule.fuse(*nest[-2:]), "bsrmm")
 
 
+def test_loops_inside_a_block_do_not_divide_for_the_indices_of_the_fused_loop_around_it():
+    program = loops("""for h in T.serial(2):
+    for i in T.serial(m):
+        with T.block("row"):
+            vh = T.axis.reduce(2, h)
+            vi = T.axis.spatial(m, i)
+            for j in T.serial(n):
+                with T.block("sums"):
+                    vj = T.axis.reduce(n, j)
+                    C[vi] = C[vi] + A[vi, vj] * T.cast(vh + 1, "float32")""")
+    fused = program.fuse("h", "i")
+    agrees(fused, program)
+    flat = lower(fused.func, SERIAL, trace=Trace(), trusted=True).flat
+    (inner,) = (n for n in walk(flat.funcs[0].body) if isinstance(n, For) and n.var.name == "j")
+    assert not any(isinstance(n, BinOp) and n.op in ("//", "%") for n in walk(inner))
+
+
 def test_one_loop_is_nothing_to_fuse():
     assert refused(lambda: scheduled("csrmm").fuse("k")).message.endswith("two loops or more")
 
@@ -289,6 +307,12 @@ def test_a_tile_is_drawn_once_and_replayed():
     assert Schedule(func).sample_perfect_tile("k", 3, 8, seed=1).trace == schedule.trace
     trace = Trace.from_json_lines(schedule.split("k", tile).trace.to_json_lines())
     assert Schedule(func).replay(trace).func.script() == schedule.split("k", tile).func.script()
+
+
+def test_divisors_follow_from_the_prime_factors():
+    for number in (1, 2, 12, 97, 360, 2 * 9973):
+        assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+    assert len(divisors(10**15)) == 16**2  # not by trial
 
 
 def test_every_tile_can_be_drawn_and_none_that_is_not_allowed():

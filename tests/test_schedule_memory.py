@@ -124,6 +124,18 @@ def test_cache_read_refuses_what_is_written_searched_or_no_buffer():
 # reverse_cache_read
 
 
+@pytest.mark.parametrize(
+    ("name", "block", "index"),
+    [("fused_sddmm", "fused_sddmm1", 0), ("flatten_scale", "flatten_scale0", 0)],
+)
+def test_reverse_cache_read_takes_what_says_where_fibers_begin(name, block, index):
+    schedule = scheduled(name).reverse_cache_read(block, index, "local")
+    assert "J_indptr_local" in allocated(schedule)
+    check(schedule, name)
+    runs(schedule, name)
+    replays(schedule, name)
+
+
 def test_reverse_cache_read_is_indexed_by_the_iters_that_pick_the_element():
     schedule = scheduled("csrmm").reverse_cache_read("csrmm1", 2, "shared")
     assert len(allocated(schedule)["B_shared"].shape) == 2

@@ -137,6 +137,22 @@ def test_skewed_rows_are_cut_by_their_elements():
     np.testing.assert_allclose(kernel(A=a, X=x), a @ x)
 
 
+def test_a_learnt_call_is_not_repeated_for_rows_that_begin_elsewhere(monkeypatch):
+    kernel = spcomp.compile(source("spmv"))
+    variants, picked = kernel._compiled._variants, []
+    monkeypatch.setattr(variants, "pick", lambda v: picked.append(v) or Variants.pick(variants, v))
+    lengths = np.concatenate([np.full(9000, 2), np.full(600, 100), np.full(9000, 2)])
+    x = np.arange(100, dtype=np.float32)
+    for order in (lengths, np.sort(lengths)):
+        ptr = np.concatenate([[0], np.cumsum(order)]).astype(np.int32)
+        indices = np.concatenate([np.arange(n, dtype=np.int32) for n in order])
+        a = sps.csr_array((np.ones(ptr[-1], np.float32), indices, ptr), (len(order), 100))
+        picked.clear()
+        for _ in range(4):
+            np.testing.assert_allclose(kernel(A=a, X=x), a @ x)
+        assert 0 < len(picked) < 4
+
+
 @pytest.mark.parametrize("bind", [False, True])
 def test_hub_rows_are_split_and_the_bits_do_not_depend_on_threads_or_on_earlier_calls(bind):
     rng = np.random.default_rng(0)

@@ -1,0 +1,104 @@
+"""Programs of index notation that were computed wrongly once, or refused without need."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sps
+
+import spcomp
+from tests.level_tensors import tensor
+from tests.random_notation import interpreted
+
+SQUARE = np.arange(16.0).reshape(4, 4)
+
+
+def vector(values: list[float], dtype: str = "float64") -> sps.coo_array:
+    """A sparse vector of the values that are not 0."""
+    return sps.coo_array(np.array(values, dtype))
+
+
+def cube(*shape: int) -> tuple[np.ndarray, sps.coo_array]:
+    """Small whole numbers, about half of them stored."""
+    rng = np.random.default_rng(1)
+    array = rng.integers(-3, 4, shape) * (rng.random(shape) < 0.5) * 1.0
+    return array, sps.coo_array(array)
+
+
+def test_a_diagonal_of_a_dense_matrix_is_a_diagonal():
+    assert spcomp.compile("t = A[i, i]")(A=SQUARE) == np.trace(SQUARE)
+    both = spcomp.compile("t = A[i, i] + B[i, j]")(A=SQUARE, B=sps.csr_array(SQUARE))
+    assert both == np.trace(SQUARE) + SQUARE.sum()
+    got = spcomp.compile("y[i] = A[i, i] * x[i]")(A=SQUARE, x=np.ones(4))
+    np.testing.assert_array_equal(got, np.diag(SQUARE))
+
+
+def test_what_is_neutral_in_a_narrow_type_is_not_taken_for_a_value_in_a_wider_one():
+    least = spcomp.compile("C[i] = A[i] + B[i]", semiring="min_plus", formats={"C": "dense"})
+    narrow = vector([0, 1, 0], "bool")
+    np.testing.assert_array_equal(least(A=narrow, B=vector([3.0, 4.0, 0.0])), [3.0, 1.0, np.inf])
+    narrow = vector([0, 1, 0], "int8")
+    got = least(A=narrow, B=vector([300, 4, 0], "int64"))
+    assert got.tolist()[:2] == [300, 1]
+
+
+def test_an_absent_argument_of_a_function_that_fills_reads_as_zero_whatever_it_is_made_of():
+    fills = spcomp.Function(lambda a, b: a + b + 1, zero="fill")
+    kernel = spcomp.compile("C[i] = f(exp(A[i]), B[i] + 1)", functions={"f": fills})
+    got = kernel(A=vector([0, 2, 0]), B=vector([0, 0, 5]))
+    np.testing.assert_allclose(got, [2.0, np.exp(2) + 2, 7.0])
+    twice = spcomp.compile("C[i] = f(f(A[i], B[i]), A[i])", functions={"f": fills})
+    got = twice(A=vector([0, 2, 0]), B=vector([0, 0, 5]))
+    np.testing.assert_array_equal(got.to_dense(), [0.0, 6.0, 7.0])
+
+
+def test_what_is_added_to_a_given_result_takes_its_type():
+    total = np.ones(3)
+    spcomp.compile("C[i] += A[i]")(A=np.array([1, 2, 3]), C=total)
+    np.testing.assert_array_equal(total, [2.0, 3.0, 4.0])
+
+
+def test_numbers_are_joined_by_or_where_the_first_fills_the_result():
+    kernel = spcomp.compile("C[i] = A[i] + B[i]", semiring="or_and")
+    got = kernel(A=np.array([0, 2, 0]), B=np.array([0, 0, 5]))
+    assert got.dtype == bool
+    assert got.tolist() == [False, True, True]
+
+
+def test_a_merge_inside_of_a_merge_is_marked_in_its_case():
+    b, sparse_b = cube(3, 2, 4)
+    a, sparse_a = cube(3, 2, 2, 4)
+    got = spcomp.compile("C[j, i, k] = B[l, j, k] * A[l, i, j, k]")(A=sparse_a, B=sparse_b)
+    want = np.einsum("ljk,lijk->jik", b, a)
+    np.testing.assert_array_equal(got.to_dense() if hasattr(got, "to_dense") else got, want)
+
+
+def test_rows_that_are_not_stored_stay_absent_in_a_format_that_is_iterated_as_another():
+    array = np.array([[3.0, 4.0], [0.0, 0.0], [5.0, 6.0]])
+    for levels in ("hashed,dense", "runs,dense", "bitmap,dense"):
+        given = tensor(array, array != 0, spcomp.Format(levels))
+        assert spcomp.compile("C = min((i, j), A[i, j])")(A=given) == 3.0, levels
+
+
+def test_what_is_subtracted_is_negated_in_the_type_of_the_result():
+    for dtype, value in (("uint8", 3), ("int8", -128)):
+        narrow = np.array([value, 0], dtype)
+        for given in (narrow, sps.coo_array(narrow)):
+            got = spcomp.compile("C[i] = A[i] - B[i]")(A=np.array([0.5, 2.0]), B=given)
+            np.testing.assert_array_equal(got, [0.5 - value, 2.0])
+        total = spcomp.compile("c = sum(i, A[i]) - sum(i, B[i])")(A=np.array([1.5]), B=narrow[:1])
+        assert total == 1.5 - value
+
+
+def test_a_reduced_dimension_of_one_coordinate_does_not_start_a_reduction():
+    matrix = np.array([[3.0, 0.0, 5.0]])
+    given = tensor(matrix, matrix != 0, spcomp.Format("ell"))
+    kernel = spcomp.compile("C[l] = E[k, l] * D[k, k]", formats={"C": "dense"})
+    np.testing.assert_array_equal(kernel(E=given, D=np.array([[2.0]])), [6.0, 0.0, 10.0])
+
+
+def test_the_interpreter_reads_the_end_of_the_last_row_below_a_level_of_fixed_width():
+    array = np.array([[3.0], [2.0], [0.0]])
+    given = tensor(array, array != 0, spcomp.Format("fixed,ragged"))
+    kernel = spcomp.compile("C = prod((i, j), B[j, i])")
+    for stage in ("coordinate", "position", "flat"):
+        assert interpreted(kernel, {"B": given}, stage) == 6.0, stage
