@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchmarks.harness import Options, Row
-    from benchmarks.operators import Case
+    from benchmarks.problem import Case
     from benchmarks.roofline import Bandwidth
 
 

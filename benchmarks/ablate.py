@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.harness import Options
-    from benchmarks.operators import Case
+    from benchmarks.problem import Case
     from spcomp.cli.timing import Ratio
     from spcomp.schedule.step import Trace
 

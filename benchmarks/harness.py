@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.contenders import MissingError, Prepared, contenders
-from benchmarks.operators import Case, Problem, WrongResultError, problem
+from benchmarks.operators import problem
+from benchmarks.problem import Case, Problem, WrongResultError
 from spcomp.cli.timing import Ratio, Sample, measure, median, ratio
 from spcomp.errors import SpcompError
 

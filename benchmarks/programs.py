@@ -183,6 +183,28 @@ def segment_coo(x: T.handle, y: T.handle, rows: T.handle,
 """
 
 
+_ELEMENTWISE = """
+from spcomp import script as T
+
+@T.prim_func
+def {name}(a: T.handle, b: T.handle, c: T.handle, a_indptr: T.handle, a_indices: T.handle,
+           b_indptr: T.handle, b_indices: T.handle, m: T.int32, n: T.int32,
+           nnz_a: T.int32, nnz_b: T.int32) -> None:
+    I = T.dense_fixed(m)
+    JA = T.sparse_variable(I, (n, nnz_a), (a_indptr, a_indices))
+    JB = T.sparse_variable(I, (n, nnz_b), (b_indptr, b_indices))
+    JC = T.sparse_variable(I, (n, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, JA), "float32")
+    B = T.match_sparse_buffer(b, (I, JB), "float32")
+    C = T.match_sparse_buffer(c, (I, JC), "float32")
+    with T.sp_iter([I, T.{domain}(JA, JB)], "SS", "{name}") as [i, j]:
+        C[i, j] = A[i, j] {op} B[i, j]
+"""
+
+SPADD = _ELEMENTWISE.format(name="spadd", domain="union", op="+")
+HADAMARD = _ELEMENTWISE.format(name="hadamard", domain="intersect", op="*")
+
+
 def parse(source: str, dtype: str = "float32") -> Any:
     """Return the program in *source* with values of *dtype*."""
     (program,) = parse_source(source.strip().replace("float32", dtype) + "\n", "programs.py")

@@ -14,7 +14,7 @@ from spcomp.cli.timing import Usage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.operators import Traffic
+    from benchmarks.problem import Traffic
 
 MEBIBYTE = 2**20
 FOOTPRINTS = tuple(MEBIBYTE * size for size in (2, 8, 32, 128, 512))  # bytes

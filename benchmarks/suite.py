@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 
-from benchmarks.operators import Case
+from benchmarks.problem import Case
 
 GRAPHS = ("rmat", "uniform", "heavy")
-GROUP_TARGETS = {"spmm": 1.05}  # geometric means
+SQUARED = ("directed", "sparser", "laplacian", "cora")
+GRAPHBLAS = ("graphblas", "graphblas_dots")
+GROUP_TARGETS = {"spmm": 1.05, "spgemm": 1.0, "spgemm_unordered": 1.0}  # geometric means
 
 SUITE: tuple[Case, ...] = (
     *(
@@ -36,6 +38,22 @@ SUITE: tuple[Case, ...] = (
     *(
         Case("csrmm_t", "rmat", feat, target=1.0, group="csrmm_t", pairing="paired")
         for feat in (32, 128)
+    ),
+    *(
+        Case(operator, name, target=1.5, group=operator, pairing="call")
+        for operator, name in product(("spadd", "hadamard"), ("rmat", "uniform", "laplacian"))
+    ),
+    *(
+        Case(operator, name, target=0.8, group=operator, pairing="call")
+        for operator, name in product(("spgemm", "spgemm_unordered"), SQUARED)
+    ),
+    *(
+        Case(operator, name, target=2.0, group="masked", pairing="call", against=GRAPHBLAS)
+        for operator, name in product(("spgemm_masked", "triangles"), ("rmat", "sparser"))
+    ),
+    *(
+        Case(operator, name, target=1.5, group=operator, pairing="call", against=("scipy",))
+        for operator, name in product(("coo_csr", "csr_csc"), GRAPHS)
     ),
     Case("spmv", "cora", target=1.0, group="cora", pairing="paired"),
     Case("spmm", "cora", 32, target=1.0, group="cora", pairing="paired"),

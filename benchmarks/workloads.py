@@ -40,6 +40,14 @@ def rmat(nodes: int, edges: int, seed: int, corner: tuple[float, float, float]) 
     return _filled(_pattern(both, (nodes, nodes)), rng)
 
 
+def one_way(graph: Csr) -> Csr:
+    """Return *graph*, symmetric, with each edge in one direction, drawn by chance."""
+    upper = sps.coo_matrix(sps.triu(graph))
+    turned = np.random.default_rng(9).random(upper.nnz) < 0.5
+    rows, columns = np.where(turned, (upper.col, upper.row), (upper.row, upper.col))
+    return sps.csr_matrix((upper.data, (rows, columns)), graph.shape)
+
+
 def uniform(rows: int, per_row: int, seed: int) -> Csr:
     """Return a square matrix with about *per_row* stored columns in each row, anywhere."""
     rng = np.random.default_rng(seed)
@@ -73,6 +81,8 @@ MATRICES: dict[str, Callable[[int], Csr]] = {
     "uniform": lambda by: uniform(1_000_000 // by, 10, 3),
     "laplacian": lambda by: laplacian(round(100 / by ** (1 / 3))),
     "cora": lambda _: rmat(2_708, 5_429, 5, SOCIAL),
+    "directed": lambda by: one_way(rmat(169_343 // by, 1_166_243 // by, 1, SOCIAL)),
+    "sparser": lambda by: uniform(200_000 // by, 5, 4),
     "hub": lambda by: hub(1_000_000 // by, 1_000_000 // by, 6),
 }  # by how much smaller
 

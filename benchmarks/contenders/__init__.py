@@ -17,10 +17,11 @@ import numpy as np
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from benchmarks.operators import Problem
+    from benchmarks.problem import Problem
 
 MODULES = (
-    *("ours", "with_scipy", "with_torch", "with_numba", "with_graphblas"),
+    *("ours", "products", "conversions", "with_scipy", "with_torch", "with_numba"),
+    "with_graphblas",
     "with_mkl",  # the last to set its threads: PyTorch sets MKL's too
 )
 PACKAGES = (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import spcomp
 from benchmarks import programs
-from benchmarks.contenders import OURS, MissingError, contender
+from benchmarks.contenders import OURS, MissingError, Prepared, contender
+from benchmarks.elementwise import spelled
 from spcomp.codegen import cpu
 from spcomp.compiler.variants import facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
@@ -22,7 +23,7 @@ from spcomp.target import target as parse_target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.operators import Problem
+    from benchmarks.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ FORMS = {
     "segment_csr": Form(programs.SEGMENT_CSR, partial(_rows, ragged=False), _dense()),
     "segment_coo": Form(programs.SEGMENT_COO, _dense(rows="S"), _dense(X="X")),
 }
+ASSEMBLED = {
+    "spadd": Form(programs.SPADD, _matrix, _dense(B="B")),
+    "hadamard": Form(programs.HADAMARD, _matrix, _dense(B="B")),
+}  # the pattern of their results is found by the call
 
 
 def set_threads(count: int) -> None:
@@ -120,6 +125,8 @@ def _schedule(problem: Problem) -> Schedule:
 
 def bound_call(problem: Problem, kernel: Any) -> Callable[[], object]:
     """Return a call of *kernel* with the sparse operand bound."""
+    if (form := ASSEMBLED.get(problem.case.operator)) is not None:
+        return partial(kernel.bind(**form.fixed(problem), **form.rest(problem)))
     form = FORMS[problem.case.operator]
     bound = kernel.bind(**form.fixed(problem))
     return partial(bound, **form.rest(problem), out=problem.out)
@@ -135,6 +142,18 @@ def _whole(problem: Problem) -> Callable[[], object]:
 @contender("spcomp_bound", *FORMS, library=OURS, handle=True)
 def _bound(problem: Problem) -> Callable[[], object]:
     return bound_call(problem, compiled(problem))
+
+
+@contender("spcomp", *ASSEMBLED, library=OURS)
+def _assembled(problem: Problem) -> Prepared:
+    form = ASSEMBLED[problem.case.operator]
+    arguments = {**form.fixed(problem), **form.rest(problem)}
+    return Prepared(partial(compiled(problem), **arguments), spelled)
+
+
+@contender("spcomp_bound", *ASSEMBLED, library=OURS, handle=True)
+def _assembled_bound(problem: Problem) -> Prepared:
+    return Prepared(bound_call(problem, compiled(problem)), spelled)
 
 
 @contender("spcomp_rows", "spmm_hub", library=OURS, handle=True)
@@ -155,4 +174,5 @@ def _compressed(problem: Problem) -> Callable[[], object]:
 
 
 def _program(problem: Problem) -> Any:
-    return programs.parse(FORMS[problem.case.operator].source, problem.case.dtype)
+    form = (FORMS | ASSEMBLED)[problem.case.operator]
+    return programs.parse(form.source, problem.case.dtype)

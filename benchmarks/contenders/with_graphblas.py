@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders import Prepared, contender, need
+from benchmarks.elementwise import spelled
 
 if TYPE_CHECKING:
-    from benchmarks.operators import Problem
+    from benchmarks.problem import Problem
 
 
 def set_threads(count: int) -> None:
@@ -35,3 +36,18 @@ def _product(problem: Problem) -> Prepared:
         return out
 
     return Prepared(call, value=lambda result: result.to_dense(fill_value=0))
+
+
+@contender("graphblas", "spadd", "hadamard")
+def _elementwise(problem: Problem) -> Prepared:
+    gb, adds = _module(), problem.case.operator == "spadd"
+    need("graphblas.io")
+    a, b = (gb.io.from_scipy_sparse(m) for m in (problem.sparse, problem.dense["B"]))
+
+    def call() -> Any:
+        lazy = a.ewise_add(b, gb.binary.plus) if adds else a.ewise_mult(b, gb.binary.times)
+        result = lazy.new()
+        result.wait("complete")
+        return result
+
+    return Prepared(call, lambda result: spelled(gb.io.to_scipy_sparse(result, "csr")))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_double, c_float, c_int, c_void_p
+from ctypes import POINTER, byref, c_double, c_float, c_int, c_void_p
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import scipy.sparse as sps
+
 from benchmarks.contenders import MissingError, Prepared, contender, need
+from benchmarks.elementwise import spelled
 from spcomp.cli.peers import find_mkl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.operators import Array, Problem
+    from benchmarks.problem import Array, Problem
 
 NORMAL, TRANSPOSED, ROW_MAJOR, GENERAL = 10, 11, 101, 20  # of mkl_spblas.h
 EXPECTED_CALLS = 1000
@@ -126,6 +130,60 @@ def _sparse_dot(problem: Problem) -> Callable[[], object]:
     if b.ndim == 1:
         return lambda: dot(csr, b)
     return lambda: dot(csr, b, out=out, out_scalar=0.0)
+
+
+@contender("mkl", "spadd", handle=True)
+def _sum(problem: Problem) -> Prepared:
+    a, b = Handle(problem.sparse), Handle(problem.dense["B"])
+    add = getattr(_library(), f"mkl_sparse_{a.letter}_add")
+    return _made(lambda made: add(NORMAL, a.pointer, a.real(1), b.pointer, byref(made)), a, b)
+
+
+@contender("mkl", "csr_csc")
+def _converted(problem: Problem) -> Prepared:
+    """As the rows of the transpose."""
+    a, convert = Handle(problem.sparse), _library().mkl_sparse_convert_csr
+    return _made(lambda made: convert(a.pointer, TRANSPOSED, byref(made)), a)
+
+
+def _made(make: Callable[[c_void_p], int], *operands: Handle) -> Prepared:
+    """What *make* makes stays in MKL's own memory, and is freed within a call, as others free."""
+    made = c_void_p()
+
+    def drop() -> None:
+        if made:
+            _library().mkl_sparse_destroy(made)
+            made.value = None
+
+    def call() -> c_void_p:
+        drop()
+        _checked(make(made))
+        return made
+
+    def value(result: c_void_p) -> Array:
+        return spelled(_exported(result, operands[0]))
+
+    def close() -> None:
+        drop()
+        for operand in operands:
+            operand.close()
+
+    return Prepared(call, value, close)
+
+
+def _exported(made: c_void_p, like: Handle) -> Any:
+    """Return a copy of an MKL matrix, a csr_matrix of the kind of *like*."""
+    base, rows, columns = c_int(), c_int(), c_int()
+    begins, ends, indices, values = (c_void_p() for _ in range(4))
+    export = getattr(_library(), f"mkl_sparse_{like.letter}_export_csr")
+    sizes = byref(base), byref(rows), byref(columns)
+    _checked(export(made, *sizes, *map(byref, (begins, ends, indices, values))))
+    starts = np.ctypeslib.as_array(ctypes.cast(begins, POINTER(c_int)), (rows.value,))
+    stops = np.ctypeslib.as_array(ctypes.cast(ends, POINTER(c_int)), (rows.value,))
+    indptr = np.append(starts, stops[-1:])
+    found = np.ctypeslib.as_array(ctypes.cast(indices, POINTER(c_int)), (int(indptr[-1]),))
+    data = np.ctypeslib.as_array(ctypes.cast(values, POINTER(like.real)), (int(indptr[-1]),))
+    return sps.csr_matrix((data.copy(), found.copy(), indptr), (rows.value, columns.value))
 
 
 def _checked(status: int) -> None:

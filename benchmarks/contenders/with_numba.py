@@ -7,11 +7,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sps
 
-from benchmarks.contenders import MissingError, contender, need
+from benchmarks.contenders import MissingError, Prepared, contender, need
+from benchmarks.elementwise import spelled
 
 if TYPE_CHECKING:
-    from benchmarks.operators import Array, Problem
+    from benchmarks.problem import Array, Problem
 
 CHUNKS = 128  # parts of a sorted list of keys
 
@@ -192,3 +194,89 @@ def _call(problem: Problem, loops: Callable[..., None], *arrays: Array) -> Calla
         return problem.out
 
     return call
+
+
+def _add_count(ap: Array, ai: Array, bp: Array, bi: Array, counts: Array) -> None:
+    for i in prange(len(ap) - 1):
+        p, q, count = ap[i], bp[i], 0
+        while p < ap[i + 1] and q < bp[i + 1]:
+            j, k = ai[p], bi[q]
+            p, q, count = p + (j <= k), q + (k <= j), count + 1
+        counts[i + 1] = count + ap[i + 1] - p + bp[i + 1] - q
+
+
+def _add_fill(
+    ap: Array,
+    ai: Array,
+    a: Array,
+    bp: Array,
+    bi: Array,
+    b: Array,
+    indptr: Array,
+    indices: Array,
+    values: Array,
+) -> None:
+    for i in prange(len(ap) - 1):
+        p, q, at = ap[i], bp[i], indptr[i]
+        while p < ap[i + 1] or q < bp[i + 1]:
+            if q == bp[i + 1] or (p < ap[i + 1] and ai[p] < bi[q]):
+                indices[at], values[at] = ai[p], a[p]
+                p += 1
+            elif p == ap[i + 1] or bi[q] < ai[p]:
+                indices[at], values[at] = bi[q], b[q]
+                q += 1
+            else:
+                indices[at], values[at] = ai[p], a[p] + b[q]
+                p, q = p + 1, q + 1
+            at += 1
+
+
+def _multiply_count(ap: Array, ai: Array, bp: Array, bi: Array, counts: Array) -> None:
+    for i in prange(len(ap) - 1):
+        p, q, count = ap[i], bp[i], 0
+        while p < ap[i + 1] and q < bp[i + 1]:
+            j, k = ai[p], bi[q]
+            p, q, count = p + (j <= k), q + (k <= j), count + (j == k)
+        counts[i + 1] = count
+
+
+def _multiply_fill(
+    ap: Array,
+    ai: Array,
+    a: Array,
+    bp: Array,
+    bi: Array,
+    b: Array,
+    indptr: Array,
+    indices: Array,
+    values: Array,
+) -> None:
+    for i in prange(len(ap) - 1):
+        p, q, at = ap[i], bp[i], indptr[i]
+        while p < ap[i + 1] and q < bp[i + 1]:
+            j, k = ai[p], bi[q]
+            if j == k:
+                indices[at], values[at] = j, a[p] * b[q]
+                at += 1
+            p, q = p + (j <= k), q + (k <= j)
+
+
+@contender("numba", "spadd", "hadamard")
+def _elementwise(problem: Problem) -> Prepared:
+    """Counted, then filled, rows in parallel."""
+    a, b = problem.sparse, problem.dense["B"]
+    adds = problem.case.operator == "spadd"
+    phases = (_add_count, _add_fill) if adds else (_multiply_count, _multiply_fill)
+    globals()["prange"] = need("numba").prange
+    count, fill = map(_jit, phases)
+
+    def call() -> Any:
+        indptr = np.zeros(a.shape[0] + 1, np.int32)
+        count(a.indptr, a.indices, b.indptr, b.indices, indptr)
+        np.cumsum(indptr, out=indptr)
+        indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], a.dtype)
+        arrays = a.indptr, a.indices, a.data, b.indptr, b.indices, b.data
+        fill(*arrays, indptr, indices, values)
+        return values, indices, indptr
+
+    return Prepared(call, lambda parts: spelled(sps.csr_matrix(parts, a.shape)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.contenders import contender
+from benchmarks.contenders import Prepared, contender
+from benchmarks.elementwise import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.operators import Problem
+    from benchmarks.problem import Problem
 
 
 @contender("scipy", "spmm", "spmm_hub", "spmv", "spmv_compressed")
@@ -22,3 +23,11 @@ def _product(problem: Problem) -> Callable[[], object]:
 def _transposed(problem: Problem) -> Callable[[], object]:
     csr, x = problem.sparse, problem.dense["X"]
     return lambda: csr.T @ x
+
+
+@contender("scipy", "spadd", "hadamard")
+def _elementwise(problem: Problem) -> Prepared:
+    a, b = problem.sparse, problem.dense["B"]
+    if problem.case.operator == "spadd":
+        return Prepared(lambda: a + b, spelled)
+    return Prepared(lambda: a.multiply(b), lambda result: spelled(result.tocsr()))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import scipy.sparse as sps
+
 from benchmarks.contenders import Prepared, contender, need
+from benchmarks.elementwise import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.operators import Problem
+    from benchmarks.problem import Problem
 
 
 def set_threads(count: int) -> None:
@@ -119,3 +122,16 @@ def _scatter_add(problem: Problem) -> Callable[[], object]:
     x, out = _tensors(problem, "X")
     keys = need("torch").from_numpy(problem.dense["S"].astype("int64"))[:, None].expand_as(x)
     return lambda: out.zero_().scatter_add_(0, keys, x)
+
+
+@contender("torch", "spadd", "hadamard")
+def _elementwise(problem: Problem) -> Prepared:
+    a, b = _csr(problem.sparse), _csr(problem.dense["B"])
+    call = (lambda: a + b) if problem.case.operator == "spadd" else (lambda: a * b)
+    shape = problem.sparse.shape
+
+    def value(result: Any) -> Any:
+        parts = result.values(), result.col_indices(), result.crow_indices()
+        return spelled(sps.csr_matrix(tuple(part.numpy() for part in parts), shape))
+
+    return Prepared(call, value)
