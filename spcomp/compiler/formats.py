@@ -20,7 +20,7 @@ from spcomp.compiler.signature import Interface, interface
 from spcomp.compiler.sizes import evaluate, solve
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.formats.rules import Composed, Format, FormatRewriteRule, Kept
+from spcomp.formats.rules import ComposableFormat, Composed, FormatRewriteRule, Kept
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import CoordFunc
@@ -48,7 +48,7 @@ class Converted:
     holds padding.
     """
 
-    format: Format
+    format: ComposableFormat
     shape: tuple[int, ...]
     dtype: DType
     parts: Mapping[str, Arrays]
@@ -81,7 +81,7 @@ class Decomposed:
 
     source: CoordFunc
     func: CoordFunc
-    formats: Mapping[str, Format]
+    formats: Mapping[str, ComposableFormat]
     parts: Mapping[str, tuple[Part, ...]]
 
     def compile(self, **options: Any) -> FormatKernel:
@@ -113,7 +113,7 @@ class Decomposed:
 
 
 def decompose(
-    func: CoordFunc, **formats: Format | Sequence[FormatRewriteRule]
+    func: CoordFunc, **formats: ComposableFormat | Sequence[FormatRewriteRule]
 ) -> Decomposed | Undecided:
     """Return *func* with the buffers named in *formats* stored in the formats given.
 
@@ -142,7 +142,9 @@ def decompose(
     return settled(func, layouts)
 
 
-def settled(func: CoordFunc, formats: Mapping[str, Format], *, padded: bool = True) -> Decomposed:
+def settled(
+    func: CoordFunc, formats: Mapping[str, ComposableFormat], *, padded: bool = True
+) -> Decomposed:
     """Return *func* over the parts of *formats*, none of which is open.
 
     *padded*: parts may hold padding where their rules say so. Raises FormatError.
@@ -168,8 +170,8 @@ def settled(func: CoordFunc, formats: Mapping[str, Format], *, padded: bool = Tr
     return Decomposed(func, made, dict(formats), parts)
 
 
-def _format(name: str, given: Any) -> Format:
-    if isinstance(given, Format):
+def _format(name: str, given: Any) -> ComposableFormat:
+    if isinstance(given, ComposableFormat):
         return given
     rules = tuple(given) if isinstance(given, (list, tuple)) else ()
     if rules and all(isinstance(rule, FormatRewriteRule) for rule in rules):
@@ -180,7 +182,7 @@ def _format(name: str, given: Any) -> Format:
     )
 
 
-def _again(func: CoordFunc, formats: dict[str, Format]) -> Decomposed:
+def _again(func: CoordFunc, formats: dict[str, ComposableFormat]) -> Decomposed:
     return settled(func, formats)
 
 
@@ -296,7 +298,7 @@ class FormatKernel(Timed):
         return Converted(layout, storage.shape or (), plan.dtype, parts, sizes, order, full)
 
     def _parts(
-        self, name: str, layout: Format, plan: BufferPlan, storage: Storage
+        self, name: str, layout: ComposableFormat, plan: BufferPlan, storage: Storage
     ) -> dict[str, PartData]:
         """Return the parts of the argument *name*, taken apart as *storage*."""
         if isinstance(layout, Kept):

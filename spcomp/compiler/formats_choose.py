@@ -24,7 +24,7 @@ from spcomp.compiler.formats import (
 )
 from spcomp.compiler.signature import Interface, interface
 from spcomp.errors import ArgumentError
-from spcomp.formats.rules import Format
+from spcomp.formats.rules import ComposableFormat
 from spcomp.ir.coordinate import CoordFunc
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Undecided:
     """A program over *formats*, by buffer, of which some are chosen by the matrix at the call."""
 
     source: CoordFunc
-    formats: Mapping[str, Format]
+    formats: Mapping[str, ComposableFormat]
 
     def compile(self, **options: Any) -> ChoosingKernel:
         """Return the Kernel that chooses and converts; takes the options of ``compile``."""
@@ -55,7 +55,7 @@ class Undecided:
         """
         return settled(self.source, self.choose(interface(self.source), matrices))
 
-    def choose(self, face: Interface, matrices: Mapping[str, Any]) -> dict[str, Format]:
+    def choose(self, face: Interface, matrices: Mapping[str, Any]) -> dict[str, ComposableFormat]:
         """Return the format of each buffer for the arguments *matrices*; raises ArgumentError."""
         made = {}
         for name, layout in self.formats.items():
@@ -69,7 +69,7 @@ class Undecided:
         return Undecided, (self.source, dict(self.formats))
 
 
-def _chosen(name: str, layout: Format, face: Interface, given: Any) -> Format:
+def _chosen(name: str, layout: ComposableFormat, face: Interface, given: Any) -> ComposableFormat:
     if not layout.is_open:
         return layout
     if isinstance(given, Converted):
@@ -90,7 +90,7 @@ class ChoosingKernel(Timed):
     def __init__(self, program: Undecided, options: Options) -> None:
         self.program, self._options = program, options
         self._face = interface(program.source)
-        self._made: OrderedDict[tuple[Format, ...], FormatKernel] = OrderedDict()
+        self._made: OrderedDict[tuple[ComposableFormat, ...], FormatKernel] = OrderedDict()
         self._last: tuple[list[weakref.ref[Any]], FormatKernel] | None = None
         self._lock = threading.Lock()
 
@@ -126,7 +126,7 @@ class ChoosingKernel(Timed):
             self._last = [weakref.ref(x) for x in own], kernel
         return kernel
 
-    def _compiled(self, formats: Mapping[str, Format]) -> FormatKernel:
+    def _compiled(self, formats: Mapping[str, ComposableFormat]) -> FormatKernel:
         options = {
             field.name: getattr(self._options, field.name) for field in fields(self._options)
         }

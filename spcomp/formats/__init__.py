@@ -9,14 +9,14 @@ from spcomp.formats.library import ell as ell
 from spcomp.formats.library import ell3d as ell3d
 from spcomp.formats.library import padding as padding
 from spcomp.formats.library import sr_bcrs as sr_bcrs
-from spcomp.formats.rules import Format as Format
+from spcomp.formats.rules import ComposableFormat as ComposableFormat
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
 from spcomp.formats.rules import Kept as Kept
 from spcomp.formats.sliced import SlicedDiagonal as SlicedDiagonal
 from spcomp.formats.sliced import sliced_diagonal as sliced_diagonal
 
 __all__ = [
-    "Format",
+    "ComposableFormat",
     "FormatRewriteRule",
     "Hyb",
     "Kept",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spcomp.errors import FormatError
 from spcomp.formats.describe import CSR, length, remainder, require
 from spcomp.formats.library import bucket, positive
-from spcomp.formats.rules import Format, FormatRewriteRule, Kept
+from spcomp.formats.rules import ComposableFormat, FormatRewriteRule, Kept
 from spcomp.ir.expr import BinOp, Expr
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WIDE = 1 << 15  # columns from which on rows of the dense operand do not stay in
 
 
 @dataclass(frozen=True, slots=True)
-class Hyb(Format):
+class Hyb(ComposableFormat):
     """What :func:`hyb` describes; None where it is chosen when the matrix is known."""
 
     col_parts: int | None
@@ -36,7 +36,7 @@ class Hyb(Format):
         """Whether something is chosen by the matrix."""
         return self.col_parts is None or self.buckets is None
 
-    def chosen(self, lengths: Any, columns: int) -> Format:
+    def chosen(self, lengths: Any, columns: int) -> ComposableFormat:
         """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array.
 
         The rule is in :func:`hyb`.

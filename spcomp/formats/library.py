@@ -19,7 +19,7 @@ from spcomp.formats.describe import (
     remainder,
     require,
 )
-from spcomp.formats.rules import Format, FormatRewriteRule
+from spcomp.formats.rules import ComposableFormat, FormatRewriteRule
 from spcomp.ir.expr import Expr, binary
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_BLOCK = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks(Format):
+class Blocks(ComposableFormat):
     """What :func:`bsr` and :func:`dbsr` describe; *listed*: rows without blocks are left out."""
 
     rows: int
@@ -77,7 +77,7 @@ class Blocks(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedRows(Format):
+class PaddedRows(ComposableFormat):
     """What :func:`ell` describes."""
 
     width: int | None = None
@@ -89,7 +89,7 @@ class PaddedRows(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces(Format):
+class Pieces(ComposableFormat):
     """What :func:`padding` describes."""
 
     size: int
@@ -115,7 +115,7 @@ class Pieces(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles(Format):
+class Tiles(ComposableFormat):
     """What :func:`sr_bcrs` describes."""
 
     tile: int
@@ -142,7 +142,7 @@ class Tiles(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Diagonals(Format):
+class Diagonals(ComposableFormat):
     """What :func:`dia` describes."""
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
@@ -167,7 +167,7 @@ class Diagonals(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Relations(Format):
+class Relations(ComposableFormat):
     """What :func:`ell3d` describes."""
 
     buckets: tuple[tuple[int, int], ...]

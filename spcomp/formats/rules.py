@@ -120,7 +120,7 @@ def _index_map(given: IndexMap | Callable[..., Any]) -> IndexMap:
     return given if isinstance(given, IndexMap) else IndexMap.from_func(given)
 
 
-class Format(ABC):
+class ComposableFormat(ABC):
     """A way to store a sparse buffer: a pure description, from which rules follow.
 
     Its parts together hold each stored element exactly once.
@@ -133,11 +133,11 @@ class Format(ABC):
         """Whether something of it is chosen when the matrix is known."""
         return False
 
-    def chosen(self, lengths: Any, columns: int) -> Format:  # noqa: ARG002
+    def chosen(self, lengths: Any, columns: int) -> ComposableFormat:  # noqa: ARG002
         """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array."""
         return self
 
-    def filled(self) -> Format:
+    def filled(self) -> ComposableFormat:
         """Return the format with something in the place of what is open: to see if buffers fit."""
         return self
 
@@ -147,7 +147,7 @@ class Format(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Format):
+class Kept(ComposableFormat):
     """The format that a buffer is declared in: the program over it stays as it is."""
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:  # noqa: ARG002
@@ -156,7 +156,7 @@ class Kept(Format):
 
 
 @dataclass(frozen=True, slots=True)
-class Composed(Format):
+class Composed(ComposableFormat):
     """The format that *parts*, rules for a buffer, make together."""
 
     parts: tuple[FormatRewriteRule, ...]

@@ -15,7 +15,7 @@ from spcomp.formats.describe import (
     remainder,
     require,
 )
-from spcomp.formats.rules import Format, FormatRewriteRule
+from spcomp.formats.rules import ComposableFormat, FormatRewriteRule
 
 if TYPE_CHECKING:
     from spcomp.dtypes import DType
@@ -26,7 +26,7 @@ MAX_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class SlicedDiagonal(Format):
+class SlicedDiagonal(ComposableFormat):
     """What :func:`sliced_diagonal` describes; *lanes* None is chosen by the buffer's dtype."""
 
     lanes: int | None = None
