@@ -288,3 +288,14 @@ def test_matrices_give_matrices():
     kernel = spcomp.compile("C[i,k] = A[i,j] * F[j,k] + D[i,k]")
     result = kernel(A=sps.csr_matrix(A), F=csr(C), D=csr(D))
     assert isinstance(result, sps.csr_matrix)
+
+
+def test_index_arrays_of_a_result_that_is_a_tensor_cannot_be_changed():
+    x, y, a, b = (coo(some(*shape)) for shape in ((6,), (6,), (3, 4, 2), (3, 4, 2)))
+    for tensor in (
+        spcomp.compile("z[i] = x[i] + y[i]")(x=x, y=y),
+        spcomp.compile("C[i, j, k] = A[i, j, k] + B[i, j, k]")(A=a, B=b),
+    ):
+        arrays = [array for level in tensor.levels if level for array in level.arrays]
+        assert arrays
+        assert not any(array.flags.writeable for array in arrays)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from spcomp.compiler.conversions_small import changes
 from spcomp.compiler.conversions_sort import (
     BITS,
     Ordered,
@@ -36,35 +37,34 @@ PADDED = ("fixed", "offset")  # levels whose positions are mostly padding where 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sorted:
-    """Elements in order, none twice unless they are to be kept; *axes*: coordinates, by level."""
+    """Elements in order; *axes*: coordinates, by level; *distinct*: none is there twice."""
 
     axes: Sequence[Array]
     values: Array
+    distinct: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
     """The elements that share a place on a level, and those it has: *count*.
 
-    *first*: the first element of each group, ascending; *position*: its place; *coordinate*: what
-    it has at this level.
+    *first*: the first element of each group, ascending; *position*: its place, None: that of the
+    group among the groups; *coordinate*: what it has at this level.
     """
 
     first: Array
-    position: Array
+    position: Array | None
     coordinate: Array
     count: int
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the places are those of the groups, one after the other."""
-        return len(self.position) == self.count and bool((np.diff(self.position) == 1).all())
 
-
-def build(elements: Elements, layout: Format, duplicates: Duplicates) -> Tensor:
+def build(
+    elements: Elements, layout: Format, duplicates: Duplicates, *, compiled: bool = True
+) -> Tensor:
     """Return a Tensor in the format *layout* of *elements*.
 
-    Index arrays are int64 where 32 bits do not hold them. Raises ArgumentError.
+    Index arrays are int64 where 32 bits do not hold them. *compiled*: many elements are sorted by
+    programs, which are made when they are first needed. Raises ArgumentError.
     """
     _refuse_kinds(layout, duplicates)
     shape = elements.shape
@@ -77,7 +77,26 @@ def build(elements: Elements, layout: Format, duplicates: Duplicates) -> Tensor:
     if SLOTS in layout.order:
         axes[at] = _slots(axes, at)
         extents[at] = int(axes[at].max(initial=0)) + 1
-    ordered = _ordered(elements, axes, extents, duplicates, layout)
+    if compiled:
+        ordered = _ordered(elements, axes, extents, duplicates, layout)
+    else:
+        ordered = _by_comparison(elements, axes, duplicates, layout)
+    return _made(ordered, shape, extents, layout)
+
+
+def from_ascending(
+    shape: tuple[int, ...], axes: Sequence[Array], values: Array, layout: Format
+) -> Tensor:
+    """Return a Tensor in *layout*, a level for each dimension, of elements in its order.
+
+    *axes*: their coordinates by level. None is there twice.
+    """
+    return _made(_Sorted(axes, values), shape, [shape[dim] for dim in layout.order], layout)
+
+
+def _made(
+    ordered: _Sorted, shape: tuple[int, ...], extents: Sequence[int], layout: Format
+) -> Tensor:
     levels, groups = _levels(ordered, layout, extents)
     values = _placed(ordered, groups[-1])
     wide = index_type(*shape, *(group.count for group in groups))
@@ -149,7 +168,8 @@ def _ordered(
         refuse_repeated(_where([int(own[0]) for own in _unpacked(twice, extents)], layout))
     if duplicates == "sum":
         found = added_up(found, item)
-    return _Sorted(_unpacked(keys_of(found, bits), extents), found.values)
+    distinct = duplicates == "sum" or not found.repeated
+    return _Sorted(_unpacked(keys_of(found, bits), extents), found.values, distinct)
 
 
 def _by_comparison(
@@ -158,10 +178,10 @@ def _by_comparison(
     """Do the same for coordinates that are too large for keys."""
     order = np.lexsort(list(axes)[::-1])
     axes, values = [own[order] for own in axes], elements.values[order]
-    new = np.ones(len(order), bool)
-    new[1:] = np.any([own[1:] != own[:-1] for own in axes], axis=0)
-    if new.all() or duplicates == "keep":
-        return _Sorted(axes, values)
+    new = changes(axes)
+    distinct = bool(new.all())
+    if distinct or duplicates == "keep":
+        return _Sorted(axes, values, distinct)
     if duplicates == "refuse":
         refuse_repeated(_where([int(own[~new][0]) for own in axes], layout))
     number = np.cumsum(new)
@@ -201,38 +221,40 @@ def _levels(
     ordered: _Sorted, layout: Format, extents: Sequence[int]
 ) -> tuple[list[Level | None], list[_Group]]:
     """Return the levels, and what lies on each."""
-    n = len(ordered.values)
+    n, last = len(ordered.values), len(layout.order) - 1
     root = np.zeros(min(n, 1), np.int64)
-    group, new = _Group(root, root, root, 1), np.zeros(n, bool)
+    group, new = _Group(root, None, root, 1), np.zeros(n, bool)
     new[:1], above = True, np.zeros(n, np.int64)
     levels: list[Level | None] = []
     groups: list[_Group] = []
-    for kind, own, extent in zip(layout.kinds, ordered.axes, extents, strict=True):
-        if not kind.unique:
+    for at, (kind, own, extent) in enumerate(zip(layout.kinds, ordered.axes, extents, strict=True)):
+        if not kind.unique or (ordered.distinct and at == last and kind.name != "runs"):
+            first, parent, coordinate = np.arange(n), above, own
             new[:] = True
-        elif kind.name == "runs":
-            new[1:] |= (own[1:] != own[:-1] + 1) | _differs(ordered.values)
         else:
-            new[1:] |= own[1:] != own[:-1]
-        first = np.flatnonzero(new)
-        parent, above = above[first], np.cumsum(new) - 1
-        fiber = parent if group.is_plain else group.position[parent]
-        below = _Below(kind, extent, group, parent, fiber, own[first])
+            new[1:] |= _differs(kind, own, ordered.values)
+            first = np.flatnonzero(new)
+            parent, coordinate = above[first], own[first]
+        above = first if len(first) == n else np.cumsum(new) - 1
+        fiber = parent if group.position is None else group.position[parent]
+        below = _Below(kind, extent, group, parent, fiber, coordinate)
         if kind.name == "runs":
             below = replace(below, last=own[np.append(first[1:], n)[: len(first)] - 1])
         level, position, count = _MAKE[kind.name](below)
         _room(count, n if kind.name in PADDED else None)
-        group = _Group(first, position, own[first], count)
+        group = _Group(first, position, coordinate, count)
         levels.append(level)
         groups.append(group)
     return levels, groups
 
 
-def _differs(values: Array) -> Array:
-    """Whether each value but the first differs from the one before, as bits."""
-    bits = values.view(f"u{values.itemsize}")
-    found: Array = bits[1:] != bits[:-1]
-    return found
+def _differs(kind: LevelFormat, own: Array, values: Array) -> Array:
+    """Whether each element but the first is apart from the one before it on a level."""
+    apart: Array = own[1:] != own[:-1]
+    if kind.name == "runs":
+        bits = values.view(f"u{values.itemsize}")
+        apart = (own[1:] != own[:-1] + 1) | (bits[1:] != bits[:-1])
+    return apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +282,7 @@ class _Below:
         return found
 
 
-Made: TypeAlias = tuple[Level | None, Array, int]
+Made: TypeAlias = tuple[Level | None, Array | None, int]
 
 
 def _dense(below: _Below) -> Made:
@@ -277,10 +299,11 @@ def _bitmap(below: _Below) -> Made:
 
 def _compressed(below: _Below) -> Made:
     count, fiber, own = len(below.coordinate), below.fiber, below.coordinate
-    position = np.arange(count)
+    position = None
     if (fiber[1:] < fiber[:-1]).any():  # below a hash table
         order = np.argsort(fiber, kind="stable")
-        position[order], own = np.arange(count), own[order]
+        position, own = np.empty_like(order), own[order]
+        position[order] = np.arange(count)
     return Level("compressed", running(below.counts), own), position, count
 
 
@@ -288,8 +311,9 @@ def _runs(below: _Below) -> Made:
     made, position, count = _compressed(below)
     assert made is not None
     assert below.last is not None
-    ends = np.empty_like(below.last)
-    ends[position] = below.last + 1
+    ends = below.last + 1
+    if position is not None:
+        ends[position] = below.last + 1
     return replace(made, kind="runs", ends=ends), position, count
 
 
@@ -378,8 +402,9 @@ def _room(count: int, held: int | None = None) -> int:
 
 def _placed(ordered: _Sorted, group: _Group) -> Array:
     """Return the values of all positions, 0 where no element is."""
-    own = ordered.values[group.first]
-    if group.is_plain:
+    whole = len(group.first) == len(ordered.values)
+    own = ordered.values if whole else ordered.values[group.first]
+    if group.position is None:
         return own
     values = np.zeros(group.count, own.dtype)
     values[group.position] = own

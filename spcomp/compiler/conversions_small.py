@@ -38,13 +38,19 @@ def majors_of(pointers: Array, kind: Any) -> Array:
     return np.arange(len(pointers) - 1, dtype=kind).repeat(np.diff(pointers))
 
 
+def changes(axes: Sequence[Array]) -> Array:
+    """Return whether each element is the first, or at another place than the one before it."""
+    new = np.ones(len(axes[0]), bool)
+    new[1:] = np.logical_or.reduce([own[1:] != own[:-1] for own in axes])
+    return new
+
+
 def added(majors: Array, minors: Array, values: Array, item: DType) -> tuple[Array, Array]:
     """Return which elements are the first at their place, and the sums of all at each.
 
     Elements are added one after the other, floats of 16 bits in float32.
     """
-    new = np.ones(len(minors), bool)
-    new[1:] = (majors[1:] != majors[:-1]) | (minors[1:] != minors[:-1])
+    new = changes((majors, minors))
     first = np.flatnonzero(new)
     number = np.cumsum(new) - 1
     if item.kind == "bool":

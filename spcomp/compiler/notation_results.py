@@ -10,9 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.compiler.conversions import convert
+from spcomp.compiler.conversions_build import from_ascending
+from spcomp.compiler.conversions_small import changes, pointers_of
+from spcomp.compiler.conversions_sort import index_type
 from spcomp.compiler.notation_args import turned
 from spcomp.compiler.notation_stored import Windows, in_order, unrooted
-from spcomp.compiler.tensor import Level, Tensor, put_together
+from spcomp.compiler.tensor import Tensor, put_together
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import Format
 from spcomp.notation.algebra import Windowed
@@ -221,16 +224,9 @@ def _combined(
     coords, values = [c[order] for c in coords], values[order]
     if op is None or not len(values):
         return coords, values
-    first = np.flatnonzero(_changes(coords))
+    first = np.flatnonzero(changes(coords))
     total = _COMBINE[op].reduceat(values, first, dtype=values.dtype)
     return [c[first] for c in coords], total
-
-
-def _changes(coords: list[Array]) -> Array:
-    """Whether each element is at another place than the one before it."""
-    new = np.ones(len(coords[0]), bool)
-    new[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in coords])
-    return new
 
 
 # -- formats ---------------------------------------------------------------------------------------
@@ -247,36 +243,17 @@ def compressed(
 
     The last level of *layout* is compressed.
     """
-    idtype, count = np.dtype(layout.idtype.numpy_name), len(values)
-    if max(count, *shape) > np.iinfo(idtype).max:
-        idtype = np.dtype(np.int64)
-    levels: list[Level | None] = []
-    above, parents = np.zeros(count, np.int64), 1  # of each element: its place on the level before
-    for at, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True)):
-        own = coords[at]
-        if kind == "dense":
-            above, parents = above * shape[dim] + own, parents * shape[dim]
-            levels.append(None)
-            continue
-        fibers = above
-        if at < len(coords) - 1:  # no two elements are at the same place of the last level
-            first = np.flatnonzero(_changes([above, own]))
-            fibers, own = above[first], own[first]
-            above = np.repeat(np.arange(len(first)), np.diff(first, append=count))
-        indptr = np.zeros(parents + 1, idtype)
-        sizes = np.bincount(fibers, minlength=parents) if parents != 1 else len(own)
-        np.cumsum(sizes, out=indptr[1:])
-        levels.append(Level("compressed", indptr, own.astype(idtype)))
-        parents = len(own)
-    if layout.levels == _ROWS and levels[1] is not None:
-        kind = f"{'csr' if layout.order == (0, 1) else 'csc'}_{'matrix' if matrix else 'array'}"
-        import scipy.sparse as sps
+    if layout.levels != _ROWS:
+        return from_ascending(shape, coords, values, layout)
+    import scipy.sparse as sps
 
-        arrays = values, levels[1].indices, levels[1].indptr
-        found = getattr(sps, kind)(arrays, shape=shape)
-        found.has_canonical_format = True
-        return found
-    return put_together(shape, tuple(levels), values, layout.order)
+    wide = layout.idtype.bits > 32
+    idtype = np.dtype(np.int64) if wide else index_type(len(values), *shape)
+    indptr = pointers_of(coords[0], shape[layout.order[0]], idtype)
+    kind = f"{'csr' if layout.order == (0, 1) else 'csc'}_{'matrix' if matrix else 'array'}"
+    found = getattr(sps, kind)((values, coords[1].astype(idtype), indptr), shape=shape)
+    found.has_canonical_format = True
+    return found
 
 
 def _is_matrix(made: Any) -> bool:

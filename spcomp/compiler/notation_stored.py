@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.conversions_source import elements_of, in_range
+from spcomp.compiler.conversions_source import elements_of, from_arrays, in_range
 from spcomp.compiler.tensor import Level, Tensor, put_together
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout
@@ -29,10 +29,11 @@ def stored(given: Any, layout: Layout, who: str) -> Any:
         from spcomp.compiler.conversions import to_tensor
 
         return in_order(to_tensor(given, layout))
+    from spcomp.compiler.conversions_build import build
+
     coordinates, values = _elements(given, who)
-    shape = tuple(given.shape[dim] for dim in layout.order)
-    coords = [np.asarray(coordinates[dim], np.int64) for dim in layout.order]
-    return _fibers(shape, coords, values, layout)
+    elements = from_arrays(tuple(given.shape), coordinates, values)
+    return in_order(build(elements, layout, "sum", compiled=False))
 
 
 def rows(given: Any, kind: str, who: str) -> Any:
@@ -119,33 +120,6 @@ def _plain(given: Any, who: str) -> Any:
         return given.to_dense()
     values = given.values.reshape([given.shape[dim] for dim in given.order])
     return values.transpose(np.argsort(given.order))
-
-
-def _fibers(shape: tuple[int, ...], coords: list[Any], values: Any, layout: Layout) -> Tensor:
-    """Return a Tensor, rooted, of the elements at *coords*, sorted, repeated ones summed."""
-    idtype = layout.idtype.numpy_name
-    order = np.lexsort(coords[::-1])
-    coords, values = [c[order] for c in coords], values[order]
-    count = len(values)
-    new = np.zeros(count, bool)
-    levels: list[Level | None] = []
-    above, parents = np.zeros(count, np.int64), 1
-    for kind, extent, own in zip(layout.levels, shape, coords, strict=True):
-        if kind == "dense":
-            above, parents = above * extent + own, parents * extent
-            levels.append(None)
-            continue
-        new = np.ones(count, bool)
-        new[1:] = (above[1:] != above[:-1]) | (own[1:] != own[:-1])
-        first = np.flatnonzero(new)
-        counts = np.bincount(above[first], minlength=parents)
-        indptr = np.concatenate(([0], np.cumsum(counts)))
-        levels.append(Level("compressed", indptr.astype(idtype), own[first].astype(idtype)))
-        above, parents = np.cumsum(new) - 1, len(first)
-    total = np.zeros(parents, values.dtype)
-    np.add.at(total, above, values)
-    root = () if layout.is_rooted else (1,)
-    return put_together((*root, *shape), (*(None for _ in root), *levels), total)
 
 
 # -- windows -------------------------------------------------------------------------------------
