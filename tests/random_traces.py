@@ -370,13 +370,19 @@ def composed(kind: str, count: int, programs: Sequence[Program]) -> Iterator[Com
     found: Counter[str] = Counter()
     tried: Counter[str] = Counter()
     seed = 0
+
+    def untried(program: Program) -> bool:
+        return tried[program.name] <= MOST_TRIED
+
+    def hopeless(program: Program) -> bool:  # others take its place, while there are any
+        return not found[program.name] and tried[program.name] > 1 and len(found) > 2
+
     while found.total() < count:
-        assert any(tried[p.name] <= MOST_TRIED for p in programs), f"{kind} is hardly ever legal"
-        program = programs[seed % len(programs)]
+        left = [p for p in programs if untried(p)]
+        assert left, f"{kind} is hardly ever legal"
+        left = [p for p in left if not hopeless(p)] or left
+        program = left[seed % len(left)]
         seed += 1
-        hopeless = not found[program.name] and tried[program.name] > 1  # others take its place
-        if (hopeless and len(found) > 2) or tried[program.name] > MOST_TRIED:
-            continue
         tried[program.name] += 1
         made = compose(program, seed, kind)
         if made is not None:

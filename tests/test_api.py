@@ -429,3 +429,24 @@ def test_a_write_to_a_coordinate_that_is_not_stored_raises():
     assert kernel(A=narrow, out=wide.copy()).toarray()[0, 0] == 1
     with pytest.raises(ArgumentError, match="spread"):
         kernel(A=wide, out=narrow)
+
+
+@T.prim_func
+def chunks_of_rows(x: T.handle, y: T.handle, n: T.int32):
+    X = T.match_buffer(x, (n, 4), "float32")
+    Y = T.match_buffer(y, (4,), "float32")
+    for j in T.serial(n):
+        for c in T.serial(2):
+            for i in T.serial(c * 2, c * 2 + 2):
+                with T.block("sum"):
+                    vj, vi = T.axis.remap("RS", [j, i])
+                    with T.init():
+                        Y[vi] = 0.0
+                    Y[vi] = Y[vi] + X[vj, vi]
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_init_runs_in_the_loops_that_say_where_a_spatial_loop_begins_and_ends(n):
+    x, y = np.arange(4 * n, dtype="float32").reshape(n, 4), np.full(4, 7, "float32")
+    spcomp.compile(chunks_of_rows)(x, y, n)
+    assert y.tolist() == x.sum(0).tolist()

@@ -159,6 +159,13 @@ def test_init_runs_once_for_each_spatial_value_of_a_fused_loop():
     assert summed(lambda inner: loop(f, 6, inner), split, init=1.0) == [4, 13]
 
 
+def test_init_runs_in_the_loops_that_say_where_a_spatial_loop_begins_and_ends():
+    def nest(inner):
+        return loop(j, 3, loop(k, 2, loop(i, binary("+", k, 1), inner, k)))
+
+    assert summed(nest, (i, j)) == [3, 12]
+
+
 def test_a_reduction_may_be_driven_through_a_let_and_split_in_two():
     at = var("at")
     sum_ = binary("+", binary("*", j, 2), k)

@@ -12,6 +12,7 @@ import spcomp
 from spcomp.errors import ScheduleError
 from spcomp.ir import stmt as st
 from spcomp.ir.relink import specialize
+from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.default_trace import Facts, _Plan
 from spcomp.schedule.dependence import loops_of
@@ -102,6 +103,19 @@ def test_prefetch_asks_for_rows_a_distance_ahead_within_what_is_stored():
     )
 
 
+def test_what_a_loop_allocates_itself_is_not_prefetched():
+    own = (
+        Schedule(BY_NAME["ell_times_csr"].build("float32"))
+        .sparse_reorder("ell_times_csr", ("i", "j", "l"))
+        .lower_sparse_iter()
+        .cache_read("ell_times_csr1", 1)
+        .prefetch("j", 2)
+    )
+    verify(own.func, "prefetch")
+    hints = [node for node in walk(own.func.body) if isinstance(node, st.Prefetch)]
+    assert {hint.buffer.name for hint in hints} == {"B", "L_indptr"}
+
+
 @pytest.mark.parametrize("distance", [1, 16, 1000])
 def test_prefetch_changes_no_result(distance):
     steps = scheduled("csrmm").reorder("k", "j").split("k", 4).reorder("k_o", "j", "k_i")
@@ -113,6 +127,29 @@ def test_a_row_read_twice_is_asked_for_once():
     loop = next(x for x in loops_of(schedule.func.body) if x.var.name == "j")
     (gather,) = gathers(schedule.func, loop)
     assert (gather.load.buffer.name, gather.bytes) == ("B", 80)
+
+
+def blocks(rows, feat):
+    """CSR SpMM with the matrix in dense blocks, in position space, nothing decided."""
+    program = spcomp.decompose(source("csrmm"), A=spcomp.formats.bsr(rows))
+    return Schedule(specialize(program.func, {"feat": feat})).lower_sparse_iter()
+
+
+def test_the_rows_at_a_block_are_asked_for_together():
+    schedule = blocks(2, feat=20)
+    loop = next(x for x in loops_of(schedule.func.body) if x.var.name == "jo")
+    (gather,) = gathers(schedule.func, loop)
+    assert (gather.load.buffer.name, gather.rows, gather.bytes) == ("B", 2, 80)
+    text = schedule.prefetch("jo", 3).func.script()
+    here = text.index("for ji_row in T.unroll(2):")
+    assert here < text.index("for k_1_line in T.unroll(2):") < text.index("T.prefetch(B, ")
+    assert "JO_count_blocks - 1)] * T.int64(2) + ji_row, k_1_line * 16)" in text
+
+
+@pytest.mark.parametrize(("feat", "asked"), [(32, True), (64, False)])
+def test_a_large_block_is_left_to_the_processor_to_foresee(feat, asked):
+    steps = spcomp.compile(blocks(4, feat), target=CPU).trace
+    assert any(str(step).startswith("prefetch('jo'") for _, step in steps) == asked
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,15 @@ def test_compute_inline_says_why_not():
     )
 
 
+def test_what_is_read_where_a_block_stores_nothing_is_not_inlined():
+    # the copy has room for the longest row: what reads all of it would read A beyond a row's end
+    start = scheduled("csrmm").cache_read("csrmm1", 1).cache_write("csrmm1_load", 0, "local")
+    again = start.cache_read("csrmm1_load_store", 0)
+    assert "may be read where the block stores nothing" in refused(
+        lambda: again.compute_inline("csrmm1_load")
+    )
+
+
 @T.prim_func
 def scaled(a: T.handle, c: T.handle, n: T.int32):
     A = T.match_buffer(a, (n, 6), "float32")

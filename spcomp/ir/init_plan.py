@@ -94,6 +94,9 @@ class _Planner(Walker):
         path, loop = tuple(self.path[start[0] :]), start[1]
         spatial = {it.var for it in block.iters if it.kind == "S"}
         kept = self._loops(spatial | _variables(init))
+        for _, inner in reversed(loops):  # where those begin and end hangs on loops around them
+            if inner in kept and isinstance(inner, For):
+                kept |= self._loops(_variables(inner.begin) | _variables(inner.end))
         skipped = {inner for k, inner in loops if k >= start[0]} - kept
         lost = {var for var, loops in self.feeds.items() if not skipped.isdisjoint(loops)}
         lost |= {it.var for it in block.iters if it.kind == "R"}

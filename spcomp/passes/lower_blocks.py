@@ -125,6 +125,9 @@ class _LowerBlocks(Rewriter):
             return seq(init, body)
         values, inside = block.values, self.around[start:]
         needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
+        for around in reversed(inside):
+            if isinstance(around.node, For) and around.node.var in needed:
+                needed |= self._drivers([around.node.begin, around.node.end])
         lost = {
             var
             for k in range(start, len(self.around))
@@ -171,7 +174,6 @@ class _LowerBlocks(Rewriter):
         nest = substitute(nest, {node.var: var})
         if isinstance(node, Let):
             return Let(var, node.value, nest, span=node.span)
-        needed |= self._drivers([node.begin, node.end])
         return node.replace(var=var, body=nest)
 
     def _moved(self, place: int) -> set[Var]:

@@ -18,6 +18,7 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.positions import both, conjuncts
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables
+from spcomp.schedule.coverage import reads_stay, stored_where
 from spcomp.schedule.dependence import depends, reads_of, writes_of
 from spcomp.schedule.nearby import follows
 from spcomp.schedule.nests import Replace, replaced
@@ -31,8 +32,8 @@ class ComputeInline(Step):
     """``for i: X[i] = f(i); for a: s(X[a + 1])  ->  for a: s(f(a + 1))``.
 
     Legal where *block* is all that writes the buffer, which is allocated here, it stores each
-    element at a place that its iters say one by one, and what it reads is the same where the
-    buffer is read. Source: TVM's compute_inline.
+    element at a place that its iters say one by one, what it reads is the same where the buffer is
+    read, and only elements are read that it stores. Source: TVM's compute_inline.
     """
 
     name: ClassVar[str] = "compute_inline"
@@ -59,6 +60,11 @@ class ComputeInline(Step):
         if found := reads_of(store.value) & writes_of(seq(*later)):
             what = named(found, store.value)
             raise refusal(self, f"{what} changes before {buffer.name} is read", span)
+        if any(isinstance(n, Load | Search) for n in walk(store.value)):
+            stored = stored_where(site, picks)
+            if stored is None or not reads_stay(func, seq(*later), buffer, picks, stored):
+                why = f"{buffer.name} may be read where the block stores nothing"
+                raise refusal(self, why, span)
         use = _Inline(buffer, picks, store.value)
         body = Replace(site.root, seq()).rewrite(alloc.body)
         return kept_apart(self, func, replaced(func, alloc, use.rewrite(body)), span)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,12 +26,14 @@ from spcomp.ir.linear import Algebra, mentions
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, While
-from spcomp.ir.visitor import Rewriter
+from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import fingerprint
 from spcomp.schedule.dependence import Accesses, depends
 from spcomp.schedule.sites import Site, path_to, refusal
 from spcomp.schedule.step import Step
+
+NO_NAMES: Mapping[Var, Expr] = {}
 
 
 class Move:
@@ -126,12 +128,16 @@ def _called(node: Alloc | Block | For | While | If | Seq) -> str:
     return "a condition"
 
 
-def follows(func: Func, path: tuple[Node, ...]) -> Callable[[Expr], bool]:
+def follows(
+    func: Func, path: tuple[Node, ...], names: Mapping[Var, Expr] = NO_NAMES
+) -> Callable[[Expr], bool]:
     """Return what tells whether a condition holds inside *path*.
 
     It follows from the ranges of its loops and from what is promised of the values in buffers.
+    *names*: what stands for variables in the condition, and so in the ranges.
     """
-    facts = ranges_of(path)
+    ranges = ranges_of(path).items()
+    facts = {v: (substitute(x, names), substitute(y, names)) for v, (x, y) in ranges}
 
     def holds(cond: Expr) -> bool:
         given = _Given(func)
@@ -159,15 +165,17 @@ class _Given(Rewriter):
         key = fingerprint(load)
         if key not in self.known:
             var = self.known[key] = Var("value", int64)
-            self.facts[var] = _wide(domain.low), simplify(binary("+", _wide(domain.high), 1))
+            self.facts[var] = wide(domain.low), simplify(binary("+", wide(domain.high), 1))
         return self.known[key]
 
 
-def _wide(end: Expr) -> Expr:
+def wide(end: Expr) -> Expr:
     """Return an end of a domain as an int64; sizes do not wrap around."""
     match end:
         case BinOp(op="+" | "-" as op, lhs=lhs, rhs=rhs):
-            return BinOp(op, _wide(lhs), _wide(rhs))
+            return BinOp(op, wide(lhs), wide(rhs))
+        case Cast(value=BinOp() as value) if not any(isinstance(n, Load) for n in walk(value)):
+            return wide(value)
     return cast(end, int64)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -29,10 +30,11 @@ LINE = 64  # bytes that come with one prefetch
 class Prefetch(Step):
     """``for j: s(B[J_indices[j], k])  ->  for j: prefetch B[J_indices[j + d], k]; s``.
 
-    *loop* runs over the positions of a sparse axis; rows of dense buffers at its coordinates are
-    asked for *distance* positions ahead, in the fibers that follow too, and so is where fibers at
-    its coordinates begin; their bounds, twice as far ahead. Always legal where there is such a row
-    or fiber: the position is clamped to the last one that is stored.
+    *loop* runs over the positions of a sparse axis; rows of dense buffers at its coordinates, or at
+    those of the blocks that are stored there, are asked for *distance* positions ahead, in the
+    fibers that follow too, and so is where fibers at its coordinates begin; their bounds, twice as
+    far ahead. Always legal where there is such a row or fiber: the position is clamped to the last
+    one that is stored.
     """
 
     name: ClassVar[str] = "prefetch"
@@ -45,7 +47,8 @@ class Prefetch(Step):
         assert isinstance(func, PosFunc)
         if self.distance < 1:
             raise ScheduleError(f"{self}: the distance must be at least 1", span or loop.span)
-        hints = [_hint(func, g, self.distance) for g in gathers(func, loop)]
+        names = Names(func)
+        hints = [_hint(func, g, self.distance, names) for g in gathers(func, loop)]
         hints += [h for f in fibers(func, loop) for h in _hints(func, f, self.distance)]
         if not hints:
             raise ScheduleError(
@@ -59,7 +62,8 @@ class Prefetch(Step):
 class Gather:
     """A row that is read at a coordinate: *load* in terms of loops, *place* reads the coordinate.
 
-    *inner*: the loop that runs along the row, of *trips* elements.
+    *inner*: the loop that runs along the row, of *trips* elements; *across*: those over the rows
+    of a block that is stored at the coordinate.
     """
 
     load: Load
@@ -67,11 +71,17 @@ class Gather:
     axis: Axis
     inner: Var
     trips: int
+    across: tuple[For, ...] = ()
 
     @property
     def bytes(self) -> int:
         """How much of the row is read."""
         return self.trips * self.load.buffer.dtype.itemsize
+
+    @property
+    def rows(self) -> int:
+        """How many rows are read at the coordinate."""
+        return prod(_trips(loop) for loop in self.across)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +103,8 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
         return ()
     axes = _listing(func.axes)
     found: dict[object, Gather] = {}
-    for node in walk(block.body):
-        if not isinstance(node, Load) or len(node.indices) < 2 or None in node.indices:
+    for node in _loads(block.body):
+        if len(node.indices) < 2 or None in node.indices:
             continue
         load = substitute(node, block.values)
         for gather in _gathers(load, loop, loops[1:], axes):
@@ -105,25 +115,47 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
 def _gathers(
     load: Load, loop: For, inside: list[For], axes: dict[Var | None, Axis]
 ) -> Iterator[Gather]:
-    last = load.indices[-1]
-    assert last is not None
-    runs = [x for x in inside if x.var in variables(load)]
-    if len(runs) != 1 or not isinstance(runs[0].end, Const) or not from_zero(runs[0]):
+    *above, last = (index for index in load.indices if index is not None)
+    along = _using(last, inside)
+    if len(along) != 1 or coefficient(last, along[0].var) != 1 or not _trips(along[0]):
         return
-    if coefficient(last, runs[0].var) != 1 or any(
-        runs[0].var in variables(i) for i in load.indices[:-1] if i is not None
-    ):
-        return
-    for index in load.indices[:-1]:
-        if isinstance(index, Load) and index.buffer.data in axes and index.indices[-1] is loop.var:
-            axis = axes[index.buffer.data]
-            yield Gather(load, index, axis, runs[0].var, int(runs[0].end.value))
+    moving = [index for index in above if _using(index, inside)]
+    for index in above:
+        across = _using(index, inside)
+        loads = [n for n in walk(index) if isinstance(n, Load)]
+        if not loads or not {*loads} <= {*walk(loads[0])} or along[0] in across:
+            continue
+        if any(other is not index for other in moving):
+            continue
+        place, trips = loads[0], [_trips(loop) for loop in across]
+        if place.buffer.data in axes and place.indices[-1] is loop.var and all(trips):
+            axis = axes[place.buffer.data]
+            yield Gather(load, place, axis, along[0].var, _trips(along[0]), across)
+
+
+def _loads(body: Stmt) -> Iterator[Load]:
+    """Yield the loads in *body* from what is there before it."""
+    own = {node.buffer for node in walk(body, skip=Expr) if isinstance(node, st.Alloc)}
+    for node in walk(body):
+        if isinstance(node, Load) and node.buffer not in own:
+            yield node
+
+
+def _using(index: Expr, loops: list[For]) -> tuple[For, ...]:
+    return tuple(loop for loop in loops if loop.var in variables(index))
+
+
+def _trips(loop: For) -> int:
+    """Return how often *loop* runs, from 0 on; 0: not known."""
+    return int(loop.end.value) if from_zero(loop) and isinstance(loop.end, Const) else 0
 
 
 def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
     """Return the fibers that loops inside *loop* run along, at the coordinates it passes."""
+    if not any(axis.is_variable for axis in func.axes):
+        return ()
     inner = {n.var for n in walk(loop.body, skip=Expr) if isinstance(n, For)}
-    loads = [n for n in walk(loop.body) if isinstance(n, Load) and _in_fiber(n)] if inner else []
+    loads = [load for load in _loads(loop.body) if _in_fiber(load)] if inner else []
     values: dict[Var, Expr] = {}
     for block in walk(loop.body, skip=Expr) if loads else ():
         if isinstance(block, Block):
@@ -160,7 +192,8 @@ def _follows(load: Load, loop: For, inner: set[Var]) -> bool:
 @lru_cache(maxsize=4)  # of one program many questions are asked
 def _listing(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
     """Those of *axes* that list coordinates, a known number of them, by the array that does."""
-    return {axis.indices: axis for axis in axes if axis.is_sparse and _stored(axis)}
+    listing = (axis for axis in axes if axis.is_sparse and not axis.shifted)
+    return {axis.indices: axis for axis in listing if _stored(axis)}
 
 
 def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
@@ -186,16 +219,20 @@ def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
     return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
 
 
-def _hint(func: PosFunc, gather: Gather, distance: int) -> Stmt:
-    """Return the prefetches of the row *distance* positions after the one at hand."""
+def _hint(func: PosFunc, gather: Gather, distance: int, names: Names) -> Stmt:
+    """Return the prefetches of the rows *distance* positions after the one at hand."""
     soon = Replace(gather.place, _ahead(func, gather.place, gather.axis, distance)).rewrite(
         gather.load
     )
     step = LINE // soon.buffer.dtype.itemsize
-    lines = -(-gather.trips // step)
-    line = Names(func).var(f"{gather.inner.name}_line")
+    line = names.var(f"{gather.inner.name}_line")
     at = substitute(soon, {gather.inner: binary("*", line, step)})
-    return For(line, ZERO, const(lines), st.Prefetch(at.buffer, at.indices), "unroll")
+    hint: Stmt = st.Prefetch(at.buffer, at.indices)
+    hint = For(line, ZERO, const(-(-gather.trips // step)), hint, "unroll")
+    for loop in gather.across:
+        row = names.var(f"{loop.var.name}_row")
+        hint = For(row, ZERO, loop.end, substitute(hint, {loop.var: row}), "unroll")
+    return hint
 
 
 def _begin(func: PosFunc, axis: Axis, outer: tuple[Expr | None, ...]) -> Expr:
