@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.ir.expr import Var
 from spcomp.ir.module import Module, single
@@ -20,12 +20,12 @@ from spcomp.passes.levels import TO_FLAT, TO_POSITION
 from spcomp.passes.loop_kinds import LoopKinds
 from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default_trace import Facts, default_schedule
-from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Step, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spcomp.schedule.schedule import Schedule
     from spcomp.target import Target
 
 GUARDS = Pipeline((GuardAccesses(),))
@@ -55,12 +55,12 @@ class Stages:
         return frozenset(names)
 
 
-Program = Func | Module[Any] | Schedule
+Program: TypeAlias = "Func | Module[Any] | Schedule"  # which most programs are not, nor load
 
 
 def as_module(program: Program, constants: Mapping[str, int | float]) -> Module[Any]:
     """Return *program* as a Module, with *constants* in place of the parameters they name."""
-    if isinstance(program, Schedule):
+    if not isinstance(program, (Func, Module)):
         program = program.mod
     values: dict[Var | str, int | float] = {name: constants[name] for name in constants}
     if isinstance(program, Module):
@@ -85,8 +85,9 @@ def lower(
     is believed in its parallel loops and its indices, which are else checked. *facts*: what the
     default schedule may know of the data. Raises LoweringError, ScheduleError.
     """
-    done = program.trace if isinstance(program, Schedule) else Trace()
-    if isinstance(program, Schedule) and program.decided and trace is None:
+    schedule = None if isinstance(program, (Func, Module)) else program
+    done = Trace() if schedule is None else schedule.trace
+    if schedule is not None and schedule.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
     written_at = stage_of(module)
@@ -105,7 +106,7 @@ def lower(
             stages[Stage.COORDINATE], done = module, done.then(first)
         stages[Stage.POSITION] = module = TO_POSITION.run(module, after)
         lap("position")
-    trusted = trusted or (isinstance(program, Schedule) and program.lowered)
+    trusted = trusted or (schedule is not None and schedule.lowered)
     if not trusted and not done and written_at is not Stage.COORDINATE:
         module = module.with_funcs(*map(without_false_claims, module.funcs))
     used = Trace()

@@ -7,8 +7,10 @@ The facts it stands on, re-exported here: intervals (bounds), canonical sums (li
 from __future__ import annotations
 
 import operator
+from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from spcomp.ir.alike import Named, pattern
 from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width
 from spcomp.ir.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
 from spcomp.ir.coordinate import SpIter
@@ -29,12 +31,13 @@ from spcomp.ir.injectivity import injective
 from spcomp.ir.linear import Algebra, expr_equal, is_integer, key_of, wrap
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.proof import Prover, coefficient, divides, prove
+from spcomp.ir.proof import coefficient, decide, divides, prove
+from spcomp.ir.relink import renamed
 from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, seq
 from spcomp.ir.visitor import Rewriter, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from spcomp.dtypes import DType
     from spcomp.ir.position import Cursor
@@ -55,6 +58,7 @@ __all__ = [
 ]
 
 N = TypeVar("N", bound=Node)
+ALIKE = 4  # loops in a row that are looked at for some that differ only in names
 MAX_TRIPS = 1 << 48  # no loop that ends runs longer
 
 
@@ -182,24 +186,14 @@ class Simplify(Rewriter):
             return op
         known = bounds_of(op, self.env).value
         if known is None and is_integer(op.lhs):
-            known = self._decide(op)
+            known = decide(op, self.facts, self.env)
         return op if known is None else const(known, op.dtype).replace(span=op.span)
 
-    def _decide(self, op: BinOp) -> int | None:
-        algebra = self.algebra
-        apart = algebra.of(op.lhs) - algebra.of(op.rhs)
-        if op.op in ("==", "!=") and apart.is_constant:  # holds even where both sides wrap
-            return int((not apart.terms) == (op.op == "=="))
-        prover = Prover(algebra, self.facts)
-        if prover.holds(op):
-            return 1
-        return 0 if prover.holds(op, truth=False) else None
-
     def _choice(self, op: BinOp) -> Expr:
-        below = self._decide(BinOp("<=", op.lhs, op.rhs))
+        below = decide(BinOp("<=", op.lhs, op.rhs), self.facts, self.env)
         if below is None or not self._droppable(op):
             return op.lhs if expr_equal(op.lhs, op.rhs) else op
-        return op.lhs if bool(below) == (op.op == "min") else op.rhs
+        return op.lhs if below == (op.op == "min") else op.rhs
 
     def _sum(self, op: Expr) -> Expr:
         """Return the canonical form of *op* if that takes fewer nodes."""
@@ -273,14 +267,35 @@ class Simplify(Rewriter):
 
     def visit_Seq(self, stmts: Seq) -> Node:
         """Flatten."""
-        new = cast("Seq", self.visit_Node(stmts))
+        if sum(isinstance(stmt, For) for stmt in stmts.body) < ALIKE:
+            new = cast("Seq", self.visit_Node(stmts))
+        else:
+            body = tuple(self._alike(stmts.body))
+            new = stmts.replace(body=body) if any(map(is_not, body, stmts.body)) else stmts
         nested = len(new.body) == 1 or any(isinstance(s, Seq) for s in new.body)
         return seq(*new.body) if nested else new
 
+    def _alike(self, stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
+        """Yield what becomes of *stmts*; of those that differ only in names, one is looked at."""
+        known: dict[object, tuple[Named, Stmt | None]] = {}
+        for stmt in stmts:
+            key, names = pattern((stmt, tuple(self.facts.items())), self.env, spans=True)
+            if key in known:
+                others, found = known[key]
+                own = dict(zip(others, names, strict=True))
+                yield stmt if found is None else renamed(found, own)
+                continue
+            yield (made := self.rewrite(stmt))
+            if {*pattern(made, self.env)[1]} <= {*names}:
+                known[key] = names, None if made is stmt else made
+
     def visit_Let(self, let: Let) -> Node:
         """Bound the variable by its value."""
-        self.vars[let.var] = bounds_of(cast("Expr", self.visit(let.value)), self.env)
-        return self.visit_Node(let)
+        value = cast("Expr", self.visit(let.value))
+        self.vars[let.var] = bounds_of(value, self.env)
+        body = cast("Stmt", self.visit(let.body))
+        same = value is let.value and body is let.body
+        return let if same else let.replace(value=value, body=body)
 
     def visit_If(self, branch: If) -> Node:
         """Take the branch that is known to be taken."""
@@ -310,9 +325,10 @@ class Simplify(Rewriter):
         if never and self._droppable(begin) and self._droppable(end):
             return Seq((), span=loop.span)
         self._range(loop.var, begin, end)
-        new = self.visit_Node(loop)
+        body = cast("Stmt", self.visit(loop.body))
         del self.facts[loop.var]
-        return new
+        same = begin is loop.begin and end is loop.end and body is loop.body
+        return loop if same else loop.replace(begin=begin, end=end, body=body)
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         """Drop an allocation for nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from spcomp.ir.expr import (
     UnOp,
     Var,
 )
+from spcomp.ir.node import record
 from spcomp.ir.visitor import Visitor
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interval:
     """The integers ``low..high``, both included; None: no limit on that side."""
 
@@ -39,12 +40,13 @@ class Interval:
     high: int | None = None
 
     def __contains__(self, other: Interval | int) -> bool:
-        if isinstance(other, int):
-            other = Interval(other, other)
-        above = self.low is None or (other.low is not None and other.low >= self.low)
-        return above and (self.high is None or (other.high is not None and other.high <= self.high))
+        low, high = (other, other) if isinstance(other, int) else (other.low, other.high)
+        above = self.low is None or (low is not None and low >= self.low)
+        return above and (self.high is None or (high is not None and high <= self.high))
 
     def __and__(self, other: Interval) -> Interval:
+        if self in other:
+            return self
         lows = [x for x in (self.low, other.low) if x is not None]
         highs = [x for x in (self.high, other.high) if x is not None]
         return Interval(max(lows, default=None), min(highs, default=None))
@@ -65,8 +67,10 @@ class Interval:
         )
 
     def __mul__(self, other: Interval) -> Interval:
-        if self == ZERO or other == ZERO:
+        if self.low == self.high == 0 or other.low == other.high == 0:
             return ZERO
+        if self.low == self.high == 1:
+            return other
         ends = [_times(a, b) for a in self._signed() for b in other._signed()]
         return Interval(_limit(min(ends)), _limit(max(ends)))
 
@@ -108,7 +112,7 @@ def dtype_range(dtype: DType) -> Interval:
     return ANY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Env:
     """What is known of variables and of the values in buffers; a missing one may hold anything."""
 
@@ -153,7 +157,7 @@ class _Bounds(Visitor[Interval]):
         self.env = env
 
     def visit(self, node: Expr) -> Interval:  # type: ignore[override]
-        full = dtype_range(node.dtype.element)
+        full = dtype_range(node.dtype)
         if full is ANY:
             return ANY
         found = super().visit(node)
@@ -163,7 +167,8 @@ class _Bounds(Visitor[Interval]):
         return ANY
 
     def visit_Var(self, var: Var) -> Interval:
-        return self.env.vars.get(var, ANY) & dtype_range(var.type)
+        known = self.env.vars.get(var)
+        return dtype_range(var.type) if known is None else known & dtype_range(var.type)
 
     def visit_Const(self, const: Const) -> Interval:
         value = int(const.value)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
-from spcomp.ir.bounds import as_env
+from spcomp.ir.alike import up_to_names
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.bounds import Env, as_env
 from spcomp.ir.expr import BinOp, Const, Expr, Var
 from spcomp.ir.linear import Algebra, Key, Linear, key_of, mentions
-from spcomp.ir.proof import WIDE, Bounds, Facts, Prover, product
+from spcomp.ir.proof import WIDE, Bounds, Facts, Prover, Ranges, product
 from spcomp.ir.visitor import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from spcomp.ir.axis import AnyBuffer
 
 
 def injective(
@@ -34,7 +34,16 @@ def injective(
     own range. *monotone*:
     one-dimensional buffers whose values do not decrease. False: not proved.
     """
-    return _Meeting(indices, var, _needed(indices, var, inner), bounds, monotone).apart()
+    needed = tuple(_needed(indices, var, inner).items())
+    return _apart((tuple(indices), var, needed, tuple(monotone)), as_env(bounds))
+
+
+@up_to_names
+def _apart(
+    question: tuple[tuple[Expr | None, ...], Var, Ranges, tuple[AnyBuffer, ...]], env: Env
+) -> bool:
+    indices, var, inner, monotone = question
+    return _Meeting(indices, var, dict(inner), env, monotone).apart()
 
 
 def _needed(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
@@ -60,11 +69,11 @@ class _Meeting:
         indices: Sequence[Expr | None],
         var: Var,
         inner: Facts,
-        bounds: Bounds,
+        env: Env,
         monotone: Collection[AnyBuffer],
     ) -> None:
         self.var = var
-        algebra = Algebra(as_env(bounds), trusted=True)
+        algebra = Algebra(env, trusted=True)
         self.prover = Prover(algebra, inner, monotone)
         self.unknown = {var, *inner}
         steady = {w: ends for w, ends in inner.items() if not mentions(ends, self.unknown)}

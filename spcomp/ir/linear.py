@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.bounds import Env, Interval, bounds_of, dtype_range
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, UnOp, Var, cast, const
-from spcomp.ir.node import Node
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Search, UnOp, Var, cast, const
+from spcomp.ir.node import Node, record
 from spcomp.ir.visitor import walk
 
 Key: TypeAlias = Hashable
@@ -44,7 +44,7 @@ def _same(x: Any, y: Any) -> bool:
     return x is y or (type(x) is type(y) and not isinstance(x, Node) and repr(x) == repr(y))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Term:
     """*factor* times the product of *atoms*, which may repeat."""
 
@@ -52,7 +52,7 @@ class Term:
     atoms: tuple[Expr, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Linear:
     """A sum of terms: no two have the same atoms, no factor is zero, in order of first use.
 
@@ -75,8 +75,8 @@ class Linear:
     def __add__(self, other: Linear) -> Linear:
         terms = dict(self.terms)
         for key, term in other.terms.items():
-            factor = term.factor + (terms[key].factor if key in terms else 0)
-            terms[key] = Term(factor, term.atoms)
+            own = terms.get(key)
+            terms[key] = term if own is None else Term(own.factor + term.factor, term.atoms)
         return _tidy(terms, self.dtype)
 
     def __sub__(self, other: Linear) -> Linear:
@@ -172,12 +172,13 @@ def atom(expr: Expr) -> Linear:
 
 def _tidy(terms: Mapping[Monomial, Term], dtype: DType) -> Linear:
     """Wrap the factors, which changes no value of the dtype, and drop terms that are zero."""
-    signed = DType("int", dtype.bits)
+    end = 1 << dtype.bits - 1
     made = {}
     for key, term in terms.items():
-        factor = wrap(term.factor, signed)
-        if factor:
-            made[key] = term if factor == term.factor else Term(factor, term.atoms)
+        if not -end <= term.factor < end:
+            term = Term((term.factor + end) % (2 * end) - end, term.atoms)
+        if term.factor:
+            made[key] = term
     return Linear(made, dtype)
 
 
@@ -221,7 +222,19 @@ def is_ring(expr: Expr) -> bool:
 
 def mentions(exprs: Iterable[Expr | None], variables: Collection[Var]) -> bool:
     """Say whether one of *variables* occurs in *exprs*."""
-    return any(node in variables for expr in exprs if expr is not None for node in walk(expr))
+    return any(not variables_in(e).isdisjoint(variables) for e in exprs if e is not None)
+
+
+@lru_cache(maxsize=1 << 14)
+def variables_in(expr: Expr) -> frozenset[Var]:
+    """Return the variables used in *expr*."""
+    return frozenset([node for node in walk(expr) if isinstance(node, Var)])
+
+
+@lru_cache(maxsize=1 << 14)
+def names_in(expr: Expr) -> frozenset[Var | AnyBuffer]:
+    """Return the variables used in *expr*, and the buffers it reads."""
+    return variables_in(expr).union(n.buffer for n in walk(expr) if isinstance(n, (Load, Search)))
 
 
 class Algebra:

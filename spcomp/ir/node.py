@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import MISSING, dataclass, field, fields
+from operator import attrgetter
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from spcomp.errors import Span
 
 _N = TypeVar("_N", bound="Node")
+_T = TypeVar("_T")
 NODES: dict[str, type[Node]] = {}  # every node class by name, for visitors to check against
 _FROZEN = os.environ.get("SPCOMP_FROZEN") == "1"  # the tests set it: writing to a node then raises
 
@@ -38,8 +40,15 @@ def node(cls: type[_N]) -> type[_N]:
     made.CHILDREN = tuple(f.name for f in fields(made) if "role" not in f.metadata)
     made.BINDERS = tuple(f.name for f in fields(made) if f.metadata.get("role") == "binder")
     made.DECLARES = tuple(f.name for f in fields(made) if "declares" in f.metadata)
+    made.values_of = attrgetter(*made.FIELDS)
     NODES[made.__name__] = made
     return made
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[_T]) -> type[_T]:
+    """Make *cls* a frozen dataclass compared by content, which is cheap to make at run time."""
+    return dataclass(slots=True, unsafe_hash=True, frozen=_FROZEN)(cls)
 
 
 @node
@@ -50,9 +59,10 @@ class Node:
     CHILDREN: ClassVar[tuple[str, ...]]  # a child is a Node, None, or a tuple of Nodes and Nones
     BINDERS: ClassVar[tuple[str, ...]]
     DECLARES: ClassVar[tuple[str, ...]]  # children that others refer to
+    values_of: ClassVar[attrgetter[Any]]  # gets all FIELDS of a node at once
     span: Span | None = attr(default=None, kw_only=True)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with *changes*; the span stays."""
-        same = {name: getattr(self, name) for name in self.FIELDS}
-        return type(self)(**(same | changes))
+        same = zip(self.FIELDS, self.values_of(self), strict=True)
+        return type(self)(**{**dict(same), **changes})

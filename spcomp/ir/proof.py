@@ -7,6 +7,7 @@ from itertools import product as product_of
 from typing import TYPE_CHECKING, TypeAlias
 
 from spcomp.dtypes import DType
+from spcomp.ir.alike import up_to_names
 from spcomp.ir.bounds import Env, Interval, as_env, bounds_of
 from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Load, UnOp, Var, cast
 from spcomp.ir.linear import (
@@ -19,12 +20,14 @@ from spcomp.ir.linear import (
     key_of,
     mentions,
     monomial,
+    names_in,
 )
 
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
 Facts: TypeAlias = Mapping[Var, tuple[Expr, Expr]]  # var: low <= var < high, outer loops first
+Ranges: TypeAlias = tuple[tuple[Var, tuple[Expr, Expr]], ...]  # the same, as a question has it
 Bounds: TypeAlias = Env | Mapping[Var, Interval] | None
 WIDE = DType("int", 1024)  # of proofs: no sum in them wraps around
 DEPTH = 12  # how many bounds a proof may put into one another
@@ -39,7 +42,48 @@ def prove(cond: Expr, facts: Facts, bounds: Bounds = None) -> bool:
     bound may use the variables before it. 64-bit arithmetic in *cond* and *facts* is taken not to
     overflow. False: not proved.
     """
-    return Prover(Algebra(as_env(bounds), trusted=True), facts).holds(cond)
+    return _holds((cond, tuple(facts.items())), as_env(bounds))
+
+
+@up_to_names
+def _holds(question: tuple[Expr, Ranges], env: Env) -> bool:
+    cond, facts = question
+    return Prover(Algebra(env, trusted=True), dict(facts)).holds(cond)
+
+
+def decide(cond: BinOp, facts: Facts, env: Env) -> bool | None:
+    """Return whether the comparison *cond* of integers is proved to hold, or not to; else None.
+
+    As in prove, but for arithmetic that may overflow.
+    """
+    return _decide((cond, _related(facts, cond)), env)
+
+
+@up_to_names
+def _decide(question: tuple[BinOp, Ranges], env: Env) -> bool | None:
+    cond, facts = question
+    algebra = Algebra(env)
+    apart = algebra.of(cond.lhs) - algebra.of(cond.rhs)
+    if cond.op in ("==", "!=") and apart.is_constant:  # holds even where both sides wrap
+        return (not apart.terms) == (cond.op == "==")
+    prover = Prover(algebra, dict(facts))
+    if prover.holds(cond):
+        return True
+    return False if prover.holds(cond, truth=False) else None
+
+
+def _related(facts: Facts, cond: Expr) -> Ranges:
+    """Return those of *facts* that share a name with *cond*, or with another that does."""
+    names, found = set(names_in(cond)), dict.fromkeys(facts, False)
+    more = True
+    while more:
+        more = False
+        for var, ends in facts.items():
+            about = names_in(ends[0]) | names_in(ends[1]) | {var}
+            if not found[var] and not names.isdisjoint(about):
+                names |= about
+                found[var] = more = True
+    return tuple((var, facts[var]) for var, related in found.items() if related)
 
 
 def coefficient(expr: Expr, var: Var) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import is_not
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from spcomp.ir.expr import Expr, Var
@@ -49,17 +50,38 @@ class Visitor(Generic[R]):
             if method is None:
                 raise TypeError(f"{type(self).__name__} cannot visit {type(node).__name__}")
             self._table[type(node)] = method
-        return cast("R", method(self, node))
+        found: R = method(self, node)
+        return found
+
+
+def _of_no_interest(cls: type[Visitor[Any]], kind: type[Node]) -> bool:
+    """Whether *cls* has no method for nodes of class *kind*, nor for any that they hold.
+
+    Known of leaves, and of expressions, which hold nothing but expressions.
+    """
+    if not issubclass(kind, Expr):
+        return not kind.CHILDREN
+    own = (other for other in NODES.values() if issubclass(other, Expr))
+    return cls.visit is Visitor.visit and not any(hasattr(cls, f"visit_{k.__name__}") for k in own)
 
 
 class Walker(Visitor[None]):
     """Visits every node below the one given, parents first; override what is of interest."""
 
+    @classmethod
+    def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
+        method = super()._lookup(kind)
+        idle = method is Walker.visit_Node and _of_no_interest(cls, kind)
+        return Walker._pass if idle else method
+
+    def _pass(self, _: Node) -> None:
+        """There is nothing to see below."""
+
     def visit_Node(self, node: Node) -> None:
         """Visit the children of *node*."""
         for name in node.CHILDREN:
             child = getattr(node, name)
-            if isinstance(child, tuple):
+            if type(child) is tuple:
                 for item in child:
                     if item is not None:
                         self.visit(item)
@@ -70,14 +92,24 @@ class Walker(Visitor[None]):
 class Rewriter(Visitor[Node]):
     """Bottom-up rewriter; an unchanged subtree comes back as the same object."""
 
+    @classmethod
+    def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
+        method = super()._lookup(kind)
+        idle = method is Rewriter.visit_Node and _of_no_interest(cls, kind)
+        return Rewriter._same if idle else method
+
+    def _same(self, node: Node) -> Node:
+        """There is nothing to rewrite below."""
+        return node
+
     def visit_Node(self, node: Node) -> Node:
         """Rebuild *node* only if a child changed."""
         changes: dict[str, Any] = {}
         for name in node.CHILDREN:
             old = getattr(node, name)
-            if isinstance(old, tuple):
+            if type(old) is tuple:
                 new: Any = tuple([None if child is None else self.visit(child) for child in old])
-                if any(a is not b for a, b in zip(old, new, strict=True)):
+                if any(map(is_not, old, new)):
                     changes[name] = new
             elif old is not None and (new := self.visit(old)) is not old:
                 changes[name] = new
@@ -123,12 +155,12 @@ def walk(node: Node, skip: type[Node] | None = None) -> Iterator[Node]:
     while stack:
         top = stack.pop()
         yield top
-        for name in reversed(top.CHILDREN):
+        for name in top.CHILDREN[::-1]:
             child = getattr(top, name)
             if child is None or (skip is not None and isinstance(child, skip)):
                 continue
-            if isinstance(child, tuple):
-                stack.extend([item for item in reversed(child) if item is not None])
+            if type(child) is tuple:
+                stack.extend([item for item in child[::-1] if item is not None])
             else:
                 stack.append(child)
 
@@ -145,14 +177,16 @@ def holds(node: Node) -> tuple[str, ...]:
     return names
 
 
-def children(node: Node) -> Iterator[Node]:
-    """Yield the statements, and cases of a merge, directly below the statement *node*."""
+def children(node: Node) -> list[Node]:
+    """Return the statements, and cases of a merge, directly below the statement *node*."""
+    found: list[Node] = []
     for name in holds(node):
         child = getattr(node, name)
-        if isinstance(child, tuple):
-            yield from child
+        if type(child) is tuple:
+            found.extend(child)
         elif child is not None:
-            yield child
+            found.append(child)
+    return found
 
 
 def statements(node: Node) -> Iterator[Node]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from spcomp.ir.axis import Axis, Domain
 from spcomp.ir.bounds import Env
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
-from spcomp.ir.linear import Algebra
+from spcomp.ir.linear import Algebra, variables_in
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import Prover
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import Pos
+from spcomp.passes.positions import Pos, conjuncts
 
 
 @dataclass(eq=False, slots=True)
@@ -22,11 +22,13 @@ class Binding:
     """A coordinate variable: its value, and the positions it has on the axes it runs over.
 
     *absent* lists the axes on which the coordinate is known not to be stored (a merge case).
+    *present*: it is a coordinate only where this holds (None: always), elsewhere padding.
     """
 
     coordinate: Callable[[], Expr]
     positions: dict[Axis, Pos]
     absent: dict[Axis, Pos | None] = field(default_factory=dict)
+    present: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Scope:
         facts: dict[Var, tuple[Expr, Expr]] = {
             var: (const(0), next(iter(binding.positions)).length)
             for var, binding in self.bindings.items()
-            if binding.positions
+            if binding.positions and binding.present is None
         }
         key = (
             fingerprint((coord, size)),
@@ -158,6 +160,14 @@ class Scope:
             self.proofs[key] = holds
         return self.proofs[key]
 
+    def skips(self, guard: Expr | None) -> bool:
+        """Whether nothing is done where *guard* does not hold: it says that there is padding."""
+        if guard is None:
+            return True
+        known = (part for b in self.bindings.values() for part in conjuncts(b.present))
+        present = set(map(fingerprint, known))
+        return all(fingerprint(part) in present for part in conjuncts(guard))
+
     def known(self, key: object) -> Var | None:
         """The variable that holds the lookup called *key*, if an enclosing segment has it."""
         for segment in self.segments:
@@ -166,9 +176,11 @@ class Scope:
         return None
 
 
-def variables(node: Node) -> set[Var]:
+def variables(node: Node) -> frozenset[Var]:
     """Return the variables used in *node*."""
-    return {n for n in walk(node) if isinstance(n, Var)}
+    if isinstance(node, Expr):
+        return variables_in(node)
+    return frozenset(n for n in walk(node) if isinstance(n, Var))
 
 
 def bound_by(node: Node) -> set[Var]:

@@ -58,7 +58,7 @@ class SearchBlocks:
         """Return the loops that decide *value*, in order; none if something else does too."""
         own = next((s.loops for s in scope.segments if s.loops), [])
         needed: set[Var] = set()
-        pending = variables(value) - scope.params
+        pending = set(variables(value) - scope.params)
         while pending:
             var = pending.pop()
             loop = next((x for x in own if x.block_var is var), None)

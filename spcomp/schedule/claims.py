@@ -8,8 +8,9 @@ from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, Stmt, Store
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import Rewriter, statements, walk
 from spcomp.passes.loop_kinds import can_vectorize
+from spcomp.passes.pack_rows import unclaimed
 from spcomp.schedule.bind import bound_twice
 from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests import replaced
@@ -26,8 +27,10 @@ def without_false_claims(func: Func) -> Func:
     """Return *func* with no loop that claims to be parallel, bound or vectorized and is not.
 
     In position space such a claim raises ScheduleError at the loop's line; in flat buffers, where
-    much of what would prove it is gone, the loop runs serially, with a warning.
+    much of what would prove it is gone, the loop runs serially, with a warning. That rows may be
+    made in blocks is for the compiler to say: such a claim is left out.
     """
+    func = unclaimed(func)
     while True:
         for loop in loops_of(func.body):
             if loop.kind not in ("parallel", "vectorized", "bound"):
@@ -61,7 +64,7 @@ def without_permissions(func: Func) -> Func:
     What is left of them is independent, so that no permission is needed, or given, any more: the
     same bits at any number of threads.
     """
-    permits = any(map(_permits, walk(func.body)))
+    permits = any(map(_permits, statements(func.body)))
     return func.replace(body=_InOrder().rewrite(func.body)) if permits else func
 
 
@@ -76,7 +79,7 @@ class _InOrder(Rewriter):
     def visit_For(self, loop: For) -> Node:
         new = self.visit_Node(loop)
         assert isinstance(new, For)
-        shares = loop.kind in ("parallel", "bound") and any(map(_permits, walk(loop)))
+        shares = loop.kind in ("parallel", "bound") and any(map(_permits, statements(loop)))
         attrs = tuple(pair for pair in loop.attrs if pair[0] != "atomic")
         if shares and conflicts(loop):
             return new.replace(kind="serial", thread="", attrs=attrs)

@@ -276,11 +276,11 @@ def _commute(accesses: list[Access]) -> bool:
 
 def changes_range(loop: For) -> Conflict | None:
     """Return what *loop* writes of what its range is computed from; None if nothing."""
-    written = {memory_of(n.buffer) for n in walk(loop.body) if isinstance(n, Store)}
-    for end in (loop.begin, loop.end):
-        for node in walk(end):
-            if isinstance(node, (Load, Search)) and memory_of(node.buffer) in written:
-                return Conflict(node.buffer.name, "iterations may change the range")
+    reads = [n for e in (loop.begin, loop.end) for n in walk(e) if isinstance(n, (Load, Search))]
+    written = writes_of(loop.body) if reads else ()
+    for node in reads:
+        if memory_of(node.buffer) in written:
+            return Conflict(node.buffer.name, "iterations may change the range")
     return None
 
 
@@ -426,6 +426,11 @@ _SLOTS = tuple(Var(f"slot{k}", int64) for k in range(16))
 def loops_of(node: Node) -> Iterator[For]:
     """Yield the loops below *node*, outer ones first."""
     return iter(_loops(node))
+
+
+def loop_named(node: Node, name: str) -> For | None:
+    """Return the loop below *node* that is called *name*; the last one of several."""
+    return next((loop for loop in reversed(_loops(node)) if loop.var.name == name), None)
 
 
 @gathered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import is_not
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span
@@ -14,7 +15,7 @@ from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import REMEMBERED, Rewriter, children, gathered, holds, walk
 from spcomp.passes.copies import Fresh as Fresh
 from spcomp.passes.copies import can_copy as can_copy
-from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.dependence import loop_named, loops_of
 from spcomp.schedule.step import known
 
 
@@ -26,18 +27,19 @@ def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
             span,
             hint="loops exist in position space: lower the sparse iterations first",
         )
-    loops = {loop.var.name: loop for loop in loops_of(func.body)}
-    if name not in loops:
+    found = loop_named(func.body, name)
+    if found is None:
+        loops = dict.fromkeys(loop.var.name for loop in loops_of(func.body))
         raise ScheduleError(
             f"{step}: no loop {name!r} in {func.name}", span, hint=known(loops, "loops")
         )
-    return loops[name]
+    return found
 
 
 def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:
     """Return the block called *name*; raises ScheduleError if there is none."""
     blocks = {block.name: block for block in blocks_of(func.body)}
-    if name not in blocks:
+    if not isinstance(name, str) or name not in blocks:
         raise ScheduleError(
             f"{step}: no block {name!r} in {func.name}", span, hint=known(blocks, "blocks")
         )
@@ -100,14 +102,17 @@ def replaced(func: Func, old: Stmt, new: Stmt) -> Func:
 def _swapped(node: Any, old: Stmt, new: Stmt) -> Any:
     if node is old:
         return new
-    for name in holds(node):
+    held = holds(node)
+    for name in held:
         child = getattr(node, name)
         parts = child if isinstance(child, tuple) else (child,)
-        if not any(part is not None and old in _within(part) for part in parts):
-            continue
+        sole = len(held) == len(parts) == 1  # there is no choice, and what is there is known below
         made = [
-            part and (_swapped(part, old, new) if old in _within(part) else part) for part in parts
+            part and (_swapped(part, old, new) if sole or old in _within(part) else part)
+            for part in parts
         ]
+        if not any(map(is_not, made, parts)):
+            continue
         if isinstance(node, Seq):
             return seq(*made)
         return node.replace(**{name: tuple(made) if child is parts else made[0]})

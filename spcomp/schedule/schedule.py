@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import ScheduleError, Span, expect
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Launch, Module
@@ -19,11 +19,12 @@ from spcomp.passes.levels import lower_sparse_buffer, lower_sparse_iter
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.coordinate import find_iteration
 from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.nests import find_block
 from spcomp.schedule.primitives_blocks import BlockPrimitives
 from spcomp.schedule.primitives_iterations import IterationPrimitives
 from spcomp.schedule.primitives_loops import LoopPrimitives
 from spcomp.schedule.queries import Queries
-from spcomp.schedule.step import Step, Trace, known
+from spcomp.schedule.step import Step, Trace
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
@@ -45,6 +46,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
 
     Raises:
         ScheduleError: for a Module of several functions.
+        ArgumentError: for what is no program.
     """
 
     func: Func
@@ -64,6 +66,9 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         opened: int = 0,
         before: Func | None = None,
     ) -> None:
+        hint = "give a function decorated with @T.prim_func; a Schedule has its own in .func"
+        expect("func", func, (Func, Module), "a program", hint=hint)
+        expect("trace", trace, Trace, "a Trace")
         given = func.source if isinstance(func, Module) else func
         for name, value in (
             ("func", _only(func) if isinstance(func, Module) else func),
@@ -150,6 +155,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         The program is lowered where the first step for loops comes. *skip*: leave out steps that
         are not legal, as those that followed from a deleted one are; else they raise ScheduleError.
         """
+        expect("trace", trace, Trace, "a Trace", hint="Trace.from_json_lines(text) reads one")
         schedule = self
         for step in trace.of(self.func.name):
             if not step.fits(schedule.func):
@@ -171,12 +177,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
 
     def get_block(self, name: str) -> str:
         """Return *name* if a block is called so; raises ScheduleError that lists the blocks."""
-        blocks = [n.name for n in statements(self.func.body) if isinstance(n, Block)]
-        if name not in blocks:
-            raise ScheduleError(
-                f"no block {name!r} in {self.func.name}", _user_line(), hint=known(blocks, "blocks")
-            )
-        return name
+        return find_block(self.func, name, f"get_block({name!r})", _user_line()).name
 
     def get_loops(self, block: str) -> tuple[str, ...]:
         """Return the names of the loops around *block*, within the block that encloses it."""

@@ -10,7 +10,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import ScheduleError, Span, expect
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func
 
@@ -136,6 +136,7 @@ class Trace:
     @staticmethod
     def from_json_lines(text: str) -> Trace:
         """Return the trace that *text* describes; raises ScheduleError for what is no step."""
+        expect("text", text, str, "lines of JSON")
         return Trace(tuple(_read(line) for line in text.splitlines() if line.strip()))
 
     def __str__(self) -> str:
@@ -143,15 +144,22 @@ class Trace:
 
 
 def _read(line: str) -> tuple[str, Step]:
+    import spcomp.schedule.schedule  # noqa: F401 (which has all kinds of steps)
+
     try:
         record = json.loads(line)
-        func, kind = record.pop("func"), record.pop("step")
+        func, kind = str(record.pop("func")), record.pop("step")
         fields = {k: tuple(v) if isinstance(v, list) else v for k, v in record.items()}
         return func, STEPS[kind](**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ScheduleError(
-            f"not a step: {line.strip()!r}", hint=f"steps are {', '.join(sorted(STEPS))}"
+            f"not a step: {line.strip()[:200]!r}", hint=f"steps are {', '.join(sorted(STEPS))}"
         ) from error
+
+
+def listed(value: Any) -> Any:
+    """Return *value* as a tuple if it is a list of things, else as it is: check refuses it."""
+    return tuple(value) if isinstance(value, Iterable) else value
 
 
 def known(names: Iterable[str], what: str) -> str:
