@@ -19,7 +19,8 @@ BLOCK = 2**25  # products of a reference that are computed at once
 
 
 def _square(case: Case, csr: Any) -> Problem:
-    want, scale = _sorted(csr @ csr), _sorted(abs(csr) @ abs(csr))
+    want = _sorted(csr @ csr)
+    scale = want if csr.data.min(initial=0) >= 0 else _sorted(abs(csr) @ abs(csr))
     return _problem(case, csr, want.data, scale.data, ENTRY * (2 * csr.nnz + want.nnz), want)
 
 

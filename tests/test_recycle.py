@@ -67,3 +67,8 @@ def test_arrays_begin_where_vectors_do():
     assert place(array) % 64 == 0
     array[-1] = 9
     assert array[-1] == 9
+
+
+def test_more_memory_than_there_can_be_is_refused():
+    with pytest.raises(MemoryError, match="no memory for a result of up to"):
+        empty(1 << 60, FLOAT)

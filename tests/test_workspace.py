@@ -157,11 +157,11 @@ def test_interpreted_phases_agree_with_the_program():
 
 
 def test_workspaces_are_made_once_a_chunk():
-    for func in lower(_program(PLAIN), TARGET).position.funcs:
-        parallel = next(n for n in walk(func.body) if isinstance(n, For) and n.kind == "parallel")
-        (rows,) = (n for n in walk(parallel) if isinstance(n, For) and n.var.name == "i")
-        assert not any(_is_workspace(n) for n in walk(rows))
-        assert any(_is_workspace(n) for n in walk(parallel))
+    count, _ = lower(_program(PLAIN), TARGET).position.funcs
+    parallel = next(n for n in walk(count.body) if isinstance(n, For) and n.kind == "parallel")
+    (rows,) = (n for n in walk(parallel) if isinstance(n, For) and n.var.name == "i")
+    assert not any(_is_workspace(n) for n in walk(rows))
+    assert any(_is_workspace(n) for n in walk(parallel))
 
 
 def _is_workspace(node):

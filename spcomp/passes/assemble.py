@@ -38,6 +38,7 @@ from spcomp.passes.workspace import Marks, scalar
 
 Phase: TypeAlias = Literal["none", "count", "fill"]
 NONE_YET = const(-1)
+ONE_PASS = "one_pass"  # of a function: sizes of rows are asked for only to tell few from many
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Assembly:
     axes: frozenset[Axis] = frozenset()  # written to, their structure not yet known
     known: frozenset[Axis] = frozenset()  # written to, their fibers put in order by marks
     parents: dict[Axis, Pos] = field(default_factory=dict)  # under which each open fiber hangs
+    one_pass: tuple[str, str, int] | None = None  # an axis, its count, how many elements are few
 
     @property
     def counts_only(self) -> bool:
@@ -209,16 +211,23 @@ class Marked(Assembly):
         def wrap(stmt: Stmt) -> Stmt:
             if self.phase == "count":
                 end = seq(marks.count_and_clear(count), close(place, count, aux))
-                return Alloc(count, marks.around(seq(start, stmt, end), ordered=False))
+                return Alloc(
+                    count, marks.around(seq(start, stmt, end), ranked=False, ordered=False)
+                )
             first = Fresh(names, "_m", {}).rewrite(MarkOnly(self.keys).rewrite(stmt))
-            emit = marks.emit(count, lambda at: put(place, Load(count, (ZERO,)), at, aux))
+            ordered = place.axis.sorted
+            emit = marks.emit(
+                count, lambda at: put(place, Load(count, (ZERO,)), at, aux), ordered=ordered
+            )
             body = seq(first, emit, stmt, marks.clear())
             if (short := self._short(stmt, place, count, names, aux)) is not None:
                 fiber, alone = short
                 size = aux.size(place.axis, place.parent)
                 few = BinOp("<=", size, const(fiber.limit))
+                if len(self.known) == 1:
+                    self.one_pass = place.axis.name, count.name, fiber.limit
                 body = fiber.around(If(few, fiber.open(size, alone), body))
-            return Alloc(count, marks.around(seq(start, body), ordered=True))
+            return Alloc(count, marks.around(seq(start, body), ranked=True, ordered=ordered))
 
         return wrap
 

@@ -53,11 +53,12 @@ class Layout:
     _by_handle: dict[Var, Buffer] = field(default_factory=dict)
 
     def flat(self, buffer: AnyBuffer) -> Buffer:
-        """Return the one-dimensional buffer that stands for *buffer*."""
+        """Return the one-dimensional buffer that stands for *buffer*: itself, if it is one."""
         if buffer not in self._flat:
-            made = Buffer(
-                buffer.name, buffer.data, (self._size(buffer),), buffer.dtype, buffer.scope
-            )
+            shape = (self._size(buffer),)
+            made = Buffer(buffer.name, buffer.data, shape, buffer.dtype, buffer.scope)
+            if isinstance(buffer, Buffer) and buffer.strides is None and buffer.shape == shape:
+                made = buffer  # which others may be as long as an element of it says
             self._flat[buffer] = made
             if buffer.data is not None:
                 self._by_handle[buffer.data] = made

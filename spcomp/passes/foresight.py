@@ -12,7 +12,6 @@ from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 
 LIMIT = 8  # surprises, more than repetitions, from which on branches are avoided
-WAYS = 4  # what a step may do, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,14 @@ class Foresight:
     path: Buffer
     before: Buffer
     surprises: Buffer
+    ways: int
 
     @classmethod
-    def of(cls, names: Names, wish: str) -> Foresight:
-        """Return one with new names after *wish*."""
+    def of(cls, names: Names, wish: str, ways: int) -> Foresight:
+        """Return one with new names after *wish*; *ways*: what a step may do, at most."""
         made = (names.unique(f"{wish}_{what}") for what in ("path", "before", "surprises"))
-        return cls(*(Buffer(name, None, (const(1),), int64, "local") for name in made))
+        path, before, surprises = (Buffer(n, None, (const(1),), int64, "local") for n in made)
+        return cls(path, before, surprises, ways)
 
     def around(self, loop: Stmt) -> Stmt:
         """Return *loop*, over fibers, with what is kept."""
@@ -43,7 +44,7 @@ class Foresight:
 
     def note(self, way: int) -> Stmt:
         """Return what remembers that a step went the *way* of that number."""
-        return _set(self.path, binary("+", binary("*", _get(self.path), WAYS), way))
+        return _set(self.path, binary("+", binary("*", _get(self.path), self.ways), way))
 
     def choice(self, steered: Stmt, free: Stmt) -> Stmt:
         """Return *steered*, a loop over a fiber that branches, or *free*, which does the same."""

@@ -3,14 +3,15 @@
 A count would cost as much as the rows themselves where an element costs little, as in a merge. So
 the rows of a block are written one after the other into memory of its own, as many elements as the
 operands have there at most; a running sum over the blocks says where they go. The results are
-allocated for as many elements as the operands have, of which memory is used for those written.
+allocated for as many elements as the operands have, of which memory is used for those written. Of
+a result with one fiber, ranges of coordinates take the place of blocks of rows.
 Source: decoupled look-back, Merrill and Garland (NVIDIA NVR-2016-002, 2016).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
@@ -18,17 +19,18 @@ from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Prefix, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.base import Pass, Stage
+from spcomp.passes.cut_merge import CutMerge, cut_of, in_parts
+from spcomp.passes.iteration_plan import is_unit
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.row_bounds import Span, bound_of
+from spcomp.passes.pack_rows import Pair, in_place, pack_rows
+from spcomp.passes.positions import ZERO, from_zero
+from spcomp.passes.row_bounds import Span, bound_of, sum_of
 
 WORK = 12 << 10  # elements in a block, on average: what it makes stays in the processor's caches
 MOST_ROWS = 1 << 12
-
-Pair: TypeAlias = tuple[Buffer, Buffer]  # of indices and of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class PackResults(Pass):
 
     def run(self, module: Module[Any]) -> Module[Any]:
         """Return *module* with one function in place of two, if it is one that this can do."""
+        if (packed := pack_rows(module)) is not None:
+            return packed
         phases = _phases(module)
         rows = None if phases is None else find_rows(phases)
         return module if phases is None or rows is None else _packed(module, phases, rows)
@@ -65,13 +69,14 @@ class Rows:
     """The loop over the fibers of a result, and what is known of a fiber.
 
     *count* counts the elements of one as they are made, at most the sum of *bound*; *stored* are
-    the indices and the values.
+    the indices and the values. *cut*: the merge that makes all, where there is one fiber.
     """
 
     loop: For
     count: AnyBuffer
     stored: tuple[AnyBuffer, AnyBuffer]
     bound: tuple[Span, ...]
+    cut: CutMerge | None = None
 
 
 def _phases(module: Module[Any]) -> _Phases | None:
@@ -101,8 +106,9 @@ def _phases(module: Module[Any]) -> _Phases | None:
 def find_rows(phases: _Phases) -> Rows | None:
     """Return the loop that makes the rows, if every element is made by count, index and value."""
     loop, axis = phases.fill.body, phases.axis
-    root = axis.parent is not None and axis.parent.parent is None
-    if not root or not isinstance(loop, For) or loop.kind != "parallel" or not from_zero(loop):
+    if axis.parent is None or axis.parent.parent is not None:
+        return None
+    if not isinstance(loop, For) or loop.kind != "parallel" or not from_zero(loop):
         return None
     along = [b for b in phases.fill.buffers if b.data and axis in getattr(b, "axes", ())]
     own = {b.data.name: b for b in along if b.data}
@@ -122,7 +128,8 @@ def find_rows(phases: _Phases) -> Rows | None:
     bound = None if start is None else bound_of(start, rows, phases.fill.axes)
     if bound is None or any(store.indices[0] not in rows for store in stores):
         return None
-    return Rows(loop, count, stored, bound)
+    cut = None if start is None or not is_unit(axis.parent) else cut_of(start, bound)
+    return Rows(loop, count, stored, bound, cut)
 
 
 def _row_variables(loop: For) -> frozenset[Var]:
@@ -220,29 +227,30 @@ class _Target:
         made = _Keep(rows, kept).rewrite(rows.loop.body)
         assert isinstance(made, Stmt)
         row = rows.loop.replace(begin=first, end=last, body=seq(made, end), kind="serial", attrs=())
-        stmt = seq(Store(rows.count, (ZERO,), ZERO), row, self._place(kept, ends, first, last))
+        pairs = tuple(zip(self.whole, kept, strict=True))
+        put = in_place(self.names, self.indptr, pairs, ends, (first, last), rows.count)
+        stmt = seq(Store(rows.count, (ZERO,), ZERO), row, put)
         for buffer in (*kept, rows.count, ends):
             stmt = Alloc(buffer, stmt)
-        return Let(room, _sum([span.between(first, last) for span in rows.bound]), stmt)
+        return Let(room, sum_of([span.between(first, last) for span in rows.bound]), stmt)
 
-    def _place(self, kept: Pair, ends: Buffer, first: Var, last: Var) -> Stmt:
-        """Return what puts the rows of a block behind those of the blocks before."""
-        base, total = self.names.var("base"), self.names.var("total")
-        row, dtype = self.names.var(f"{self.rows.loop.var.name}_row"), self.indptr.dtype
-        end = cast(binary("+", base, Load(ends, (row,))), dtype)
-        note = Store(self.indptr, (plus(plus(first, row), 1),), end)
-        copies = [self._copy(*pair, base, total) for pair in zip(self.whole, kept, strict=True)]
-        body: Stmt = seq(*copies, For(row, ZERO, binary("-", last, first), note, "vectorized"))
-        if dtype != int64:
-            fits = BinOp("<=", binary("+", base, total), const((1 << (dtype.bits - 1)) - 1))
-            text = f"the result has more elements than {dtype} index arrays can hold"
-            body = If(fits, body, Fail(text))
-        return Let(total, Load(self.rows.count, (ZERO,)), Prefix(base, total, body))
+    def parts(self, cut: CutMerge) -> Stmt:
+        """Return the loop over the parts of the one row there is; the last says where it ends."""
+        names, count = self.names, self.rows.count
+        ends = Buffer(names.unique("ends"), None, (const(1),), int64, "local")
 
-    def _copy(self, target: Buffer, source: Buffer, base: Var, count: Var) -> Stmt:
-        q = self.names.var(f"{target.name}_q")
-        store = Store(target, (binary("+", base, q),), Load(source, (q,)))
-        return For(q, ZERO, count, store, "vectorized")
+        def make(merge: Stmt, most: Expr, last: Expr) -> Stmt:
+            room = names.var("room")
+            kept = self._local(self.whole[0], room), self._local(self.whole[1], room)
+            pairs = tuple(zip(self.whole, kept, strict=True))
+            put = in_place(names, self.indptr, pairs, ends, (ZERO, cast(last, int64)), count)
+            made = _Keep(self.rows, kept).rewrite(merge)
+            stmt: Stmt = seq(made, Store(ends, (ZERO,), Load(count, (ZERO,))), put)
+            for buffer in (*kept, ends):
+                stmt = Alloc(buffer, stmt)
+            return Let(room, most, stmt)
+
+        return in_parts(names, self.rows.loop, cut, make)
 
     def _local(self, whole: Buffer, size: Expr) -> Buffer:
         name = self.names.unique(f"{whole.name}_kept")
@@ -252,13 +260,14 @@ class _Target:
 def _packed(module: Module[Any], phases: _Phases, rows: Rows) -> Module[Any]:
     fill, axis = phases.fill, phases.axis
     assert axis.parent is not None
-    most = _sum([span.total() for span in rows.bound])
+    most = sum_of([span.total() for span in rows.bound])
     indices, values = (
         Buffer(stored.name, stored.data, (most,), stored.dtype) for stored in rows.stored
     )
     indptr = next(b for b in fill.buffers if b.data is axis.indptr)
     target = _Target(Names(fill), rows, indptr, (indices, values), most)
-    blocks = target.blocks(cast(axis.parent.length, int64))
+    fibers = cast(axis.parent.length, int64)
+    blocks = target.blocks(fibers) if rows.cut is None else target.parts(rows.cut)
     others = [b for b in fill.buffers if not (isinstance(b, SparseBuffer) and axis in b.axes)]
     func = fill.replace(
         name=f"{module.source.name}_pack",
@@ -281,10 +290,3 @@ def _host(phases: _Phases, name: str, most: Expr) -> tuple[HostOp, ...]:
         *(Trim(array, total) for array in arrays),
         Return((phases.indptr, *arrays)),
     )
-
-
-def _sum(sizes: list[Expr]) -> Expr:
-    total: Expr = ZERO
-    for size in sizes:
-        total = plus(total, size)
-    return total

@@ -62,11 +62,12 @@ class Marks:
         words, before = buffer("words", size), buffer("before", size, dtype=narrow)
         return Marks(names, words, before, met, count, tops, sizes, ranks)
 
-    def around(self, stmt: Stmt, *, ordered: bool) -> Stmt:
-        """Return *stmt* with the workspaces; *ordered*: it asks for the order of the marks."""
+    def around(self, stmt: Stmt, *, ranked: bool, ordered: bool) -> Stmt:
+        """Return *stmt* with the workspaces: it asks for positions, which may be in order."""
         stmt = Alloc(self.count, seq(Store(self.count, (ZERO,), ZERO), stmt))
         stmt = Alloc(self.words, Alloc(self.met, stmt))
-        order = (self.before, self.tops, self.sizes, self.ranks) if ordered else ()
+        order = (self.tops, self.sizes, self.ranks) if ordered else ()
+        order = (self.before, *order) if ranked else order
         return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), order, stmt)
 
     def add(self, coord: Expr) -> Stmt:
@@ -91,8 +92,14 @@ class Marks:
         total = Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), marks))
         return self._each(word, seq(total, Store(self.words, (word,), NONE)))
 
-    def emit(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
-        """Return what runs *put* on every marked coordinate, *into* being its position."""
+    def emit(self, into: Buffer, put: Callable[[Var], Stmt], *, ordered: bool) -> Stmt:
+        """Return what runs *put* on every marked coordinate, *into* being its position.
+
+        In the end that is how many there are. *ordered*: they come in ascending order.
+        """
+        if not ordered:
+            word = self.names.var("word")
+            return self._each(word, self._emit_word(word, into, put))
         few = BinOp("<=", Load(self.count, (ZERO,)), const(FEW))
         return If(few, self._emit_few(into, put), self._sweep(into, put))
 
@@ -101,13 +108,19 @@ class Marks:
         noted, emitted = self.names.var("w"), self.names.var("w")
         counted, word = self.names.var("word"), self.names.var("word")
         size = cast(Call("popcount", (Load(self.words, (counted,)),)), self.sizes.dtype)
+        total = scalar(self.names, "total")
+        more = binary("+", Load(total, (ZERO,)), cast(Load(self.sizes, (noted,)), int64))
+        note = seq(Store(self.sizes, (noted,), size), Store(total, (ZERO,), more))
         start = Store(into, (ZERO,), cast(Load(self.ranks, (emitted,)), int64))
         put_word = seq(start, self._emit_word(word, into, put))
-        return seq(
-            self._each(counted, Store(self.sizes, (noted,), size), noted),
+        body = seq(
+            Store(total, (ZERO,), ZERO),
+            self._each(counted, note, noted),
             ranks(self.names, Load(self.count, (ZERO,)), self._sized, self.ranks),
             self._each(word, put_word, emitted),
+            Store(into, (ZERO,), Load(total, (ZERO,))),
         )
+        return Alloc(total, body)
 
     def _sized(self, place: Expr) -> tuple[Expr, Expr]:
         """The word at *place* of the list, and how many coordinates it holds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 LARGE = 1 << 22  # bytes from which on a result has memory of its own
 MOST = 1 << 28  # bytes that are kept for later results
 PAGE = 1 << 21  # a huge one
+UNRESERVED = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, which mmap has from 3.13
 
 
 class _Memory:
@@ -22,7 +24,11 @@ class _Memory:
     def __init__(self, size: int) -> None:
         self.size = size
         private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
-        self.pages = mmap.mmap(-1, size + PAGE, *([private] if private else []))
+        flags = [private | UNRESERVED] if private else []  # what is not written is not needed
+        try:
+            self.pages = mmap.mmap(-1, size + PAGE, *flags)
+        except (OSError, OverflowError):
+            raise MemoryError(f"no memory for a result of up to {size} bytes") from None
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self.pages.madvise(mmap.MADV_HUGEPAGE)
 
