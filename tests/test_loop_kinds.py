@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 import spcomp
+from spcomp.codegen.cpu import resolve
+from spcomp.compiler.pipeline import lower
+from spcomp.ir.interpret import interpret
 from spcomp.script.parse import parse_source
 from spcomp.target import target as parse_target
 
@@ -79,3 +82,110 @@ def test_only_targets_that_load_under_a_mask_mask_what_is_left():
     assert all("masked_load" in flat[name] for name in ("cpu:x86-64-v3", "cpu:x86-64-v4"))
     narrow = reduction("sum", "int8")
     assert "masked_load" not in spcomp.compile(narrow, target="cpu:x86-64-v3").stage("flat")
+
+
+GUARDED = """
+@T.prim_func
+def f(x: T.handle, w: T.handle, y: T.handle, n: T.int64) -> None:
+    T.func_attr({{"sparse_tir_level": 0}})
+    X = T.match_buffer(x, (n,), "float32")
+    W = T.match_buffer(w, (4,), "float32")
+    Y = T.match_buffer(y, (n * 4,), "float32")
+    for r in T.serial(4):
+        for k in T.{kind}(n):
+            if {cond}:
+                {store}
+"""
+STORE = "Y[r * n + k] = T.max(Y[r * n + k], X[k])"
+
+
+def guarded(cond, kind="vectorized", store=STORE, n=11):
+    """The loops as they are made; they compute what the program says."""
+    (func,) = parse_source(GUARDED.format(cond=cond, kind=kind, store=store), "guarded.py")
+    made = lower(func, resolve(parse_target("cpu:x86-64-v3")), trusted=True).flat.funcs[0]
+    results = []
+    for program in (func, made):
+        x, w = np.arange(1, n + 1, dtype="float32"), np.array([0, 1, 0, 2], "float32")
+        results.append(np.zeros(4 * n, "float32"))
+        interpret(program, {"x": x, "w": w, "y": results[-1], "n": n})
+    np.testing.assert_array_equal(*results)
+    assert results[0].any() or not n
+    return made.script()
+
+
+@pytest.mark.parametrize("kind", ["vectorized", "serial"])
+def test_a_condition_that_stays_the_same_is_asked_before_the_loop(kind):
+    text = guarded("W[r] != 0.0", kind)
+    assert text.index("if 0 < n:") < text.index("for r")
+    assert text.index("if W[r] != 0.0:") < text.index("for k")
+    assert ("T.ramp" in text) == (kind == "vectorized")
+
+
+def test_what_differs_from_lane_to_lane_stays_inside():
+    text = guarded("W[r] != 0.0 and k < 9")
+    assert text.index("W[r] != 0.0") < text.index("for k") < text.index("9")
+    assert "mask" in text
+    behind = guarded("k < 9 and W[k % 4] != 0.0")
+    assert "T.ramp" not in behind
+
+
+def test_a_condition_on_what_the_loop_writes_is_asked_every_time():
+    text = guarded("Y[0] == 0.0", store="Y[k] = 1.0")
+    assert text.index("for k") < text.index("Y[0] == 0.0")
+    assert "T.ramp" not in text
+
+
+def test_a_loop_that_does_not_run_asks_nothing_of_memory():
+    text = guarded("W[r + n * 0 + 9] != 0.0", kind="serial", n=0)
+    assert text.index("if 0 < n:") < text.index("W[")
+
+
+PAIRS = """
+@T.prim_func
+def f(x: T.handle, w: T.handle, y: T.handle, n: T.int64, m: T.int64) -> None:
+    T.func_attr({{"sparse_tir_level": 0}})
+    X = T.match_buffer(x, (n,), "float32")
+    W = T.match_buffer(w, (m + 1,), "float32")
+    Y = T.match_buffer(y, (2,), "float32")
+    for k in T.vectorized(n):
+        for r in T.serial({begin}, {end}):
+            {store}
+"""
+LEAST = "Y[0] = T.min(Y[0], T.abs(X[k] - W[r]))"
+
+
+def pairs(n, m, begin="0", end="m", store=LEAST):
+    """What is computed over all pairs, by the loops and by what they are made into."""
+    text = PAIRS.format(begin=begin, end=end, store=store)
+    (func,) = parse_source(text, "pairs.py")
+    made = lower(func, resolve(parse_target("cpu:x86-64-v3")), trusted=True).flat.funcs[0]
+    rng = np.random.default_rng(n * 31 + m)
+    x, w = (rng.integers(0, 99, size).astype("float32") for size in (n, m + 1))
+    results = []
+    for run in (lambda **args: interpret(func, args), spcomp.compile(made)):
+        results.append(np.full(2, 50, "float32"))
+        run(x=x, w=w, y=results[-1], n=n, m=m)
+    np.testing.assert_array_equal(*results)
+    return results[0], x, w, made.script()
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 40])
+@pytest.mark.parametrize("m", [0, 1, 5])
+def test_lanes_share_the_loops_inside_a_reduction(n, m):
+    y, x, w, text = pairs(n, m)
+    assert "T.ramp(0, 1, 8)" in text
+    least = np.abs(x[:, None] - w[:m]).min(initial=50)
+    np.testing.assert_array_equal(y, [least, 50])
+
+
+def test_what_all_lanes_read_is_read_only_where_one_runs():
+    text = pairs(3, 4)[-1]
+    rest = text[text.index("for k_v") :]
+    assert rest.index("if ") < rest.index("masked_load")
+
+
+def test_loops_inside_that_differ_from_lane_to_lane_stay_as_they_are():
+    assert "T.ramp" not in pairs(4, 8, end="k")[-1]
+    assert "T.ramp(0, 1, 8)" not in pairs(4, 1, end="2", store=LEAST.replace("Y[0]", "Y[r]"))[-1]
+    each = "Y[0] = Y[0] + X[k]; W[r] = X[k]"
+    assert "T.ramp" not in pairs(4, 2, store=each.replace("; ", "\n            "))[-1]

@@ -9,6 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, InternalError, ScriptError, SpcompWarning
+from spcomp.ir.expr import BinOp
 from spcomp.ir.interpret import interpret
 from spcomp.ir.module import HostAlloc, Launch, Scan, Trim
 from spcomp.ir.printer import print_module
@@ -16,8 +17,8 @@ from spcomp.ir.stmt import If, Prefix, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.lower_merge import FAR, FEW
-from spcomp.passes.pack_results import PackResults
+from spcomp.passes.lower_merge import FAR
+from spcomp.passes.meetings import FEW, MANY
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
@@ -46,6 +47,15 @@ def pair(kind, dtype="float32"):
         return a, sps.csr_array((a.data * 2, a.indices, a.indptr), shape=a.shape)
     if kind == "random":
         return a, rows(2, rng.integers(0, 5, ROWS), dtype=dtype)
+    if kind == "never met":  # rows of up to several vectors
+        columns = COLUMNS // 2
+        a, b = (rows(s, rng.integers(0, 20, ROWS), columns, dtype) for s in (1, 2))
+        return tuple(
+            sps.csr_array((x.data, 2 * x.indices + odd, x.indptr), shape=(ROWS, COLUMNS))
+            for odd, x in enumerate((a, b))
+        )
+    if kind == "often met":
+        return tuple(rows(s, rng.integers(8, 20, ROWS), 30, dtype) for s in (1, 2))
     if kind == "random and long":
         return rows(1, lengths + FEW + 1), rows(2, lengths[::-1] + FEW + 1)
     if kind == "far longer":
@@ -62,6 +72,8 @@ KINDS = (
     "one pattern",
     "random",
     "random and long",
+    "never met",
+    "often met",
     "far longer",
     "far shorter",
     "shifted",
@@ -140,11 +152,6 @@ def test_a_sum_is_made_in_one_pass():
     assert any(isinstance(n, Prefix) for n in walk(flat.funcs[0].body))
 
 
-def test_what_has_no_bound_is_counted_first():
-    module = lower(source("spgemm", "float32"), CPU).position
-    assert PackResults().run(module) is module
-
-
 def test_a_fiber_that_is_new_each_time_takes_no_branch():
     (func,) = lower(source(SUM, "float32"), CPU).flat.funcs
     choices = [
@@ -154,6 +161,65 @@ def test_a_fiber_that_is_new_each_time_takes_no_branch():
     ]
     (free,) = (choice.otherwise for choice in choices)
     assert not any(isinstance(n, If) for n in walk(free))
+
+
+WITHOUT = """
+@T.prim_func
+def without(p: T.handle, a: T.handle, q: T.handle, b: T.handle, y: T.handle, m: T.int64,
+            n: T.int64, nnz_a: T.int64, nnz_b: T.int64) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    I = T.dense_fixed(m)
+    JA = T.sparse_variable(I, (n, nnz_a), (p, a))
+    JB = T.sparse_variable(I, (n, nnz_b), (q, b))
+    P = T.match_sparse_buffer(p, (I,), "int32", extra_storage=1)
+    A = T.match_sparse_buffer(a, (I, JA), "int32")
+    Q = T.match_sparse_buffer(q, (I,), "int32", extra_storage=1)
+    B = T.match_sparse_buffer(b, (I, JB), "int32")
+    Y = T.match_sparse_buffer(y, (I,), "int64")
+    for i in T.serial(m):
+        with T.merge("union", T.cursor(A, P[i], P[i + 1]), T.cursor(B, Q[i], Q[i+1])) as [j, u, v]:
+            with T.case(1, 0):
+                Y[i] = Y[i] + j
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_combination_without_a_case_runs_nothing(kind):
+    a, b = pair(kind)
+    (func,) = parse_source(WITHOUT, "without.py")
+    want = np.zeros(len(a.indptr) - 1, np.int64)
+    for i in range(len(want)):
+        rows = (set(x.indices[x.indptr[i] : x.indptr[i + 1]].tolist()) for x in (a, b))
+        want[i] = sum(next(rows) - next(rows))
+    args = {"p": a.indptr, "a": a.indices, "q": b.indptr, "b": b.indices}
+    args |= {"m": len(want), "n": a.shape[1], "nnz_a": a.nnz, "nnz_b": b.nnz}
+    for program in (func, lower(func, CPU, trusted=True).flat.funcs[0]):
+        y = np.zeros_like(want)
+        interpret(program, {**args, "y": y})
+        np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.parametrize("kinds", [("random", "often met"), ("one pattern",) * 2, ("empty",) * 2])
+def test_three_operands_are_merged_by_the_loops_of_their_lattice(kinds):
+    (a, b), (d, _) = map(pair, kinds)
+    d = sps.csr_array((d.data, d.indices, d.indptr), shape=a.shape)
+    kernel = spcomp.compile("C[i, j] = A[i, j] + B[i, j] + D[i, j]")
+    same(kernel(A=a, B=b, D=d), a + b + d)
+    flat = kernel.specialize(A=a, B=b, D=d).stage("flat")
+    assert flat.count("while ") == 1 + 1 + 3 + 3  # by branches, without, by two, by one
+    for values in ("7", "3"):
+        assert f"T.alloc_buffer(({values},)" in flat
+
+
+def test_whether_fibers_meet_is_asked_by_vectors():
+    (func,) = lower(source(PRODUCT, "float32"), CPU).flat.funcs
+    (ask,) = (line for line in func.script().splitlines() if "meetings[0] <" in line)
+    assert f"<= {FEW} and" in ask
+    assert ask.endswith(f"<= {MANY}:")
+    vectors = [n for n in walk(func.body) if isinstance(n, BinOp) and n.op == "^"]
+    assert {n.dtype.lanes for n in vectors} == {8}  # of 32 bits
+    (sums,) = lower(source(SUM, "float32"), CPU).flat.funcs
+    assert "meetings" not in sums.script()
 
 
 def test_a_packed_module_reads_as_it_prints_and_runs_when_read():

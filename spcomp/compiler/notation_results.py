@@ -16,6 +16,7 @@ from spcomp.compiler.conversions_sort import index_type
 from spcomp.compiler.notation_args import turned
 from spcomp.compiler.notation_stored import Windows, in_order, unrooted
 from spcomp.compiler.tensor import Tensor, put_together
+from spcomp.compiler.tensor_levels import Level
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import Format
 from spcomp.notation.algebra import Windowed
@@ -36,6 +37,7 @@ _COMBINE: Mapping[str, np.ufunc] = {
     "or": np.logical_or,
 }
 _ROWS = ("dense", "compressed")
+PIECE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +201,64 @@ def from_keys(
     made: Any, keys: Keys, lengths: Lengths, indices: tuple[str, ...], layout: Layout
 ) -> Any:
     """Return the result with *indices*, in *layout*, of what was assembled as *keys*."""
-    coords: dict[str, Array] = {}
+    values, shape = np.asarray(made.data), tuple(lengths[index] for index in indices)
+    in_order = tuple(indices[dim] for dim in layout.order) == keys.indices
     left = np.asarray(made.indices)
+    if in_order and not keys.rows and set(layout.levels) == {"compressed"}:
+        return put_together(shape, _nested(left, shape, layout), values, layout.order)
+    coords: dict[str, Array] = {}
     for index in reversed(keys.digits[1:]):
         left, coords[index] = np.divmod(left, lengths[index])
     coords[keys.digits[0]] = left
     if keys.rows:
         coords[keys.indices[0]] = np.repeat(np.arange(len(made.indptr) - 1), np.diff(made.indptr))
     own = [coords[indices[dim]] for dim in layout.order]
-    values, shape = np.asarray(made.data), tuple(lengths[index] for index in indices)
-    if tuple(indices[dim] for dim in layout.order) != keys.indices:
+    if not in_order:
         own, values = _combined(own, [shape[dim] for dim in layout.order], values, keys.op)
     return compressed(shape, own, values, layout, _is_matrix(made))
+
+
+def _nested(keys: Array, shape: tuple[int, ...], layout: Layout) -> tuple[Level, ...]:
+    """Return compressed levels of elements whose *keys* ascend, from the innermost one outwards.
+
+    Each splits off the last digit of what is left, which the level above has once.
+    """
+    wide = layout.idtype.bits > 32
+    idtype = np.dtype(np.int64) if wide else index_type(len(keys), *shape)
+    levels: list[Level] = []
+    for dim in reversed(layout.order[1:]):
+        last = np.empty(len(keys), idtype)
+        first, left = _split(keys, shape[dim], last)
+        levels.append(_level(np.append(first, len(keys)), last, idtype))
+        keys = left
+    levels.append(_level(np.array([0, len(keys)]), keys, idtype))
+    return tuple(reversed(levels))
+
+
+def _split(keys: Array, length: int, last: Array) -> tuple[Array, Array]:
+    """Write the last digits of *keys*, below *length*, to *last*; return what is left, once each.
+
+    The first result says where that is first. In pieces that stay in the processor's caches.
+    """
+    before, first, left = -1, [np.empty(0, np.int64)], [keys[:0]]
+    for at in range(0, len(keys), PIECE):
+        piece = keys[at : at + PIECE]
+        own = piece // length
+        last[at : at + PIECE] = piece - own * length
+        new = changes([own])
+        new[0] = own[0] != before
+        begins = np.flatnonzero(new)
+        first.append(begins + at)
+        left.append(own[begins])
+        before = own[-1]
+    return np.concatenate(first), np.concatenate(left)
+
+
+def _level(indptr: Array, indices: Array, idtype: np.dtype[Any]) -> Level:
+    arrays = indptr.astype(idtype), np.ascontiguousarray(indices, idtype)
+    for array in arrays:
+        array.setflags(write=False)  # nobody else has them
+    return Level("compressed", *arrays)
 
 
 def _combined(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import DType, bool_, int32, int64
@@ -37,6 +38,7 @@ from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import fingerprint, may_fail, variables
+from spcomp.passes.unswitch import asked, is_same, unswitched
 
 ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
 MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
@@ -47,6 +49,7 @@ REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
 
 Bounds: TypeAlias = Mapping[Var, Interval]
+Nest: TypeAlias = tuple[For, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,14 @@ def lane_bits(dtype: DType) -> int:
 def can_vectorize(body: Stmt, var: Var) -> bool:
     """Say whether *body* is straight-line stores of what vectors can compute, over *var*.
 
-    One condition may stand around all of it: it becomes a mask.
+    Conditions may stand around all of it: they become a mask, or are asked before the loop.
     """
-    if isinstance(body, If) and body.otherwise is None and _is_mask(body.cond):
-        body = body.then
-        if may_fail(body):  # it would fail where no lane runs
-            return False
+    terms, inner = asked(body)
+    if not all(map(_is_mask, dropwhile(lambda term: is_same(term, var, inner), terms))):
+        return False
+    if terms and may_fail(inner):  # it would fail where no lane runs
+        return False
+    body = inner
     if any(not isinstance(n, (Seq, Store)) for n in walk(body) if isinstance(n, Stmt)):
         return False
     for node in walk(body):
@@ -129,19 +134,26 @@ class _Vectorizer(Rewriter):
             self.bounds[loop.var] = Interval(first, max(first, last))
         new = self.visit_Node(loop)
         assert isinstance(new, For)
-        if new.kind != "vectorized":
+        if new.kind == "parallel":
             return new
-        lanes = self._lanes(new)
-        if lanes < 2 or not can_vectorize(new.body, new.var):
-            return new.replace(kind="serial")
-        if isinstance(new.body, Store) and not _depends(new.body, new.var):
-            return self._reduce(new, new.body, lanes)
-        if not all(_depends(n, new.var) for n in walk(new.body) if isinstance(n, Store)):
-            return new.replace(kind="serial")  # lanes would meet: a dot product under a condition
-        if isinstance(new.body, If) and (pieces := _pieces(new, lanes, self.bounds)) is not None:
-            vectors = (_Widen(new, const(at), width, self.bounds) for at, width in pieces)
+        cond, new = unswitched(new)
+        made = self._vectors(new) if new.kind == "vectorized" else new
+        return made if cond is None else If(cond, made, span=loop.span)
+
+    def _vectors(self, loop: For) -> Stmt:
+        """Return the vectorized *loop* in vectors, or serial where it cannot be."""
+        lanes = self._lanes(loop)
+        nest, store = _accumulated(loop)
+        if lanes >= 2 and store is not None and can_vectorize(store, loop.var):
+            return self._reduce(loop, nest, store, lanes)
+        if lanes < 2 or not can_vectorize(loop.body, loop.var):
+            return loop.replace(kind="serial")
+        if not all(_depends(n, loop.var) for n in walk(loop.body) if isinstance(n, Store)):
+            return loop.replace(kind="serial")  # lanes would meet: a dot product under a condition
+        if isinstance(loop.body, If) and (pieces := _pieces(loop, lanes, self.bounds)) is not None:
+            vectors = (_Widen(loop, const(at), width, self.bounds) for at, width in pieces)
             return seq(*(vector.vector() for vector in vectors))
-        return seq(*self._split(new, lanes, lambda k: seq(_Widen(new, k, lanes).vector())))
+        return seq(*self._split(loop, lanes, lambda k: seq(_Widen(loop, k, lanes).vector())))
 
     def _lanes(self, loop: For) -> int:
         """The lanes of a register; fewer where the loop is a shorter power of two."""
@@ -162,13 +174,12 @@ class _Vectorizer(Rewriter):
         loads = [n for n in walk(loop.body) if isinstance(n, Load)]
         own = [n for n in loads if loop.var in variables(n)]
         narrow = any(n.buffer.dtype.itemsize < int32.itemsize for n in own)
-        if not isinstance(loop.body, Store) or _depends(loop.body, loop.var):
-            return False
-        if isinstance(loop.end, Const) or narrow:
+        nest, store = _accumulated(loop)
+        if store is None or isinstance(loop.end, Const) or narrow:
             return False
         known = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
-        known.add(fingerprint(Load(loop.body.buffer, loop.body.indices)))
-        safe = all(n in own or fingerprint(n) in known for n in loads)
+        known.add(fingerprint(Load(store.buffer, store.indices)))
+        safe = bool(nest) or all(n in own or fingerprint(n) in known for n in loads)
         return safe and not _gathers(loop) and self.vector_bits >= MASKS
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
@@ -187,7 +198,7 @@ class _Vectorizer(Rewriter):
         tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
         return main, tail
 
-    def _reduce(self, loop: For, store: Store, lanes: int) -> Stmt:
+    def _reduce(self, loop: For, nest: Nest, store: Store, lanes: int) -> Stmt:
         found = as_reduction(store)
         if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
             return loop.replace(kind="serial")
@@ -198,29 +209,35 @@ class _Vectorizer(Rewriter):
         acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
         sum_ = Buffer(self.names.unique(f"{name}_sum"), None, (const(1),), dtype, "local")
         so_far = Load(sum_, (ZERO,))
-        one = Store(sum_, (ZERO,), BinOp(op, so_far, cast(found.values[0], dtype)))
+        one = Store(sum_, (ZERO,), BinOp(op, so_far, cast(found.value, dtype)))
 
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
 
         zero = Broadcast(identity(op, dtype), lanes)
 
+        def inside(stmt: Stmt) -> Stmt:
+            return _inside(nest, self.names, stmt)
+
         def update(k: int, base: Expr) -> Stmt:
-            value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.values[0]), dtype)
-            return Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
+            value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.value), dtype)
+            step = Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
+            return inside(step)
 
         def several(base: Expr) -> Stmt:
             return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
 
         start = [Store(acc, at(k), zero) for k in range(count)]
-        main, tail = self._split(loop.replace(body=one), count * lanes, several)
+        main, tail = self._split(loop.replace(body=inside(one)), count * lanes, several)
         some: Stmt | None = None
         if count > 1:
             some, tail = self._split(tail, lanes, lambda base: update(0, base))
         last: Stmt | None = tail
         if self._masks(loop):
             here = tail.replace(var=loop.var, body=loop.body)
-            rest = _LastLanes(here, lanes, self.names).reduce(found.values[0], acc, op)
+            rest = _LastLanes(here, lanes, self.names).reduce(found.value, acc, op, inside)
+            if nest:  # what it reads for all lanes is sure to be there only if one of them runs
+                rest = If(BinOp("<", here.begin, here.end), rest)
             some, last = seq(some, rest), None
         partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
         while len(partial) > 1:
@@ -229,6 +246,32 @@ class _Vectorizer(Rewriter):
         finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), so_far))
         body = seq(*start, main, some, total, last, finish)
         return Alloc(acc, Alloc(sum_, body), span=loop.span)
+
+
+def _accumulated(loop: For) -> tuple[Nest, Store | None]:
+    """Return what *loop* only updates, one element, and the loops inside it that do so.
+
+    Those run alike for all of its iterations. None where it does something else.
+    """
+    nest: list[For] = []
+    body = loop.body
+    while isinstance(body, For) and body.kind == "serial":
+        nest.append(body)
+        body = body.body
+    if not isinstance(body, Store) or any(_depends(body, x.var) for x in (loop, *nest)):
+        return (), None
+    bounds = [n for x in nest for end in (x.begin, x.end) for n in walk(end)]
+    if any(n is loop.var or isinstance(n, (Load, Search)) for n in bounds):
+        return (), None
+    return tuple(nest), body
+
+
+def _inside(nest: Nest, names: Names, stmt: Stmt) -> Stmt:
+    """Return *stmt* in copies of the loops of *nest*."""
+    for loop in reversed(nest):
+        var = names.var(loop.var.name)
+        stmt = loop.replace(var=var, body=substitute(stmt, {loop.var: var}))
+    return stmt
 
 
 def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | None:
@@ -406,8 +449,13 @@ class _LastLanes(_Widen):
         self.names, self.runs = names, names.var(f"{loop.var.name}_runs", bool_.with_lanes(lanes))
         super().__init__(loop, loop.begin, lanes, mask=self.runs)
 
-    def reduce(self, value: Expr, acc: Buffer, op: Combiner) -> Stmt:
-        """Return the statement that combines *value* of the lanes that run with those of *acc*."""
+    def reduce(
+        self, value: Expr, acc: Buffer, op: Combiner, inside: Callable[[Stmt], Stmt]
+    ) -> Stmt:
+        """Return the statement that combines *value* of the lanes that run with those of *acc*.
+
+        *inside* puts a statement into the loops that *value* stands in.
+        """
         at = (Ramp(ZERO, 1, self.lanes),)
         terms = _wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
         term = self.names.var(f"{self.var.name}_term", terms.dtype)
@@ -415,7 +463,7 @@ class _LastLanes(_Widen):
         stmt = Store(acc, at, BinOp(op, Load(acc, at), used))
         count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
         runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
-        return Let(self.runs, runs, Let(term, terms, stmt))
+        return Let(self.runs, runs, inside(Let(term, terms, stmt)))
 
 
 def _same(a: Expr, b: Expr) -> bool:

@@ -11,7 +11,7 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Expr, Search, Var, binary, cast
 from spcomp.passes.iteration_plan import LoopPlan, order_error
 from spcomp.passes.locate import Locator, inside, spans_axis
-from spcomp.passes.positions import ZERO, Auxiliary, Pos, plus
+from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, plus
 from spcomp.passes.scope import Binding, OpenLoop, Scope
 
 
@@ -41,7 +41,10 @@ class LoopOpener:
         (axis,) = domain_axes(domain)
         parent = self.parent_of(domain, axis, scope)
         pos = Pos(axis, parent, relative=block_var, guard=parent.guard if parent else None)
-        scope.bind(var, Binding(lambda: self.aux.coordinate(pos), {axis: pos}))
+        present = self.aux.present(pos)
+        pos.guard = both(pos.guard, present)
+        binding = Binding(lambda: self.aux.coordinate(pos), {axis: pos}, present=present)
+        scope.bind(var, binding)
         return self.aux.size(axis, parent)
 
     def parent_of(self, domain: Domain, axis: Axis, scope: Scope) -> Pos | None:
@@ -66,10 +69,9 @@ class LoopOpener:
                 self.it.span,
                 hint=f"iterate over {domain.to.name} before the attached axis",
             )
-        value = over[-1].coordinate()
-        if spans_axis(parent, domain.to):
-            return Pos(parent, None, value)
-        guard = inside(value, parent.length)
+        value, guard = over[-1].coordinate(), over[-1].present
+        if not spans_axis(parent, domain.to):
+            guard = inside(value, parent.length)
         return Pos(parent, None, value, guard=guard)
 
     def _open_fused(
@@ -82,6 +84,12 @@ class LoopOpener:
     ) -> Expr:
         """Bind *own* to the elements of the last axis; return how many there are."""
         first = axes[0]
+        if isinstance(domain, Flatten) and any(axis.padded for axis in axes):
+            raise LoweringError(
+                "an axis with padding cannot be flattened",
+                self.it.span,
+                hint="iterate over it on its own, or fuse it",
+            )
         parent = self.parent_of(first, first, scope)
         begins, ends = [self.aux.begin(first, parent)], [self.aux.end(first, parent)]
         for axis in axes[1:]:
@@ -112,7 +120,9 @@ class LoopOpener:
             begin, end = ranges[0][k], ranges[1][k]
             places[k].absolute = self._above(axes[k + 1], places[k + 1], begin, end, scope)
         for var, axis, pos in zip(own, axes, places, strict=True):
-            scope.bind(var, Binding(self._coordinate(pos), {axis: pos}))
+            present = self.aux.present(pos)
+            pos.guard = both(pos.parent.guard if pos.parent else None, present)
+            scope.bind(var, Binding(self._coordinate(pos), {axis: pos}, present=present))
 
     def _coordinate(self, pos: Pos) -> Callable[[], Expr]:
         return lambda: self.aux.coordinate(pos)
