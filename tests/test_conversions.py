@@ -98,7 +98,7 @@ def test_vectors_are_converted_too() -> None:
 def test_values_of_every_type_move_and_add_up(
     small: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversions_small, "SMALL", small)  # by programs, and by numpy
+    programs_from(monkeypatch, small)
     rows, columns = np.array([2, 0, 2, 1]), np.array([1, 0, 1, 3])
     values = np.array([1, 1, 1, 0], dtype)
     made = Tensor.from_coo((rows, columns), values, (3, 4))
@@ -111,6 +111,12 @@ def test_values_of_every_type_move_and_add_up(
         assert found.dtype == np.dtype(dtype)
         assert np.array_equal(convert(found, "dense"), expected)
     assert made.to("csr").nnz == 3  # the stored zero stays
+
+
+def programs_from(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
+    """Let programs order what has more than *count* elements, and numpy or scipy the rest."""
+    monkeypatch.setattr(conversions_small, "SMALL", count)
+    monkeypatch.setattr(conversions_small, "MATRIX", count)
 
 
 def matrices(draw: Any) -> Any:
@@ -142,7 +148,11 @@ def test_unsorted_and_repeated_elements_come_out_in_order(matrix: Any, name: str
 
 @pytest.mark.parametrize("columns", [3, 1000, 1 << 40])
 @pytest.mark.parametrize("rows", [2, 700])
-def test_long_rows_and_many_buckets_are_sorted(rows: int, columns: int) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 16])
+def test_long_rows_and_many_buckets_are_sorted(
+    small: int, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs_from(monkeypatch, small)
     rng = np.random.default_rng(5)
     at = rng.integers(0, rows, 40_000), rng.integers(0, columns, 40_000)
     values = rng.integers(0, 9, 40_000)
@@ -157,6 +167,7 @@ def test_long_rows_and_many_buckets_are_sorted(rows: int, columns: int) -> None:
 
 
 def test_the_bits_are_the_same_at_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_from(monkeypatch)
     monkeypatch.setattr(conversions_sort, "CHUNK", 512)
     monkeypatch.setattr(conversions_sort, "BUCKET", 256)
     rng = np.random.default_rng(6)
@@ -172,11 +183,64 @@ def test_the_bits_are_the_same_at_any_number_of_threads(monkeypatch: pytest.Monk
         assert all(a.tobytes() == b.tobytes() for a, b in zip(made[0], other, strict=True))
 
 
+def band(kind: str, dtype: str) -> Any:
+    """Return a matrix of 5,000 rows whose columns are near the diagonal, or 30 from it."""
+    rng = np.random.default_rng(8)
+    made = sps.dia_array((rng.random((5, 5000)), (-30, -1, 0, 1, 30)), shape=(5000, 5000)).tocsr()
+    made.data = (made.data * 100 + 1).astype(dtype)
+    made.indices, made.indptr = made.indices.astype(kind), made.indptr.astype(kind)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint16", "int64"])
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize("near", [0, 32])  # in buckets, and at once
+def test_columns_near_each_other_become_rows(
+    near: int, kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs_from(monkeypatch)
+    monkeypatch.setattr(conversions_sort, "NEAR", near)
+    matrix = band(kind, dtype)
+    expected = sps.csr_array(matrix).tocsc()
+    for threads in (1, 2, 5):
+        with spcomp.num_threads(threads):
+            found = convert(matrix, "csc")
+        for name in ("indptr", "indices", "data"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
+    matrix.indices[7:9] = matrix.indices[8:6:-1]  # out of order: rows ascend in columns as before
+    assert np.array_equal(convert(matrix, "csc").toarray(), matrix.toarray())
+    for wrong in (-1, 5000):
+        broken = band(kind, dtype)
+        broken.indices[123] = wrong
+        with pytest.raises(ArgumentError, match=f"got {wrong} at position 123"):
+            convert(broken, "csc")
+
+
+@pytest.mark.parametrize("small", [0, 1 << 16])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_blocks_come_in_order(dtype: str, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_from(monkeypatch, small)
+    array = drawn((36, 60), dtype, 0.05)
+    array[4:20] = 0
+    for sizes in ((2, 3), (4, 4), (1, 1), (36, 1)):
+        found = convert(array, f"bsr({sizes[0]}, {sizes[1]})")
+        assert found.blocksize == sizes
+        assert found.has_canonical_format
+        assert all(
+            (np.diff(found.indices[a:b]) > 0).all()
+            for a, b in zip(found.indptr, found.indptr[1:], strict=False)
+        )
+        if dtype != "float16":
+            assert np.array_equal(found.toarray(), array)
+            assert len(found.data) == len(sps.csr_array(array).tobsr(sizes).data)
+    assert convert(np.zeros((4, 6), dtype), "bsr(2)").data.shape == (0, 2, 2)
+
+
 @pytest.mark.parametrize("small", [0, 100])
 def test_rows_out_of_order_are_sorted_and_added_up(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversions_small, "SMALL", small)
+    programs_from(monkeypatch, small)
     matrix = sps.csr_array((np.arange(1.0, 6), [2, 0, 2, 1, 0], [0, 3, 3, 5]), shape=(3, 4))
     expected = matrix.toarray()
     for name in ("csr", "csc"):
@@ -409,3 +473,15 @@ def test_torch_arguments_of_notation_give_torch_results() -> None:
     out = np.zeros(6, np.float32)
     assert product(A=rows, x=x, out=out) is out
     assert isinstance(product(A=sps.csr_array(array), x=x.numpy()), np.ndarray)
+
+
+def test_few_elements_need_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a program is compiled")
+
+    monkeypatch.setattr(conversions_sort, "_compiled", refuse)
+    rng = np.random.default_rng(2)
+    at = rng.integers(0, 4000, (2, 50_000))
+    rows = convert(sps.coo_array((rng.random(50_000), tuple(at)), shape=(4000, 4000)), "csr")
+    for name in ("csc", "coo", "bsr(4)"):
+        assert np.array_equal(convert(rows, name).toarray(), rows.toarray())

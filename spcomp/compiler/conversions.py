@@ -5,19 +5,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.compiler.conversions_build import Duplicates, build, refuse_repeated
+from spcomp.compiler.conversions_small import firsts
 from spcomp.compiler.conversions_sort import (
     BITS,
+    SPARSE,
     Ordered,
     added_up,
     bits_of,
     index_type,
     majors_of,
+    moved_as,
     put_in_order,
     rows_in_order,
     transposed,
@@ -30,17 +34,17 @@ from spcomp.compiler.conversions_source import (
     from_arrays,
     item_type,
 )
-from spcomp.compiler.convert import put_together
+from spcomp.compiler.convert import assembled, put_together
 from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.tensor import put_together as put_tensor
 from spcomp.compiler.tensor_levels import Level
 from spcomp.dtypes import int64
-from spcomp.errors import ArgumentError, FormatError
+from spcomp.errors import ArgumentError, FormatError, expect
 from spcomp.formats.format import Format
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _ROWS = ("dense", "compressed")
-SPARSE = 16  # rows per element, from which on an array as long as the rows is too much
+_parse = lru_cache(maxsize=256)(Format.parse)
 _SCIPY = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
 
 
@@ -118,10 +122,10 @@ class _Rows:
 def _named(x: Any, name: str, how: _How) -> Any:
     rank, word = rank_of(x), name.split("(")[0].strip()
     if word == "dense":
-        return to_tensor(x, Format.parse(name, rank), how).values.reshape(tuple(x.shape))
+        return to_tensor(x, _parse(name, rank), how).values.reshape(tuple(x.shape))
     if rank != 2 or word not in _SCIPY:
-        return to_tensor(x, Format.parse(name, rank), how)
-    layout = None if word in ("lil", "dok") else Format.parse(name, 2)
+        return to_tensor(x, _parse(name, rank), how)
+    layout = None if word in ("lil", "dok") else _parse(name, 2)
     import scipy.sparse as sps
 
     matrix = family_of(x) == "scipy" and not isinstance(x, sps.sparray)
@@ -181,16 +185,23 @@ def from_coordinates(
     duplicates: Duplicates,
 ) -> Tensor:
     """Return what ``Tensor.from_coo`` does."""
-    arrays = [np.asarray(own) for own in coordinates]
-    if shape is None:
-        shape = tuple(int(own.max(initial=-1)) + 1 for own in arrays)
-    extents = tuple(map(operator.index, shape))
+    expect("format", layout, (str, Format), "a Format or a name")
+    try:
+        arrays = [np.asarray(own) for own in coordinates]
+        if shape is None:
+            shape = tuple(int(own.max(initial=-1)) + 1 for own in arrays)
+        extents = tuple(map(operator.index, shape))
+    except TypeError:
+        raise ArgumentError(
+            "arguments coordinates and shape: got none",
+            hint="give an array of integers, and an extent, for each dimension",
+        ) from None
     if len(extents) != len(arrays) or min(extents, default=0) < 0:
         raise ArgumentError(
             f"argument shape: got {extents} for coordinates of {len(arrays)} dimensions"
         )
     elements = from_arrays(extents, arrays, np.asarray(values))
-    made = Format.parse(layout, len(extents)) if isinstance(layout, str) else layout
+    made = _parse(layout, len(extents)) if isinstance(layout, str) else layout
     if made.rank != len(extents):
         raise FormatError(f"a format {made} is for {made.rank} dimensions, not {len(extents)}")
     return build(elements, made, duplicates)
@@ -198,7 +209,7 @@ def from_coordinates(
 
 def to_coo(x: Any) -> Tensor:
     """Return *x* as a Tensor in coo format."""
-    return to_tensor(x, Format.parse("coo", rank_of(x)))
+    return to_tensor(x, _parse("coo", rank_of(x)))
 
 
 def to_scipy(x: Tensor) -> Any:
@@ -228,15 +239,13 @@ def _compressed(x: Any, make: Any, order: tuple[int, int], how: _How) -> Any:
 
 
 def _coordinates(x: Any, make: Any, how: _How) -> Any:
-    found = make((1, 1), dtype=np.float32)
     if x.shape[0] > 1 << 20 and x.shape[0] > SPARSE * len(elements_of(x).values):
-        tensor = build(elements_of(x), Format.parse("coo", 2), how.duplicates)
+        tensor = build(elements_of(x), _parse("coo", 2), how.duplicates)
         coords = tuple(np.array(level.indices) for level in tensor.levels if level)
-        found.coords, found.data, found._shape = coords, tensor.values, tensor.shape  # noqa: SLF001
-        return found
+        return assembled(make, tensor.shape, data=tensor.values, coords=coords)
     made, shape = _ordered(x, (0, 1), how)
     major = majors_of(made.pointers, len(made.minors), made.minors.dtype)
-    found.coords, found.data, found._shape = (major, made.minors), made.values, shape  # noqa: SLF001
+    found = assembled(make, shape, data=made.values, coords=(major, made.minors))
     found.has_canonical_format = not made.repeated
     return found
 
@@ -249,17 +258,35 @@ def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
             f"argument format: blocks of {sizes} do not fill the shape {shape}",
             hint="a spcomp.Tensor holds blocks that reach over the edge: give a spcomp.Format",
         )
-    made = to_tensor(x, layout, how)
-    level = made.levels[1]
-    assert level is not None
-    arrays = [np.array(array) for array in (level.indices, level.indptr)]
-    found = put_together(make, shape, made.values.reshape(-1, *sizes), *arrays)
+    if how.duplicates == "keep":
+        raise ArgumentError("argument duplicates: bsr has no place for repeated elements")
+    made, _ = _ordered(x, (0, 1), replace(how, sort=True))
+    found = put_together(make, shape, *_in_blocks(made, shape, sizes))
     found.has_canonical_format = True
     return found
 
 
+def _in_blocks(
+    given: Ordered, shape: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Return the values, indices and pointers of blocks of *sizes* that hold a matrix by rows."""
+    (rows, columns), kind, count = sizes, given.minors.dtype, len(given.minors)
+    blocks = given.minors // columns
+    within = (np.arange(shape[0], dtype=kind) % rows * columns).repeat(np.diff(given.pointers))
+    within += given.minors - blocks * columns
+    fibers, numbers = given.pointers[::rows].copy(), np.arange(count, dtype=index_type(count))
+    by_columns = transposed(fibers, blocks, numbers, shape[1] // columns, kind)
+    made = transposed(*by_columns.arrays, shape[0] // rows, kind)
+    new, number = firsts(made.pointers, made.minors)  # of the blocks
+    bits, order = moved_as(given.values), made.values
+    values = np.zeros((int(number[-1]), rows, columns), bits.dtype)
+    at = (number[1:] - 1) * np.int64(rows * columns) + within[order]
+    values.reshape(-1)[at] = bits[order]
+    return values.view(given.values.dtype), made.minors[new], number[made.pointers]
+
+
 def _diagonals(x: Any, make: Any, how: _How) -> Any:
-    made = to_tensor(x, Format.parse("dia", 2), how)
+    made = to_tensor(x, _parse("dia", 2), how)
     level, (rows, columns) = made.levels[1], made.shape
     assert level is not None
     assert level.offsets is not None

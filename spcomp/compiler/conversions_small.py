@@ -1,4 +1,4 @@
-"""At a conversion of few elements: their order by numpy, for which no program has to be made."""
+"""At a conversion of few elements: numpy and scipy, for which no program has to be made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from spcomp.dtypes import DType
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Compressed: TypeAlias = tuple[Array, Array, Array]  # pointers, minors, values
 SMALL = 1 << 12  # elements up to which numpy is as fast
+MATRIX = 1 << 17  # elements up to which scipy's routines are, on one thread
 
 
 def ordered(
@@ -29,8 +31,65 @@ def ordered(
 def pointers_of(majors: Array, count: int, kind: Any) -> Array:
     """Return where the elements of each of *count* majors begin, and the end of the last."""
     found = np.zeros(count + 1, kind)
-    np.add.at(found, majors + 1, 1)
-    return np.cumsum(found, dtype=kind, out=found)
+    np.cumsum(np.bincount(majors, minlength=count), out=found[1:])
+    return found
+
+
+def inside(own: Array, extent: int) -> bool:
+    """Whether all coordinates *own*, signed integers, are from 0 to *extent*, excluded."""
+    return not own.size or int(own.view(f"u{own.itemsize}").max()) < extent
+
+
+def by_majors(
+    majors: Array, minors: Array, values: Array, shape: tuple[int, int], kind: Any
+) -> Compressed:
+    """Return the elements of a matrix by their majors, in each as they were.
+
+    *values* are unsigned integers; *shape*: how many majors and minors there are, all are in range.
+    """
+    from scipy.sparse._sparsetools import coo_tocsr
+
+    made = np.empty(shape[0] + 1, kind), np.empty(len(values), kind), np.empty_like(values)
+    run: Any = coo_tocsr
+    run(*shape, len(values), _plain(majors, kind), _plain(minors, kind), _plain(values), *made)
+    return made
+
+
+def turned(given: Compressed, columns: int, kind: Any) -> Compressed:
+    """Return *given* by their minors, which are below *columns*; the majors of each ascend."""
+    from scipy.sparse._sparsetools import csr_tocsc
+
+    pointers, minors, values = given
+    made = np.empty(columns + 1, kind), np.empty(len(values), kind), np.empty_like(values)
+    run: Any = csr_tocsc
+    given = _plain(pointers, kind), _plain(minors, kind), _plain(values)
+    run(len(pointers) - 1, columns, *given, *made)
+    return made
+
+
+def _plain(array: Array, kind: Any = None) -> Array:
+    """Return *array*, of type *kind*, as scipy's routines take for granted that it lies."""
+    own = array.astype(kind or array.dtype, copy=False)
+    return own if own.flags.aligned and own.flags.c_contiguous else own.copy()
+
+
+def firsts(pointers: Array, minors: Array) -> tuple[Array, Array]:
+    """Return whether each element is the first at its place, in order of these, and running sums.
+
+    The sums, of the type of *pointers*, begin with 0.
+    """
+    new = np.ones(len(minors) + 1, bool)
+    new[1:-1] = minors[1:] != minors[:-1]
+    new[pointers] = True
+    number = np.zeros(len(new), pointers.dtype)
+    np.cumsum(new[:-1], out=number[1:])
+    return new[:-1], number
+
+
+def repeated(pointers: Array, minors: Array) -> int:
+    """Return how many elements have the major and minor of the one before."""
+    some = bool((minors[1:] == minors[:-1]).any())
+    return len(minors) - int(firsts(pointers, minors)[1][-1]) if some else 0
 
 
 def majors_of(pointers: Array, kind: Any) -> Array:
@@ -45,20 +104,19 @@ def changes(axes: Sequence[Array]) -> Array:
     return new
 
 
-def added(majors: Array, minors: Array, values: Array, item: DType) -> tuple[Array, Array]:
-    """Return which elements are the first at their place, and the sums of all at each.
+def added(given: Compressed, item: DType) -> Compressed:
+    """Return sorted elements of type *item* with those at one place added up.
 
-    Elements are added one after the other, floats of 16 bits in float32.
+    They are added one after the other, floats of 16 bits in float32.
     """
-    new = changes((majors, minors))
-    first = np.flatnonzero(new)
-    number = np.cumsum(new) - 1
+    pointers, minors, values = given
+    new, number = firsts(pointers, minors)
+    ends, left, at = number[pointers], minors[new], number[1:] - 1
     if item.kind == "bool":
-        total = np.zeros(len(first), bool)
-        np.logical_or.at(total, number, values)
-        return first, total
-    sums = np.zeros(len(first), np.float32 if item.is_float and item.bits == 16 else values.dtype)
-    sums[:] = values[first]
-    again = ~new
-    np.add.at(sums, number[again], values[again])
-    return first, sums.astype(values.dtype)
+        total = np.zeros(len(left), bool)
+        np.logical_or.at(total, at, values)
+        return ends, left, total
+    wide = np.float32 if item.is_float and item.bits == 16 else values.dtype
+    sums = values[new].astype(wide)
+    np.add.at(sums, at[~new], values[~new].astype(wide))
+    return ends, left, sums.astype(values.dtype, copy=False)

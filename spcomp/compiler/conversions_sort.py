@@ -21,6 +21,7 @@ from spcomp.compiler.formats_sort import running
 from spcomp.compiler.host import launch
 from spcomp.dtypes import DType, float32
 from spcomp.errors import ArgumentError
+from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Compiled
@@ -31,6 +32,9 @@ CHUNK = 1 << 16  # elements that one iteration counts, or more
 MOST = 64  # chunks, each with counts of its own
 BUCKET = 1 << 13  # elements of a bucket, about: they and what they become fit into a core's cache
 BUCKETS = 1 << 8  # lines that a core can write to in turn without losing them
+WINDOW, WINDOWS = 1 << 11, 8  # elements that a sample looks at, and at how many such places
+NEAR = 32  # of 512 blocks of majors: elements near each other are in no more, on the average
+SPARSE = 16  # rows per element, from which on an array as long as the rows is too much
 BITS = 62  # of a key
 INT32 = np.iinfo(np.int32).max
 
@@ -47,6 +51,11 @@ class Ordered:
     minors: Array
     values: Array
     repeated: int
+
+    @property
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """The pointers, minors and values."""
+        return self.pointers, self.minors, self.values
 
     @property
     def majors(self) -> int:
@@ -127,11 +136,15 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """Where keys come from: the words of the programs, their arrays, and the sizes they take."""
+    """Where keys come from: the words of the programs, their arrays, and the sizes they take.
+
+    *unread*: how many bits at the end of a key are not read when elements are counted.
+    """
 
     words: dict[str, str]
     arrays: tuple[Array, ...]
     sizes: tuple[int, ...]
+    unread: int = 0
 
 
 def put_in_order(
@@ -158,18 +171,21 @@ def put_in_order(
     else:
         last = sum(max(extent - 1, 0) << by for extent, by in zip(shape, shifts, strict=True))
         majors = (last >> bits) + 1
-    words = text.of_axes(len(axes), str(axes[0].dtype))
-    source = _Source(words, tuple(axes), (*shifts[:-1], *shape))
-    plan = _Plan.of(len(values), majors, bits)
+    n = len(values)
     minor = index_type((1 << bits) - 1) if idtype is None or bits > 31 else np.dtype(idtype)
-    pointer = index_type(plan.n) if idtype is None else np.dtype(idtype)
-    if plan.n <= small.SMALL:
-        for own, extent in zip(axes, shape, strict=True):
-            if ((own < 0) | (own >= extent)).any():
-                _refuse_outside(axes, shape)
+    pointer = index_type(n) if idtype is None else np.dtype(idtype)
+    is_matrix = bits == shifts[0] and len(axes) == 2 and max(shape) <= SPARSE * n
+    if n <= (small.MATRIX if is_matrix else small.SMALL):
+        if not all(map(small.inside, axes, shape)):
+            _refuse_outside(axes, shape)
+        if is_matrix:
+            return _small(axes, values, (shape[0], shape[1]), minor, sort=sort)
         order, major, low, repeated = small.ordered(axes, shifts, bits, sort=sort)
         pointers = small.pointers_of(major, majors, pointer)
         return Ordered(pointers, low.astype(minor), values[order], repeated)
+    words = text.of_axes(len(axes), str(axes[0].dtype))
+    source = _Source(words, tuple(axes), (*shifts[:-1], *shape))
+    plan = _Plan.of(n, majors, bits)
     counts, facts = _counted(source, plan)
     if (facts[::2] < 0).any():
         _refuse_outside(axes, shape)
@@ -180,6 +196,26 @@ def put_in_order(
     return _settled(source, plan, counts, values, made, sort=sort)
 
 
+def _small(
+    axes: Sequence[Array], values: Array, shape: tuple[int, int], kind: Any, *, sort: bool
+) -> Ordered:
+    """Return the elements of a matrix by rows; *sort*: first by columns, to have these in order."""
+    rows, columns = axes
+    given = moved_as(values)
+    if sort:
+        by_columns = small.by_majors(columns, rows, given, shape[::-1], kind)
+        made = small.turned(by_columns, shape[0], kind)
+    else:
+        made = small.by_majors(rows, columns, given, shape, kind)
+    return _of_small(made, values)
+
+
+def _of_small(made: small.Compressed, values: Array) -> Ordered:
+    pointers, minors, bits = made
+    repeated = small.repeated(pointers, minors)
+    return Ordered(pointers, minors, bits.view(values.dtype), repeated)
+
+
 def transposed(
     pointers: Array, indices: Array, values: Array, columns: int, idtype: Any
 ) -> Ordered:
@@ -188,29 +224,63 @@ def transposed(
     Raises ArgumentError for an index that is no column.
     """
     rows = len(pointers) - 1
-    if len(values) <= small.SMALL:
-        axes = indices, small.majors_of(pointers, indices.dtype)
-        return put_in_order(axes, values, (columns, rows), idtype=idtype)
+    if len(values) <= small.MATRIX:
+        if not small.inside(indices, columns):
+            _refuse_outside([indices], [columns])
+        given = pointers, indices, moved_as(values)
+        return _of_small(small.turned(given, columns, idtype), values)
     bits = bits_of(rows)
     source = _Source(
         text.of_rows(str(indices.dtype), str(pointers.dtype)),
         (indices, pointers),
         (bits, columns, rows),
+        unread=bits,
     )
     plan = _Plan.of(len(values), columns, bits)
+    distinct = validate.ascends(pointers, indices, 0, strict=True)
+    if distinct and _is_near(indices, columns):
+        return _spread(source, plan, values, _room(plan, values, idtype, idtype))
     counts, facts = _counted(source, plan)
     if (facts[::2] < 0).any():
         _refuse_outside([indices], [columns])
     made = _room(plan, values, idtype, idtype)
-    distinct = validate.ascends(pointers, indices, 0, strict=True)
     return _settled(source, plan, counts, values, made, sort=False, distinct=distinct)
+
+
+def _is_near(indices: Array, columns: int) -> bool:
+    """Whether elements that are near each other have columns that are: a sample says so."""
+    if not max(columns, WINDOW) <= len(indices) or columns > INT32:
+        return False
+    starts = np.linspace(0, len(indices) - WINDOW, WINDOWS, dtype=np.int64)
+    found = indices[starts[:, None] + np.arange(WINDOW)] >> max(bits_of(columns) - 9, 0) & 511
+    seen = np.zeros((WINDOWS, 512), bool)
+    seen[np.arange(WINDOWS)[:, None], found] = True
+    return int(seen.sum()) <= NEAR * WINDOWS
+
+
+def _spread(source: _Source, plan: _Plan, values: Array, made: Ordered) -> Ordered:
+    """Do what :func:`_settled` does without buckets: lines that are written to are few anyway."""
+    from spcomp.runtime.pool import get_num_threads
+
+    chunks = max(min(2 * get_num_threads(), plan.n // plan.majors), 1)
+    kind = made.pointers.dtype
+    counts, before = empty(chunks * (plan.majors + 1), kind), empty(plan.n, kind)
+    words, sizes = {**source.words, **_types(made)}, (plan.n, chunks, *source.sizes)
+    _run(text.TALLY, words, *source.arrays, counts, before, *sizes)
+    if counts[plan.majors :: plan.majors + 1].any():
+        _refuse_outside(source.arrays[:1], [plan.majors])
+    _run(text.SUMS, _types(made), counts, made.pointers[1:], chunks, plan.majors)
+    arrays = moved_as(values), counts, before, made.minors, moved_as(made.values)
+    _run(text.SPREAD, words, *source.arrays, *arrays, *sizes)
+    return made
 
 
 def _counted(source: _Source, plan: _Plan) -> tuple[Array, Array]:
     counts = np.zeros(plan.chunks * plan.buckets, np.int64)
     facts = np.zeros(plan.chunks * 2, np.int64)
     if plan.n:
-        sizes = plan.n, plan.chunks, plan.buckets, plan.shift, *source.sizes
+        shift = plan.shift - source.unread
+        sizes = plan.n, plan.chunks, plan.buckets, shift, *source.sizes
         _run(text.COUNT, source.words, *source.arrays, counts, facts, *sizes)
     return counts, facts
 
@@ -218,7 +288,7 @@ def _counted(source: _Source, plan: _Plan) -> tuple[Array, Array]:
 def _room(plan: _Plan, values: Array, minor: Any, pointer: Any) -> Ordered:
     pointers = np.empty(plan.majors + 1, pointer)
     pointers[0] = 0
-    return Ordered(pointers, np.empty(plan.n, minor), np.empty(plan.n, values.dtype), 0)
+    return Ordered(pointers, empty(plan.n, minor), empty(plan.n, values.dtype), 0)
 
 
 def _types(made: Ordered) -> dict[str, str]:
@@ -254,26 +324,24 @@ def _settled(
     starts = np.append(to[:-1:chunks], plan.n)
     to = np.ascontiguousarray(to[:-1].reshape(buckets, chunks).T).reshape(-1)
     repeated, bits = np.zeros(buckets, np.int64), moved_as(made.values)
-    kept = np.dtype(np.uint32 if made.minors.itemsize == 4 and plan.shift <= 32 else np.int64)
-    apart = kept.itemsize != made.minors.itemsize
-    keys = np.empty(plan.n, kept) if apart else made.minors.view(kept)
-    words = {**source.words, "VALUE": str(bits.dtype), "KEPT": str(kept)}
+    word = np.dtype(np.uint32 if max(8 * bits.itemsize, plan.shift) <= 32 else np.uint64)
+    pairs = empty(2 * plan.n, word)
     if plan.n:
+        words = {**source.words, "VALUE": str(bits.dtype), "WORD": str(word)}
         sizes = plan.n, chunks, buckets, plan.shift, *source.sizes
-        _run(text.MOVE, words, *source.arrays, moved_as(values), to, keys, bits, *sizes)
+        _run(text.MOVE, words, *source.arrays, moved_as(values), to, pairs, *sizes)
     check = "" if distinct else text.REPEATED
-    words = {"SORT": text.SORT if sort else "", "CHECK": check, "KEPT": str(kept), **_types(made)}
-    words = {**text.held(apart=apart), **words}
+    words = {"SORT": text.SORT if sort else "", "CHECK": check, "WORD": str(word), **_types(made)}
     arrays = made.pointers[1:], made.minors, bits, repeated
     sizes = plan.n, buckets, plan.majors, plan.wide, plan.bits, *plan.digits
-    _run(text.SETTLE, words, starts, *arrays, *sizes, *([keys] if apart else []))
+    _run(text.SETTLE, words, starts, pairs, *arrays, *sizes)
     return Ordered(made.pointers, made.minors, made.values, int(repeated.sum()))
 
 
 def rows_in_order(pointers: Array, indices: Array, values: Array, columns: int) -> Ordered:
     """Return compressed rows whose columns are in range with the columns of each in order."""
     n, majors = len(values), len(pointers) - 1
-    if n <= small.SMALL:
+    if n <= small.MATRIX:
         axes = small.majors_of(pointers, indices.dtype), indices
         return put_in_order(axes, values, (majors, columns), idtype=indices.dtype)
     made = Ordered(pointers, indices.copy(), values.copy(), 0)
@@ -281,8 +349,7 @@ def rows_in_order(pointers: Array, indices: Array, values: Array, columns: int) 
     repeated = np.zeros(plan.buckets, np.int64)
     bits = moved_as(made.values)
     sizes = n, plan.buckets, majors, plan.wide, *plan.digits
-    words = {"SORT": text.SORT, "KEPT": str(made.minors.dtype), **_types(made)}
-    _run(text.ROWS, words, pointers[1:], made.minors, bits, repeated, *sizes)
+    _run(text.ROWS, _types(made), pointers[1:], made.minors, bits, repeated, *sizes)
     return Ordered(pointers, made.minors, made.values, int(repeated.sum()))
 
 
@@ -293,11 +360,8 @@ def added_up(given: Ordered, item: DType) -> Ordered:
     """
     if not given.repeated:
         return given
-    if len(given.minors) <= small.SMALL and item.kind != "bfloat":
-        majors = small.majors_of(given.pointers, np.int64)
-        first, sums = small.added(majors, given.minors, given.values, item)
-        pointers = small.pointers_of(majors[first], given.majors, given.pointers.dtype)
-        return Ordered(pointers, given.minors[first], sums, 0)
+    if len(given.minors) <= small.MATRIX and item.kind != "bfloat":
+        return Ordered(*small.added(given.arrays, item), 0)
     plan = _Plan.of(len(given.minors), given.majors, 1)
     lengths = np.empty(given.majors, given.pointers.dtype)
     size = plan.buckets, plan.majors, plan.wide
@@ -322,7 +386,7 @@ def added_up(given: Ordered, item: DType) -> Ordered:
 
 def majors_of(pointers: Array, count: int, kind: Any) -> Array:
     """Return the major of each of *count* elements, as *kind*."""
-    if count <= small.SMALL:
+    if count <= small.MATRIX:
         return small.majors_of(pointers, kind)
     found = np.empty(count, kind)
     plan = _Plan.of(count, len(pointers) - 1, 1)

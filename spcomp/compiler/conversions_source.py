@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
@@ -36,18 +37,10 @@ class Elements:
 
 def family_of(given: Any) -> Family:
     """Return the library whose tensor *given* is; raises ArgumentError for something else."""
-    if isinstance(given, np.ndarray):
-        return "numpy"
-    if isinstance(given, Tensor):
-        return "tensor"
-    if _is_torch(given):
-        return "torch"
-    if hasattr(given, "format") and hasattr(given, "shape"):
-        import scipy.sparse as sps
-
-        if sps.issparse(given):
-            return "scipy"
-    if type(given).__module__.partition(".")[0] == "sparse" and hasattr(given, "fill_value"):
+    kind: Any = type(given)
+    if (family := _family_of(kind)) is not None:
+        return family
+    if kind.__module__.partition(".")[0] == "sparse" and hasattr(given, "fill_value"):
         return "pydata"
     if hasattr(given, "__dlpack__"):
         return "dlpack"
@@ -58,9 +51,30 @@ def family_of(given: Any) -> Family:
     )
 
 
+@lru_cache(maxsize=64)
+def _family_of(kind: Any) -> Family | None:
+    """What says the type of a tensor alone."""
+    if issubclass(kind, np.ndarray):
+        return "numpy"
+    if issubclass(kind, Tensor):
+        return "tensor"
+    if kind.__module__.partition(".")[0] == "torch" and hasattr(kind, "layout"):
+        return "torch"
+    if not hasattr(kind, "format"):
+        return None
+    import scipy.sparse as sps
+
+    return "scipy" if issubclass(kind, (sps.sparray, sps.spmatrix)) else None
+
+
 def item_type(values: Any) -> DType:
     """Return the type of the array *values*; raises ArgumentError for one that is none of ours."""
-    name = values.dtype.name if values.dtype.isnative else f"{values.dtype.name} (byte-swapped)"
+    return _item_type(values.dtype)
+
+
+@lru_cache(maxsize=64)
+def _item_type(kind: np.dtype[Any]) -> DType:
+    name = kind.name if kind.isnative else f"{kind.name} (byte-swapped)"
     try:
         return dtype_of(name)
     except ValueError:

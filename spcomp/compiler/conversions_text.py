@@ -3,9 +3,9 @@
 An element has a *key*: its coordinates side by side, the outermost in the highest bits. The lowest
 ``bits`` are its *minor*, the others its *major*: row and column, for a matrix by rows.
 
-Words: VALUE is an unsigned type as wide as a value, which is only moved; ITEM its own type; KEPT
-the type of keys within a bucket, INDEX of minors, POINTER of where majors end; the others are made
-by :func:`of_axes` and :func:`of_rows`, which say how keys are read.
+Words: VALUE is an unsigned type as wide as a value, which is only moved; ITEM its own type; WORD
+one that holds a value, or a key within a bucket; INDEX the type of minors, POINTER of where majors
+end; the others are made by :func:`of_axes` and :func:`of_rows`, which say how keys are read.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ WATCH            at = c * buckets + (key >> shift & (buckets - 1))
 
 MOVE = (
     _HEAD
-    + """def move(PARAMS, values: T.handle, to: T.handle, keys: T.handle, moved: T.handle,
+    + """def move(PARAMS, values: T.handle, to: T.handle, pairs: T.handle,
          n: T.int64, chunks: T.int64, buckets: T.int64, shift: T.int64, SIZES) -> None:
     DECLARED
     Values = T.match_buffer(values, (n,), "VALUE")
     To = T.match_buffer(to, (chunks * buckets,), "int64")
-    Keys = T.match_buffer(keys, (n,), "KEPT")
-    Moved = T.match_buffer(moved, (n,), "VALUE")
+    Pairs = T.match_buffer(pairs, (2 * n,), "WORD")
     for c in T.parallel(chunks):
         low = c * n // chunks
         high = (c + 1) * n // chunks
 LOOP
 """
 )
-"""Elements moved to their buckets, in each in the order they had."""
+"""Elements moved to their buckets, in each in the order they had: key and value side by side, so
+that a core writes to one line for each bucket."""
 
 ASCENDING = (
     _HEAD
@@ -85,6 +85,67 @@ ASCENDING = (
 )
 """Elements that are in order already."""
 
+TALLY = (
+    _HEAD
+    + """def tally(PARAMS, counts: T.handle, before: T.handle, n: T.int64, chunks: T.int64, SIZES
+          ) -> None:
+    DECLARED
+    Counts = T.match_buffer(counts, (chunks * (size0 + 1),), "POINTER")
+    Before = T.match_buffer(before, (n,), "POINTER")
+    for c in T.parallel(chunks):
+        for k in T.serial(size0 + 1):
+            Counts[c * (size0 + 1) + k] = 0
+        first = T.lower_bound(Rows, 0, rows, c * n // chunks)
+        last = T.lower_bound(Rows, first, rows, (c + 1) * n // chunks)
+        for p in T.serial(T.cast(Rows[first], "int64"), T.cast(Rows[last], "int64")):
+            at = c * (size0 + 1) + T.min(T.cast(Axis0[p], "UNSIGNED"), T.cast(size0, "UNSIGNED"))
+            Before[p] = Counts[at]
+            Counts[at] = Counts[at] + 1
+"""
+)
+"""How many elements each chunk has of each major, behind them of what is none; how many of its own
+come before each."""
+
+SUMS = (
+    _HEAD
+    + """def sums(counts: T.handle, ends: T.handle, chunks: T.int64, majors: T.int64) -> None:
+    Counts = T.match_buffer(counts, (chunks * (majors + 1),), "POINTER")
+    Ends = T.match_buffer(ends, (majors,), "POINTER")
+    Sum = T.alloc_buffer((2,), "int64", scope="local")
+    Sum[0] = 0
+    for r in T.serial(majors):
+        for c in T.serial(chunks):
+            Sum[1] = Sum[0]
+            Sum[0] = Sum[0] + T.cast(Counts[c * (majors + 1) + r], "int64")
+            Counts[c * (majors + 1) + r] = T.cast(Sum[1], "POINTER")
+        Ends[r] = T.cast(Sum[0], "POINTER")
+"""
+)
+"""Where the elements of each major begin for each chunk, in place of their counts, and end."""
+
+SPREAD = (
+    _HEAD
+    + """def spread(PARAMS, values: T.handle, begins: T.handle, before: T.handle, minors: T.handle,
+           moved: T.handle, n: T.int64, chunks: T.int64, SIZES) -> None:
+    DECLARED
+    Values = T.match_buffer(values, (n,), "VALUE")
+    Begins = T.match_buffer(begins, (chunks * (size0 + 1),), "POINTER")
+    Before = T.match_buffer(before, (n,), "POINTER")
+    Minors = T.match_buffer(minors, (n,), "INDEX")
+    Moved = T.match_buffer(moved, (n,), "VALUE")
+    for c in T.parallel(chunks):
+        first = T.lower_bound(Rows, 0, rows, c * n // chunks)
+        last = T.lower_bound(Rows, first, rows, (c + 1) * n // chunks)
+        for r in T.serial(first, last):
+            for p in T.serial(T.cast(Rows[r], "int64"), T.cast(Rows[r + 1], "int64")):
+                at = c * (size0 + 1) + T.cast(Axis0[p], "int64")
+                put = T.cast(Begins[at] + Before[p], "int64")
+                Minors[put] = T.cast(r, "INDEX")
+                Moved[put] = Values[p]
+"""
+)
+"""Elements put in place."""
+
 _PASS = """
                     for d in T.serial(1 << digit):
                         Next[d] = 0
@@ -111,6 +172,8 @@ def _replaced(text: str, **words: str) -> str:
 
 SORT = (
     f"""
+        Keys = T.alloc_buffer((high - low,), "INDEX", scope="local")
+        VKeys = T.alloc_buffer((high - low,), "VALUE", scope="local")
         Next = T.alloc_buffer(({1 << DIGIT},), "int64", scope="local")
         Sum[0] = low
         for r in T.serial(first, last):
@@ -134,7 +197,7 @@ SORT = (
             else:
                 for s in T.serial(rounds):"""
     + _replaced(
-        _PASS, FROM="Minors", TO="Keys", AT="(2 * s * digit)", TYPE="KEPT", AWAY="0", BACK="low"
+        _PASS, FROM="Minors", TO="Keys", AT="(2 * s * digit)", TYPE="INDEX", AWAY="0", BACK="low"
     )
     + _replaced(
         _PASS,
@@ -169,49 +232,38 @@ REPEATED = """
 """
 """A part of them: how many elements have the major and minor of the one before."""
 
-_ROOM = """        Keys = T.alloc_buffer((high - low,), "KEPT", scope="local")
-        VKeys = T.alloc_buffer((high - low,), "VALUE", scope="local")
-"""
 SETTLE = (
     _HEAD
-    + """def settle(starts: T.handle, ends: T.handle, minors: T.handle, values: T.handle,
-           repeated: T.handle, n: T.int64, buckets: T.int64, majors: T.int64, wide: T.int64,
-           bits: T.int64, digit: T.int64, rounds: T.int64HELD) -> None:
+    + """def settle(starts: T.handle, pairs: T.handle, ends: T.handle, minors: T.handle,
+           values: T.handle, repeated: T.handle, n: T.int64, buckets: T.int64, majors: T.int64,
+           wide: T.int64, bits: T.int64, digit: T.int64, rounds: T.int64) -> None:
     Starts = T.match_buffer(starts, (buckets + 1,), "int64")
+    Pairs = T.match_buffer(pairs, (2 * n,), "WORD")
 """
     + _BUCKETS
     + """        low = Starts[b]
         high = Starts[b + 1]
-"""
-    + _ROOM
-    + """        for r in T.serial(first, last):
+        After = T.alloc_buffer((high - low,), "POINTER", scope="local")
+        for r in T.serial(first, last):
             Ends[r] = 0
-        for p in T.serial(low, high):
-            key = GIVEN
-            Keys[p - low] = T.cast(key, "KEPT")
-            VKeys[p - low] = VMinors[p]
-            r = first + (key >> bits)
+        for k in T.serial(high - low):
+            p = high - 1 - k
+            r = first + (T.cast(Pairs[2 * p], "int64") >> bits)
+            After[p - low] = Ends[r]
             Ends[r] = Ends[r] + 1
         Sum[0] = low
         for r in T.serial(first, last):
-            Sum[1] = Sum[0]
             Sum[0] = Sum[0] + T.cast(Ends[r], "int64")
-            Ends[r] = T.cast(Sum[1], "POINTER")
-        for p in T.serial(high - low):
-            key = T.cast(Keys[p], "int64")
-            r = first + (key >> bits)
-            to = T.cast(Ends[r], "int64")
+            Ends[r] = T.cast(Sum[0], "POINTER")
+        for p in T.serial(low, high):
+            key = T.cast(Pairs[2 * p], "int64")
+            to = T.cast(Ends[first + (key >> bits)] - After[p - low] - 1, "int64")
             Minors[to] = T.cast(key & (1 << bits) - 1, "INDEX")
-            VMinors[to] = VKeys[p]
-            Ends[r] = T.cast(to + 1, "POINTER")
+            VMinors[to] = T.cast(Pairs[2 * p + 1], "VALUE")
 SORT
 CHECK"""
 )
-"""The elements of each bucket by their majors, and where each major ends.
-
-They lie where those of the bucket will, their keys in place of the minors, or in an array of their
-own if they are wider: see :func:`held`.
-"""
+"""The elements of each bucket by their majors, and where each major ends."""
 
 ROWS = (
     _HEAD
@@ -223,8 +275,7 @@ ROWS = (
     + """        low = T.if_then_else(b > 0, T.cast(Ends[T.max(first - 1, 0)], "int64"), T.int64(0))
         high = T.if_then_else(last > first, T.cast(Ends[T.max(last - 1, 0)], "int64"), low)
 """
-    + _ROOM
-    + "SORT\n"
+    + SORT
     + REPEATED
 )
 """The elements of each row by their columns."""
@@ -304,17 +355,10 @@ _WATCH = """            Seen[1] = Seen[1] + T.cast(key <= Seen[2], "int64")
 """
 _ONE = """key = KEY
 at = c * buckets + (key >> shift)
-Keys[To[at]] = T.cast(key & (1 << shift) - 1, "KEPT")
-Moved[To[at]] = Values[p]
-To[at] = To[at] + 1"""
-
-
-def held(*, apart: bool) -> dict[str, str]:
-    """Return the words for keys that lie in the place of minors, or *apart*, in an array."""
-    if not apart:
-        return {"HELD": "", "GIVEN": 'T.cast(T.cast(Minors[p], "KEPT"), "int64")'}
-    declared = 'held: T.handle) -> None:\n    Held = T.match_buffer(held, (n,), "KEPT")'
-    return {"HELD) -> None:": f", {declared}", "GIVEN": 'T.cast(Held[p], "int64")'}
+put = To[at]
+Pairs[2 * put] = T.cast(key & (1 << shift) - 1, "WORD")
+Pairs[2 * put + 1] = T.cast(Values[p], "WORD")
+To[at] = put + 1"""
 
 
 def of_axes(count: int, kind: str) -> dict[str, str]:
@@ -358,7 +402,8 @@ def of_rows(kind: str, pointer: str) -> dict[str, str]:
         f'    Rows = T.match_buffer(rows_of, (rows + 1,), "{pointer}")',
         "BEFORE": "T.int64(-1)",
         "OUTSIDE": f"({own} | (size0 - 1 - {own}))",
-        "COUNTED": f"({own} << shift0)",
+        "COUNTED": own,
+        "UNSIGNED": f"u{kind}",
         "WATCH": "",
         "KEY": f"({own} << shift0) | r",
     }

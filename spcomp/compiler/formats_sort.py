@@ -49,42 +49,53 @@ def move_digits(keys: T.handle, ids: T.handle, to: T.handle, keys_out: T.handle,
 _PASS = """
             for b in T.serial(256):
                 Next[b] = 0
-            for p in T.serial(low, high):
+            for p in T.serial(FIRST, FIRST + high - low):
                 d = FROM[p] - base >> shift + AT & 255
                 Next[d] = Next[d] + 1
-            Sum[0] = low
+            Sum[0] = low - FIRST
             for b in T.serial(256):
                 Sum[1] = Next[b]
                 Next[b] = Sum[0]
                 Sum[0] = Sum[0] + Sum[1]
-            for p in T.serial(low, high):
+            for p in T.serial(FIRST, FIRST + high - low):
                 d = FROM[p] - base >> shift + AT & 255
                 TO[Next[d]] = FROM[p]
                 IdsTO[Next[d]] = IdsFROM[p]
                 Next[d] = Next[d] + 1"""
+
+
+def _pass(**words: str) -> str:
+    return reduce(lambda done, word: done.replace(*word), words.items(), _PASS)
+
+
 _GROUPS = (
     """from spcomp import script as T
 
 
 @T.prim_func
-def sort_groups(begin: T.handle, keys: T.handle, ids: T.handle, spare: T.handle,
-                ids_spare: T.handle, n: T.int64, groups: T.int64, rounds: T.int64,
+def sort_groups(begin: T.handle, given: T.handle, given_ids: T.handle, keys: T.handle,
+                ids: T.handle, n: T.int64, groups: T.int64, rounds: T.int64,
                 within: T.int64) -> None:
     Begin = T.match_buffer(begin, (groups + 1,), "int64")
+    Given = T.match_buffer(given, (n,), "int64")
+    GivenIds = T.match_buffer(given_ids, (n,), "NUMBER")
     Keys = T.match_buffer(keys, (n,), "int64")
     IdsKeys = T.match_buffer(ids, (n,), "NUMBER")
-    Spare = T.match_buffer(spare, (n,), "int64")
-    IdsSpare = T.match_buffer(ids_spare, (n,), "NUMBER")
     for g in T.parallel(groups):
         low = Begin[g]
         high = Begin[g + 1]
-        base = Keys[low] // within * within
+        base = Given[low] // within * within
+        for p in T.serial(low, high):
+            Keys[p] = Given[p]
+            IdsKeys[p] = WHICH
+        Spare = T.alloc_buffer((high - low,), "int64", scope="local")
+        IdsSpare = T.alloc_buffer((high - low,), "NUMBER", scope="local")
         Next = T.alloc_buffer((256,), "int64", scope="local")
         Sum = T.alloc_buffer((2,), "int64", scope="local")
         for r in T.serial(T.if_then_else(high - low > FEW, rounds, T.int64(0))):
             shift = r * 16"""
-    + _PASS.replace("FROM", "Keys").replace("TO", "Spare").replace("AT", "0")
-    + _PASS.replace("FROM", "Spare").replace("TO", "Keys").replace("AT", "8")
+    + _pass(FROM="Keys", TO="Spare", AT="0", FIRST="low")
+    + _pass(FROM="Spare", TO="Keys", AT="8", FIRST="T.int64(0)")
     + """
         if high - low <= FEW:
             for p in T.serial(low + 1, high):
@@ -108,14 +119,15 @@ def count_starts(keys: T.handle, counts: T.handle, n: T.int64, chunks: T.int64, 
     Keys = T.match_buffer(keys, (n,), "int64")
     Counts = T.match_buffer(counts, (chunks,), "int64")
     for c in T.parallel(chunks):
-        Last = T.alloc_buffer((1,), "int64", scope="local")
+        Base = T.alloc_buffer((1,), "int64", scope="local")
         Found = T.alloc_buffer((1,), "int64", scope="local")
         Found[0] = 0
-        Last[0] = T.if_then_else(c > 0, Keys[T.max(c * n // chunks - 1, 0)] // by, T.int64(-1))
+        before = T.max(c * n // chunks - 1, 0)
+        Base[0] = T.if_then_else(c > 0, FLOOR(before), -by)
         for p in T.serial(c * n // chunks, (c + 1) * n // chunks):
-            if Keys[p] // by != Last[0]:
+            if T.cast(Keys[p] - Base[0], "uint64") >= T.cast(by, "uint64"):
                 Found[0] = Found[0] + 1
-                Last[0] = Keys[p] // by
+                Base[0] = FLOOR(p)
         Counts[c] = Found[0]
 
 
@@ -126,24 +138,25 @@ def fill_starts(keys: T.handle, first: T.handle, starts: T.handle, n: T.int64, c
     First = T.match_buffer(first, (chunks + 1,), "int64")
     Starts = T.match_buffer(starts, (found,), "int64")
     for c in T.parallel(chunks):
-        Last = T.alloc_buffer((1,), "int64", scope="local")
+        Base = T.alloc_buffer((1,), "int64", scope="local")
         At = T.alloc_buffer((1,), "int64", scope="local")
         At[0] = First[c]
-        Last[0] = T.if_then_else(c > 0, Keys[T.max(c * n // chunks - 1, 0)] // by, T.int64(-1))
+        before = T.max(c * n // chunks - 1, 0)
+        Base[0] = T.if_then_else(c > 0, FLOOR(before), -by)
         for p in T.serial(c * n // chunks, (c + 1) * n // chunks):
-            if Keys[p] // by != Last[0]:
+            if T.cast(Keys[p] - Base[0], "uint64") >= T.cast(by, "uint64"):
                 Starts[At[0]] = p
                 At[0] = At[0] + 1
-                Last[0] = Keys[p] // by
+                Base[0] = FLOOR(p)
 """
 
 
 @lru_cache(maxsize=16)
-def _programs(source: str, number: str) -> tuple[Kernel, ...]:
+def _programs(source: str, number: str, *more: tuple[str, str]) -> tuple[Kernel, ...]:
     from spcomp.compiler.compile import compile as compile_program
     from spcomp.script.parse import parse_source
 
-    words = (("DIGITS", str(1 << DIGIT)), ("NUMBER", number), ("FEW", str(FEW)))
+    words = (("DIGITS", str(1 << DIGIT)), ("NUMBER", number), ("FEW", str(FEW)), *more)
     text = reduce(lambda done, word: done.replace(*word), words, source)
     return tuple(compile_program(f, check="off") for f in parse_source(text, "convert_format.py"))
 
@@ -160,25 +173,28 @@ def sorted_by(
     """
     if not len(keys) or not (keys[1:] < keys[:-1]).any():
         return keys, ids
-    given = np.arange(len(keys), dtype=number) if ids is None else ids
     if len(keys) <= SMALL:
         order = np.argsort(keys, kind="stable")
-        return keys[order], given[order]
+        return keys[order], order.astype(number) if ids is None else ids[order]
     if within > 1:
-        begin = starts(keys, within)
-        groups = keys[begin] // within
-        if len(begin) > MOST and (groups[1:] > groups[:-1]).all():
-            return _sorted_groups(keys, given, np.append(begin, len(keys)), within)
-    return _sorted_all(keys, given)
+        begin = bounds(keys, within)
+        groups = keys[begin[:-1]] // within
+        if len(groups) > MOST and (groups[1:] > groups[:-1]).all():
+            return _sorted_groups(keys, ids, number, begin, within)
+    return _sorted_all(keys, np.arange(len(keys), dtype=number) if ids is None else ids)
 
 
-def _sorted_groups(keys: Array, ids: Array, begin: Array, within: int) -> tuple[Array, Array]:
-    (sort,) = _programs(_GROUPS, str(ids.dtype))
-    keys, ids = keys.copy(), ids.copy()
+def _sorted_groups(
+    keys: Array, ids: Array | None, number: Any, begin: Array, within: int
+) -> tuple[Array, Array]:
+    made = np.empty_like(keys), np.empty(len(keys), number if ids is None else ids.dtype)
+    kind = str(made[1].dtype)
+    which = f'T.cast(p, "{kind}")' if ids is None else "GivenIds[p]"
+    (sort,) = _programs(_GROUPS, kind, ("WHICH", which))
     rounds = -(-(within - 1).bit_length() // 16)
-    spare = np.empty_like(keys), np.empty_like(ids)
-    sort(begin, keys, ids, *spare, len(keys), len(begin) - 1, rounds, within)
-    return keys, ids
+    ids = keys.view(kind)[: len(keys)] if ids is None else ids  # a stand-in, not read
+    sort(begin, keys, ids, *made, len(keys), len(begin) - 1, rounds, within)
+    return made
 
 
 def _sorted_all(keys: Array, given: Array) -> tuple[Array, Array]:
@@ -198,13 +214,20 @@ def _sorted_all(keys: Array, given: Array) -> tuple[Array, Array]:
 
 def starts(keys: Array, by: int) -> Array:
     """Return where ``keys // by`` differs from the one before, for ascending *keys*; 0 is first."""
+    return bounds(keys, by)[:-1]
+
+
+def bounds(keys: Array, by: int) -> Array:
+    """Return what :func:`starts` does, and behind it the number of keys."""
     chunks = -(-len(keys) // CHUNK)
-    count, fill = _programs(_STARTS, "int64")
+    floor = [(f"FLOOR({at})", f"Keys[{at}]" + " // by * by" * (by > 1)) for at in ("before", "p")]
+    count, fill = _programs(_STARTS, "int64", *floor)
     counts = np.zeros(chunks, np.int64)
     count(keys, counts, len(keys), chunks, by)
     first = running(counts)
-    found = np.empty(int(first[-1]), np.int64)
-    fill(keys, first, found, len(keys), chunks, by, len(found))
+    found = np.empty(int(first[-1]) + 1, np.int64)
+    found[-1] = len(keys)
+    fill(keys, first, found[:-1], len(keys), chunks, by, len(found) - 1)
     return found
 
 
