@@ -162,6 +162,33 @@ def test_any_change_of_the_arguments_of_a_bound_call_has_the_outcome_of_the_full
     assert bound._calls.learnt
 
 
+def test_any_change_of_the_arguments_by_position_has_the_outcome_of_the_full_way():
+    kernel = spcomp.compile(spmm)
+    names = kernel._face.params
+
+    def make():
+        made = raw_args(np.random.default_rng(5))
+        sizes = {"m": 30, "feat": 8, "nnz": made["A"].size}
+        handles = {"a": made["A"], "b": made["B"].reshape(-1), "c": np.full(240, 7, "float32")}
+        every = made | sizes | handles
+        return {name: every[name] for name in names}
+
+    for seed in range(300):
+        for _ in range(3 if seed == 0 else 1):
+            assert kernel(*make().values()) is None
+        pair = []
+        for _ in range(2):
+            args = make()
+            mutate(args, np.random.default_rng(seed), BAD_ARRAYS, BAD_SPARSE)
+            pair.append({name: args[name] for name in names if name in args})
+        got, want = (
+            outcome(lambda one=one, **args: one(*args.values()), args)
+            for one, args in zip((kernel, full_way(kernel)), pair, strict=True)
+        )
+        assert got == want, seed
+    assert kernel._in_place.learnt
+
+
 def test_a_plan_can_be_read():
     kernel = learnt(spcomp.compile(spmm), lambda: spmm_args(np.random.default_rng(0)))
     (call,) = kernel._calls.learnt

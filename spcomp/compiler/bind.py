@@ -138,8 +138,8 @@ class Frame:
                         f"argument {handle}: is empty, expected one element more than fibers"
                     )
                 self.unify(axis.fibers, array.size - 1, handle, "number of fibers")
-            elif axis.positions is not None:
-                self.unify(axis.positions, array.size, handle, "number of elements")
+            elif axis.entries is not None:
+                self.unify(axis.entries, array.size, handle, "number of elements")
 
     def _storage(self, plan: BufferPlan, storage: Storage) -> None:
         who = plan.name
@@ -170,9 +170,9 @@ class Frame:
             self._array(axis.indices, array.reshape(-1), who)
             if level.kind == "fixed" and axis.nnz_cols is not None:
                 self.unify(axis.nnz_cols, array.shape[-1], who, f"width of {axis.name}")
-        if axis.positions is not None:
+        if axis.entries is not None:
             last = level.indices.size if level.indices is not None else int(level.indptr[-1])  # type: ignore[index]
-            self.unify(axis.positions, last, who, f"number of positions of {axis.name}")
+            self.unify(axis.entries, last, who, f"number of positions of {axis.name}")
         if storage.checked:
             relied_on = axis.name in self.interface.order_needed
             given = storage.given
@@ -289,7 +289,7 @@ class Frame:
                 rises = validate.ordered(name, indptr, indices, length - 1, strict=axis.unique)
                 validate.require_order(name, rises, axis.unique)
                 return
-            validate.in_range(name, indices, 0, length - 1)
+            validate.in_range(name, indices, self.size_of(axis.least), length - 1)
             if needed:
                 width = self.size_of(axis.nnz_cols) if axis.nnz_cols is not None else 0
                 rises = validate.ascends(indptr, indices, width, strict=axis.unique)

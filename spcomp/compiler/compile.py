@@ -6,9 +6,11 @@ import ctypes
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, overload
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
@@ -18,6 +20,7 @@ from spcomp.errors import (
     ArgumentError,
     BackendError,
     LoweringError,
+    expect,
     refuse_deep_nests,
     warned_before,
     warnings_noted,
@@ -27,11 +30,12 @@ from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
 from spcomp.schedule.default_trace import Facts
 from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.step import Trace
 from spcomp.target import Target
 from spcomp.target import target as parse_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.formats import Decomposed, FormatKernel
@@ -44,7 +48,6 @@ if TYPE_CHECKING:
     from spcomp.notation.objects import Function, Symbol
     from spcomp.notation.semiring import Semiring
     from spcomp.runtime.executable import Executable
-    from spcomp.schedule.step import Trace
 
 _NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
 CACHE_SIZE = 256  # programs kept compiled in memory
@@ -284,9 +287,7 @@ def compile(  # noqa: A001
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
             BackendError; ArgumentError for an option that does not exist.
     """
-    options = Options(
-        parse_target(target), name, dict(constants or {}), _threads(threads), _check(check), trace
-    )
+    options = _options(target, name, constants, threads, check, trace)
     if isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION:
         from spcomp.compiler.notation import compile_notation
 
@@ -303,6 +304,21 @@ def compile(  # noqa: A001
         if isinstance(program, Undecided):
             return ChoosingKernel(program, options)
     return _kernel(program, options)
+
+
+def _options(
+    target: str | Target,
+    name: str | None,
+    constants: Mapping[str, int | float] | None,
+    threads: int | None,
+    check: Check | None,
+    trace: Trace | None,
+) -> Options:
+    expect("name", name, (str, NoneType), "a string")
+    expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
+    expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
+    fixed = dict(constants or {})
+    return Options(parse_target(target), name, fixed, _threads(threads), _check(check), trace)
 
 
 def _kernel(program: Any, options: Options) -> Kernel:
@@ -327,7 +343,7 @@ def _compiled(program: Any, options: Options) -> Compiled:
         if (found := _cache.get(key)) is not None:
             _cache.move_to_end(key)
             return found
-    made = _build(program, options)
+    made = _build(program, options, key)
     with _lock:
         made = _cache.setdefault(key, made)
         while len(_cache) > CACHE_SIZE:
@@ -335,7 +351,7 @@ def _compiled(program: Any, options: Options) -> Compiled:
     return made
 
 
-def _build(program: Any, options: Options) -> Compiled:
+def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
     from spcomp.codegen import cpu
     from spcomp.compiler import saved
     from spcomp.compiler.pipeline import as_module
@@ -343,7 +359,7 @@ def _build(program: Any, options: Options) -> Compiled:
     if options.target.kind != "cpu":
         raise BackendError(f"target {options.target} has no code generator yet")
     target = cpu.resolve(options.target)
-    key, begin = _key(program, options), perf_counter()
+    begin = perf_counter()
     timings: dict[str, float] = {}
     stages = None
     known = saved.load(key, target)
@@ -416,9 +432,11 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
 
 
 def _checked_program(program: Any) -> Any:
+    if isinstance(program, (Func, Module)):
+        return program
     from spcomp.schedule.schedule import Schedule
 
-    if isinstance(program, (Func, Module, Schedule)):
+    if isinstance(program, Schedule):
         return program
     hint = "give a function decorated with @T.prim_func, a module, or a Schedule"
     if callable(program):

@@ -88,7 +88,7 @@ def _as_array(plan: BufferPlan, arg: Any) -> Array:
         return validate.plain(plan.name, arg)
     if plan.role == "in":
         if hasattr(arg, "__array__"):
-            return np.asarray(arg)
+            return validate.as_array(plan.name, arg)
         if isinstance(arg, (int, float)) and plan.layout == "dense" and not plan.shape:
             return np.asarray(arg, plan.np_dtype)
     raise _unexpected(plan, arg, None)
@@ -133,7 +133,8 @@ def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
             f" expected {','.join(expected)}",
             hint="give the values as a 1-D array" if plan.layout == "values" else "",
         )
-    if not tensor.is_plain or any(tensor.padded(at) for at in range(len(kinds))):
+    padded = (tensor.padded(at) and not axis.padded for at, axis in enumerate(plan.axes))
+    if not tensor.is_plain or any(padded):
         what = f"of levels {tensor.format}" if not tensor.is_plain else "with padding"
         raise ArgumentError(
             f"argument {plan.name}: got a Tensor {what}, expected levels in order, without padding",
@@ -185,17 +186,22 @@ def _in_order(matrix: Any, plan: BufferPlan) -> Any:
 def put_together(
     make: Any, shape: tuple[int, ...], data: Array, indices: Array, indptr: Array
 ) -> Any:
-    """Return the scipy csr or bsr object, of class *make*, of exactly these arrays.
+    """Return the scipy csr, csc or bsr object, of class *make*, of exactly these arrays."""
+    return assembled(make, shape, data=data, indices=indices, indptr=indptr)
+
+
+def assembled(make: Any, shape: tuple[int, ...], data: Array, **arrays: Any) -> Any:
+    """Return the scipy object of class *make* that has *data* and these *arrays* as attributes.
 
     The constructors of scipy check in part, may convert index arrays, refuse float16, and take
     longer than a small product: what they make is copied from an empty one.
     """
-    state = _empty(make, data.ndim)
-    arrays = {"data": data, "indices": indices, "indptr": indptr}
+    state, arrays["data"] = _empty(make, data.ndim), data
     if state is None:
         blocks = {"blocksize": data.shape[1:]} if data.ndim == 3 else {}
         made = make(shape, dtype=np.float32, **blocks)
-        made.data, made.indices, made.indptr = data, indices, indptr
+        for name, array in arrays.items():
+            setattr(made, name, array)
     else:
         made = make.__new__(make)
         vars(made).update(state, _shape=shape, **arrays)

@@ -40,10 +40,10 @@ def move(numbers: T.handle, values: T.handle, part: T.handle, total: T.int64, co
         for p in T.parallel(count):
             e = T.cast(Numbers[p], "int64") - 1
             if e >= 0:
-                for s in T.serial(inner):
+                for s in T.serial(INNER):
                     TO = FROM
 """
-_THERE, _HERE = "Values[(h * total + e) * inner + s]", "Part[(h * count + p) * inner + s]"
+_THERE, _HERE = "Values[(h * total + e) * INNER + s]", "Part[(h * count + p) * INNER + s]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,16 +88,17 @@ def _move(numbers: Array, values: Array, part: Array, *, back: bool) -> None:
     """Copy elements of *values* (outer, elements, inner) to their places in *part*, or *back*."""
     outer, total, inner = values.shape
     bits = np.dtype(f"uint{8 * values.itemsize}")
-    program = _program(str(numbers.dtype), str(bits), back)
+    program = _program(str(numbers.dtype), str(bits), back, inner == 1)
     flat = {"values": values.reshape(-1).view(bits), "part": part.reshape(-1).view(bits)}
     sizes = {"total": total, "count": numbers.size, "outer": outer, "inner": inner}
     program.run({"numbers": numbers.reshape(-1), **flat}, sizes)
 
 
 @lru_cache(maxsize=32)
-def _program(number: str, bits: str, back: bool) -> Program:  # noqa: FBT001
+def _program(number: str, bits: str, back: bool, single: bool) -> Program:  # noqa: FBT001
     to, source = (_THERE, _HERE) if back else (_HERE, _THERE)
-    words = (("NUMBER", number), ("BITS", bits), ("TO", to), ("FROM", source))
+    width = "1" if single else "inner"  # known to run once, the loop takes a quarter of the time
+    words = (("NUMBER", number), ("BITS", bits), ("TO", to), ("FROM", source), ("INNER", width))
     text = _MOVE
     for word, meaning in words:
         text = text.replace(word, meaning)

@@ -18,7 +18,7 @@ from spcomp.compiler.formats_fill import (
     lengths_of,
     positions,
 )
-from spcomp.compiler.formats_sort import sorted_by, starts
+from spcomp.compiler.formats_sort import bounds, sorted_by, starts
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError
 from spcomp.passes.convert_format import Placement, place_source, placement
@@ -92,14 +92,14 @@ def _fibers(made: Placement, elements: Elements, some: Array | None) -> tuple[Fi
     lengths = lengths_of(made, elements)
     if np.prod([float(max(n, 1)) for n in lengths]) >= KEYS:
         raise ArgumentError(f"argument {made.buffer.name}: its axes are too long to be converted")
-    keys, mine = np.empty(count, np.int64), np.ones(count, np.uint8)
+    keys, mine = np.empty(count, np.int64), np.ones(count, np.bool_)
     if count:
-        _place(made, elements, some, keys, mine)
+        _place(made, elements, some, keys, mine.view(np.uint8))
     ids, others = some, np.empty(0, elements.number)
     if not mine.all():
         own = np.flatnonzero(mine).astype(elements.number)
-        rest = np.flatnonzero(mine == 0).astype(elements.number)
-        keys = keys[own]
+        rest = np.flatnonzero(~mine).astype(elements.number)
+        keys = keys[mine]
         ids, others = (own, rest) if some is None else (some[own], some[rest])
     outer = next((k for k, n in enumerate(lengths) if n > 1), 0)
     keys, ids = sorted_by(keys, ids, elements.number, math.prod(lengths[outer + 1 :]))
@@ -124,12 +124,11 @@ def _grouped(made: Placement, keys: Array, ids: Array | None, lengths: tuple[int
     else:
         begins = starts(keys, lengths[-1])
         of_fibers = keys[begins] // lengths[-1]
-    ends, bounds = np.append(begins[1:], len(keys)), None
-    if made.beside:
-        entries = starts(keys, 1)
-        bounds = np.append(entries, len(keys))
-        begins, ends = np.searchsorted(entries, begins), np.searchsorted(entries, ends)
-    return Fibers(of_fibers[: len(begins)], begins, ends - begins, bounds, keys, ids, lengths)
+    entries = bounds(keys, 1) if made.beside else None
+    if entries is not None:
+        begins = np.searchsorted(entries, begins)
+    ends = np.append(begins[1:], len(keys) if entries is None else len(entries) - 1)
+    return Fibers(of_fibers[: len(begins)], begins, ends - begins, entries, keys, ids, lengths)
 
 
 def coordinates(name: str, storage: Storage, plan: BufferPlan) -> tuple[Array, ...]:

@@ -51,22 +51,18 @@ class Kernel(Timed):
         self._compiled, self._options = compiled, options
         self._face: Interface = compiled.interface
         self._calls = self._new_calls(None)
+        self._in_place = Calls((), self._with_out, self._fully_in_place)
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; see the class for what it takes and returns."""
-        if not args:
-            if self._options.threads is None:
-                return self._calls.run(out, named)
-            with self._threads():
-                return self._calls.run(out, named)
-        frame = Frame(self._face, self._options.constants)
-        if named or out is not None:
-            raise ArgumentError(
-                f"{self.name}: got arguments by position and by name, expected one or the other"
-            )
-        self._take_positional(frame, args)
-        self._run(frame)
-        return None
+        if not args and self._options.threads is None:
+            return self._calls.run(out, named)
+        calls, given = self._calls, named
+        if args:
+            calls, given, out = self._in_place, self._positional(args, out, named), None
+        with self._threads():
+            made = calls.run(out, given)
+        return None if args else made
 
     def takes(self, name: str) -> bool:
         """Whether a call can give an argument called *name*."""
@@ -159,14 +155,26 @@ class Kernel(Timed):
 
         return rebuild, (self._compiled.program, self._options)
 
-    def _take_positional(self, frame: Frame, args: tuple[Any, ...]) -> None:
+    def _positional(
+        self, args: tuple[Any, ...], out: Any, named: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return *args* by the names of their parameters; raises ArgumentError."""
         face = self._face
+        if named or out is not None:
+            raise ArgumentError(
+                f"{self.name}: got arguments by position and by name, expected one or the other"
+            )
         if len(args) != len(face.params):
             raise ArgumentError(
                 f"{self.name}: got {len(args)} arguments by position, expected {len(face.params)}"
                 f" ({', '.join(face.params)})",
                 hint="or give buffers by name: " + ", ".join(p.name for p in face.buffers),
             )
+        return dict(zip(face.params, args, strict=True))
+
+    def _fully_in_place(self, given: dict[str, Any]) -> None:
+        """Take *given*, a number or array for each parameter, and run."""
+        face, frame = self._face, Frame(self._face, self._options.constants)
         for plan in face.buffers:
             if plan.is_assembled:
                 raise ArgumentError(
@@ -174,9 +182,11 @@ class Kernel(Timed):
                     " write in place",
                     hint="call it by name",
                 )
-        pairs = list(zip(face.params, args, strict=True))
-        for name, arg in sorted(pairs, key=lambda pair: pair[0] not in face.scalars):
-            frame.take_raw(name, arg)  # numbers first: arrays are measured against them
+        for name in sorted(given, key=lambda name: name not in face.scalars):
+            frame.take_raw(name, given[name])  # numbers first: arrays are measured against them
+        _, code, made = self._run(frame)
+        if given.keys() <= face.known:
+            self._in_place.consider(frame, given, made, code, verify=self._verifies)
 
     def _new_calls(self, bound: BoundKernel | None) -> Calls:
         """Return where calls with the arguments of *bound*, if there are any, are learnt."""

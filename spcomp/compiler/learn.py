@@ -377,7 +377,8 @@ class _Learner:
         if axis.name in self.face.order_needed:
             order = 2 if axis.unique else 1
             indptr = self._fibers(axis, array)
-        self._indices(self.where[indices], array, (0, length - 1), order, indptr)
+        limits = self.frame.size_of(axis.least), length - 1
+        self._indices(self.where[indices], array, limits, order, indptr)
 
     def _fibers(self, axis: AxisPlan, indices: Array) -> tuple[int, Array]:
         """The object that says where the fibers of *axis* begin, and its array."""

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.conversions_source import in_kind
+from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.notation_args import Argument, describe, kind_of, with_mask
 from spcomp.compiler.notation_blocks import in_blocks
 from spcomp.compiler.notation_results import Delivery, handed_out, stores_as
 from spcomp.compiler.notation_steps import Step, Steps
 from spcomp.compiler.outputs import Results
 from spcomp.dtypes import bool_, float64, int64, promote
-from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
+from spcomp.errors import ArgumentError, LoweringError, ScriptError, expect, refuse_deep_nests
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.direct import suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
-from spcomp.notation.layout import Layout, is_bitmap, lists, named
+from spcomp.notation.layout import Layout, has_slots, is_bitmap, lists, named
 from spcomp.notation.nodes import Program, accesses
-from spcomp.notation.objects import Function, as_program
+from spcomp.notation.objects import Function, as_program, with_numbers
 from spcomp.notation.plan import Plan, plan_statement
 from spcomp.notation.prepare import Prepared, free_name, prepare
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
@@ -60,7 +62,7 @@ class Version:
 Execute: TypeAlias = Callable[["Planned", "dict[str, Any]"], Any]
 
 
-class NotationKernel:
+class NotationKernel(Timed):
     """A program of index notation; made by ``spcomp.compile("C[i, k] = A[i, j] * B[j, k]")``.
 
     Call it by name, ``kernel(A=csr, B=array, out=None)``, with numpy arrays, scipy.sparse arrays
@@ -334,7 +336,8 @@ class NotationKernel:
         """Return the arguments with lists and bitmaps as they are given, if they can be used so."""
         arguments = self._describe(named_args, self._wanted, direct=True)
         layouts = {name: argument.operand.layout for name, argument in arguments.items()}
-        if not any(lists(layout) or is_bitmap(layout) for layout in layouts.values()):
+        known = (lists, is_bitmap, has_slots)
+        if not any(is_kind(layout) for is_kind in known for layout in layouts.values()):
             return None
         try:
             plans = self._plan(arguments)
@@ -385,7 +388,7 @@ class NotationKernel:
         return values[0] if len(values) == 1 else Results.of(names, values)
 
 
-class BoundNotation:
+class BoundNotation(Timed):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: NotationKernel, bound: Mapping[str, Any]) -> None:
@@ -411,10 +414,19 @@ def compile_notation(
     formats: Mapping[str, str | Format] | None = None,
     semiring: Semiring | str = ORDINARY,
     functions: Mapping[str, Function] | None = None,
+    **unknown: Any,
 ) -> NotationKernel:
     """Return the kernel of a string of index notation, of assigned symbols, or of a Program."""
+    if unknown:
+        raise ArgumentError(
+            f"argument {next(iter(unknown))}: is none of compile's",
+            hint="for index notation there are formats, semiring and functions besides",
+        )
+    expect("formats", formats, (Mapping, NoneType), "formats by the names of tensors")
+    expect("functions", functions, (Mapping, NoneType), "functions by their names")
     with refuse_deep_nests(ScriptError):
-        notation = as_program(program, dict(functions or {}))
+        notation, rest = with_numbers(as_program(program, dict(functions or {})), options.constants)
+        options = replace(options, constants=rest)
         return NotationKernel(notation, formats or {}, as_semiring(semiring), options)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler import convert
+from spcomp.compiler import convert, validate
 from spcomp.compiler.conversions_source import dense_array, elements_of, family_of
 from spcomp.compiler.notation_stored import (
     Windows,
@@ -23,7 +24,7 @@ from spcomp.compiler.tensor import Tensor
 from spcomp.dtypes import DType, bool_, float64, int32, int64
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
-from spcomp.notation.layout import Layout, Operand, dense, is_bitmap, iterated, lists
+from spcomp.notation.layout import Layout, Operand, dense, has_slots, is_bitmap, iterated, lists
 
 Adapt: TypeAlias = Callable[[Any], Any]
 LONG = (1 << 31) - 1  # beyond it, 32 bits do not hold a coordinate or position
@@ -45,7 +46,8 @@ def kind_of(arg: Any) -> object:
         return "array", arg.dtype, arg.ndim, flags.f_contiguous and not flags.c_contiguous
     if isinstance(arg, Tensor):
         listed = lists(arg.layout) and arg.ascends
-        return "tensor", arg.layout, arg.dtype, _is_padded(arg), _is_long(arg), listed
+        known = _is_padded(arg), _is_long(arg), _loose(arg)
+        return "tensor", arg.layout, arg.dtype, *known, listed
     if hasattr(arg, "format") and hasattr(arg, "nnz"):
         index = getattr(arg, "indices", None)
         wide = None if index is None else index.dtype
@@ -81,7 +83,8 @@ def describe(
             f"argument {name}: got {type(arg).__name__}, expected an array",
             hint="make one with np.asarray(...)",
         )
-    found = _direct(name, arg) if direct and wanted is None and isinstance(arg, Tensor) else None
+    own = isinstance(arg, Tensor) and wanted in (None, arg.layout)
+    found = _direct(name, arg) if direct and own else None
     found = _tensor(name, arg, wanted) if found is None else found
     shape = getattr(arg, "shape", ())
     if len(shape) != rank:
@@ -137,8 +140,8 @@ def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:
         inner = _array(name, dense_array(arg), wanted)
         return replace(inner, adapt=_then(dense_array, inner.adapt))
     if hasattr(arg, "__array__") and not np.isscalar(arg):
-        inner = _array(name, np.asarray(arg), wanted)
-        return replace(inner, adapt=_then(np.asarray, inner.adapt))
+        inner = _array(name, validate.as_array(name, arg), wanted)
+        return replace(inner, adapt=_then(partial(validate.as_array, name), inner.adapt))
     raise ArgumentError(
         f"argument {name}: got {type(arg).__name__}, expected an array",
         hint="give a numpy or scipy.sparse array, or a spcomp.Tensor",
@@ -202,7 +205,24 @@ def _direct(name: str, arg: Tensor) -> Argument | None:
         return Argument(Operand(arg.layout, _values(name, arg.dtype)), in_order)
     if is_bitmap(arg.layout):
         return Argument(Operand(arg.layout, _values(name, arg.dtype)), values_of)
+    if has_slots(slots := _slots(arg)):
+        return Argument(Operand(slots, _values(name, arg.dtype), given=str(arg.layout)), in_order)
     return None
+
+
+def _slots(arg: Tensor) -> Layout:
+    """Return the layout of *arg* where a fixed level that has padding is one without order."""
+    pairs = zip(arg.layout.levels, _loose(arg), strict=True)
+    texts = tuple("fixed(unordered)" if loose else text for text, loose in pairs)
+    return replace(arg.layout, levels=texts)
+
+
+def _loose(arg: Tensor) -> tuple[bool, ...]:
+    """Which levels of *arg* are fixed ones with padding, or in no order, and repeat nothing."""
+    return tuple(
+        text.startswith("fixed") and (text != "fixed" or arg.padded(at)) and arg.distinct(at)
+        for at, text in enumerate(arg.layout.levels)
+    )
 
 
 def with_mask(bitmap: Argument, name: str) -> tuple[Argument, Argument]:

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def einsum(
     Raises:
         SpcompError: as a NotationKernel does, and for subscripts that are none.
     """
+    expect("subscripts", subscripts, str, "letters", hint='write "ij,jk->ik"')
     terms = subscripts.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(operands):
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -53,13 +53,19 @@ def _is_large(given: Any) -> bool:
 
 
 def in_order(tensor: Tensor) -> Tensor:
-    """Return *tensor*, one level per dimension, as the Tensor of its levels, rooted."""
-    if not tensor.is_plain:
+    """Return *tensor*, one level per dimension, as the Tensor of its levels, rooted.
+
+    What is known of it is kept, so that calls with the same one are alike.
+    """
+    levels = tensor.levels
+    kept = not levels or (levels[0] is None and all(map(_is_axis, levels)))
+    if kept and tensor.is_plain:
+        return tensor
+    if tensor.as_axes is None:
         shape = tuple(tensor.shape[dim] for dim in tensor.order)
-        tensor = put_together(shape, tensor.levels, tensor.values)
-    if any(level is not None and level.kind == "singleton" for level in tensor.levels):
-        tensor = put_together(tensor.shape, tuple(map(_as_axis, tensor.levels)), tensor.values)
-    return rooted(tensor) if tensor.levels and tensor.levels[0] is not None else tensor
+        made = put_together(shape, tuple(map(_as_axis, levels)), tensor.values)
+        tensor.as_axes = made if levels[0] is None else rooted(made)
+    return tensor.as_axes.with_values(tensor.values)
 
 
 def mask_of(tensor: Tensor) -> Any:
@@ -78,11 +84,19 @@ def values_of(tensor: Tensor) -> Any:
     return np.ascontiguousarray(tensor.values.reshape([tensor.shape[dim] for dim in tensor.order]))
 
 
+_AXES: dict[str, Callable[[Level], Level]] = {  # levels that are axes of another kind
+    "singleton": lambda level: Level("fixed", indices=cast("Any", level.indices).reshape(-1, 1)),
+    "hashed": lambda level: Level("compressed", level.indptr, level.indices),
+    "offset": lambda level: Level("fixed", indices=level.offsets),
+}
+
+
+def _is_axis(level: Level | None) -> bool:
+    return level is None or level.kind not in _AXES
+
+
 def _as_axis(level: Level | None) -> Level | None:
-    """A singleton level as a fixed one of width 1."""
-    if level is None or level.kind != "singleton" or level.indices is None:
-        return level
-    return Level("fixed", indices=level.indices.reshape(-1, 1))
+    return level if level is None or _is_axis(level) else _AXES[level.kind](level)
 
 
 def rooted(tensor: Tensor) -> Tensor:

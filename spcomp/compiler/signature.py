@@ -11,6 +11,7 @@ import numpy as np
 from spcomp.compiler.roles import Access, Role, accesses
 from spcomp.compiler.sizes import text
 from spcomp.dtypes import DType
+from spcomp.formats.levels import EMPTY
 from spcomp.ir.axis import AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import Expr, Load, Var, binary, const
 from spcomp.ir.flat import FlatFunc
@@ -43,6 +44,20 @@ class AxisPlan:
     idtype: np.dtype[np.generic]
     ascending: bool  # the coordinates of a fiber ascend
     unique: bool  # and none occurs twice
+    padded: bool  # a negative one stands for none
+    shifted: bool  # its indices are one fiber, to which the coordinate of the row is added
+
+    @property
+    def least(self) -> Expr:
+        """The least value in its indices."""
+        if self.shifted and self.parent is not None:
+            return binary("-", const(1), self.parent.length)
+        return const(EMPTY if self.padded else 0)
+
+    @property
+    def entries(self) -> Expr | None:
+        """How many values its indices have."""
+        return self.nnz_cols if self.shifted else self.positions
 
     @property
     def arrays(self) -> tuple[str, ...]:
@@ -132,6 +147,11 @@ class Interface:
     def outputs(self) -> tuple[BufferPlan, ...]:
         """The buffers that are written, in the order of their parameters."""
         return tuple(plan for plan in self.buffers if plan.role != "in")
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The parameters that stand for something: sizes, index arrays, values."""
+        return frozenset({*self.scalars, *self.index_of, *self.by_handle})
 
     @cached_property
     def allocated(self) -> frozenset[str]:
@@ -239,6 +259,8 @@ def _axis_plan(axis: Axis, made: Mapping[Axis, AxisPlan]) -> AxisPlan:
         idtype=np.dtype(axis.idtype.numpy_name),
         ascending=axis.sorted,
         unique=axis.unique,
+        padded=axis.padded,
+        shifted=axis.shifted,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from spcomp.compiler import validate
 from spcomp.compiler.tensor_levels import Level as Level
 from spcomp.compiler.tensor_levels import LevelSpec as LevelSpec
-from spcomp.compiler.tensor_levels import level_of, positions, taken, texts, unfold
+from spcomp.compiler.tensor_levels import differ, level_of, positions, taken, texts, unfold
 from spcomp.dtypes import int32, int64
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats.format import SLOTS, Format, text_of
@@ -44,12 +44,13 @@ class Tensor:
         ArgumentError: for arrays that do not describe a tensor of this shape.
     """
 
-    __slots__ = ("_known", "_layout", "_levels", "_order", "_shape", "values")
+    __slots__ = ("_known", "_layout", "_levels", "_order", "_shape", "as_axes", "values")
 
     _shape: tuple[int, ...]  # as checked: these three cannot be replaced
     _levels: tuple[Level | None, ...]
     _order: tuple[int, ...]
     values: Array
+    as_axes: Tensor | None  # the same elements, as a program takes them that has axes for levels
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class Tensor:
         self.values = values
         self._known: dict[tuple[int, str], bool] = {}
         self._layout: Format | None = None
+        self.as_axes = None
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Self:
@@ -219,6 +221,15 @@ class Tensor:
             self._known[at, "padded"] = int(level.indices.min(initial=0)) < 0
         return self._known[at, "padded"]
 
+    def distinct(self, at: int) -> bool:
+        """Whether no fiber of level *at*, a fixed one, has a coordinate twice."""
+        level = self.levels[at]
+        if level is None or level.indices is None or level.kind != "fixed":
+            return True
+        if (at, "distinct") not in self._known:
+            self._known[at, "distinct"] = differ(level.indices)
+        return self._known[at, "distinct"]
+
     def ascending(self, axis: int, *, unique: bool) -> bool:
         """Whether the coordinates of each fiber of level *axis* ascend (strictly, if *unique*)."""
         level = self.levels[axis]
@@ -338,7 +349,7 @@ def put_together(
     made = Tensor.__new__(Tensor)
     made._shape, made._levels, made.values = shape, levels, values  # noqa: SLF001
     made._order = tuple(range(len(levels))) if order is None else order  # noqa: SLF001
-    made._known, made._layout = {}, None  # noqa: SLF001
+    made._known, made._layout, made.as_axes = {}, None, None  # noqa: SLF001
     return made
 
 

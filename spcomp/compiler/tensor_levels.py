@@ -218,6 +218,17 @@ def unfold(
     return paths if inside.all() else _inside(paths, inside)
 
 
+def differ(indices: Array) -> bool:
+    """Return whether no row of *indices* has a coordinate twice; padding may be there often."""
+    keys = indices.view(f"u{indices.dtype.itemsize}")  # padding is more than any coordinate
+    free = np.iinfo(keys.dtype).max if indices.dtype.kind == "i" else -1
+
+    def ascend(rows: Array) -> bool:
+        return bool(((rows[:, 1:] > rows[:, :-1]) | (rows[:, 1:] == free)).all())
+
+    return ascend(keys) or ascend(np.sort(keys, axis=1))
+
+
 def taken(array: Array, at: Array | None) -> Array:
     """Return the elements of *array* *at* these places; None: all of them."""
     return array if at is None else array[at]

@@ -33,6 +33,18 @@ def plain(who: str, array: Array) -> Array:
     return array if type(array) is np.ndarray else np.asarray(array)
 
 
+def as_array(who: str, given: Any) -> Array:
+    """Return the numpy array that *given*, of another library, is; raises ArgumentError."""
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        kind = type(given).__name__
+        raise ArgumentError(
+            f"argument {who}: the {kind} gives no numpy array: {error}",
+            hint="spcomp.convert makes scipy arrays of sparse tensors",
+        ) from None
+
+
 def private(array: Array) -> Array:
     """Return *array* in memory that nobody can change, an immutable object: a copy if need be."""
     owner: Any = array.base if isinstance(array.base, np.ndarray) else array

@@ -24,7 +24,10 @@ class Axis(Node):
     (a fiber per position of the parent). *length* bounds the coordinates; *nnz* counts the
     positions over all fibers; *nnz_cols* is the fiber size of sparse_fixed. A sparse_variable
     axis without arrays is *assembled*: its arrays are a result (nnz is then None).
-    ``sorted``: coordinates ascend within a fiber; ``unique``: none occurs twice in it.
+    ``sorted``: coordinates ascend within a fiber; ``unique``: none occurs twice in it. ``padded``:
+    a position whose entry in *indices* is negative holds none, and iterations leave it out.
+    ``shifted``: a padded sparse_fixed axis below a root, with one fiber of *indices* for all; a
+    coordinate is that of the root and the entry, added up, and none where it is no coordinate.
     """
 
     name: str = attr()
@@ -38,6 +41,8 @@ class Axis(Node):
     idtype: DType = attr(default=int32)
     sorted: bool = attr(default=True)
     unique: bool = attr(default=True)
+    padded: bool = attr(default=False)
+    shifted: bool = attr(default=False)
 
     @property
     def is_sparse(self) -> bool:
@@ -53,6 +58,11 @@ class Axis(Node):
     def is_assembled(self) -> bool:
         """Whether the arrays of this axis are results of the program."""
         return self.kind == "sparse_variable" and self.indptr is None
+
+    @property
+    def is_below_root(self) -> bool:
+        """Whether the axis above this one has no other above it."""
+        return self.parent is not None and self.parent.parent is None
 
     def ancestors(self) -> Iterator[Axis]:
         """Yield the parent, its parent, up to the root."""

@@ -226,6 +226,8 @@ def _describe(axis: Axis) -> str:
         "assembled": axis.is_assembled,
         "unsorted": not axis.sorted,
         "repeated": not axis.unique,
+        "padded": axis.padded,
+        "shifted": axis.shifted,
     }
     marks = "".join(f" {note}" for note, holds in notes.items() if holds)
     return f"{axis.kind}({', '.join(parts)}){marks}"

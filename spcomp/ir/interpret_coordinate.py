@@ -159,7 +159,9 @@ class CoordinateInterpreter(Interpreter):
             raise LoweringError(f"axis {axis.name} is assembled here and cannot be iterated")
         fiber = range(0) if parent is None else self.storage.fiber(axis, parent)
         for at in fiber:
-            yield self.storage.coordinate(axis, fiber, at), at
+            coordinate = self.storage.coordinate(axis, fiber, at)
+            if not axis.padded or 0 <= coordinate < self.storage.size(axis.length):
+                yield coordinate, at
 
     def _attached(self, axis: Axis, place: Place) -> int | None:
         """Return the coordinate of *place* as a position of the parent, None if it is none."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import InternalError
-from spcomp.ir.expr import Expr, Load
+from spcomp.ir.expr import Expr, Load, Select
 from spcomp.ir.interpret_stmt import Interpreter
 from spcomp.ir.stmt import Store
 from spcomp.ir.storage import Array, decode, encode
@@ -15,6 +15,20 @@ from spcomp.ir.storage import Array, decode, encode
 
 class FlatInterpreter(Interpreter):
     """An index is an offset, or a vector of them; lanes with a false mask touch no memory."""
+
+    runs: Array | None = None  # the lanes of a vector that are evaluated; None: all
+
+    def visit_Select(self, node: Select) -> Any:
+        """Evaluate each side for the lanes that choose it: the others touch no memory."""
+        cond, outer = self.visit(node.cond), self.runs
+        if np.ndim(cond) == 0 or np.all(cond) or not np.any(cond):
+            return self.visit(node.then if np.all(cond) else node.otherwise)
+        sides = []
+        for side, runs in ((node.then, cond), (node.otherwise, ~cond)):
+            self.runs = runs if outer is None else runs & outer
+            sides.append(self.visit(side))
+        self.runs = outer
+        return np.where(cond, *sides)
 
     def visit_Load(self, node: Load) -> Any:
         """Read the lanes that the mask lets through; the others are zero."""
@@ -36,6 +50,8 @@ class FlatInterpreter(Interpreter):
         index = _single(node.indices, node.buffer.name)
         offsets = np.atleast_1d(self.visit(index))
         mask = True if node.mask is None else self.visit(node.mask)
+        if self.runs is not None and self.runs.shape == offsets.shape:
+            mask = mask & self.runs
         return offsets, np.broadcast_to(mask, offsets.shape)
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from spcomp.ir.bounds import dtype_range
-from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Load, Select, UnOp, binary, const
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Load, Select, UnOp, const
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.stmt import If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from spcomp.dtypes import DType
     from spcomp.ir.axis import AnyBuffer
@@ -74,17 +74,6 @@ def combine(op: Combiner, a: Expr, b: Expr) -> Expr:
     return BinOp(op, a, b)
 
 
-def combine_tuples(op: Combiner, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return whichever tuple has the smaller (``min``) or greater first element.
-
-    Of equals, the one whose second element is smaller: the smaller coordinate.
-    """
-    wins = binary("<" if op == "min" else ">", b[0], a[0])
-    ties = binary("and", binary("==", b[0], a[0]), binary("<", b[1], a[1]))
-    take = binary("or", wins, ties)
-    return tuple(Select(take, y, x) for x, y in zip(a, b, strict=True))
-
-
 def as_reduction(stmt: Stmt) -> Reduction | None:
     """Return the reduction that *stmt* is a step of; None if it is none.
 
@@ -101,6 +90,25 @@ def as_reduction(stmt: Stmt) -> Reduction | None:
         case If(otherwise=None):
             return _from_if(stmt)
     return None
+
+
+def under(cond: Expr, stmt: Stmt) -> Stmt:
+    """Return *stmt* where *cond* holds; ``B[i] = B[i] op x`` else combines with what changes none.
+
+    So a step of a reduction stays one statement, which registers can hold. It is left out where
+    the element itself is given by what *cond* reads.
+    """
+    if not isinstance(stmt, Store):
+        return If(cond, stmt, span=stmt.span)
+    asked = {n.buffer for n in walk(cond) if isinstance(n, Load)}
+    places = (n for i in stmt.indices if i is not None for n in walk(i) if isinstance(n, Load))
+    value, found = stmt.value, as_reduction(stmt)
+    sure = found is not None and not any(load.buffer in asked for load in places)
+    if sure and isinstance(value, BinOp) and _is_own(stmt, value.lhs):
+        op: Any = "+" if value.op == "-" else value.op
+        kept = Select(cond, value.rhs, identity(op, value.rhs.dtype), span=stmt.span)
+        return stmt.replace(value=value.replace(rhs=kept))
+    return If(cond, stmt, span=stmt.span)
 
 
 def _from_store(store: Store) -> Reduction | None:

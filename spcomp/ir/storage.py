@@ -203,16 +203,21 @@ class Storage:
         """Return the coordinate of an absolute *position* in *fiber*."""
         if not axis.is_sparse:
             return position - fiber.start
-        stored = self.indices(axis)
+        stored, row = self.indices(axis), 0
+        if axis.shifted:
+            row, position = divmod(position, self.width(axis))
         _check(f"{axis.name}_indices", position, len(stored))
-        return int(stored[position])
+        return row + int(stored[position])
 
     def find(self, axis: Axis, parent: int, coordinate: int) -> list[int]:
         """Return the absolute positions under *parent* that have *coordinate*."""
         fiber = self.fiber(axis, parent)
         if axis.is_sparse:
-            stored = self.indices(axis)[fiber.start : fiber.stop]
-            return [fiber.start + int(k) for k in np.flatnonzero(stored == coordinate)]
+            stored = self.indices(axis)
+            stored = stored + parent if axis.shifted else stored[fiber.start : fiber.stop]
+            inside = 0 <= coordinate < self.size(axis.length)
+            found = np.flatnonzero(stored == coordinate) if inside else ()
+            return [fiber.start + int(k) for k in found]
         return [fiber.start + coordinate] if 0 <= coordinate < len(fiber) else []
 
     def absolute(self, buffer: SparseBuffer, positions: Sequence[int | None]) -> list[int | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spcomp.notation.algebra import with_reductions
-from spcomp.notation.layout import Layout, is_bitmap, lists
+from spcomp.notation.layout import Layout, has_slots, is_bitmap, lists
 from spcomp.notation.nodes import Access, Assignment, Expr, Number, Op, Scalar, accesses
 from spcomp.notation.plan import Nest, Plan
 from spcomp.notation.results import adds_up
@@ -27,7 +27,11 @@ def suits(plans: Sequence[Plan], layouts: Mapping[str, Layout], semiring: Semiri
     if listed and not adds_products(plans[0].stmt, semiring):
         return False
     bitmaps = {name for name, layout in layouts.items() if is_bitmap(layout)}
-    return all(_asks_once(nest, bitmaps) for plan in plans for nest in _nests(plan.nests))
+    slots = {name for name, layout in layouts.items() if has_slots(layout)}
+    nests = [nest for plan in plans for nest in _nests(plan.nests)]
+    if any(access.name in slots for nest in nests for access in nest.unsure):
+        return False
+    return all(_asks_once(nest, bitmaps) for nest in nests)
 
 
 def adds_products(stmt: Assignment, semiring: Semiring) -> bool:

@@ -16,7 +16,7 @@ from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Expr, Load, Var, binary, const
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import Stmt, seq
-from spcomp.notation.layout import Layout, Operand
+from spcomp.notation.layout import LOOSE, Layout, Operand
 from spcomp.notation.loops import Place
 from spcomp.notation.nodes import Access, accesses
 from spcomp.notation.plan import Plan
@@ -138,10 +138,12 @@ class Emitter:
                 nnz=self._count(f"{wish}_nnz") if variable else None,
                 nnz_cols=width if variable else width or self._count(f"{wish}_width"),
                 indptr=self.handle(f"{wish}_indptr") if variable else None,
-                indices=self.handle(f"{wish}_indices") if "indices" in kind.arrays else None,
+                indices=self.handle(f"{wish}_indices") if kind.axis.startswith("sparse") else None,
                 idtype=layout.idtype,
-                sorted=kind.ordered,
+                sorted=kind.ordered and str(kind) not in LOOSE,
                 unique=kind.unique,
+                padded=str(kind) in LOOSE,
+                shifted=kind.name == "offset",
             )
             self.axes[Place(name, level)] = axis
             axes.append(axis)

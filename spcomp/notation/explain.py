@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from spcomp.notation.algebra import ALWAYS
-from spcomp.notation.layout import Layout, Operand
+from spcomp.notation.layout import Layout, Operand, has_slots
 from spcomp.notation.loops import Loop, Place
 from spcomp.notation.nodes import Op, accesses
 from spcomp.notation.plan import Nest, Plan
@@ -28,8 +28,9 @@ def explain(
             if access.name in operands:
                 operand = operands[access.name]
                 how = ", converted" if access.name in converted else ""
-                given = f"{operand.given}, iterated as " if operand.given else ""
-                lines.append(f"  {access}: {given}{operand.layout}, {operand.dtype}{how}")
+                kept = "it is" if has_slots(operand.layout) else operand.layout
+                given = f"{operand.given}, iterated as {kept}" if operand.given else operand.layout
+                lines.append(f"  {access}: {given}, {operand.dtype}{how}")
         output = plan.output
         how = "assembled, " if output.is_assembled else ""
         lines.append(f"  {plan.stmt.target}: {output.layout}, {how}{output.why}")

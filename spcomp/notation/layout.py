@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spcomp.dtypes import DType
-from spcomp.errors import ArgumentError, FormatError
+from spcomp.errors import ArgumentError, FormatError, expect
 from spcomp.formats.format import NAMED, Format
 
 Layout: TypeAlias = Format
 AXES = frozenset({"dense", "compressed", "fixed", "ragged"})  # levels that are axes as they are
+LOOSE = frozenset({"fixed(unordered)", "hashed", "offset"})  # axes with padding, in no order
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,11 @@ def dense(rank: int) -> Layout:
 
 def named(given: str | Format, rank: int) -> Layout:
     """Return the format *given*, or called so, of *rank* dimensions; raises ArgumentError."""
+    expect("formats", given, (str, Format), "a name or a Format for each")
     try:
         found = Format.parse(given, rank) if isinstance(given, str) else given
     except FormatError as error:
-        hint = f"formats: {', '.join(NAMED)}, or levels: dense,compressed"
+        hint = error.hint or f"formats: {', '.join(NAMED)}, or levels: dense,compressed"
         message = error.message.replace("is no level", f"is no format of {rank} dimensions")
         raise ArgumentError(f"argument formats: {message}", hint=hint) from None
     if found.rank != rank:
@@ -56,6 +58,16 @@ def is_bitmap(stored: Format) -> bool:
     """Whether *stored* has all elements in place, and says of each whether it is there."""
     kinds = {kind.name for kind in stored.kinds}
     return "bitmap" in kinds and kinds <= {"bitmap", "dense"} and not stored.is_split
+
+
+def has_slots(stored: Format) -> bool:
+    """Whether *stored* has levels in no order, with places that hold nothing, among its axes."""
+    if stored.is_split or not LOOSE & {*stored.levels}:
+        return False
+    if "offset" in stored.levels and stored.levels[:2] != ("dense", "offset"):
+        return False
+    plain = tuple("compressed" if text in LOOSE else text for text in stored.levels)
+    return iterated(replace(stored, levels=plain)).levels == plain
 
 
 def iterated(stored: Format, *, padded: bool = False) -> Layout:

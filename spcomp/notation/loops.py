@@ -12,11 +12,12 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from spcomp.notation.algebra import Presence, cover, keep, leaves, required
-from spcomp.notation.layout import Layout
+from spcomp.notation.layout import LOOSE, Layout
 from spcomp.notation.nodes import Access
 
 DomainKind: TypeAlias = Literal["dense", "one", "union", "intersect", "along"]
 Ways: TypeAlias = Mapping[Access, "Place | None"]
+_ONLY = "nothing else can be present"
 MOST_ALONG = 2  # cursors beside a dense loop
 MOST_CASES = 20  # of a merge and the merges in its cases
 
@@ -87,11 +88,15 @@ class Walk:
 
     def _choose(self, index: str, formula: Presence, usable: Ways) -> Loop:
         both = [a for a in required(formula) if a in usable]
+        loose = {a for a in usable if self._is_loose(a, index)}
+        if alone := [a for a in both if a in loose]:
+            why = "its coordinates come in no order" if len(both) > 1 else _ONLY
+            return self._over(index, "one", alone[:1], usable, why)
         if len(both) > 1:
             return self._over(index, "intersect", both, usable, "all of them are needed")
-        chosen = cover(formula, frozenset(usable))
+        chosen = cover(formula, frozenset(usable.keys() - loose))
         if chosen:
-            why = "one of them suffices" if len(chosen) > 1 else "nothing else can be present"
+            why = "one of them suffices" if len(chosen) > 1 else _ONLY
             return self._over(index, "union" if len(chosen) > 1 else "one", chosen, usable, why)
         why = (
             "every coordinate can be present" if not leaves(formula) else "its order is not stored"
@@ -106,7 +111,8 @@ class Walk:
 
     def _along(self, loop: Loop, asked: Sequence[Access]) -> Loop:
         """Return *loop*, in step with the few levels that would have to be searched in it."""
-        index, ways = loop.index, self._ways(asked, loop.index)
+        index = loop.index
+        ways = self._ways([a for a in asked if not self._is_loose(a, index)], index)
         roots = (levels(a, self.layouts[a.name])[0] for a in asked)
         deeper = any(name == index and kind == "dense" for name, kind, _ in roots)
         if deeper or not 0 < len(ways) <= MOST_ALONG:
@@ -116,6 +122,11 @@ class Walk:
     def _restricts(self, access: Access, index: str) -> bool:
         own = levels(access, self.layouts[access.name])
         return any(name == index and kind != "dense" for name, kind, _ in own)
+
+    def _is_loose(self, access: Access, index: str) -> bool:
+        """Whether the coordinates that *access* stores of *index* come in no order."""
+        own = levels(access, self.layouts[access.name])
+        return any(name == index and kind in LOOSE for name, kind, _ in own)
 
     def _place(self, access: Access, index: str) -> Place:
         own = levels(access, self.layouts[access.name])

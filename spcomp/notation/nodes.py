@@ -218,6 +218,15 @@ class Program:
         return "\n".join(map(str, self.statements))
 
 
+def fault_of_target(target: Access) -> str:
+    """Say why *target* cannot be assigned, nothing if it can."""
+    if any(window not in (None, Window(None, None)) for window in target.windows):
+        return "a window of the result cannot be assigned, only all of it"
+    if len(set(target.indices)) < len(target.indices):
+        return f"an index occurs twice in the result {target}"
+    return ""
+
+
 def children(term: Expr) -> tuple[Expr, ...]:
     """Return the terms directly below *term*."""
     match term:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from numbers import Integral, Real
 from typing import Any, cast
 
-from spcomp.errors import ArgumentError, ScriptError
+from spcomp.errors import ArgumentError, ScriptError, Span, expect
 from spcomp.ir.expr import CALLS
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.nodes import (
@@ -24,6 +27,7 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_target,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, parse
 
@@ -43,15 +47,34 @@ class Function:
     zero: str = "keep"
 
     def __post_init__(self) -> None:
+        if not callable(self.body):
+            got = type(self.body).__name__
+            raise ArgumentError(f"argument body: got {got}, expected a function")
         if self.zero not in ("keep", "fill"):
             raise ArgumentError(f"argument zero: got {self.zero!r}", hint='it is "keep" or "fill"')
 
-    def apply(self, name: str, args: tuple[Expr, ...]) -> Declared:
-        """Return the function called *name*, of *args*."""
+    def apply(self, name: str, args: tuple[Expr, ...], at: Span | None = None) -> Declared:
+        """Return the function called *name*, of *args*; raises ScriptError *at* the call."""
+        if not _takes(self.body, len(args)):
+            raise ScriptError(f"{name} does not take {len(args)} arguments", at)
         fills = self.zero == "fill"
         given = (Declared(name, (arg,), arg, "always") for arg in args) if fills else args
-        body = unwrap(self.body(*map(Value, given)))
+        made = self.body(*map(Value, given))
+        if not isinstance(made, (Value, bool, int, float)):
+            raise ScriptError(f"{name} returns {type(made).__name__}, expected an expression", at)
+        body = unwrap(made)
         return Declared(name, args, body, "or" if fills else "and")
+
+
+def _takes(body: Callable[..., Any], count: int) -> bool:
+    """Whether *body* can be called with *count* arguments, as far as that is known."""
+    try:
+        inspect.signature(body).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # it does not say
+        return True
+    return True
 
 
 class Value:
@@ -80,6 +103,12 @@ class Value:
 
     def __abs__(self) -> Value:
         return Value(Call("abs", (self.term,)))
+
+    def __iadd__(self, other: Any) -> Value:  # noqa: PYI034 (it is an Increase)
+        return Increase(self.term, unwrap(other))
+
+    def __isub__(self, other: Any) -> Value:  # noqa: PYI034
+        return Increase(self.term, Op("neg", (unwrap(other),)))
 
     def __pow__(self, other: Any) -> Value:
         return Value(Call("pow", (self.term, unwrap(other))))
@@ -115,6 +144,16 @@ for _name, _op in (
     setattr(Value, f"__{_name}__", _operator(_op)[0])
 
 
+class Increase(Value):
+    """What ``A[i] += value`` makes of A[i]: a sum, which assigns *added* to *base* with ``+=``."""
+
+    __slots__ = ("added", "base")
+
+    def __init__(self, base: Expr, added: Expr) -> None:
+        super().__init__(Op("+", (base, added)))
+        self.base, self.added = base, added
+
+
 class Index(Value):
     """An index; calling it gives a window, ``i(0, 10, 2)``."""
 
@@ -127,8 +166,9 @@ class Index(Value):
 
     def __call__(self, *ends: int) -> tuple[str, Window]:
         """Return the index over start, stop and step of a dimension."""
-        start, stop, step = (slice(*ends).start, slice(*ends).stop, slice(*ends).step)
-        return self.name, Window(start, stop, 1 if step is None else step)
+        if not 1 <= len(ends) <= 3:
+            raise ScriptError("a window takes start, stop and step", hint="write i(0, 10, 2)")
+        return self.name, _window(slice(*ends))
 
 
 class Symbol(Value):
@@ -138,6 +178,7 @@ class Symbol(Value):
     """
 
     __slots__ = ("name", "statements")
+    __iter__ = None  # __getitem__ would never end
 
     def __init__(self, name: str) -> None:
         super().__init__(Scalar(name))
@@ -148,10 +189,13 @@ class Symbol(Value):
         return Value(self._access(key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        term = unwrap(value)
-        if self.statements and self.statements[-1].value is term:
-            return  # what += noted already
-        self.statements.append(Assignment(self._access(key), term))
+        target = self._access(key)
+        if fault := fault_of_target(target):
+            raise ScriptError(fault)
+        target = Access(target.name, target.indices)
+        adds = isinstance(value, Increase) and value.base == target
+        term = cast("Increase", value).added if adds else unwrap(value)
+        self.statements.append(Assignment(target, term, accumulates=adds))
 
     def _access(self, key: Any) -> Access:
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
@@ -166,10 +210,9 @@ class Symbol(Value):
                 windows.append(part[1])
             elif isinstance(part, slice):
                 names.append(f"_{sum(n.startswith('_') for n in names)}")
-                step = 1 if part.step is None else part.step
-                windows.append(Window(part.start, part.stop, step))
-            elif type(part) is int:
-                windows.append(part)
+                windows.append(_window(part))
+            elif isinstance(part, Integral) and not isinstance(part, bool):
+                windows.append(int(part))
             else:
                 raise ScriptError(
                     f"{self.name} has an index that is none: {part!r}",
@@ -177,6 +220,16 @@ class Symbol(Value):
                 )
         plain = all(window is None for window in windows)
         return Access(self.name, tuple(names), () if plain else tuple(windows))
+
+
+def _window(part: slice) -> Window:
+    ends = (part.start, part.stop, part.step)
+    if not all(end is None or isinstance(end, Integral) for end in ends):
+        raise ScriptError("the ends of a window are whole numbers")
+    start, stop, step = (None if end is None else int(end) for end in ends)
+    if step is not None and step < 1:
+        raise ScriptError(f"the step of a window is at least 1, not {step}")
+    return Window(start, stop, 1 if step is None else step)
 
 
 def _is_window(part: Any) -> bool:
@@ -196,6 +249,7 @@ def symbols(names: str) -> Any:
 
 
 def _names(names: str) -> list[str]:
+    expect("names", names, str, "names in a string", hint='write "i j k"')
     found = names.replace(",", " ").split()
     wrong = [name for name in found if not name.isidentifier()]
     if wrong or not found:
@@ -207,26 +261,38 @@ def unwrap(value: Any) -> Expr:
     """Return the term that *value*, an operand, stands for."""
     if isinstance(value, Value):
         return value.term
+    if isinstance(value, Real) and hasattr(value, "item"):
+        value = value.item()  # of numpy
     if isinstance(value, (bool, int, float)):
         return Number(value)
-    raise ScriptError(f"{type(value).__name__} has no meaning in index notation")
+    raise ScriptError(
+        f"{type(value).__name__} has no meaning in index notation",
+        hint="tensors are named by spcomp.symbols, and given when the kernel is called",
+    )
 
 
 def reduction(op: str) -> Callable[..., Value]:
     """Return what reduces by *op*: a function of an index, or several, and a value."""
+    name = SYMBOLS[op]
 
-    def reduces(over: Index | tuple[Index, ...], value: Any) -> Value:
-        names = tuple(index.name for index in (over if isinstance(over, tuple) else (over,)))
-        return Value(Reduce(op, names, unwrap(value)))
+    def reduces(over: Index | tuple[Index, ...], *values: Any) -> Value:
+        found = over if isinstance(over, (tuple, list)) else (over,)
+        if len(values) == 1 and found and all(isinstance(index, Index) for index in found):
+            return Value(Reduce(op, tuple(index.name for index in found), unwrap(values[0])))
+        if f"{name}imum" not in EXTREMES or not values or not isinstance(over, Value):
+            raise ScriptError(f"{name} takes an index and a value", hint=f"N.{name}(k, A[i, k])")
+        return call(f"{name}imum", over, *values)
 
-    reduces.__name__ = SYMBOLS[op]
+    reduces.__name__ = name
     return reduces
 
 
 def call(name: str, *args: Any) -> Value:
     """Return the function *name* of index notation, applied to *args*."""
     terms = tuple(map(unwrap, args))
-    if name not in EXTREMES and ARITY.get(name) != len(terms):
+    if name in EXTREMES and len(terms) > 1:
+        return Value(reduce(lambda left, right: Call(name, (left, right)), terms))
+    if ARITY.get(name) != len(terms):
         raise ScriptError(f"{name} does not take {len(terms)} arguments")
     return Value(Call(name, terms))
 
@@ -259,7 +325,24 @@ def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
     def rewrite(term: Expr) -> Expr:
         term = rebuilt(term, rewrite)
         if isinstance(term, Call) and term.func in known:
-            return known[term.func].apply(term.func, term.args)
+            return known[term.func].apply(term.func, term.args, term.at)
         return term
 
     return Program(tuple(replace(s, value=rewrite(s.value)) for s in made.statements))
+
+
+def with_numbers(
+    program: Program, constants: Mapping[str, int | float]
+) -> tuple[Program, dict[str, int | float]]:
+    """Return *program* with the *constants* that are arguments of it put in, and the others."""
+    used: set[str] = set()
+
+    def rewrite(term: Expr) -> Expr:
+        if isinstance(term, Scalar) and term.name in constants:
+            expect(f"constants[{term.name!r}]", constants[term.name], (int, float), "a number")
+            used.add(term.name)
+            return Number(constants[term.name], at=term.at)
+        return rebuilt(term, rewrite)
+
+    made = Program(tuple(replace(s, value=rewrite(s.value)) for s in program.statements))
+    return made, {name: value for name, value in constants.items() if name not in used}

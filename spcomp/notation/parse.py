@@ -24,6 +24,7 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_target,
 )
 from spcomp.notation.text import Text, parse_text
 
@@ -76,10 +77,8 @@ class _Parser:
         if not isinstance(node, ast.Subscript):
             raise self.text.error(node, "only a tensor can be assigned", "write C[i, k] = ...")
         target = self._subscript(node)
-        if any(w is not None and w != Window(None, None) for w in target.windows):
-            raise self.text.error(node, "a window of the result cannot be assigned, only all of it")
-        if len(set(target.indices)) < len(target.indices):
-            raise self.text.error(node, f"an index occurs twice in the result {target}")
+        if fault := fault_of_target(target):
+            raise self.text.error(node, fault)
         return Access(target.name, target.indices, at=target.at)
 
     def expr(self, node: ast.expr) -> Expr:
@@ -196,19 +195,14 @@ class _Parser:
             if over is not None and len(node.args) == 2:
                 return Reduce(REDUCTIONS[name], over, self.expr(node.args[1]), at=at)
             if name not in ("max", "min") or len(node.args) < 2 or over is not None:
-                raise self.text.error(
-                    node, f"{name} takes an index and a value", f"{name}(k, A[i, k])"
-                )
+                raise self.text.error(node, _no_reduction(name, node.args), f"{name}(k, A[i, k])")
         args = tuple(self.expr(arg) for arg in node.args)
         if name in self.functions:
             return Call(name, args, at=at)
         if name in ("max", "min", *EXTREMES) and len(args) >= 2:
             return self._extreme(EXTREMES.get(name, name), args)
         if ARITY.get(name) != len(args):
-            known = f"{name} takes {ARITY[name]} arguments" if name in ARITY else f"no {name}"
-            raise self.text.error(
-                node, f"{known}, got {len(args)}" if name in ARITY else known + " is known"
-            )
+            raise self.text.error(node, _no_call(name, len(args)))
         return Call(name, args, at=at)
 
     def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:
@@ -253,3 +247,17 @@ def _ends(args: list[ast.expr]) -> tuple[Any, Any, Any]:
         return None, args[0], None
     first, second, third = (*args, None, None, None)[:3]
     return (first, second, third) if len(args) <= 3 else (None, None, None)
+
+
+def _no_reduction(name: str, args: Sequence[ast.expr]) -> str:
+    """Say why the reduction *name* of *args* is none."""
+    if len(args) == 2 and isinstance(args[0], ast.Name):
+        return f"{name} runs over {args[0].id}, which is no index of anything"
+    return f"{name} takes an index and a value"
+
+
+def _no_call(name: str, got: int) -> str:
+    """Say why the function *name* cannot be called with *got* arguments."""
+    takes = "two or more arguments" if name in EXTREMES else f"{ARITY.get(name)} arguments"
+    known = name in ARITY or name in EXTREMES
+    return f"{name} takes {takes}, got {got}" if known else f"no {name} is known"

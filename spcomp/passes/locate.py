@@ -7,6 +7,7 @@ arrays is iterated; a search, whose outcome guards the access.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import bool_, int64
@@ -19,7 +20,7 @@ from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.assemble import Assembly, Place
 from spcomp.passes.iteration_plan import is_unit
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, guarded
+from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, conjuncts, guarded
 from spcomp.passes.scope import Lookup, Scope, fingerprint, may_fail
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Positions of an element, and when it exists: *guard* None is always, *absent* never."""
+    """Positions of an element, and when it exists: *guard* None is always, *absent* never.
+
+    *here*: it does not exist where the statement at hand is left out.
+    """
 
     indices: tuple[Expr | None, ...]
     guard: Expr | None = None
     absent: bool = False
+    here: bool = False
 
 
 class Locator:
@@ -50,6 +55,8 @@ class Locator:
         self.conditional = False  # whether what is translated may not be evaluated at all
         self.searched: set[str] = set()  # names of axes whose order is relied upon
         self.sure: object = None  # the element, by fingerprint, that an earlier phase has created
+        self.holds: frozenset[object] = frozenset()  # by fingerprint, what holds in the statement
+        self.here: set[Node] = set()  # loads of what may not exist where that does not hold
         self.blocks: SearchBlocks | None = None  # where results of searches are kept, if they are
 
     # -- lookups ------------------------------------------------------------------------------
@@ -62,11 +69,7 @@ class Locator:
         fails = may_fail(value) if fails is None else fails
         if isinstance(value, (Var, Const)) or (fails and self.conditional):
             return value
-        moves = (
-            self.hoists
-            and not fails
-            and not any(isinstance(n, Load) and n.buffer in self.written for n in walk(value))
-        )
+        moves = self.hoists and not fails and not any(map(self._stays, walk(value)))
         key = fingerprint(value)
         if moves and (known := scope.known(key)) is not None:
             return known
@@ -82,6 +85,10 @@ class Locator:
             segment.levels[var] = level
             segment.known[key] = var
         return var
+
+    def _stays(self, node: Node) -> bool:
+        """Whether *node* is a load that has to be made where it stands."""
+        return isinstance(node, Load) and (node.buffer in self.written or node in self.here)
 
     def with_local(self, stmt: Stmt, mark: int) -> Stmt:
         """Return *stmt* inside the lookups made since there were *mark* of them."""
@@ -130,7 +137,9 @@ class Locator:
             fill = const(buffer.fill, buffer.dtype)
         if access.absent:
             return fill
-        return guarded(access.guard, load.replace(indices=access.indices), fill)
+        made = load.replace(indices=access.indices)
+        self.here |= {made} if access.here else set()
+        return guarded(access.guard, made, fill)
 
     def stored(self, load: Load, scope: Scope) -> Expr:
         """Return whether there is an element, as a condition."""
@@ -217,7 +226,12 @@ class Locator:
                 return Access((), absent=True)
             places[axis] = found
         sure = self.sure is not None and self.sure == fingerprint((buffer, *coords))
-        return Access(path_indices(buffer, places), None if sure else _guard_of(places))
+        guard = None if sure else _guard_of(places)
+        asked = conjuncts(guard) if self.holds else []
+        left = [part for part in asked if fingerprint(part) not in self.holds]
+        here = len(left) < len(asked)
+        guard = reduce(both, left, None) if here else guard
+        return Access(path_indices(buffer, places), guard, here=here)
 
     def _locate(self, axis: Axis, parent: Pos | None, coord: Expr, scope: Scope) -> Pos | None:
         """Return the position of *coord* on *axis* under *parent*; None if known to be absent."""
@@ -235,14 +249,14 @@ class Locator:
         if axis.is_sparse:
             return self._search(axis, parent, cast(value, int64), scope)
         size = cast(axis.length, int64) if parent is None else self.aux.size(axis, parent)
-        guard = None
+        guard = binding.present if binding else None
         if parent is None and scope.proves_inside(coord, size):
             return Pos(axis, None, value)
         if parent is not None or not any(spans_axis(axis, other) for other in runs_over):
             value = self.lookup(scope, f"{axis.name}_at", value)
             guard = inside(value, size)
-        if guard is not None:
-            guard = self.lookup(scope, f"{axis.name}_in", guard)
+            if guard is not None:
+                guard = self.lookup(scope, f"{axis.name}_in", guard)
         return Pos(axis, parent, value, guard=both(parent.guard if parent else None, guard))
 
     def _search(self, axis: Axis, parent: Pos | None, key: Expr, scope: Scope) -> Pos:
@@ -253,6 +267,10 @@ class Locator:
             self.local.append(Lookup(own, key, 0))
             position, holds = self.assembly.position(axis, own)
             return Pos(axis, parent, position, guard=both(inside(own, axis.length), holds))
+        if axis.shifted:
+            raise LoweringError(
+                f"{axis.name} is shifted: iterate over it, nothing finds its places"
+            )
         buffer = self.aux.buffers[axis.indices]
         begin = self.lookup(scope, f"{axis.name}_begin", self.aux.begin(axis, parent))
         end = self.lookup(scope, f"{axis.name}_end", self.aux.end(axis, parent))
@@ -266,6 +284,8 @@ class Locator:
             outer: tuple[None, ...] = (None,) * (len(buffer.axes) - 1)
             value = cast(Load(buffer, (*outer, at)), int64)
             found = BinOp("and", found, BinOp("==", value, key))
+        if axis.padded:
+            found = BinOp("and", BinOp("<=", ZERO, key), found)
         guard = self.lookup(scope, f"{axis.name}_found", found)
         return Pos(axis, parent, absolute=at, guard=guard)
 

@@ -12,16 +12,17 @@ from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import Expr, binary
 from spcomp.ir.module import Module
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind, PosFunc
+from spcomp.ir.reduction import under
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.visitor import Visitor, walk
-from spcomp.passes.assemble import Assembly, assemble
+from spcomp.passes.assemble import ONE_PASS, Assembly, assemble
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.iteration_plan import IterationPlan, plan_iteration, without_absent
 from spcomp.passes.lattice import Lattice
 from spcomp.passes.locate import Locator
 from spcomp.passes.names import Names
 from spcomp.passes.open_loops import LoopOpener
-from spcomp.passes.positions import ZERO, Auxiliary, Pos
+from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, conjuncts
 from spcomp.passes.preprocess import PREPROCESS
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import Binding, Lookup, OpenLoop, Scope, fingerprint, variables
@@ -67,13 +68,15 @@ def lower_function(
     body = scope.segment.wrap(-1, lowerer.lower(func.body, scope))
     body = _after_searches(lowerer.locator.blocks, body)
     handles = set(func.params)  # a phase does not take all that its source does
-    extra = tuple(b for h, b in aux.buffers.items() if h in handles)
+    extra = tuple(b for h, b in (aux.buffers | aux.shifts).items() if h in handles)
     own = tuple(b for b in func.buffers if b.data in handles)
     axes = tuple(a for a in func.axes if {a.indptr, a.indices} <= {None, *handles})
     domains = tuple(d for d in (*aux.domains, *func.domains) if d.buffer in (*extra, *own))
     attrs = dict(func.attrs)
     if lowerer.locator.searched:
         attrs["order_needed"] = tuple(sorted(lowerer.locator.searched))
+    if assembly.one_pass is not None:
+        attrs[ONE_PASS] = assembly.one_pass
     return PosFunc(
         func.name,
         func.params,
@@ -145,7 +148,7 @@ class _Lowerer(Visitor[Stmt]):
         stop = merges[0] if merges else len(plan.loops)
         opener = LoopOpener(self.locator, it)
         loops = [opener.open(plan.loops[k], scope, k - start) for k in range(start, stop)]
-        inner = self._merge(it, plan, stop, scope, opener) if merges else self.lower(it.body, scope)
+        inner = self._merge(it, plan, stop, scope, opener) if merges else self._body(it, scope)
         nest = _Nest(prefix, loops, inner, scope, it)
         if plan.init == "inside" and start <= plan.first_reduction and it.init is not None:
             level = plan.first_reduction - start
@@ -154,6 +157,17 @@ class _Lowerer(Visitor[Stmt]):
             elif level <= len(loops):
                 nest.before = (level, self._init_nest(it, plan, scope))
         return nest.build()
+
+    def _body(self, it: SpIter, scope: Scope) -> Stmt:
+        """Return the body, which runs where each variable has a coordinate."""
+        present: Expr | None = None
+        for var in it.vars:
+            present = both(present, scope.bindings[var].present)
+        outer = self.locator.holds
+        self.locator.holds = outer | frozenset(map(fingerprint, conjuncts(present)))
+        inner = self.lower(it.body, scope)
+        self.locator.holds = outer
+        return inner if present is None else under(present, inner)
 
     def _init(self, init: Stmt, scope: Scope) -> Stmt:
         saved = self.skips_misses, self.locator.hoists
@@ -185,7 +199,7 @@ class _Lowerer(Visitor[Stmt]):
         cursors, places = [], []
         for part, axis in zip(domain.parts, domain_axes(domain), strict=True):
             parent = opener.parent_of(part, axis, scope)
-            if isinstance(part, Attach) and parent is not None and parent.guard is not None:
+            if isinstance(part, Attach) and parent is not None and not scope.skips(parent.guard):
                 raise LoweringError(
                     f"{axis.name} is merged under the coordinates of {part.to.name}, which may"
                     " not be its rows",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spcomp.dtypes import int64
-from spcomp.ir.axis import Axis, BufferDomain, SparseBuffer
+from spcomp.dtypes import int64, uint64
+from spcomp.formats.levels import EMPTY
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Select, Var, binary, cast, const
 from spcomp.ir.stmt import For, Func
 
 ZERO = const(0)
-TRUE: None = None  # a guard that always holds
 
 
 def from_zero(loop: For) -> bool:
@@ -43,6 +43,12 @@ def conjuncts(guard: Expr | None) -> list[Expr]:
         case BinOp(op="and", lhs=lhs, rhs=rhs):
             return conjuncts(lhs) + conjuncts(rhs)
     return [guard]
+
+
+def absolute(buffer: AnyBuffer, pos: Expr) -> tuple[Expr | None, ...]:
+    """Return the indices that mean the absolute position *pos* in *buffer*."""
+    above = buffer.axes[1:] if isinstance(buffer, SparseBuffer) else ()
+    return (*(None for _ in above), pos)
 
 
 def guarded(guard: Expr | None, value: Expr, otherwise: Expr = ZERO) -> Expr:
@@ -77,6 +83,7 @@ class Auxiliary:
 
     def __init__(self, func: Func) -> None:
         self.buffers: dict[Var, SparseBuffer] = {}
+        self.shifts: dict[Var, Buffer] = {}  # indices of axes that are shifted
         self.domains: list[BufferDomain] = []
         for axis in func.axes:
             self._declare(axis)
@@ -90,10 +97,14 @@ class Auxiliary:
             self.buffers[axis.indptr] = buffer
             if axis.nnz is not None:
                 self.domains.append(BufferDomain(buffer, ZERO, axis.nnz))
-        if axis.indices is not None and axis.indices not in self.buffers:
+        if axis.shifted and axis.indices is not None and axis.nnz_cols is not None:
+            shape, name = (axis.nnz_cols,), f"{axis.name}_indices"
+            self.shifts.setdefault(axis.indices, Buffer(name, axis.indices, shape, axis.idtype))
+        elif axis.indices is not None and axis.indices not in self.buffers:
             buffer = SparseBuffer(f"{axis.name}_indices", axis.indices, axis.path(), axis.idtype)
             self.buffers[axis.indices] = buffer
-            self.domains.append(BufferDomain(buffer, ZERO, axis.length - 1))
+            least = const(EMPTY) if axis.padded else ZERO
+            self.domains.append(BufferDomain(buffer, least, axis.length - 1))
 
     def _read(self, handle: Var | None, axes: tuple[Axis, ...], pos: Pos, shift: int = 0) -> Expr:
         """Load from the array of *handle* at *pos*, or *shift* elements behind it."""
@@ -168,8 +179,22 @@ class Auxiliary:
         absolute = self.absolute(pos)
         return absolute if pos.parent is None else absolute - self.begin(pos.axis, pos.parent)
 
+    def present(self, pos: Pos) -> Expr | None:
+        """Whether *pos* holds a coordinate; None: it always does."""
+        if not pos.axis.padded:
+            return None
+        coordinate = self.coordinate(pos)
+        if pos.axis.shifted:  # as unsigned numbers, those below 0 are the greatest
+            return BinOp("<", cast(coordinate, uint64), cast(pos.axis.length, uint64))
+        return BinOp("<=", const(0, coordinate.dtype), coordinate)
+
     def coordinate(self, pos: Pos) -> Expr:
         """The coordinate of *pos*: loaded for a sparse axis, its position for a dense one."""
+        if pos.axis.shifted:
+            assert pos.axis.indices is not None
+            assert pos.parent is not None
+            shift = Load(self.shifts[pos.axis.indices], (self.relative(pos),))
+            return binary("+", self.relative(pos.parent), cast(shift, int64))
         if pos.axis.is_sparse:
             return self._read(pos.axis.indices, pos.axis.path(), pos)
         return self.relative(pos)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 AXES = frozenset({"dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"})
 MATCHES = frozenset({"match_sparse_buffer", "match_buffer"})
 ALLOCS = frozenset({"alloc_sparse_buffer", "alloc_buffer"})
-HALF = "an indptr without indices"
 DOMAINS = frozenset({"fuse", "attach", "flatten", "union", "intersect"})
 
 
@@ -57,6 +56,20 @@ class Declarations:
             fields["length"] = self._size(length)
             fields |= self._ARRAYS[kind](self, args, count or args.get("nnz"), call)
         axis = Axis(self._name(target), kind, **fields)
+        if axis.padded and (axis.sorted or axis.indices is None):
+            raise self.ctx.error(
+                call,
+                "an axis with padding has coordinates in no order, in an array that is given",
+                hint="declare it with sorted=False",
+                kind=FormatError,
+            )
+        if axis.shifted and not (axis.padded and axis.is_below_root):
+            raise self.ctx.error(
+                call,
+                "an axis that is shifted has padding, and stands below a dense_fixed one",
+                hint="declare it with padded=True",
+                kind=FormatError,
+            )
         self.ctx.bind(axis.name, axis, target)
         self.ctx.axes.append(axis)
         self.ctx.features.setdefault("an axis", call)
@@ -67,7 +80,7 @@ class Declarations:
             options["idtype"] = self.ctx.dtype(args["idtype"])
             if str(options["idtype"]) not in ("int32", "int64"):
                 raise self.ctx.error(args["idtype"], "an idtype is int32 or int64")
-        for name in ("sorted", "unique"):
+        for name in ("sorted", "unique", "padded", "shifted"):
             if name in args:
                 options[name] = bool(self.ex.number(args[name]))
         return options
@@ -97,12 +110,14 @@ class Declarations:
         self, args: dict[str, Any], nnz: ast.expr | None, call: ast.Call
     ) -> dict[str, Any]:
         indptr, indices = self._pair(args.get("arrays"), call, "arrays", "(indptr, indices)")
-        if indptr is None and indices is not None:
-            message = "indices without an indptr"
-            raise self.ctx.error(indices, message, hint=HALF_HINT, kind=FormatError)
-        if indptr is not None and indices is None:
-            self.ctx.features.setdefault(HALF, call)
-            return {"indptr": self._array(indptr), "nnz": nnz and self._size(nnz)}
+        if (indptr is None) != (indices is None):
+            given, other = ("indices", "an indptr") if indptr is None else ("an indptr", "indices")
+            raise self.ctx.error(
+                indptr or indices or call,
+                f"{given} without {other}",
+                hint="(None, None) declares an axis whose arrays are results",
+                kind=FormatError,
+            )
         if indptr is None or indices is None:
             if nnz is not None:
                 raise self.ctx.error(
@@ -266,7 +281,6 @@ class Declarations:
         return target.id
 
 
-HALF_HINT = "(None, None) declares an axis whose arrays are results"
 _FLOAT32 = ast.Constant("float32")
 
 

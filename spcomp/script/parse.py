@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
-from spcomp.errors import FormatError, ScriptError, refuse_deep_nests
+from spcomp.errors import ScriptError, refuse_deep_nests
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
@@ -16,7 +16,7 @@ from spcomp.ir.module import Module
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func, Stmt
 from spcomp.ir.visitor import walk
-from spcomp.script.declare import AXES, HALF, HALF_HINT, MATCHES
+from spcomp.script.declare import AXES, MATCHES
 from spcomp.script.parse_host import host_program
 from spcomp.script.parse_stmt import Statements, close
 from spcomp.script.scope import DTYPE_NAMES, Context
@@ -31,7 +31,7 @@ Program: TypeAlias = Func | Module[Func]
 LEVEL = "sparse_tir_level"
 _LEVELS: dict[int, type[Func]] = {2: CoordFunc, 1: PosFunc, 0: FlatFunc}
 _FOREIGN: dict[int, tuple[str, ...]] = {
-    2: ("T.block", "T.merge", "T.prefix", "an absolute position", "a handle matched twice", HALF),
+    2: ("T.block", "T.merge", "T.prefix", "an absolute position", "a handle matched twice"),
     1: ("T.sp_iter", "T.stored"),
     0: (
         *("T.sp_iter", "T.stored", "T.block", "T.merge"),
@@ -286,7 +286,6 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
                 ctx.features[feature],
                 f"{feature} has no meaning in a function of {_SPACE[level]} space",
                 hint=_foreign_hint(feature, level),
-                kind=FormatError if feature == HALF else ScriptError,
             )
     return int(level)
 
@@ -294,8 +293,6 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
 def _foreign_hint(feature: str, level: int) -> str:
     if feature == "a handle matched twice":
         return "give the second buffer a handle of its own"
-    if feature == HALF:
-        return HALF_HINT
     if feature == "T.sp_iter":
         return f'the function says "{LEVEL}": {level}; leave that out'
     return "use it in a function without T.sp_iter" if level == 2 else ""

@@ -123,6 +123,8 @@ def sparse_fixed(
     idtype: Any = "int32",
     sorted: Any = True,
     unique: Any = True,
+    padded: Any = False,
+    shifted: Any = False,
 ) -> Any:
     """``c`` stored coordinates per position of *parent*; *shape* is ``(length, c)``."""
 
@@ -136,6 +138,7 @@ def sparse_variable(
     sorted: Any = True,
     unique: Any = True,
     nnz: Any = None,
+    padded: Any = False,
 ) -> Any:
     """The stored coordinates per position of *parent*; *arrays*: (indptr, indices), or Nones."""
 
