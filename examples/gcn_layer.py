@@ -10,7 +10,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import scipy.io
 import scipy.sparse as sps
 
 import spcomp
@@ -62,7 +61,7 @@ def normalized(graph: sps.sparray) -> sps.csr_array:
 def main() -> None:
     """Run both layers, compare with scipy, and say how long each takes."""
     if len(sys.argv) > 1:
-        graph: Any = abs(sps.csr_array(scipy.io.mmread(sys.argv[1])))
+        graph: Any = abs(sps.csr_array(spcomp.read(sys.argv[1])))
     else:
         graph = nx.to_scipy_sparse_array(nx.karate_club_graph(), format="csr")
     adjacency = normalized(graph)

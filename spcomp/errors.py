@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+WIDTH = 160  # characters of a source line that a message shows
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -39,16 +41,27 @@ class SpcompError(Exception):
         lines = [self.message]
         if self.span is not None:
             lines = [f"{self.span}: {self.message}"]
-            text = linecache.getline(self.span.file, self.span.line).rstrip()
+            text, at = _around(
+                linecache.getline(self.span.file, self.span.line).rstrip(), self.span.col
+            )
             if text:
                 gutter = f"{self.span.line:>5} | "
-                lines += [f"{gutter}{text}", " " * (len(gutter) + self.span.col) + "^"]
+                lines += [f"{gutter}{text}", " " * (len(gutter) + at) + "^"]
         if self.hint:
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.span, self.hint)
+
+
+def _around(text: str, col: int) -> tuple[str, int]:
+    """Return what a message shows of the line *text*, and where its column *col* is in that."""
+    if len(text) <= WIDTH:
+        return text, col
+    begin = max(0, min(col - WIDTH // 2, len(text) - WIDTH))
+    before, after = "..." * (begin > 0), "..." * (begin + WIDTH < len(text))
+    return f"{before}{text[begin : begin + WIDTH]}{after}", col - begin + len(before)
 
 
 def _rebuild(kind: type[SpcompError], message: str, span: Span | None, hint: str) -> SpcompError:
@@ -77,6 +90,15 @@ class BackendError(SpcompError):
 
 class ArgumentError(SpcompError, ValueError):
     """A call with arguments that the kernel cannot take; the message names the argument."""
+
+
+def expect(
+    name: str, value: object, kinds: type | tuple[type, ...], what: str, *, hint: str = ""
+) -> None:
+    """Raise ArgumentError unless the argument *name* is one of *kinds*, which are *what*."""
+    if not isinstance(value, kinds):
+        got = type(value).__name__
+        raise ArgumentError(f"argument {name}: got {got}, expected {what}", hint=hint)
 
 
 class FileError(ArgumentError):

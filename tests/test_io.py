@@ -356,3 +356,13 @@ def test_real_tensors_and_features_are_read(shared_data, way):
     assert np.array_equal(got.values, want[:, 3])
     features = spcomp.read(shared_data / "cora_features.npz")
     assert (features.shape, features.nnz) == ((2708, 1433), 49216)
+
+
+def test_a_scipy_array_of_any_rank_is_written(tmp_path):
+    cube = np.zeros((2, 3, 4))
+    cube[1, 0, 3], cube[0, 2, 1] = 5, 6
+    for array in (cube, cube[1, 0]):
+        for name in ("a.tns", "a.npz"):
+            spcomp.write(tmp_path / name, sps.coo_array(array))
+            shape = {"shape": array.shape} if name == "a.tns" else {}
+            assert np.array_equal(spcomp.read(tmp_path / name, **shape).to_dense(), array)

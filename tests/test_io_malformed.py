@@ -12,7 +12,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError, FileError
-from spcomp.io import frostt, matrix_market, source
+from spcomp.io import archive, frostt, matrix_market, source
 
 BANNER = "%%MatrixMarket matrix "
 REAL = BANNER + "coordinate real general\n"
@@ -305,3 +305,9 @@ def test_an_archive_with_any_byte_changed_is_refused_or_read_right(tmp_path):
         read += 1
         assert np.array_equal(got.toarray(), want.toarray())
     assert read  # some bytes, as those of dates, say nothing
+
+
+def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "memory", lambda: 1 << 20)
+    message = refused(tmp_path / "a.npz", _archive(data=np.zeros(1 << 18)))
+    assert "more than the memory" in message

@@ -13,7 +13,7 @@ from spcomp.cli import options, timing
 from spcomp.cli.load import load, select
 from spcomp.cli.peers import RIVALS, Product, product_of, rival
 from spcomp.cli.table import print_table
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,8 +119,18 @@ def _arguments(
     rng = np.random.default_rng(0)
     for name, param in inputs.items():
         if name not in given:
-            given[name] = rng.random(_shape(param, sizes)).astype(param.dtype)
+            given[name] = _random(rng, param, _shape(param, sizes))
     return given
+
+
+def _random(rng: np.random.Generator, param: Param, shape: tuple[int, ...]) -> Any:
+    try:
+        return rng.random(shape).astype(param.dtype)
+    except MemoryError:
+        raise ArgumentError(
+            f"argument {param.name}: of shape {shape}, does not fit into memory",
+            hint="give smaller sizes with --const",
+        ) from None
 
 
 def _patterns(kernel: Kernel) -> dict[str, Param]:
@@ -143,8 +153,10 @@ def _read(path: Path, param: Param) -> Any:
             return np.load(path)
         found: Any = read(path, duplicates="sum")
         return scipy.sparse.csr_matrix(found).astype(param.dtype)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"argument {param.name}: {path} cannot be read: {error}") from error
+    except (OSError, ValueError, EOFError) as error:
+        known = isinstance(error, FileError)  # it names the file
+        why = str(error) if known else f"{path} cannot be read: {error}"
+        raise ArgumentError(f"argument {param.name}: {why}") from error
 
 
 def _shape(param: Param, sizes: Mapping[str, Any]) -> tuple[int, ...]:
@@ -152,6 +164,8 @@ def _shape(param: Param, sizes: Mapping[str, Any]) -> tuple[int, ...]:
     if any(not axis.endswith("dense_fixed") for axis in param.layout):
         raise click.BadParameter(f"give {param.name}, it is sparse", param_hint="--data")
     for extent in param.shape:
+        if extent.removeprefix("-").isdecimal() and int(extent) < 0:
+            raise click.BadParameter(f"{param.name} has the extent {extent}", param_hint="--const")
         if not extent.isdecimal() and extent not in sizes:
             raise click.BadParameter(
                 f"{extent}, a size of {param.name}, is not known; give --const {extent}=64",

@@ -11,8 +11,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from spcomp.compiler import validate
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FileError
 from spcomp.formats.levels import LEVELS
-from spcomp.io.coordinates import Entries, matrix, repeated
+from spcomp.io.coordinates import Entries, in_order
 from spcomp.io.numbers import DTYPES
+from spcomp.io.source import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,16 +69,7 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Tensor:
     except ArgumentError as error:  # it names the array
         raise source.error(0, error.message.replace("argument", "array", 1)) from None
     entries = Entries(shape, coords, values.astype(values.dtype.newbyteorder("="), copy=False))
-    made = matrix(source, entries, duplicates)
-    if made is None:
-        numbered = replace(entries, lines=np.arange(len(values)))
-        again, before = cast("tuple[int, int]", repeated(numbered))
-        source.refuse(
-            0,
-            f"the stored value {again} has the coordinates of the stored value {before}",
-            hint='read it with duplicates="sum" to add them up',
-        )
-    return made
+    return in_order(source, entries, duplicates)
 
 
 def _load(source: Source) -> Arrays:
@@ -87,6 +78,10 @@ def _load(source: Source) -> Arrays:
         with source.path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 source.refuse(0, "it is not an archive of arrays")
+            with zipfile.ZipFile(file) as members:
+                size = sum(member.file_size for member in members.infolist())
+            if size > memory():
+                source.refuse(0, f"its arrays take {size / 2**30:.0f} GiB, more than the memory")
             file.seek(0)
             with np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files if NAMES.fullmatch(name)}

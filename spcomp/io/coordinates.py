@@ -88,12 +88,53 @@ def matrix(source: Source, entries: Entries, duplicates: Duplicates) -> csr_arra
     return made
 
 
+def collected(
+    source: Source, entries: Entries, duplicates: Duplicates
+) -> csr_array | Tensor | None:
+    """Return what *entries* describe: a CSR array if they have two axes, else a Tensor.
+
+    None where an entry repeats, that is not allowed, and they do not know their lines.
+    """
+    if len(entries.shape) == 2:
+        return matrix(source, entries, duplicates)
+    require_room(source, 0, entries.shape, 8 * (entries.shape[0] + 1))
+    made, repeats = tensor(entries)
+    if repeats:
+        _refuse_overflow(source, entries)
+    return None if repeats and duplicates == "error" else made
+
+
+def in_order(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | Tensor:
+    """Return what the *entries* of an archive describe; FileError says which one repeats."""
+    made = collected(source, entries, duplicates)
+    if made is None:
+        numbered = replace(entries, lines=np.arange(len(entries.values)))
+        again, before = cast("tuple[int, int]", repeated(numbered))
+        source.refuse(
+            0,
+            f"the stored value {again} has the coordinates of the stored value {before}",
+            hint='read it with duplicates="sum" to add them up',
+        )
+    return made
+
+
+def mirrored(entries: Entries, sign: int) -> Entries:
+    """Return the *entries* of a triangle and their mirror images, multiplied by *sign*."""
+    rows, columns = entries.coords
+    off = rows != columns
+    coords = (np.concatenate((rows, columns[off])), np.concatenate((columns, rows[off])))
+    image = -entries.values[off] if sign < 0 else entries.values[off]
+    values = np.concatenate((entries.values, image))
+    return replace(entries, coords=coords, values=values, lines=None)
+
+
 def _refuse_overflow(source: Source, entries: Entries) -> None:
     """Raise FileError if integers that repeat may add up to more than their type holds."""
     kind = entries.values.dtype
     if kind.kind in "iu":
-        sums, _ = csr(replace(entries, values=np.abs(entries.values.astype(np.float64))))
-        if sums.data.max(initial=0) > np.iinfo(kind).max * (1 - 1e-9):
+        sizes = replace(entries, values=np.abs(entries.values.astype(np.float64)))
+        sums = csr(sizes)[0].data if len(entries.shape) == 2 else tensor(sizes)[0].values
+        if sums.max(initial=0) > np.iinfo(kind).max * (1 - 1e-9):
             source.refuse(0, f"the sum of repeated entries overflows {kind}")
 
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from spcomp.errors import ArgumentError
 from spcomp.io import grammar
-from spcomp.io.coordinates import Entries, matrix, refuse_repeated, tensor
+from spcomp.io.coordinates import Entries, collected, refuse_repeated
 from spcomp.io.numbers import WORDS, index, real
-from spcomp.io.source import require_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,24 +43,15 @@ def read(source: Source, duplicates: Duplicates, shape: Shape | None) -> csr_arr
     line, offset, order = _first(source)
     _check_shape(source, line, shape, order)
     entries = _fast(source, line, offset, order, shape) if source.size >= WHOLE else None
-    if entries is not None and (made := _made(source, entries, duplicates)) is not None:
+    if entries is not None and (made := collected(source, entries, duplicates)) is not None:
         return made
     entries = _careful(source, order, shape)
     if duplicates == "error":
         refuse_repeated(source, entries)
-    made = _made(source, entries, "sum")
+    made = collected(source, entries, "sum")
     if made is None:
         source.refuse(0, "it has repeated entries")
     return made
-
-
-def _made(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | Tensor | None:
-    """Return what *entries* describe; None if one repeats and that is not allowed."""
-    if len(entries.shape) == 2:
-        return matrix(source, entries, duplicates)
-    require_room(source, 0, entries.shape, 8 * (entries.shape[0] + 1))
-    made, repeats = tensor(entries)
-    return None if repeats and duplicates == "error" else made
 
 
 def _listed(source: Source) -> Iterator[tuple[int, list[bytes]]]:

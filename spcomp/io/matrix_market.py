@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from spcomp.io import grammar
-from spcomp.io.coordinates import Entries, matrix, refuse_repeated
+from spcomp.io.coordinates import Entries, matrix, mirrored, refuse_repeated
 from spcomp.io.numbers import WORDS, index, integer, real, show
 from spcomp.io.source import require_room
 
@@ -268,12 +268,7 @@ def _mirrored(entries: Entries, header: Header) -> Entries:
     """Return *entries* and their mirror images."""
     if header.symmetry == "general":
         return entries
-    rows, columns = entries.coords
-    off = rows != columns
-    sign = -1 if header.symmetry == "skew-symmetric" else 1
-    coords = (np.concatenate((rows, columns[off])), np.concatenate((columns, rows[off])))
-    values = np.concatenate((entries.values, entries.values[off] * sign))
-    return Entries(header.shape, coords, values, declared=header.line)
+    return mirrored(entries, -1 if header.symmetry == "skew-symmetric" else 1)
 
 
 def _dense(source: Source, header: Header) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError
-from spcomp.io import archive, frostt, matrix_market
+from spcomp.io import archive, binsparse, frostt, matrix_market
 from spcomp.io.numbers import cast, wanted
 from spcomp.io.progress import watched
 from spcomp.io.source import Source
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spcomp.io.coordinates import Duplicates
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-SUFFIXES = (".mtx", ".mtx.gz", ".tns", ".tns.gz", ".npz")
+SUFFIXES = (".mtx", ".mtx.gz", ".tns", ".tns.gz", ".npz", ".bsp.h5")
 
 
 def read(
@@ -36,10 +36,11 @@ def read(
 
     Args:
         path: A Matrix Market file (``.mtx``), a FROSTT tensor (``.tns``), either compressed by gzip
-            (``.gz`` behind it), or an archive of scipy or :func:`spcomp.write` (``.npz``).
+            (``.gz`` behind it), an archive of scipy or :func:`spcomp.write` (``.npz``), or a
+            Binsparse file (``.bsp.h5``), for which h5py has to be installed.
         duplicates: What becomes of an entry that is listed again: ``"error"`` or ``"sum"``.
         dtype: The type of the values, if not that of the file: float64 (reals, patterns as ones,
-            and ``.tns``), int64 (integers), the stored one (``.npz``). No value may change but
+            and ``.tns``), int64 (integers), the stored one (else). No value may change but
             by rounding to narrower floats.
         shape: The extents of a ``.tns`` file, which does not have them; the least that hold its
             coordinates if None.
@@ -66,6 +67,8 @@ def read(
             found = matrix_market.read(source, duplicates)
         elif kind == ".tns":
             found = frostt.read(source, duplicates, extents)
+        elif kind == ".bsp.h5":
+            found = binsparse.read(source, duplicates)
         else:
             found = archive.read(source, duplicates)
         return _typed(source, found, asked)

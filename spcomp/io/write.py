@@ -13,7 +13,7 @@ import numpy as np
 from spcomp.compiler import validate
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError
-from spcomp.io import archive
+from spcomp.io import archive, binsparse, hdf5
 from spcomp.io.coordinates import Entries, csr, tensor
 from spcomp.io.frostt import EXACT, ORDERS
 from spcomp.io.numbers import DTYPES
@@ -35,9 +35,10 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
     """Write *value* to *path*, replacing it: completely, or not at all.
 
     Args:
-        path: Ends in ``.mtx``, ``.tns``, either with ``.gz`` behind it, or ``.npz``.
-        value: A matrix of scipy.sparse or a :class:`spcomp.Tensor`; for ``.mtx`` also a numpy
-            array of two dimensions, and tensors have two.
+        path: Ends in ``.mtx``, ``.tns``, either with ``.gz`` behind it, ``.npz``, or ``.bsp.h5``.
+        value: A matrix of scipy.sparse, a coo_array of any rank, or a :class:`spcomp.Tensor`; for
+            ``.mtx`` also a numpy array of two dimensions, and tensors have two; for ``.bsp.h5``
+            also numpy arrays of one or two.
 
     ``spcomp.read`` gives back the same coordinates and values, stored zeros included; repeated
     entries of a scipy matrix are added up. Text has float64 or int64 for narrower types (``dtype``
@@ -48,9 +49,7 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
     """
     name = str(path)
     kind = suffix(name)
-    prepare: Callable[[Any], Fill]
-    prepare = {".mtx": _matrix_market, ".tns": _frostt, ".npz": _archive}[kind]
-    fill = prepare(value)  # a value is refused before there is a file
+    fill = _PREPARE[kind](value)  # a value is refused before there is a file
     _replace(Path(path), fill, zipped=name.endswith(".gz"))
 
 
@@ -120,8 +119,11 @@ def _archive(value: Any) -> Fill:
         return lambda file: _savez(file, value)
     from scipy.sparse import save_npz
 
-    made = _csr(_canonical(value))
-    return lambda file: save_npz(file, made)
+    made = _canonical(value)
+    if made.ndim != 2:
+        return lambda file: _savez(file, made)
+    listed = _csr(made)
+    return lambda file: save_npz(file, listed)
 
 
 def _savez(file: IO[bytes], value: Tensor) -> None:
@@ -129,8 +131,24 @@ def _savez(file: IO[bytes], value: Tensor) -> None:
     np.savez_compressed(file, **arrays)
 
 
+def _binsparse(value: Any) -> Fill:
+    found: Tensor | Array
+    if isinstance(value, np.ndarray):
+        found = _supported(validate.plain("value", value))
+        if found.ndim not in (1, 2):
+            raise ArgumentError(f"argument value: got {found.ndim} dimensions, expected 1 or 2")
+    else:
+        found = _canonical(value)
+    hdf5.needed()
+    return lambda file: binsparse.write(file, found)
+
+
 def _canonical(value: Any) -> Tensor:
     """Return what *value* stores as a tensor in order, without repeated entries."""
+    if getattr(value, "format", "") == "coo" and getattr(value, "ndim", 2) != 2:
+        from spcomp.compiler.conversions import convert
+
+        value = convert(value, "csf")  # an array of scipy
     if isinstance(value, Tensor):
         if not 1 <= value.ndim <= ORDERS:
             raise ArgumentError(f"argument value: got {value.ndim} axes, expected 1 to {ORDERS}")
@@ -170,3 +188,11 @@ def _supported(values: Array) -> Array:
             f"argument value: got dtype {values.dtype}, expected one of {', '.join(DTYPES)}"
         )
     return values
+
+
+_PREPARE: dict[str, Callable[[Any], Fill]] = {
+    ".mtx": _matrix_market,
+    ".tns": _frostt,
+    ".npz": _archive,
+    ".bsp.h5": _binsparse,
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.compile import compile as compile_program
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.sparsetir.module import IRModule, as_module
 
 if TYPE_CHECKING:
@@ -50,4 +50,5 @@ def build(mod: IRModule | Func, target: str = "llvm") -> Function:
     to blocks and threads of a GPU run as an emulated grid. Raises BackendError for a target that
     there is no code generator for.
     """
+    expect("target", target, str, "the name of a machine")
     return Function(as_module(mod), "cpu" if target.split(" ")[0] in HOST else target)

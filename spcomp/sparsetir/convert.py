@@ -7,12 +7,13 @@ few passes over all elements.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler.validate import in_range, pointers
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.sparsetir.nd import NDArray
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -50,11 +51,11 @@ def column_part_hyb(
 
     Source: SparseTIR (ASPLOS 2023), section 4.2.1, hyb(c, k).
     """
+    _at_least(0, num_rows=num_rows, num_cols=num_cols)
+    _at_least(1, num_col_parts=num_col_parts)
     starts, columns = _checked(indptr, indices, num_cols)
     if len(starts) != num_rows + 1:
         raise ArgumentError(f"argument indptr: got {len(starts)} elements, not {num_rows + 1}")
-    if num_col_parts < 1:
-        raise ArgumentError(f"argument num_col_parts: got {num_col_parts}, expected at least 1")
     widths, held = _widths("buckets", buckets), _held(values, columns)
     wide = max(1, -(-num_cols // num_col_parts))
     rows = np.repeat(np.arange(num_rows), np.diff(starts))
@@ -154,9 +155,7 @@ def condense(
     Source: SparseTIR (ASPLOS 2023), section 4.3.2; SR-BCRS of Magicube (SC 2022).
     """
     starts, columns = _checked(indptr, indices, None)
-    for name, size in (("t", t), ("g", g)):
-        if size < 1:
-            raise ArgumentError(f"argument {name}: got {size}, expected at least 1")
+    _at_least(1, t=t, g=g)
     held = _held(values, columns)
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     mine = slice(int(starts[0]), int(starts[-1]))
@@ -233,7 +232,15 @@ def _mask_dtype(values: Array | None) -> Any:
     return np.int32 if values is None else values.dtype
 
 
+def _at_least(least: int, **sizes: object) -> None:
+    """Raise ArgumentError unless the *sizes* are integers of at least *least*."""
+    for name, size in sizes.items():
+        if not isinstance(size, Integral) or int(size) < least:
+            raise ArgumentError(f"argument {name}: got {size!r}, expected at least {least}")
+
+
 def _widths(name: str, buckets: Sequence[int]) -> list[int]:
+    expect(name, buckets, (Sequence, np.ndarray), "a list of widths")
     widths = [int(width) for width in buckets]
     if not widths or widths[0] < 1 or any(np.diff(widths) < 1):
         raise ArgumentError(f"argument {name}: got {widths}, expected widths that ascend from 1")

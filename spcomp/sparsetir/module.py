@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from types import NoneType
 from typing import Any
 
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import structural_equal
 from spcomp.schedule.schedule import Schedule
@@ -23,6 +24,7 @@ class IRModule(MutableMapping[str, Func]):
     """
 
     def __init__(self, functions: dict[str, Func] | None = None) -> None:
+        expect("functions", functions, (Mapping, NoneType), "functions by name")
         self.schedules: dict[str, Schedule] = {}
         self.update(functions or {})
 

@@ -13,7 +13,7 @@ from spcomp.passes.decompose_formats import format_decompose as decompose
 from spcomp.sparsetir.convert import column_part_hyb as column_part_hyb
 from spcomp.sparsetir.convert import condense as condense
 from spcomp.sparsetir.convert import csf_to_ell3d as csf_to_ell3d
-from spcomp.sparsetir.module import IRModule
+from spcomp.sparsetir.module import IRModule, as_module
 
 __all__ = [
     "FormatRewriteRule",
@@ -37,7 +37,7 @@ def format_decompose(
     loops have it, the only fiber of a sparse_variable axis is all of its ``nnz`` positions: its
     indptr stays a parameter that nothing reads.
     """
-    return mod.map_funcs(
+    return as_module(mod).map_funcs(
         lambda func: _with_whole_fibers(
             decompose(func, composable_formats, include_format_rewrite_blks)
         )
@@ -61,7 +61,7 @@ def lower_sparse_iter(
     check_invalid_binary_search: bool = False,  # noqa: FBT001, FBT002
 ) -> IRModule:
     """Return *mod* in position space; see :func:`spcomp.lower_sparse_iter`."""
-    return mod.map(
+    return as_module(mod).map(
         lambda schedule: schedule.lower_sparse_iter(
             check_invalid_binary_search=check_invalid_binary_search, search_blocks=True
         )
@@ -70,4 +70,4 @@ def lower_sparse_iter(
 
 def lower_sparse_buffer(mod: IRModule) -> IRModule:
     """Return *mod* over flat buffers; see :func:`spcomp.lower_sparse_buffer`."""
-    return mod.map(lambda schedule: schedule.lower_sparse_buffer())
+    return as_module(mod).map(lambda schedule: schedule.lower_sparse_buffer())

@@ -1,0 +1,104 @@
+"""Index notation as Python objects says what the strings say, and refuses what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp import notation as N
+from spcomp.errors import ScriptError
+
+MATRIX = np.array([[1.0, 0, 2], [0, 3, 0]])
+VECTOR = np.array([1.0, 2, 4])
+i, j, k = spcomp.indices("i j k")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_increase_adds_to_what_is_given(sign):
+    A, x, y = spcomp.symbols("A x y")
+    if sign > 0:
+        y[i] += A[i, j] * x[j]
+    else:
+        y[i] -= A[i, j] * x[j]
+    result = np.array([10.0, 20])
+    made = spcomp.compile(y)(A=sps.csr_array(MATRIX), x=VECTOR, y=result)
+    assert made is result
+    assert np.array_equal(result, np.array([10.0, 20]) + sign * MATRIX @ VECTOR)
+
+
+def test_an_increase_of_something_else_is_a_sum():
+    x, y, z = spcomp.symbols("x y z")
+    value = x[i]
+    value += 1
+    value -= z[i]
+    y[i] = value
+    assert np.array_equal(spcomp.compile(y)(x=VECTOR, z=VECTOR), np.ones(3))
+
+
+def test_one_value_can_be_assigned_to_two_tensors():
+    x, y, z = spcomp.symbols("x y z")
+    value = x[i] * 2
+    y[i], z[i] = value, value
+    made = spcomp.compile((y, z))(x=VECTOR)
+    assert np.array_equal(made.y, made.z)
+    y[i] = value
+    with pytest.raises(ScriptError, match="y is assigned twice"):
+        spcomp.compile(y)(x=VECTOR)
+
+
+def test_max_of_values_is_the_larger_one():
+    x, y, z = spcomp.symbols("x y z")
+    y[i] = N.max(x[i], 3, z[i])
+    assert np.array_equal(spcomp.compile(y)(x=VECTOR, z=3 - VECTOR), [3, 3, 4])
+    y = spcomp.symbols("y")
+    y[()] = N.max(i, x[i])
+    assert spcomp.compile(y)(x=VECTOR) == 4
+
+
+def test_numpy_numbers_are_numbers():
+    x, y = spcomp.symbols("x y")
+    y[i] = np.float32(2) * x[i] + np.int64(1)
+    assert np.array_equal(spcomp.compile(y)(x=VECTOR), 2 * VECTOR + 1)
+    y = spcomp.symbols("y")
+    y[()] = x[np.int64(2)]
+    assert spcomp.compile(y)(x=VECTOR) == 4
+
+
+def assign(key, value):
+    A = spcomp.symbols("A")
+    A[key] = value
+
+
+B, X = spcomp.symbols("B X")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [(lambda: assign((i, i), B[i]), r"an index occurs twice in the result A\[i, i\]"),
+     (lambda: assign(0, B[i]), "a window of the result cannot be assigned"),
+     (lambda: assign(i(0, 2), B[i]), "a window of the result cannot be assigned"),
+     (lambda: assign(slice(None, None, 2), B[i]), "a window of the result cannot be assigned"),
+     (lambda: assign(i, VECTOR), "ndarray has no meaning in index notation"),
+     (lambda: assign(i, None), "NoneType has no meaning"),
+     (lambda: X[::0], "the step of a window is at least 1, not 0"),
+     (lambda: X[i(3, 0, -1)], "the step of a window is at least 1, not -1"),
+     (lambda: X[0:1.5], "the ends of a window are whole numbers"),
+     (lambda: X[i("a")], "the ends of a window are whole numbers"),
+     (lambda: X[i()], "a window takes start, stop and step"),
+     (lambda: X[1.5], "X has an index that is none: 1.5"),
+     (lambda: N.sum("i", X[i]), "sum takes an index and a value"),
+     (lambda: N.sum(X[i]), "sum takes an index and a value"),
+     (lambda: N.sum((), X[i]), "sum takes an index and a value"),
+     (lambda: N.maximum(X[i]), "maximum does not take 1 arguments"),
+     (lambda: N.exp(X[i], 2), "exp does not take 2 arguments")],
+)  # fmt: skip
+def test_what_means_nothing_is_refused(call, message):
+    with pytest.raises(ScriptError, match=message):
+        call()
+
+
+def test_a_tensor_has_no_elements_to_go_through():
+    with pytest.raises(TypeError, match="not iterable"):
+        list(X)
