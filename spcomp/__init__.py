@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 _HOME = {
     "einsum": "spcomp.compiler.notation_einsum",

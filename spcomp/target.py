@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from spcomp.errors import BackendError
+from spcomp.errors import BackendError, expect
 
 TargetKind: TypeAlias = Literal["cpu", "cuda"]
 
@@ -35,6 +35,7 @@ def target(spec: str | Target) -> Target:
     """Return the target that *spec* names; raises BackendError for one that does not exist."""
     if isinstance(spec, Target):
         return spec
+    expect("target", spec, str, "the name of a machine")
     kind, _, cpu = spec.partition(":")
     match kind:
         case "cpu":

@@ -48,3 +48,16 @@ def test_the_example_of_the_readme_runs(tmp_path):
     done = run(tmp_path / "readme.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("(34, 64) ")
+
+
+def test_the_fit_of_a_decomposition_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    (tmp_path / "small.tns").write_text("1 1 1 2\n2 1 2 1\n2 2 2 3\n")
+    picture = tmp_path / "fit.svg"
+    done = run(
+        ROOT / "examples" / "mttkrp_cp_als.py",
+        *("--tensor", str(tmp_path / "small.tns"), "--plot", str(picture)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "small.tns, 3 elements in rank 8" in done.stdout
+    assert "<svg" in picture.read_text()

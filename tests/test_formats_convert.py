@@ -221,3 +221,13 @@ def test_groups_that_are_in_order_are_sorted_each_by_itself(within):
         np.testing.assert_array_equal(made, keys[order])
         np.testing.assert_array_equal(moved, order if ids is None else given[order])
     np.testing.assert_array_equal((keys, given), copy)
+
+
+def test_groups_that_come_again_are_not_taken_for_sorted_ones():
+    rng = np.random.default_rng(4)
+    groups = np.repeat(np.arange(400)[::-1], 20)  # each ends where the next, a lower one, begins
+    for turned in (groups, np.concatenate([groups[::-1], groups])):
+        keys = turned * 1000 + rng.integers(0, 1000, len(turned))
+        made, ids = sorted_by(keys, None, np.int32, 1000)
+        np.testing.assert_array_equal(ids, np.argsort(keys, kind="stable"))
+        np.testing.assert_array_equal(made, np.sort(keys))

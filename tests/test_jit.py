@@ -185,11 +185,10 @@ def test_code_that_this_machine_lacks_instructions_for_is_refused():
 def test_artefacts_are_at_hand():
     executable = build(squares())
     assert "define i32 @f(" in executable.llvm_ir
-    assert "f__packed" in executable.asm
+    assert "f__packed" in cpu.assembly(executable.llvm_ir, executable.target)
     assert executable.object_bytes[:4] in (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"d\x86")
     assert executable.address("f") > 0
     assert set(executable.timings) == {"cache", "llvm parse", "optimize", "codegen", "link"}
-    assert cpu.compile(executable.llvm_ir, executable.target).asm == executable.asm
 
 
 @pytest.mark.parametrize("opt", [0, 1, 2, 3])
@@ -197,7 +196,6 @@ def test_every_optimisation_level_gives_an_object(opt):
     emitted = cpu.emit(single(squares()), target("cpu"))
     obj = cpu.compile(emitted.llvm_ir, target("cpu"), opt).object
     check(Executable(emitted, target("cpu"), obj=obj))
-    assert "define" in cpu.optimized(emitted.llvm_ir, target("cpu"), opt)
 
 
 def test_an_object_with_the_pool_needs_only_the_c_library():

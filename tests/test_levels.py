@@ -71,7 +71,7 @@ def test_names_of_any_rank_and_with_sizes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Format("cssr"), "'cssr' is no level"),
+        (lambda: Format("cssr"), "'cssr' is no format"),
         (lambda: Format("csr(3)"), r"'csr\(3\)' is no format"),
         (lambda: Format.parse("csr", 3), "is no format of 3 dimensions"),
         (lambda: Format("csr", (0, 0)), "level 1 stores dimension 0 as compressed"),

@@ -34,7 +34,7 @@ TEXTS = {
     "y[i] = x[i(0, 4, 0)]": (9, "step of a window"),
     "y[i] = x[i(a)]": (9, "ends of a window"),
     "y[i] = sum(x[i])": (7, "sum takes an index and a value"),
-    "y[i] = sum(j, x[i])": (7, "sum takes an index and a value"),
+    "y[i] = sum(j, x[i])": (7, "sum runs over j, which is no index of anything"),
     "y[i] = sum(j, x[i]) + z[j]": (7, "j does not occur in what is reduced"),
     "y[i] = sum(i, x[i])": (7, "reduced, and an index of the result"),
     "y[i] = x[i] + x[i,j]": (14, "2 indices here, and with 1"),
@@ -115,7 +115,7 @@ def test_options_that_do_not_exist_are_refused():
         spcomp.compile("C[i,j] = A[i,j]", formats={"C": "fancy"})
     with pytest.raises(ArgumentError, match="semiring"):
         spcomp.compile("y[i] = x[i]", semiring="max_min_plus")
-    with pytest.raises(TypeError):
+    with pytest.raises(ArgumentError, match="fromats: is none of"):
         spcomp.compile("y[i] = x[i]", fromats={})
     with pytest.raises(ArgumentError, match="index notation only"):
         spcomp.compile(spcomp.script, formats={})

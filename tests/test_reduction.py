@@ -6,7 +6,7 @@ from spcomp.dtypes import bool_, float16, float32, int32, int64, uint8
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Cast, Const, Load, Select, UnOp, Var, const
 from spcomp.ir.linear import expr_equal
-from spcomp.ir.reduction import as_reduction, combine, combine_tuples, identity
+from spcomp.ir.reduction import as_reduction, combine, identity
 from spcomp.ir.stmt import Fail, If, Seq, Store
 from tests.test_arith import evaluate
 
@@ -137,19 +137,6 @@ def test_identities(name, dtype, value):
     found = identity(name, dtype)
     assert (found.value, found.dtype) == (value, dtype)
     assert type(found.value) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("name", "a", "b", "expected"),
-    [
-        *(("max", (3, 1), (5, 0), (5, 0)), ("max", (5, 1), (3, 0), (5, 1))),
-        *(("min", (3, 1), (5, 0), (3, 1)), ("max", (5, 7), (5, 2), (5, 2))),
-        ("min", (5, 2), (5, 7), (5, 2)),
-    ],
-)
-def test_combining_tuples_prefers_the_smaller_coordinate(name, a, b, expected):
-    exprs = combine_tuples(name, [const(v) for v in a], [const(v) for v in b])
-    assert tuple(evaluate(e, {}) for e in exprs) == expected
 
 
 def test_combining_scalars():

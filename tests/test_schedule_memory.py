@@ -368,6 +368,44 @@ def test_an_init_that_runs_before_the_nest_keeps_reading_the_buffer():
     assert message.endswith("an init that runs before the nest reads A")
 
 
+@T.prim_func
+def some(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (4, 4), "float32")
+    B = T.match_buffer(b, (4,), "float32")
+    for j in T.serial(4):
+        for i in T.serial(4):
+            with T.block("most"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                if A[0, vj] != 0.0:
+                    B[vi] = T.max(B[vi], A[vi, vj])
+
+
+@T.prim_func
+def beyond(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (4, 4), "float32")
+    B = T.match_buffer(b, (4,), "float32")
+    for j in T.serial(4):
+        for i in T.serial(4):
+            with T.block("most"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                if vi < 3:
+                    B[vi + 1] = T.max(B[vi + 1], A[vi, vj])
+
+
+def test_a_tile_is_updated_under_a_condition_where_all_of_it_is_there():
+    schedule = Schedule(some).add_unit_loop("j")
+    tiled = schedule.cache_write("most", at="j_u")
+    a = np.arange(16, dtype="float32") * (np.arange(16) % 4 > 1)
+    results = [np.full(4, 2, "float32") for _ in range(2)]
+    interpret(some, {"a": a, "b": results[0]})
+    spcomp.compile(tiled)(a, results[1])
+    np.testing.assert_array_equal(*results)
+    assert all(n.buffer.scope == "local" for n in walk(block(tiled, "most")) if type(n) is Store)
+    schedule = Schedule(beyond).add_unit_loop("j")
+    message = refused(lambda: schedule.cache_write("most", at="j_u"))
+    assert message.endswith("what is stored under a condition is not proved to be there")
+
+
 # set_scope and storage_align
 
 

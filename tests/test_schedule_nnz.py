@@ -282,7 +282,6 @@ def test_decisions_name_the_step_or_nothing():
         ("csrmm", SplitHubs("i", "j", 0), "at least 1"),
         ("csrmm", SplitHubs("i", "k", 4), "does not run over the fiber"),
         ("csrmm", SplitHubs("k", "j", 4), "no loop over all rows"),
-        ("sddmm", SplitHubs("i", "j", 4), "not simple"),
         ("csrmm_t", SplitHubs("i", "j", 4), "may write the same element"),
         ("sparse_softmax", SplitHubs("i", "j", 4), "more than update one element"),
         ("csrmm_lower", SplitHubs("i", "j", 4), "more than update one element"),
@@ -291,6 +290,47 @@ def test_decisions_name_the_step_or_nothing():
 def test_what_would_change_the_meaning_is_refused(name, step, reason):
     with pytest.raises(ScheduleError, match=reason):
         step.apply(position(name))
+
+
+def test_long_rows_of_a_sampled_product_are_done_in_pieces_side_by_side():
+    steps = (SplitHubs("i", "j", 4), SplitNnz("i", 16), Parallel("i_c"))
+    func = position("sddmm")
+    for step in steps:
+        func = step.apply(func)
+    loops = {loop.var.name: loop for loop in loops_of(func.body)}
+    assert loops["i_piece"].kind == "parallel"
+    assert not conflicts(loops["i_piece"])
+    w, rng = draw("several"), np.random.default_rng(6)
+    a, b = rng.standard_normal((60, 3), "float32"), rng.standard_normal((90, 3), "float32")
+    results = [np.zeros(w.nnz, "float32") for _ in range(3)]
+    for threads, c in zip((1, 2, 5), results, strict=True):
+        kernel = compiled("sddmm", steps, threads=threads)
+        pattern = {"indptr": w.indptr.astype("int32"), "indices": w.indices.astype("int32")}
+        kernel(A=a, B=b, C=c, n=90, **pattern)
+    np.testing.assert_allclose(results[0], (a @ b.T)[w.nonzero()], rtol=1e-4, atol=1e-6)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_a_row_that_writes_besides_its_elements_is_not_cut():
+    text = """
+from spcomp import script as T
+
+@T.prim_func
+def f(y: T.handle, x: T.handle, indptr: T.handle, m: T.int32, n: T.int32, nnz: T.int32):
+    I = T.dense_fixed(m)
+    J = T.dense_variable(I, (n, nnz), indptr)
+    J_indptr = T.match_sparse_buffer(indptr, (I,), "int32", extra_storage=1)
+    X = T.match_sparse_buffer(x, (I, J), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    for i in T.serial(m):
+        Y[i] = 0.0
+        for j in T.serial(J_indptr[i + 1] - J_indptr[i]):
+            X[i, j] = 1.0
+"""
+    (func,) = parse_source(text, "f.py")
+    with pytest.raises(ScheduleError, match="more than write one element"):
+        SplitHubs("i", "j", 4).apply(func)
 
 
 def test_a_loop_that_is_written_out_is_not_cut():

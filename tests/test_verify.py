@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from spcomp import dtypes as dt
-from spcomp.errors import InternalError, Span
-from spcomp.ir.axis import Attach, Buffer, BufferDomain, Flatten, Fuse, SparseBuffer, Union
+from spcomp.errors import FormatError, InternalError, ScriptError, Span
+from spcomp.ir.axis import (
+    Attach,
+    Axis,
+    Buffer,
+    BufferDomain,
+    Flatten,
+    Fuse,
+    Intersect,
+    SparseBuffer,
+    Union,
+    domain_width,
+)
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import (
     BinOp,
@@ -29,6 +40,7 @@ from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan, single
 from spcomp.ir.position import Block, Case, Cursor, Merge, PosFunc, Region
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Prefetch, Seq, While, seq
 from spcomp.ir.verify import verify
+from spcomp.script.parse import parse_source
 from tests.interpret_helpers import (
     add,
     assembled,
@@ -52,6 +64,7 @@ from tests.interpret_helpers import (
     sparse,
     var,
 )
+from tests.script_helpers import body as script
 from tests.test_interpret_flat import phases
 from tests.test_interpret_position import csrmm
 
@@ -319,6 +332,83 @@ def test_laws_of_declarations():
     refuses("flat", "an extent of X has", Seq(()), domains=(BufferDomain(X, REAL, ONE),))
 
 
+K = compressed("K", I, 4)
+ONCE = sp_iter([I], "S", [i], Seq(()))
+
+
+def over(*domains):
+    names = (i, j, k)[: sum(map(domain_width, domains))]
+    return sp_iter([*domains], "S" * len(names), [*names], Seq(()))
+
+
+def buffer(*axes):
+    return SparseBuffer("B", handle("b"), axes, f32)
+
+
+# What the parser refuses, the same as IR, and the law that it breaks.
+TWINS = [
+    ("T.match_sparse_buffer(ptr, (I, I))", buffer(I, I), "I occurs twice in one buffer"),
+    ("T.match_sparse_buffer(ptr, (J,))", buffer(J), "J hangs on I, which is not an axis"),
+    ("T.match_sparse_buffer(ptr, (J, I))", buffer(J, I), "J hangs on I, which comes after it"),
+    ("T.match_sparse_buffer(ptr, (I, J, K))", buffer(I, J, K), "two variable siblings"),
+    (
+        "T.match_sparse_buffer(b, (I,))",
+        buffer(I).replace(data=Y.data),
+        "handle y is declared twice",
+    ),
+    (
+        "T.sparse_variable(I, (n, nnz), (None, None))",
+        bad_axis(indptr=None, indices=None, nnz=ONE),
+        "or nnz",
+    ),
+    ("T.sparse_variable(I, (n, nnz), (ptr, None))", bad_axis(indices=None), "lies at no array"),
+    ("T.sp_iter([T.fuse(I, N)], 'SS')", over(Fuse((I, dense("N", 4)))), "a Fuse of no such axes"),
+    ("T.sp_iter([T.flatten()], 'S')", over(Flatten(())), "a Flatten of no such axes"),
+    ("T.sp_iter([T.union(I)], 'S')", over(Union((I,))), "a Union of no such axes"),
+    (
+        "T.sp_iter([T.intersect(I, T.fuse(I, J))], 'S')",
+        over(Intersect((I, Fuse((I, J))))),
+        "no such",
+    ),
+    ("T.sp_iter([I, T.attach(I, I)], 'SS')", over(I, Attach(I, I)), "a Attach of no such axes"),
+    (
+        "T.thread_binding(4, 'blockIdx.w')",
+        For(i, ONE, ONE, ONCE, "bound", "blockIdx.w"),
+        "blockIdx.w",
+    ),
+    (
+        "T.parallel(4, annotations={'grain': 0})",
+        For(i, ONE, ONE, ONCE, "parallel", attrs=(("grain", 0),)),
+        "has the grain 0",
+    ),
+    ("T.int8(300)", Evaluate(Const(300, dt.int8)), "the literal 300 does not fit int8"),
+    (
+        "T.lower_bound(B, 0, 4, big, slope=2**31)",
+        Evaluate(Search("lower", N, ONE, ONE, ONE, 2**31)),
+        "a search with the slope 2147483648",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "ir", "law"), TWINS, ids=[text for text, *_ in TWINS])
+def test_what_the_parser_refuses_breaks_a_law(text, ir, law):
+    match text.partition("(")[0]:
+        case "T.sp_iter":
+            lines = [f"with {text} as _:", "    T.evaluate(0)"]
+        case "T.thread_binding" | "T.parallel":
+            lines = [f"for i in {text}:", "    T.evaluate(0)"]
+        case "T.int8" | "T.lower_bound":
+            lines = [f"T.evaluate({text})"]
+        case _:
+            lines = ["K = T.sparse_variable(I, (n, nnz), (ptr, idx))", f"X = {text}"]
+    with pytest.raises((ScriptError, FormatError)):
+        parse_source(script(*lines, "with T.sp_iter([I], 'S') as [i]:", "    B[i] = 1.0"), "f.py")
+    if isinstance(ir, Axis):
+        ir = SparseBuffer("B", handle("b"), (I, ir), f32)
+    buffers = (Y, ir) if isinstance(ir, SparseBuffer) else (A, Y, N)
+    refuses("coordinate", law, Seq(()) if isinstance(ir, SparseBuffer) else ir, *buffers)
+
+
 def test_the_place_in_the_source_is_told():
     with pytest.raises(InternalError, match=r"variable i is not bound here \(f.py:3:5\)"):
         check("flat", Evaluate(i.replace(span=Span("f.py", 3, 4))))
@@ -338,6 +428,7 @@ def test_laws_of_modules():
     refused("the size of v uses Z_indptr", host=(module.host[3],))
     square = HostAlloc(Buffer("S", None, (ONE, ONE), f32))
     refused("the host allocates S, not one-dimensional", host=(square,))
+    refused("the host allocates Z_indptr twice", host=(module.host[0], module.host[0]))
     refused("a scan uses Z_indptr", host=(Scan(module.host[0].buffer),))
     refused("the return uses v", host=(Return((module.host[3].buffer,)),))
     wrong = single(program(FlatFunc, Evaluate(i)))

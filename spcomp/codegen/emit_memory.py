@@ -12,6 +12,7 @@ from spcomp.ir.expr import SearchKind
 
 LINE = 64  # bytes of a cache line, which one prefetch asks for
 RUN = 8  # elements compared at once to find the end of a run
+NOTHING = ".nothing"  # a zero that masked lanes read
 FEW = 4  # lanes that are loaded one by one sooner than gathered
 
 
@@ -57,7 +58,7 @@ def read(code: Code, at: Access) -> str:
     if dtype.lanes == 1:
         plain = Access(at.pointer, at.offset, dtype, None)
         return code.choose(at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype))
-    if at.mask is None and not at.contiguous and dtype.lanes <= FEW:
+    if not at.contiguous and dtype.lanes <= FEW:
         return decode(code, _elements(code, at), dtype)
     address, (pointers, name) = at.address(code), _pointers(at, "load", "gather")
     mask = at.mask or "splat (i1 true)"
@@ -75,11 +76,17 @@ def read(code: Code, at: Access) -> str:
 
 
 def _elements(code: Code, at: Access) -> str:
-    """Load the elements of a vector one by one."""
+    """Load the elements of a vector one by one; for a masked lane, a zero from elsewhere."""
     kind, one, result = memory(at.dtype), memory(at.dtype.element), "poison"
+    if at.mask is not None:
+        code.unit.declarations.setdefault(NOTHING, f"@{NOTHING} = internal constant i64 0")
     for lane in range(at.dtype.lanes):
         offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
         place = Access(at.pointer, offset, at.dtype.element, None).address(code)
+        if at.mask is not None:
+            truth = vector("i1", at.dtype.lanes)
+            runs = code.value(f"extractelement {truth} {at.mask}, i64 {lane}")
+            place = code.value(f"select i1 {runs}, ptr {place}, ptr @{NOTHING}")
         value = code.value(f"load {one}, ptr {place}, align {at.align}")
         result = code.value(f"insertelement {kind} {result}, {one} {value}, i64 {lane}")
     return result

@@ -9,7 +9,6 @@ from spcomp.codegen.abi import rounded
 from spcomp.dtypes import DType
 
 FAST = "reassoc nsz contract afn"  # never nnan or ninf: NaN and infinity mean what they mean
-I64 = "i64"
 
 _FLOATS = {16: "float", 32: "float", 64: "double"}
 _LETTERS = {"float": "f32", "double": "f64"}

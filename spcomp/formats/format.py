@@ -11,7 +11,7 @@ from operator import index
 from spcomp.dtypes import DType, int32
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import FormatError
-from spcomp.formats.levels import LevelFormat, level
+from spcomp.formats.levels import LEVELS, LevelFormat, level
 
 SLOTS = -1  # in an order: a level that stores no dimension, but places for what lies below it
 _PART = re.compile(r"[^,(]+(?:\([^)]*\))?")
@@ -76,6 +76,8 @@ class Format:
             if dims is not None and not all(re.fullmatch(r"-1|\d+", dim) for dim in dims):
                 raise FormatError(f"{text!r} is no format: dimensions are numbers")
             parts = _PART.findall(levels)
+            if len(parts) == 1 and parts[0].partition("(")[0].strip() not in LEVELS:
+                raise _unknown(text, rank)
             made = Format(parts, None if dims is None else [int(dim) for dim in dims])
         if rank is not None and made.rank != rank:
             raise FormatError(f"{text!r} is no format of {rank} dimensions")
@@ -259,3 +261,12 @@ def _check(made: Format) -> None:
         if kind.name == "offset" and (above == SLOTS or order.count(above) > 1):
             raise FormatError(f"{text}: an offset level stands below the dimension it follows")
         seen |= {dim} - {SLOTS}
+
+
+def _unknown(text: str, rank: int | None) -> FormatError:
+    """Return what is said of *text*, which is the name of no format."""
+    hint = f"formats: {', '.join(NAMED)}, or levels: {', '.join(LEVELS)}"
+    if text.startswith("hyb"):
+        hint = "hyb has several parts: spcomp.decompose(program, A=spcomp.formats.hyb())"
+    of = "" if rank is None else f" of {rank} dimensions"
+    return FormatError(f"{text!r} is no format{of}", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from spcomp.formats.rules import ComposableFormat, FormatRewriteRule, Kept
 from spcomp.ir.expr import BinOp, Expr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from spcomp.ir.axis import SparseBuffer
 
 MAX_PARTS = 64
@@ -128,10 +127,12 @@ def hyb(
 
     Source: SparseTIR (ASPLOS 2023), section 4.2.1: ``column_part_hyb``, which pads.
     """
-    if col_parts is not None and positive("col_parts", col_parts) > MAX_PARTS:
+    if col_parts is not None and (col_parts := positive("col_parts", col_parts)) > MAX_PARTS:
         raise FormatError(f"col_parts is {col_parts}, expected an integer in 1..{MAX_PARTS}")
     if buckets is None:
         return Hyb(col_parts, None, bool(padded))
+    if not isinstance(buckets, Iterable):
+        raise FormatError(f"buckets is {buckets!r}, expected widths that ascend")
     widths = tuple(positive("buckets", width) for width in buckets)
     if not widths or list(widths) != sorted(set(widths)):
         raise FormatError(f"buckets is {buckets!r}, expected widths that ascend")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
@@ -324,9 +325,10 @@ def ell3d(buckets: Sequence[Sequence[int]]) -> Relations:
 
 def positive(name: str, value: object) -> int:
     """Return *value*, the argument *name*; raises FormatError unless it is a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else 0
+    if whole < 1:
         raise FormatError(f"{name} is {value!r}, expected a positive integer")
-    return value
+    return whole
 
 
 def _pair(name: str, value: object) -> tuple[int, int]:

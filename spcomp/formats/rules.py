@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spcomp.errors import FormatError
+from spcomp.errors import FormatError, expect
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.indexmap import IndexMap
@@ -40,6 +40,7 @@ class FormatRewriteRule:
 
     Raises:
         FormatError: for names that are not declared, or maps of the wrong width.
+        ArgumentError: for arguments of other types.
 
     Source: SparseTIR (ASPLOS 2023), section 3.2.1.
     """
@@ -60,6 +61,7 @@ class FormatRewriteRule:
     free: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._check_types()
         object.__setattr__(self, "forward", _index_map(self.idx_map))
         object.__setattr__(self, "backward", _index_map(self.inv_idx_map))
         within = None if self.where is None else _index_map(self.where)
@@ -94,6 +96,15 @@ class FormatRewriteRule:
         object.__setattr__(self, "free", frozenset(self._free()))
         if self.padded and len(self.buffers_to_rewrite) != 1:
             raise self.error("it is padded and rewrites several buffers", "write one rule for each")
+
+    def _check_types(self) -> None:
+        expect("name", self.name, str, "a string")
+        expect("new_format_desc", self.new_format_desc, Func, "a program that declares the format")
+        for name in ("buffers_to_rewrite", "axes_before_rewrite", "axes_after_rewrite"):
+            expect(name, getattr(self, name), (list, tuple), "a list of names")
+        expect("axis_map", self.axis_map, Mapping, "a mapping from names to lists of names")
+        if not self.buffers_to_rewrite:
+            raise self.error("it rewrites no buffer", "buffers_to_rewrite names one or more")
 
     def _free(self) -> Iterator[str]:
         """Yield the axes after that stand for no coordinate, but for the pieces of fibers."""

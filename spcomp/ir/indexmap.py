@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
+from spcomp.errors import ArgumentError
 from spcomp.ir.bounds import Env, Interval, bounds_of
 from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, Var, const
 from spcomp.ir.linear import ONE, Algebra, Key, Linear, key_of
@@ -30,11 +31,17 @@ class IndexMap:
     def from_func(cls, func: Callable[..., object]) -> IndexMap:
         """Return the map that *func* computes from variables named as its parameters.
 
-        *func* returns an expression or int, or a list or tuple of them.
+        *func* returns an expression or int, or a list or tuple of them; else ArgumentError.
         """
+        if not callable(func):
+            raise ArgumentError(f"an index map is a function, got {type(func).__name__}")
         params = tuple(Var(name, int64) for name in inspect.signature(func).parameters)
         found = func(*params)
         results = found if isinstance(found, (tuple, list)) else (found,)
+        for result in results:
+            if not isinstance(result, (int, Expr)):
+                got = type(result).__name__
+                raise ArgumentError(f"an index map gives {got}, expected indices")
         return cls(params, tuple(const(r) if isinstance(r, int) else r for r in results))
 
     @classmethod

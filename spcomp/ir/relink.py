@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.ir.expr import Const, Expr, Var, const
 from spcomp.ir.module import Module
 from spcomp.ir.node import Node
@@ -15,12 +16,11 @@ from spcomp.ir.stmt import Func
 from spcomp.ir.visitor import Rewriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spcomp.dtypes import DType
     from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 
 Fn = TypeVar("Fn", bound=Func)
+N = TypeVar("N", bound=Node)
 Scalar = int | float | bool
 
 # Fields that are data to a Rewriter and yet refer to variables, axes or buffers.
@@ -45,6 +45,12 @@ def relink(
     as the same object.
     """
     return Relink(vars or {}, axes or {}, buffers or {}).rewrite(func)
+
+
+def renamed(node: N, names: Mapping[Any, Any]) -> N:
+    """Return *node* with variables and buffers replaced by others, also where they are bound."""
+    variables = {old: new for old, new in names.items() if isinstance(old, Var)}
+    return Relink(variables, {}, {b: names[b] for b in names if b not in variables}).rewrite(node)
 
 
 class Relink(Rewriter):
@@ -129,6 +135,7 @@ def specialize(func: Fn, values: Mapping[Var | str, Scalar]) -> Fn:
     They are parameters no longer. Raises ArgumentError for a name that is no scalar parameter and
     for a value that its dtype does not hold.
     """
+    expect("values", values, Mapping, "numbers by parameters")
     by_name = {key.name if isinstance(key, Var) else key: value for key, value in values.items()}
     return relink(func, vars=_constants(func, by_name))
 

@@ -66,6 +66,8 @@ class _Declarations:
         for buffer in func.buffers:
             self._handle(buffer.data, buffer)
             self.verifier.check_buffer(buffer)
+        if isinstance(func, CoordFunc):
+            self._unique("handle", [b.data.name for b in func.buffers if b.data is not None])
         for domain in func.domains:
             if domain.buffer not in func.buffers:
                 self.fail(f"a domain is given for {domain.buffer.name}, which is undeclared", func)
@@ -77,18 +79,25 @@ class _Declarations:
             self.fail(f"axis {axis.name} is {axis.kind}, its parent is {axis.parent}", axis)
         if axis.parent is not None and axis.parent not in declared:
             self.fail(f"axis {axis.name} is declared before its parent {axis.parent.name}", axis)
-        if not axis.is_assembled:
-            self._array(axis, "indptr", axis.indptr, wanted=axis.is_variable)
-            self._array(axis, "indices", axis.indices, wanted=axis.is_sparse)
-        elif axis.indices is not None:
-            self.fail(f"axis {axis.name} is assembled and has indices", axis)
+        self._arrays(axis)
         if (axis.nnz_cols is None) == (axis.kind == "sparse_fixed"):
             self.fail(f"nnz_cols of {axis.name} does not suit its kind {axis.kind}", axis)
+        if axis.padded and (axis.indices is None or axis.sorted):
+            self.fail(f"axis {axis.name} is padded, and sorted or without indices", axis)
+        if axis.shifted and not (axis.padded and axis.is_below_root and axis.nnz_cols is not None):
+            self.fail(f"axis {axis.name} is shifted, but no padded sparse_fixed one", axis)
         if axis.idtype.kind != "int" or axis.idtype.bits < 32:
             self.fail(f"axis {axis.name} has the index type {axis.idtype}", axis)
         for extent in (axis.length, axis.nnz, axis.nnz_cols):
             if extent is not None:
                 self._extent(extent, axis)
+
+    def _arrays(self, axis: Axis) -> None:
+        if not axis.is_assembled:
+            self._array(axis, "indptr", axis.indptr, wanted=axis.is_variable)
+            self._array(axis, "indices", axis.indices, wanted=axis.is_sparse)
+        elif axis.indices is not None or axis.nnz is not None:
+            self.fail(f"axis {axis.name} is assembled and has indices, or nnz", axis)
 
     def _array(self, axis: Axis, what: str, array: Var | None, *, wanted: bool) -> None:
         if wanted:
@@ -119,7 +128,9 @@ class _HostVerifier:
     def __init__(self, module: Module[Any], after: str) -> None:
         self.module, self.after = module, after
         self.funcs = {func.name: func for func in module.funcs}
-        self.known = {param.name for param in module.source.params}
+        params = module.source.params
+        self.known = {param.name for param in params}
+        self.taken = {param.name for param in params if param.dtype.kind != "handle"}
 
     def check(self) -> None:
         """Raise InternalError for the first operation that is wrong."""
@@ -139,6 +150,9 @@ class _HostVerifier:
             case HostAlloc(buffer=buffer):
                 if len(buffer.shape) != 1:
                     self._fail(f"the host allocates {buffer.name}, not one-dimensional")
+                if buffer.name in self.taken:
+                    self._fail(f"the host allocates {buffer.name} twice, or as a scalar")
+                self.taken.add(buffer.name)
                 self._uses(_names(buffer.shape[0]), f"the size of {buffer.name}")
                 self.known.add(buffer.name)
             case Scan(buffer=buffer):

@@ -7,6 +7,7 @@ from typing import ClassVar, NoReturn
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
+from spcomp.ir.bounds import dtype_range
 from spcomp.ir.expr import (
     CALLS,
     COMPARISONS,
@@ -25,6 +26,7 @@ from spcomp.ir.expr import (
     UnOp,
     Var,
 )
+from spcomp.ir.forest import layout_conflict
 from spcomp.ir.node import Node
 from spcomp.ir.position import Region
 from spcomp.ir.stmt import Func, Store
@@ -81,6 +83,8 @@ class ExprVerifier(Visitor[None]):
             for axis in buffer.axes:
                 if axis not in self.axes:
                     self.fail(f"axis {axis.name} of {buffer.name} is not declared", buffer)
+            if (conflict := layout_conflict(buffer.axes)) is not None:
+                self.fail(conflict.message, buffer)
             return
         for extent in (*buffer.shape, *(buffer.strides or ())):
             self.integer(extent, f"an extent of {buffer.name}")
@@ -141,6 +145,8 @@ class ExprVerifier(Visitor[None]):
         number = float if node.type.is_float else bool if node.type == bool_ else int
         if type(node.value) is not number:
             self.fail(f"a literal of {node.type} is {node.value!r}", node)
+        if number is int and int(node.value) not in dtype_range(node.type):
+            self.fail(f"the literal {node.value} does not fit {node.type}", node)
 
     def visit_BinOp(self, node: BinOp) -> None:
         """Check that both sides have one dtype, and one that the operator takes."""
@@ -218,6 +224,8 @@ class ExprVerifier(Visitor[None]):
             self.fail(f"a search for {key} in {values}", node)
         if node.slope and (key != int64 or values.kind != "int" or node.kind in ("linear", "run")):
             self.fail(f"a search with a slope for {key} in {values}", node)
+        if abs(node.slope) >> 31:
+            self.fail(f"a search with the slope {node.slope}", node)
 
     def visit_Ramp(self, node: Ramp) -> None:
         """Check a vector of integers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import ClassVar, get_args
 
 from spcomp.dtypes import DType, int64
@@ -26,6 +27,7 @@ from spcomp.ir.expr import Expr, Load, Stored, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge, Region
 from spcomp.ir.stmt import (
+    THREADS,
     Alloc,
     Evaluate,
     Fail,
@@ -105,8 +107,11 @@ class StmtVerifier(ExprVerifier):
             self.of_dtype(part, int64, f"a bound of loop {node.var.name}")
         if node.var.dtype != int64 or node.kind not in get_args(LoopKind):
             self.fail(f"loop {node.var.name} is {node.kind}, over {node.var.dtype}", node)
-        if (node.kind == "bound") != bool(node.thread):
+        if (node.kind == "bound") != bool(node.thread) or node.thread not in ("", *THREADS):
             self.fail(f"loop {node.var.name} is {node.kind}, its thread {node.thread!r}", node)
+        grain = dict(node.attrs).get("grain", 1)
+        if not isinstance(grain, int) or grain < 1:
+            self.fail(f"loop {node.var.name} has the grain {grain!r}", node)
         self.counted |= set(prefixes(node.body))
         with self.binding([node.var], node):
             self.visit(node.body)
@@ -190,6 +195,7 @@ class CoordVerifier(StmtVerifier):
         """Check that the axes are declared and that their parents are run over."""
         axes = domain_axes(domain)
         before = set(self.running)
+        self._shape(domain, node)
         parts = domain.parts if isinstance(domain, Union | Intersect) else (domain,)
         attached = {part.axis: part.to for part in parts if isinstance(part, Attach)}
         for axis, to in attached.items():
@@ -203,6 +209,20 @@ class CoordVerifier(StmtVerifier):
             if not free and axis.parent not in above:
                 self.fail(f"iteration {node.name} runs over {axis.name} without its parent", node)
             self.running.add(axis)
+
+    def _shape(self, domain: Domain, node: SpIter) -> None:
+        """Check that the axes are those that such a domain is made of."""
+        match domain:
+            case Fuse(axes=axes) | Flatten(axes=axes):
+                fits = len(axes) > 0 and all(b.parent is a for a, b in pairwise(axes))
+            case Union(parts=parts) | Intersect(parts=parts):
+                fits = len(parts) > 1 and all(isinstance(part, Axis | Attach) for part in parts)
+            case Attach(axis=axis):
+                fits = axis.parent is not None
+            case _:
+                fits = True
+        if not fits:
+            self.fail(f"iteration {node.name} has a {type(domain).__name__} of no such axes", node)
 
 
 class PosVerifier(StmtVerifier):

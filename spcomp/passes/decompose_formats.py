@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, ClassVar, TypeGuard
 
 from spcomp.dtypes import int64
-from spcomp.errors import FormatError
+from spcomp.errors import FormatError, expect
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.arith import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
@@ -129,6 +129,10 @@ def format_decompose(
             raise FormatError(f"{func.source.name} has several phases, it cannot be decomposed")
         only = func.funcs[0]
         return single(format_decompose(only, rules, include_format_rewrite_blks))
+    expect("func", func, CoordFunc, "a program in coordinate space, or the Module of one")
+    expect("rules", rules, (list, tuple), "a list of FormatRewriteRules")
+    for rule in rules:
+        expect("rules", rule, FormatRewriteRule, "a list of FormatRewriteRules")
     made = decompose(func, rules)
     if not include_format_rewrite_blks:
         return made.func
@@ -168,6 +172,9 @@ def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten
                 listed = ", ".join(sorted(known))
                 raise first.error(f"{func.name} has no {what} {name!r}", f"it has {listed}")
     before = tuple(axes[name] for name in first.axes_before_rewrite)
+    for axis in before:
+        if axis.padded:
+            raise first.error(f"{axis.name} has padding", "declare it as a sparse_variable axis")
     for name in first.buffers_to_rewrite:
         if set(buffers[name].axes) != set(before):
             along = ", ".join(axis.name for axis in buffers[name].axes)

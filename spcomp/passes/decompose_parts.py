@@ -18,7 +18,7 @@ from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, Var, binary, 
 from spcomp.ir.linear import Algebra
 from spcomp.ir.node import Node
 from spcomp.ir.proof import Prover
-from spcomp.ir.reduction import as_reduction
+from spcomp.ir.reduction import as_reduction, under
 from spcomp.ir.stmt import If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.positions import ZERO
@@ -75,7 +75,8 @@ class PartIteration:
         rule, it = self.part.rule, self.it
         place, before, values, loops = self._coordinates()
         body = _Body(self.part, self.old, values, before, place)
-        made = tuple(body.update(stmt) for stmt in updates)
+        runs = any(loop.domain not in self.old.axes for loop in self.loops)
+        made = tuple(body.update(stmt, runs=runs) for stmt in updates)
         if rule.padded:
             made = tuple(reduce(_guarded, self._inside(place, before, values), s) for s in made)
         kinds = "".join(loop.kinds or self._kind(loop, loops, made) for loop in loops)
@@ -233,14 +234,18 @@ class _Body(Rewriter):
     def _stored(self, buffer: SparseBuffer, node: Node) -> Load:
         return Load(buffer, tuple(self.place[axis] for axis in buffer.axes), span=node.span)
 
-    def update(self, stmt: Stmt) -> Stmt:
-        """Return *stmt* for what the part stores, leaving out what pads it."""
+    def update(self, stmt: Stmt, *, runs: bool) -> Stmt:
+        """Return *stmt* for what the part stores, leaving out what pads it.
+
+        *runs*: loops run for each element; one branch then serves all that they do.
+        """
         new = self.rewrite(stmt)
         if not self.part.rule.padded:
             return new
         (buffer,) = self.part.buffers.values()
         stored = self._stored(buffer, stmt)
-        return _masked(new, buffer, BinOp("!=", stored, const(0, buffer.dtype)))
+        cond = BinOp("!=", stored, const(0, buffer.dtype))
+        return _guarded(new, cond) if runs else _masked(new, buffer, cond)
 
 
 def _masked(stmt: Stmt, buffer: SparseBuffer, cond: Expr) -> Stmt:
@@ -255,7 +260,7 @@ def _masked(stmt: Stmt, buffer: SparseBuffer, cond: Expr) -> Stmt:
         made = _Replace(found.value, value).rewrite(stmt)
         if made is not stmt or value is found.value:
             return made
-    return If(cond, stmt, span=stmt.span)
+    return under(cond, stmt)
 
 
 def _is_product_with(buffer: SparseBuffer, value: Expr) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from spcomp.errors import LoweringError
+from spcomp.errors import LoweringError, expect
 from spcomp.ir.module import Module, single
 from spcomp.ir.stmt import Func
 from spcomp.passes.base import Pipeline, Stage, stage_of
@@ -49,6 +49,7 @@ def lower_sparse_buffer(program: P) -> P:
 
 
 def _lowered(program: P, level: Stage, pipeline: Pipeline) -> P:
+    expect("program", program, (Func, Module), "a function of the script language or a Module")
     module: Module[Any] = program if isinstance(program, Module) else single(program)
     stage = stage_of(module)
     if stage > level:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from spcomp.dtypes import handle, int64
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Domain, SparseBuffer, domain_axes
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, cast, const
@@ -80,6 +80,7 @@ def remove_preprocess(func: Fn) -> Fn:
     attribute ``preprocess``. A buffer that it fills and *func* allocates becomes a parameter, the
     last, called after the buffer with ``_ptr`` behind.
     """
+    expect("func", func, Func, "a function of the script language")
     return _opened(func, lambda stmt: not _is_preprocess(stmt))
 
 
@@ -91,6 +92,7 @@ def extract_preprocess(func: Fn, *, keep_args: bool = False) -> Fn:
     what one function writes the other takes. *keep_args*: with all parameters of *func*. Raises
     ArgumentError where there is none.
     """
+    expect("func", func, Func, "a function of the script language")
     if not any(_is_preprocess(stmt) for stmt in _outermost(func.body)):
         raise ArgumentError(
             f"{func.name} has no preprocessing",
@@ -166,6 +168,7 @@ def _marked(node: Node) -> Iterator[bool]:
 
 def remove_unused_args(func: Fn) -> Fn:
     """Return *func* without the buffers, axes and parameters that nothing in its body needs."""
+    expect("func", func, Func, "a function of the script language")
     used = buffers_used(func)
     func = func.replace(
         buffers=tuple(b for b in func.buffers if b in used),
@@ -232,6 +235,7 @@ def specialize_buffer(func: Fn, name: str, idx_map: IndexMap | Callable[..., Any
     Raises:
         ArgumentError: for a buffer that is not declared, or used in another way.
     """
+    expect("func", func, Func, "a function of the script language")
     buffer = next((b for b in func.buffers if b.name == name), None)
     if buffer is None:
         listed = ", ".join(b.name for b in func.buffers)

@@ -64,11 +64,6 @@ class Executable:
         """The LLVM IR before optimisation."""
         return self.emitted.llvm_ir
 
-    @property
-    def asm(self) -> str:
-        """The assembly; made when asked for."""
-        return cpu.assembly(self.llvm_ir, self.target)
-
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.emitted, self.target, self.object_bytes)
 

@@ -111,7 +111,7 @@ def targets(func: Func) -> Iterator[tuple[str, Target]]:
 
 def find_target(func: Func, name: str, step: object, span: Span | None) -> Target:
     """Return the block, loop or iteration called *name*; raises ScheduleError if it is not one."""
-    found = [node for own, node in targets(func) if own == name]
+    found = [node for own, node in targets(func) if isinstance(name, str) and own == name]
     if len(found) == 1:
         return found[0]
     if found:

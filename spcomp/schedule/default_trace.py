@@ -10,21 +10,22 @@ from typing import Any
 from spcomp.errors import ScheduleError
 from spcomp.ir.arith import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
-from spcomp.ir.expr import Const, Expr, Load, Var
+from spcomp.ir.expr import Const, Expr, Load, Select, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge, PosFunc
 from spcomp.ir.stmt import For, Func, Stmt, Store, While
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
+from spcomp.passes.pack_rows import find_products
 from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.blocks import LiftLoop
-from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.dependence import conflicts, loop_named, loops_of
 from spcomp.schedule.horizontal import HorizontalFuse, siblings
 from spcomp.schedule.hubs import hub_split
 from spcomp.schedule.loops import Parallel, Vectorize
 from spcomp.schedule.mark_fiber import markable
-from spcomp.schedule.memory import CacheWrite
+from spcomp.schedule.memory import CacheWrite, one_store
 from spcomp.schedule.nests import chain, reduction_loops
 from spcomp.schedule.partial_results import PartialResults, shared_update
 from spcomp.schedule.prefetch import Gather, Prefetch, fibers, gathers
@@ -44,6 +45,7 @@ DISTANCE = 16  # positions from asking for a row to its use
 PARTS_AHEAD = 32  # the same in parts, of a row read in passes: more, and they are gone again
 GUSTAVSON = 1024  # elements in a chunk of rows that share workspaces
 LEAST_ROW = 64  # bytes of a row that is worth asking for: a cache line
+MOST_ROWS = 512  # bytes of several rows that are; of more the processor asks for the last itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def default_schedule(
             plan.attempt(plan.nest, loop)
     for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
         plan.attempt(plan.set_aside, loop.var.name)
-    for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x)]:
+    for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x) and not plan.skips(x)]:
         if not plan.attempt(plan.tiles, loop.var.name):
             plan.attempt(plan.take, Vectorize(loop.var.name))
     plan.prefetch()
@@ -116,7 +118,7 @@ class _Plan:
 
     def loop(self, name: str) -> For | None:
         """Return the loop called *name*, if it still exists."""
-        return next((x for x in loops_of(self.func.body) if x.var.name == name), None)
+        return loop_named(self.func.body, name)
 
     def tiles(self, name: str) -> None:
         """Run the loop *name* in register tiles, in vectors, if loops around it reduce."""
@@ -156,7 +158,8 @@ class _Plan:
         self.take(Split(name, width))
         self.take(Reorder((f"{name}_o", *tile.reductions, f"{name}_i")))
         self.take(CacheWrite(tile.block, at=f"{name}_o"))
-        for loop in loops_of(self.func.body):
+        tiles = self.loop(f"{name}_o")
+        for loop in loops_of(tiles) if tiles is not None else ():
             if loop.kind == "serial" and _base(loop.var.name) == f"{name}_i":
                 self.take(Vectorize(loop.var.name))
 
@@ -205,6 +208,8 @@ class _Plan:
         hubs = (hub_split(self.func, name, inner.var.name) for inner in list(loops_of(loop.body)))
         if self.facts.hubs and (split := next(filter(None, hubs), None)) is not None:
             self.take(split)
+        if find_products(self.func) is not None:
+            return  # to be made in blocks, which share workspaces
         if has_workspace(loop):
             self.take(nnz_chunks(self.func, name, GUSTAVSON) or Split(name, GUSTAVSON // 16))
             self.take(ShareWorkspace(self._inner(name)))
@@ -249,17 +254,26 @@ class _Plan:
         """Ask for rows that are read at stored coordinates, which no processor can foresee."""
         for loop in list(loops_of(self.func.body)):
             assert isinstance(self.func, PosFunc)
-            rows = [g for g in gathers(self.func, loop) if g.bytes >= LEAST_ROW]
+            rows = [g for g in gathers(self.func, loop) if _is_worth_asking_for(g)]
             if rows or fibers(self.func, loop):
-                passes = max((self._passes(row) for row in rows), default=1)
+                passes = max((self._passes(row) * row.rows for row in rows), default=1)
                 distance = max(DISTANCE // 4, min(DISTANCE, PARTS_AHEAD // passes))
                 self.take(Prefetch(loop.var.name, distance))
+
+    def skips(self, loop: For) -> bool:
+        """Whether *loop* runs over fibers of one width with padding: branches foresee its place."""
+        padded = {a.indices for a in self.func.axes if a.padded and not a.is_variable}
+        body, var = innermost(loop)
+        asked = (x.cond for x in walk(body) if isinstance(x, Select))
+        loads = (n for cond in asked for n in walk(cond) if isinstance(n, Load))
+        return any(n.buffer.data in padded and var in variables(n) for n in loads)
 
     def _passes(self, row: Gather) -> int:
         """Return in how many passes, over elements of the same fiber, *row* is read in parts."""
         last = row.load.indices[-1]
         assert last is not None
-        parts = (x for x in loops_of(self.func.body) if x.var in variables(last) - {row.inner})
+        picks = variables(last) - {row.inner}
+        parts = (x for x in loops_of(self.func.body) if x.var in picks)
         return prod(int(x.end.value) for x in parts if isinstance(x.end, Const))
 
     def _tile(self, name: str) -> _Tile | None:
@@ -278,7 +292,7 @@ class _Plan:
         lanes = self._lanes(loop.body)
         if loops[-1] is not loop or not inside or lanes < 2:
             return None
-        if not isinstance(loop.body.body, Store):
+        if one_store(loop.body) is None:
             return None
         return _Tile(
             loop.body.name,
@@ -309,6 +323,11 @@ class _Tile:
         return _Tile(f"{self.block}_rest", (), names, self.lanes, self.vectors)
 
 
+def _is_worth_asking_for(row: Gather) -> bool:
+    few = row.rows == 1 or row.rows * row.bytes <= MOST_ROWS
+    return row.bytes >= LEAST_ROW and few
+
+
 def _picks(block: Block) -> set[Var]:
     """The loops that pick the element that *block* stores."""
     stores = [n for n in walk(block.body) if isinstance(n, Store)]
@@ -337,9 +356,10 @@ def _tile_width(extent: int, tile: _Tile) -> int:
 
 def _streams(block: Block, reducing: set[Var]) -> bool:
     """Whether *block* reads nothing but what it updates and rows that loops of *reducing* pass."""
-    assert isinstance(block.body, Store)
-    target = block.body.buffer
-    loads = [n for n in walk(block.body.value) if isinstance(n, Load) and n.buffer is not target]
+    store = one_store(block)
+    assert store is not None
+    target = store.buffer
+    loads = [n for n in walk(store.value) if isinstance(n, Load) and n.buffer is not target]
     indices = [substitute(i, block.values) for n in loads for i in n.indices if i is not None]
     by_value = any(isinstance(n, Load) for i in indices for n in walk(i))
     passed = any(variables(i) & reducing for i in indices)

@@ -47,7 +47,8 @@ class SplitHubs(Step):
     more than a 32nd of all, are left out and done afterwards, one by one: cut into at most 256
     pieces of about *size* elements, whose sums are made in parallel in ``P[piece]``, and then
     added up in order, so that the result depends on the data only. Legal where each row updates
-    elements of its own by one associative operation and does nothing else.
+    elements of its own by one associative operation and does nothing else. Where each iteration of
+    *inner* writes elements of its own (a sampled product), pieces of *size* elements write them.
     """
 
     name: ClassVar[str] = "split_hubs"
@@ -57,26 +58,21 @@ class SplitHubs(Step):
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with long rows done by themselves."""
-        loop = find_loop(func, self.loop, self, span)
-        row = _Row(self, func, loop, find_loop(func, self.inner, self, span), span)
-        return replaced(func, loop, row.build(Names(func)))
+        loop, inner = (find_loop(func, name, self, span) for name in (self.loop, self.inner))
+        kind = _Sum if conflicts(inner) else _Row
+        return replaced(func, loop, kind(self, func, loop, inner, span).build(Names(func)))
 
 
 class _Row:
-    """What the iteration of a row does, and the nests that do it in pieces."""
+    """What a row does, each element of its fiber by itself; the nest that does it in pieces."""
 
     def __init__(
         self, step: SplitHubs, func: Func, loop: For, inner: For, span: Span | None
     ) -> None:
         self.step, self.loop, self.inner, self.span = step, loop, inner, span
         self.values = named(loop.body)
-        self.clears: Stmt | None = None
         self._check_loops(func)
-        self.store, self.init = self._stores()
-        self.reduction = self._reduction()
-        self.target: AnyBuffer = self.store.buffer
-        self.spatial = self._spatial()
-        self.start = self._start()
+        self._check_body()
 
     def _error(self, why: str) -> ScheduleError:
         return ScheduleError(f"{self.step}: {why}", self.span or self.loop.span)
@@ -103,6 +99,72 @@ class _Row:
     def _length(self, row: Expr) -> Expr:
         after, here = (Load(self.indptr, (at,)) for at in (binary("+", row, 1), row))
         return cast(binary("-", after, here), int64)
+
+    def _check_body(self) -> None:
+        """Raise unless all that a row does is done by the elements of its fiber."""
+        body = self.loop.body
+        while body is not self.inner:
+            plain = isinstance(body, For) or (
+                isinstance(body, Block) and body.init is None and body.where is None
+            )
+            if not plain:
+                raise self._error("a row does more than write one element at a time")
+            assert isinstance(body, (For, Block))
+            body = body.body
+
+    # -- construction -------------------------------------------------------------------------
+
+    def build(self, names: Names) -> Stmt:
+        """Return the loop without long rows, and behind it the loop over these."""
+        loop, size = self.loop, self.step.size
+        name = loop.var.name
+        stored, longest = (names.var(f"{name}_{what}") for what in ("stored", "longest"))
+        first = cast(Load(self.indptr, (ZERO,)), int64)
+        all_ = binary("-", cast(Load(self.indptr, (loop.end,)), int64), first)
+        limit = BinOp("max", const(PIECES * size), ceil_div(stored, const(SHARE)))
+        short = If(BinOp("<=", self._length(loop.var), longest), loop.body, span=loop.span)
+        at, hub, length = (names.var(f"{name}_{what}") for what in ("at", "hub", "length"))
+        begins = binary("-", cast(Load(self.indptr, (hub,)), int64), first)
+        # the row that holds every longest-th element; a longer one holds at least one of these
+        found = Search("upper", self.indptr, ZERO, loop.end, first + at * longest) - 1
+        new = BinOp("<", (at - 1) * longest, begins)
+        cond = BinOp("and", BinOp("<", longest, length), new)
+        body: Stmt = If(cond, self._pieces(names, hub, length))
+        body = Let(hub, found, Let(length, self._length(hub), body))
+        hubs = For(at, ZERO, ceil_div(stored, longest), body, span=loop.span)
+        both = seq(loop.replace(body=short), hubs)
+        return Let(stored, all_, Let(longest, limit, both), span=loop.span)
+
+    def _pieces(self, names: Names, hub: Var, length: Var) -> Stmt:
+        """Return the nest that does the row *hub*, of *length* elements."""
+        piece, size = names.var(f"{self.loop.var.name}_piece"), self.step.size
+        begin = piece * size
+        copy = _Part(names, self, hub, (begin, BinOp("min", length, begin + size)))
+        work = annotate_regions(copy.rewrite(self.loop.body))
+        return self._side_by_side(piece, ceil_div(length, const(size)), work)
+
+    def _side_by_side(self, piece: Var, pieces: Expr, work: Stmt) -> For:
+        grain = (("grain", 1),)
+        return For(piece, ZERO, pieces, work, "parallel", attrs=grain, span=self.loop.span)
+
+
+class _Sum(_Row):
+    """The same for rows that are reduced: by pieces, whose results are then combined."""
+
+    def __init__(
+        self, step: SplitHubs, func: Func, loop: For, inner: For, span: Span | None
+    ) -> None:
+        self.clears: Stmt | None = None
+        super().__init__(step, func, loop, inner, span)
+        self.reduction = self._reduction()
+        self.target: AnyBuffer = self.store.buffer
+        self.spatial = self._spatial()
+        self.start = self._start()
+
+    # -- legality -----------------------------------------------------------------------------
+
+    def _check_body(self) -> None:
+        self.store, self.init = self._stores()
 
     def _stores(self) -> tuple[Store, Store | None]:
         """Return the store of the body that updates, and the one that it starts from."""
@@ -205,27 +267,6 @@ class _Row:
 
     # -- construction -------------------------------------------------------------------------
 
-    def build(self, names: Names) -> Stmt:
-        """Return the loop without long rows, and behind it the loop over these."""
-        loop, size = self.loop, self.step.size
-        name = loop.var.name
-        stored, longest = (names.var(f"{name}_{what}") for what in ("stored", "longest"))
-        first = cast(Load(self.indptr, (ZERO,)), int64)
-        all_ = binary("-", cast(Load(self.indptr, (loop.end,)), int64), first)
-        limit = BinOp("max", const(PIECES * size), ceil_div(stored, const(SHARE)))
-        short = If(BinOp("<=", self._length(loop.var), longest), loop.body, span=loop.span)
-        at, hub, length = (names.var(f"{name}_{what}") for what in ("at", "hub", "length"))
-        begins = binary("-", cast(Load(self.indptr, (hub,)), int64), first)
-        # the row that holds every longest-th element; a longer one holds at least one of these
-        found = Search("upper", self.indptr, ZERO, loop.end, first + at * longest) - 1
-        new = BinOp("<", (at - 1) * longest, begins)
-        cond = BinOp("and", BinOp("<", longest, length), new)
-        body: Stmt = If(cond, self._pieces(names, hub, length))
-        body = Let(hub, found, Let(length, self._length(hub), body))
-        hubs = For(at, ZERO, ceil_div(stored, longest), body, span=loop.span)
-        both = seq(loop.replace(body=short), hubs)
-        return Let(stored, all_, Let(longest, limit, both), span=loop.span)
-
     def _pieces(self, names: Names, hub: Var, length: Var) -> Stmt:
         """Return the nests that reduce the row *hub*, of *length* elements."""
         name, op = self.loop.var.name, self.reduction.combiner
@@ -249,7 +290,7 @@ class _Row:
         clear = self._each(names, lambda at: Store(parts, (piece, *at), neutral))
         work = seq(clear, annotate_regions(copy.rewrite(self.loop.body)))
         nests = seq(
-            For(piece, ZERO, pieces, work, "parallel", attrs=(("grain", 1),), span=self.loop.span),
+            self._side_by_side(piece, pieces, work),
             For(other, const(1), pieces, self._each(names, add)),
             self._each(names, lambda at: self._finish(hub, at, part(ZERO, at))),
         )
@@ -273,28 +314,36 @@ class _Row:
         return stmt
 
 
-class _Piece(Fresh):
-    """Copies what a row does, for a part of its fiber, into another buffer."""
+class _Part(Fresh):
+    """Copies what a row does for the row *hub*, for a part of its fiber."""
+
+    def __init__(self, names: Names, row: _Row, hub: Var, fiber: tuple[Expr, Expr]) -> None:
+        super().__init__(names, "_hub", {row.loop.var: hub})
+        self.inner, self.fiber = row.inner, fiber
+
+    def visit_For(self, loop: For) -> Node:
+        """Run over the part of the fiber."""
+        new = super().visit_For(loop)
+        if loop is not self.inner:
+            return new
+        assert isinstance(new, For)
+        return new.replace(begin=self.fiber[0], end=self.fiber[1])
+
+
+class _Piece(_Part):
+    """The same, into another buffer."""
 
     def __init__(
         self,
         names: Names,
-        row: _Row,
+        row: _Sum,
         hub: Var,
         piece: Var,
         parts: Buffer,
         fiber: tuple[Expr, Expr],
     ) -> None:
-        super().__init__(names, "_hub", {row.loop.var: hub})
-        self.row, self.piece, self.parts, self.fiber = row, piece, parts, fiber
-
-    def visit_For(self, loop: For) -> Node:
-        """Run over the piece's part of the fiber."""
-        new = super().visit_For(loop)
-        if loop is not self.row.inner:
-            return new
-        assert isinstance(new, For)
-        return new.replace(begin=self.fiber[0], end=self.fiber[1])
+        super().__init__(names, row, hub, fiber)
+        self.row, self.piece, self.parts = row, piece, parts
 
     def visit_Seq(self, stmt: Seq) -> Node:
         """The sums start from nothing."""

@@ -10,8 +10,8 @@ from typing import ClassVar
 from spcomp.dtypes import DType, float32, int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.arith import injective, simplify
-from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import Const, Expr, Load, Var, binary, cast, const
+from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, Stmt, Store, seq
@@ -19,9 +19,11 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint, variables
+from spcomp.passes.unswitch import asked
 from spcomp.schedule.caching import WriteBack, written
+from spcomp.schedule.nearby import follows
 from spcomp.schedule.nests import chain, find_loop, replaced
-from spcomp.schedule.sites import check_scope, nth_buffer, refusal, site_of
+from spcomp.schedule.sites import check_scope, nth_buffer, path_to, refusal, site_of
 from spcomp.schedule.step import Makes, Step, known
 
 WIDEST = 2**16  # elements that a stride may be rounded up to
@@ -37,8 +39,9 @@ class CacheWrite(Step):
     there. With *at*, the name of a loop nested perfectly around the block: ``for k: t = W[k] or
     init; for j: t op= x; W[k] = t``, the element or tile updated inside that loop is the copy;
     16-bit floats are then accumulated in 32. Legal where nothing else in the nest (in *at*) touches
-    the buffer and, with *at*, the loops that pick the element have constant trip counts. Source:
-    TVM's cache_write, with reverse_compute_at for *at*.
+    the buffer and, with *at*, the loops that pick the element have constant trip counts; what the
+    block stores under a condition is then proved to lie in the buffer in any case. Source: TVM's
+    cache_write, with reverse_compute_at for *at*.
     """
 
     name: ClassVar[str] = "cache_write"
@@ -66,6 +69,9 @@ class CacheWrite(Step):
             )
         nth_buffer(self, block, self.buffer_index, span or outer.span, writes=True)
         tile = _Tile(self, block, loops[1:], span)
+        if not isinstance(block.body, Store) and not tile.is_there(func, outer):
+            why = "what is stored under a condition is not proved to be there"
+            raise refusal(self, why, span or block.span)
         return replaced(func, outer, outer.replace(body=tile.build(Names(func))))
 
 
@@ -174,11 +180,11 @@ class _Tile:
 
     def __init__(self, step: CacheWrite, block: Block, loops: list[For], span: Span | None) -> None:
         self.step, self.block, self.loops, self.span = step, block, loops, span
-        stores = [n for n in walk(block.body) if isinstance(n, Store)]
-        if len(stores) != 1 or not isinstance(block.body, Store):
+        store = one_store(block)
+        if store is None:
             raise self._error("the block does not store one element")
-        self.target: AnyBuffer = stores[0].buffer
-        self.indices = stores[0].indices
+        self.target: AnyBuffer = store.buffer
+        self.indices = store.indices
         key = fingerprint(self.indices)
         for node in (n for part in (block.body, block.init) if part for n in walk(part)):
             touches = isinstance(node, (Load, Store)) and node.buffer is self.target
@@ -199,6 +205,23 @@ class _Tile:
         for part in (*parts, *self.block.iters, self.block.where):
             if part is not None:
                 yield from walk(part)
+
+    def is_there(self, func: Func, outer: For) -> bool:
+        """Whether all elements of the tile are proved to be there, whatever the body asks."""
+        holds = follows(func, (*path_to(func, outer), *self.loops, self.block))
+        buffer = self.target
+        if isinstance(buffer, SparseBuffer) and any(axis.parent for axis in buffer.axes):
+            return False  # how long fibers are is data
+        sizes = (
+            [a.length for a in buffer.axes] if isinstance(buffer, SparseBuffer) else buffer.shape
+        )
+        for index, size in zip(self.indices, sizes, strict=True):
+            if index is None:
+                return False
+            at = cast(index, int64)
+            if not (holds(BinOp("<=", ZERO, at)) and holds(BinOp("<", at, cast(size, int64)))):
+                return False
+        return True
 
     def _check_guard(self) -> None:
         """Raise unless the guard says the same of an element throughout."""
@@ -304,6 +327,12 @@ class _Tile:
         for loop in reversed(self.spatial):
             body = loop.replace(var=fresh[loop.var], body=body)
         return body
+
+
+def one_store(block: Block) -> Store | None:
+    """Return the store that *block* consists of, perhaps under conditions; None if it has more."""
+    _, body = asked(block.body)
+    return body if isinstance(body, Store) else None
 
 
 def accumulator(dtype: DType) -> DType:

@@ -17,7 +17,7 @@ from spcomp.schedule.memory import CacheWrite, SetScope, StorageAlign
 from spcomp.schedule.moving import ComputeAt, ReverseComputeAt
 from spcomp.schedule.reduction import DecomposeReduction
 from spcomp.schedule.rfactor import RFactor
-from spcomp.schedule.step import Steps
+from spcomp.schedule.step import Steps, listed
 from spcomp.schedule.tensorize import Tensorize
 
 
@@ -107,7 +107,7 @@ class BlockPrimitives(Steps):
         >>> Schedule(scale).pad_einsum("sum", [16]).made
         ('sum_X_pad',)
         """
-        return self.apply(PadEinsum(block, tuple(padding)))
+        return self.apply(PadEinsum(block, listed(padding)))
 
     def reorder_block_iter_var(self, block: str, new_order: Sequence[int]) -> Self:
         """``block (va, vb): s  ->  block (vb, va): s``, see :class:`ReorderBlockIterVar`.
@@ -116,7 +116,7 @@ class BlockPrimitives(Steps):
         >>> reordered.reorder_block_iter_var("csrmm1", [1, 0]).func.script() == stage2.func.script()
         True
         """
-        return self.apply(ReorderBlockIterVar(block, tuple(new_order)))
+        return self.apply(ReorderBlockIterVar(block, listed(new_order)))
 
     def match_to_alloc(self, block: str, buffer_index: int) -> Self:
         """``C = match_buffer(c): s  ->  C = alloc_buffer(): s``, see :class:`MatchToAlloc`.
@@ -137,7 +137,7 @@ class BlockPrimitives(Steps):
         >>> "T.reads(C[vi, vk], A[vi, vj], B[J_indices[vi, vj], vk])" in hidden.func.script()
         True
         """
-        return self.apply(HideBufferAccess(block, buf_type, tuple(indices)))
+        return self.apply(HideBufferAccess(block, buf_type, listed(indices)))
 
     def cache_read(self, block: str, read_buffer_index: int, storage_scope: str = "local") -> Self:
         """``for i: s(B[i])  ->  for a: B_local[a] = B[a]; for i: s(B_local[i])``.
@@ -192,7 +192,7 @@ class BlockPrimitives(Steps):
         (('csrmm1_load',), ('j_1', 'k_1'))
         """
         return self.apply(
-            ReverseCacheRead(block, read_buffer_index, storage_scope, tuple(dim_order))
+            ReverseCacheRead(block, read_buffer_index, storage_scope, listed(dim_order))
         )
 
     def reverse_cache_write(
@@ -211,7 +211,7 @@ class BlockPrimitives(Steps):
         (('csrmm1_store',), ('k_1',))
         """
         return self.apply(
-            ReverseCacheWrite(block, write_buffer_index, storage_scope, tuple(dim_order))
+            ReverseCacheWrite(block, write_buffer_index, storage_scope, listed(dim_order))
         )
 
     def compute_at(self, block: str, loop: str, preserve_unit_loops: bool = False) -> Self:  # noqa: FBT001, FBT002

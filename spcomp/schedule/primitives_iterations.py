@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from spcomp.schedule.coordinate import SparseFuse, SparseReorder
-from spcomp.schedule.step import Steps
+from spcomp.schedule.step import Steps, listed
 
 
 class IterationPrimitives(Steps):
@@ -20,7 +20,7 @@ class IterationPrimitives(Steps):
         >>> stage1.sparse_reorder("csrmm", ["k", "i", "j"]).get_sp_iters("csrmm")
         ('k', 'i', 'j')
         """
-        return self.apply(SparseReorder(iteration, tuple(new_order)))
+        return self.apply(SparseReorder(iteration, listed(new_order)))
 
     def sparse_fuse(self, iteration: str, iters: Sequence[str]) -> Self:
         """``sp_iter([I, J, K]): s  ->  sp_iter([T.fuse(I, J), K]): s``, see :class:`SparseFuse`.
@@ -28,4 +28,4 @@ class IterationPrimitives(Steps):
         >>> stage1.sparse_fuse("csrmm", ["i", "j"]).lower_sparse_iter().loops[-2:]
         ('i_j', 'k')
         """
-        return self.apply(SparseFuse(iteration, tuple(iters)))
+        return self.apply(SparseFuse(iteration, listed(iters)))

@@ -18,6 +18,7 @@ from spcomp.schedule.sampling import SampleCategorical, Sampled, SamplePerfectTi
 from spcomp.schedule.segments import GroupRuns, SplitSorted
 from spcomp.schedule.sorted_rows import SortedRows
 from spcomp.schedule.split_nnz import SplitNnz
+from spcomp.schedule.step import listed
 from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
 from spcomp.schedule.workspaces import ShareWorkspace
 
@@ -147,7 +148,7 @@ class LoopPrimitives(Sampled):
         """
         if decision is None:
             decision = self._draw_tile(loop, n, max_innermost_factor, seed)
-        return self.apply(SamplePerfectTile(loop, n, max_innermost_factor, tuple(decision)))
+        return self.apply(SamplePerfectTile(loop, n, max_innermost_factor, listed(decision)))
 
     def sample_categorical(
         self,
@@ -165,10 +166,12 @@ class LoopPrimitives(Sampled):
         >>> chosen.sampled
         16
         """
-        weights = tuple(probs) if probs is not None else (1.0,) * len(candidates)
+        among = listed(candidates)
+        alike = (1.0,) * len(among) if isinstance(among, tuple) else ()
+        weights = alike if probs is None else listed(probs)
         if decision is None:
             decision = self._draw_index(weights, seed)
-        return self.apply(SampleCategorical(tuple(candidates), weights, decision))
+        return self.apply(SampleCategorical(among, weights, decision))
 
     def unannotate(self, target: str, key: str) -> Self:
         """``block s {key: value}  ->  block s``, see :class:`Unannotate`.
@@ -249,7 +252,7 @@ class LoopPrimitives(Sampled):
         >>> coo.horizontal_fuse(["i", "o"], 1024).made
         ('rows_c',)
         """
-        return self.apply(HorizontalFuse(tuple(loops), size))
+        return self.apply(HorizontalFuse(listed(loops), size))
 
     def share_workspace(self, loop: str) -> Self:
         """Let the iterations of a serial *loop* share the workspaces that each has.

@@ -9,6 +9,7 @@ from spcomp.ir.stmt import For, If, Stmt, Store
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.loop_kinds import REDUCIBLE
 from spcomp.passes.scope import variables
+from spcomp.passes.unswitch import asked, is_same
 
 
 def only_reduces(body: Stmt) -> bool:
@@ -36,7 +37,13 @@ def innermost(loop: For) -> tuple[Stmt, Var]:
 
 
 def is_dot(body: Stmt, var: Var) -> bool:
-    """Whether *body* accumulates into one element, whatever the value of *var*."""
+    """Whether *body* accumulates into one element, whatever the value of *var*.
+
+    It may do so under conditions that are the same for all.
+    """
+    terms, inner = asked(body)
+    if terms and all(is_same(term, var, inner) for term in terms):
+        body = inner
     if not isinstance(body, Store) or any(
         var in variables(i) for i in body.indices if i is not None
     ):

@@ -91,6 +91,8 @@ Sample = SamplePerfectTile | SampleCategorical
 
 def are_weights(probs: Sequence[float]) -> bool:
     """Whether *probs* are numbers of at least 0, not all of them 0."""
+    if not isinstance(probs, (tuple, list)):
+        return False
     numbers = all(isinstance(p, (int, float)) and isfinite(p) and p >= 0 for p in probs)
     return numbers and sum(probs) > 0
 
@@ -165,7 +167,7 @@ class Sampled(Steps):
         """Return factors of the trip count of *loop*; none where the step will be refused."""
         found = next((x for x in loops_of(self.func.body) if x.var.name == loop), None)
         extent = None if found is None else extent_of(found)
-        if extent is None or n < 1 or most < 1:
+        if extent is None or not all(isinstance(x, int) and x >= 1 for x in (n, most)):
             return ()
         return draw_tile(extent, n, most, generator(seed, self.trace, f"{loop} {n} {most}"))
 

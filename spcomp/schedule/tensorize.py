@@ -49,7 +49,8 @@ class Tensorize(Step):
     digest: str = ""
 
     def __post_init__(self) -> None:
-        if not self.digest and self.intrinsic in INTRINSICS:  # what is cached hangs on it
+        known = isinstance(self.intrinsic, str) and self.intrinsic in INTRINSICS
+        if not self.digest and known:  # what is cached hangs on it
             object.__setattr__(self, "digest", INTRINSICS[self.intrinsic].digest)
 
     def apply(self, func: Func, span: Span | None = None) -> Func:

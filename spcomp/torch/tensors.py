@@ -11,7 +11,7 @@ import torch
 from spcomp.compiler import validate
 from spcomp.compiler.conversions import convert
 from spcomp.compiler.tensor import Tensor
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, expect
 from spcomp.formats.format import Format
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -156,10 +156,16 @@ def _index_arrays(tensor: torch.Tensor, order: tuple[int, int]) -> tuple[Array, 
 
 def _layout(tensor: torch.Tensor) -> str:
     """Return the name of the layout; raises ArgumentError for tensors that we have no use for."""
+    expect("tensor", tensor, torch.Tensor, "a tensor of torch")
     kind = str(tensor.layout).removeprefix("torch.")
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"argument x: lies on {tensor.device}, expected the CPU", hint="move it with .cpu()"
+        )
+    if tensor.requires_grad:
+        raise ArgumentError(
+            "argument x: requires gradients, which are not followed here",
+            hint="give what it holds with .detach()",
         )
     known = {"strided", "sparse_coo", *_ORDERS, *_BLOCKED}
     if kind not in known:

@@ -7,7 +7,6 @@ from spcomp.codegen.cpu.llvm import (
     compile,  # noqa: A004
     link,
     object_code,
-    optimized,
 )
 from spcomp.codegen.cpu.machine import check_runnable, resolve
 
@@ -19,6 +18,5 @@ __all__ = [
     "emit",
     "link",
     "object_code",
-    "optimized",
     "resolve",
 ]

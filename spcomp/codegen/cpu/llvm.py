@@ -26,15 +26,8 @@ hold_while_forking(_LOCK)
 class CompiledObject:
     """Machine code: *object* is a relocatable file; *timings* is seconds by step."""
 
-    llvm_ir: str
-    target: Target
     object: bytes = field(repr=False)
     timings: dict[str, float]
-
-    @property
-    def asm(self) -> str:
-        """The assembly, made when asked for."""
-        return assembly(self.llvm_ir, self.target)
 
 
 def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
@@ -49,7 +42,7 @@ def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # no
         start = time.perf_counter()
         data = machine.emit_object(module)
         timings["codegen"] = time.perf_counter() - start
-    return CompiledObject(llvm_ir, target, data, timings)
+    return CompiledObject(data, timings)
 
 
 def object_code(llvm_ir: str, target: Target, opt: int = 1) -> bytes:
@@ -62,12 +55,6 @@ def assembly(llvm_ir: str, target: Target, opt: int = 1) -> str:
     with _LOCK:
         module, machine = _optimized(llvm_ir, resolve(target), opt, {})
         return str(machine.emit_assembly(module))
-
-
-def optimized(llvm_ir: str, target: Target, opt: int = 1) -> str:
-    """Return *llvm_ir* after the passes."""
-    with _LOCK:
-        return str(_optimized(llvm_ir, resolve(target), opt, {})[0])
 
 
 def link(llvm_ir: str, others: Iterable[str]) -> str:
