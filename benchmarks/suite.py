@@ -40,7 +40,7 @@ SUITE: tuple[Case, ...] = (
         for feat in (32, 128)
     ),
     *(
-        Case(operator, name, target=1.5, group=operator, pairing="call")
+        Case(operator, name, target=1.5, group=operator, pairing="paired")
         for operator, name in product(("spadd", "hadamard"), ("rmat", "uniform", "laplacian"))
     ),
     *(

@@ -38,7 +38,7 @@ def _product(problem: Problem) -> Prepared:
     return Prepared(call, value=lambda result: result.to_dense(fill_value=0))
 
 
-@contender("graphblas", "spadd", "hadamard")
+@contender("graphblas", "spadd", "hadamard", handle=True)
 def _elementwise(problem: Problem) -> Prepared:
     gb, adds = _module(), problem.case.operator == "spadd"
     need("graphblas.io")

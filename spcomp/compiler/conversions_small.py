@@ -47,7 +47,7 @@ def by_majors(
 
     *values* are unsigned integers; *shape*: how many majors and minors there are, all are in range.
     """
-    from scipy.sparse._sparsetools import coo_tocsr
+    from scipy.sparse._sparsetools import coo_tocsr  # without what public conversions add to it
 
     made = np.empty(shape[0] + 1, kind), np.empty(len(values), kind), np.empty_like(values)
     run: Any = coo_tocsr
