@@ -18,6 +18,7 @@ from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from tests.layers import interpreted
+from tests.programs import BY_NAME
 from tests.test_schedule_reduction import flat
 from tests.test_schedule_steps import scheduled
 
@@ -213,6 +214,13 @@ def test_a_contraction_over_stored_positions_is_not_padded_along_them():
 def test_a_shared_result_is_not_copied():
     with pytest.raises(ScheduleError, match="may update its elements at the same time"):
         einsum().annotate("gemm", "atomic", True).pad_einsum("gemm", (4, 4, 4))
+
+
+def test_what_is_read_under_a_condition_only_is_not_copied():
+    schedule = Schedule(BY_NAME["ell_product"].build("float32"))
+    fused = schedule.sparse_fuse("ell_product", ("i", "j")).lower_sparse_iter()
+    with pytest.raises(ScheduleError, match="B is read under a condition only"):
+        fused.pad_einsum("ell_product1", (4,))
 
 
 def test_pad_einsum_replays():

@@ -21,6 +21,7 @@ from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import fingerprint, may_fail, variables
 from spcomp.schedule.dependence import is_atomic, loops_of
 from spcomp.schedule.nests import chain, find_block, nest, replaced
+from spcomp.schedule.places import unconditional
 from spcomp.schedule.step import Makes, Step
 
 JOINS = {"+": "*", "*": "*", "min": "+", "max": "+", "and": "and", "or": "and"}
@@ -33,8 +34,8 @@ class PadEinsum(Step):
     Each extent is rounded up to a multiple of what *padding* says for the iters of *block*, in
     their order. Operands along rounded axes are copied and filled up so that what is added there
     changes nothing; a result along them is made in a buffer of its own, and copied back. Legal for
-    an associative update of products, in a perfect nest of one loop an iter, whose extents are
-    known when the function is called. Source: TVM's pad_einsum.
+    an associative update of products that are read without a condition, in a perfect nest of one
+    loop an iter, whose extents are known when the function is called. Source: TVM's pad_einsum.
     """
 
     name: ClassVar[str] = "pad_einsum"
@@ -108,10 +109,12 @@ class _Plan:
         self._check_init()
         if may_fail(found.value):
             raise self.error("a division by what operands are filled up with would fail")
+        sure = set(unconditional(found.value))
         for load in self._loads():
             if memory_of(load.buffer) is memory_of(found.buffer):
                 raise self.error(f"{load.buffer.name} is read and updated")
-            self._axes(load.buffer, load.indices)
+            if self.padded & {*self._axes(load.buffer, load.indices)} and load not in sure:
+                raise self.error(f"{load.buffer.name} is read under a condition only")
 
     def _loads(self) -> Iterator[Load]:
         return (n for n in walk(self.reduction.value) if isinstance(n, Load))
