@@ -288,6 +288,12 @@ def test_runs_are_not_looked_for_where_a_condition_may_forbid_to_read_the_coordi
         schedule.group_runs("j")
 
 
+def test_keys_of_a_fiber_that_need_not_exist_are_not_cut():
+    schedule = Schedule(source("coo_sums")).lower_sparse_iter().split("o", 3)
+    with pytest.raises(ScheduleError, match="not told apart by a sorted coordinate"):
+        schedule.split_sorted("e", 2)
+
+
 def test_rows_are_asked_for_at_absolute_positions_too():
     schedule = Schedule(source("coo_spmm").specialize({"feat": 32}))
     made = schedule.sparse_fuse("coo_spmm", ["o", "e"]).lower_sparse_iter().prefetch("j", 1)

@@ -96,7 +96,7 @@ class GroupRuns(Step):
             raise ScheduleError(
                 f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
             )
-        if _is_guarded(loop):
+        if _guards(loop):
             raise ScheduleError(
                 f"{self}: under a condition the coordinate need not exist",
                 span or loop.span,
@@ -111,13 +111,13 @@ class GroupRuns(Step):
         return replaced(func, loop, _runs(Names(func), loop, key))
 
 
-def _is_guarded(loop: For) -> bool:
-    """Whether a condition that is the same for all iterations decides if any of them runs."""
+def _guards(loop: For) -> list[Expr]:
+    """Return the conditions, the same for all iterations, that decide if any of them runs."""
     values = named(loop.body)
     conds = [n.cond for n in walk(loop.body, skip=Expr) if isinstance(n, If)]
     conds += [n.where for n in walk(loop.body, skip=Expr) if isinstance(n, Block) and n.where]
     terms = (substitute(term, values) for cond in conds for term in conjuncts(cond))
-    return any(loop.var not in variables(term) for term in terms)
+    return [term for term in terms if loop.var not in variables(term)]
 
 
 def _runs(names: Names, loop: For, key: Load) -> Stmt:
@@ -209,8 +209,16 @@ def sorted_keys(func: Func, loop: For) -> Keys | None:
             continue
         load = plain(substitute(index, values))
         if isinstance(load, Load) and all(_at(n, place, load, values) for n in touched):
-            return _keys(func, loop, load)
+            found = _keys(func, loop, load)
+            return None if found is None or _may_be_none(found, loop) else found
     return None
+
+
+def _may_be_none(keys: Keys, loop: For) -> bool:
+    """Whether *loop* asks if there is such a fiber: a split may reach behind the last."""
+    rows = (keys.begin, *(index for index in keys.outer if index is not None))
+    outside = {var for index in rows for var in variables(index)}
+    return any(not outside.isdisjoint(variables(term)) for term in _guards(loop))
 
 
 def _keys(func: Func, loop: For, load: Load) -> Keys | None:
