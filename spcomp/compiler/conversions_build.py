@@ -99,10 +99,8 @@ def _made(
 ) -> Tensor:
     levels, groups = _levels(ordered, layout, extents)
     values = _placed(ordered, groups[-1])
-    wide = index_type(*shape, *(group.count for group in groups))
-    if layout.idtype.bits > 32:
-        wide = np.dtype(np.int64)
-    made = tuple(None if level is None else _frozen(level, wide) for level in levels)
+    kind = index_type_of(layout, *shape, *(group.count for group in groups))
+    made = tuple(None if level is None else frozen(level, kind) for level in levels)
     return put_together(shape, made, values, layout.order)
 
 
@@ -411,7 +409,12 @@ def _placed(ordered: _Sorted, group: _Group) -> Array:
     return values
 
 
-def _frozen(level: Level, kind: Any) -> Level:
+def index_type_of(layout: Format, *sizes: int) -> np.dtype[Any]:
+    """Return the type of index arrays in *layout*: int64 if it asks so, or *sizes* need it."""
+    return np.dtype(np.int64) if layout.idtype.bits > 32 else index_type(*sizes)
+
+
+def frozen(level: Level, kind: Any) -> Level:
     """Return *level* with its arrays as *kind*, read-only: nobody else has them."""
     arrays: dict[str, Any] = {}
     for name in ("indptr", "indices", "mask", "offsets", "ends"):

@@ -84,12 +84,15 @@ def _item_type(kind: np.dtype[Any]) -> DType:
         ) from None
 
 
-def elements_of(given: Any) -> Elements:
-    """Return what *given* holds; raises ArgumentError.
+def elements_of(given: Any, who: str = "") -> Elements:
+    """Return what *given* holds; raises ArgumentError, about index arrays of *who*.
 
     Of a dense array that are the elements that are not zero: NaN is one, -0.0 is not.
     """
-    return _sound(_READ[family_of(given)](given))
+    family = family_of(given)
+    if family == "scipy":
+        in_range(given, who)
+    return _sound(_READ[family](given))
 
 
 def from_arrays(shape: tuple[int, ...], coordinates: Sequence[Any], values: Array) -> Elements:
@@ -143,8 +146,7 @@ def _of_tensor(given: Tensor) -> Elements:
     return Elements(given.shape, _alike(given.shape, coordinates), values[places])
 
 
-def _of_scipy(given: Any) -> Elements:
-    found = in_range(given)
+def _of_scipy(found: Any) -> Elements:
     if found.ndim == 2 and found.format in ("csr", "csc"):
         pointers, kind = np.asarray(found.indptr), index_type(*found.shape)
         first, last = int(pointers[0]), int(pointers[-1])
@@ -247,4 +249,5 @@ def in_kind(made: Any, given: Iterable[Any], out: Any = None) -> Any:
 
 
 def _is_torch(given: Any) -> bool:
-    return type(given).__module__.partition(".")[0] == "torch" and hasattr(given, "layout")
+    kind: Any = type(given)
+    return _family_of(kind) == "torch"

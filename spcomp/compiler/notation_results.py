@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.compiler.conversions import convert
-from spcomp.compiler.conversions_build import from_ascending
+from spcomp.compiler.conversions_build import from_ascending, frozen, index_type_of
 from spcomp.compiler.conversions_small import changes, pointers_of
-from spcomp.compiler.conversions_sort import index_type
 from spcomp.compiler.notation_args import turned
 from spcomp.compiler.notation_stored import Windows, in_order, unrooted
 from spcomp.compiler.tensor import Tensor, put_together
@@ -223,15 +222,14 @@ def _nested(keys: Array, shape: tuple[int, ...], layout: Layout) -> tuple[Level,
 
     Each splits off the last digit of what is left, which the level above has once.
     """
-    wide = layout.idtype.bits > 32
-    idtype = np.dtype(np.int64) if wide else index_type(len(keys), *shape)
+    idtype = index_type_of(layout, len(keys), *shape)
     levels: list[Level] = []
     for dim in reversed(layout.order[1:]):
         last = np.empty(len(keys), idtype)
         first, left = _split(keys, shape[dim], last)
-        levels.append(_level(np.append(first, len(keys)), last, idtype))
+        levels.append(frozen(Level("compressed", np.append(first, len(keys)), last), idtype))
         keys = left
-    levels.append(_level(np.array([0, len(keys)]), keys, idtype))
+    levels.append(frozen(Level("compressed", np.array([0, len(keys)]), keys), idtype))
     return tuple(reversed(levels))
 
 
@@ -252,13 +250,6 @@ def _split(keys: Array, length: int, last: Array) -> tuple[Array, Array]:
         left.append(own[begins])
         before = own[-1]
     return np.concatenate(first), np.concatenate(left)
-
-
-def _level(indptr: Array, indices: Array, idtype: np.dtype[Any]) -> Level:
-    arrays = indptr.astype(idtype), np.ascontiguousarray(indices, idtype)
-    for array in arrays:
-        array.setflags(write=False)  # nobody else has them
-    return Level("compressed", *arrays)
 
 
 def _combined(
@@ -295,8 +286,7 @@ def compressed(
         return from_ascending(shape, coords, values, layout)
     import scipy.sparse as sps
 
-    wide = layout.idtype.bits > 32
-    idtype = np.dtype(np.int64) if wide else index_type(len(values), *shape)
+    idtype = index_type_of(layout, len(values), *shape)
     indptr = pointers_of(coords[0], shape[layout.order[0]], idtype)
     kind = f"{'csr' if layout.order == (0, 1) else 'csc'}_{'matrix' if matrix else 'array'}"
     found = getattr(sps, kind)((values, coords[1].astype(idtype), indptr), shape=shape)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from spcomp.compiler.conversions_source import elements_of, from_arrays, in_range
+from spcomp.compiler.conversions_source import elements_of, in_range
 from spcomp.compiler.tensor import Level, Tensor, put_together
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout
@@ -31,9 +31,7 @@ def stored(given: Any, layout: Layout, who: str) -> Any:
         return in_order(to_tensor(given, layout))
     from spcomp.compiler.conversions_build import build
 
-    coordinates, values = _elements(given, who)
-    elements = from_arrays(tuple(given.shape), coordinates, values)
-    return in_order(build(elements, layout, "sum", compiled=False))
+    return in_order(build(elements_of(given, f"{who}."), layout, "sum", compiled=False))
 
 
 def rows(given: Any, kind: str, who: str) -> Any:
@@ -109,26 +107,14 @@ def unrooted(tensor: Tensor) -> Tensor:
     return put_together(tensor.shape[1:], tensor.levels[1:], tensor.values)
 
 
-def _elements(given: Any, who: str) -> tuple[Any, Any]:
-    """The coordinates of the elements of *given*, an array per dimension, and their values."""
-    if isinstance(given, Tensor):
-        coordinates, places = given.elements()
-        return coordinates, np.asarray(given.values).reshape(-1)[places]
-    if hasattr(given, "tocoo"):
-        coo = in_range(given, f"{who}.").tocoo()
-        return coo.coords, np.asarray(coo.data)
-    found = elements_of(given)
-    return found.coordinates, found.values
-
-
 def _plain(given: Any, who: str) -> Any:
     """A numpy array of the elements of *given*, by dimension; a view of a dense Tensor's values."""
     if hasattr(given, "toarray"):
         return in_range(given, f"{who}.").toarray()
     if not isinstance(given, Tensor):
-        coordinates, values = _elements(given, who)
-        made = np.zeros(tuple(given.shape), values.dtype)
-        np.add.at(made, tuple(coordinates), values)
+        found = elements_of(given)
+        made = np.zeros(found.shape, found.values.dtype)
+        np.add.at(made, found.coordinates, found.values)
         return made
     if not given.layout.is_dense or given.layout.is_split:
         return given.to_dense()
@@ -183,10 +169,11 @@ def _cut_elements(who: str, given: Any, windows: Windows) -> Any:
     """The elements of *given* in the *windows*, as a coo array, or a scalar one."""
     import scipy.sparse as sps
 
-    coordinates, values = _elements(given, who)
+    found = elements_of(given, f"{who}.")
+    values = found.values
     inside, kept = np.ones(len(values), bool), []
     for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
-        own = np.asarray(coordinates[dim], np.int64)
+        own = np.asarray(found.coordinates[dim], np.int64)
         if isinstance(window, int):
             inside &= own == window % extent
             continue

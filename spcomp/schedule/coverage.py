@@ -11,11 +11,12 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Func, If, Let, Stmt
+from spcomp.ir.stmt import Func, If, Stmt
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.positions import ZERO, conjuncts
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nearby import follows, wide
+from spcomp.schedule.places import meanings
 from spcomp.schedule.sites import Site, path_to
 
 Path = tuple[Node, ...]
@@ -52,7 +53,7 @@ def reads_stay(
     for load, given in _loads(body, buffer, ()):
         stmts = tuple(node for node in given if not isinstance(node, Expr))
         at = path_to(func, stmts[-1])
-        names = _meanings(at)
+        names = meanings(at)
         known = [substitute(term, names) for term in _conditions(given)]
         holds = follows(func, at, names)
         indices = (cast(index, int64) for index in load.indices if index is not None)
@@ -76,17 +77,6 @@ def _loads(node: Node, buffer: AnyBuffer, above: Path) -> Iterator[tuple[Load, P
         for item in child if isinstance(child, tuple) else (child,):
             if isinstance(item, Node):
                 yield from _loads(item, buffer, path)
-
-
-def _meanings(path: Path) -> dict[Var, Expr]:
-    """Return what iters and lets of *path* stand for, in the variables of its loops."""
-    found: dict[Var, Expr] = {}
-    for node in path:
-        if isinstance(node, Let):
-            found[node.var] = substitute(node.value, found)
-        elif isinstance(node, Block):
-            found |= {own.var: substitute(own.value, found) for own in node.iters}
-    return found
 
 
 def _conditions(path: Path) -> Iterator[Expr]:

@@ -201,13 +201,18 @@ def _through_lets(site: Site, used: Iterable[Var]) -> set[Var]:
 
 def resolved(site: Site) -> dict[Var, Expr]:
     """Return what iters and lets of the nest stand for, in its loop variables."""
+    return meanings((*site.path, site.block))
+
+
+def meanings(path: Iterable[Node]) -> dict[Var, Expr]:
+    """Return what iters and lets along *path* stand for, in the variables of its loops."""
     values: dict[Var, Expr] = {}
-    for node in site.path:
+    for node in path:
         if isinstance(node, Let):
             values[node.var] = substitute(node.value, values)
         elif isinstance(node, Block):
             values |= {own.var: substitute(own.value, values) for own in node.iters}
-    return values | {own.var: substitute(own.value, values) for own in site.block.iters}
+    return values
 
 
 def _longest(axes: tuple[Axis, ...], indices: Index, var: Var) -> Expr | None:
