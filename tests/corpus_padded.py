@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from spcomp.ir.axis import home
 from tests.corpus_base import ALL, NUMBERS, Arrays, Draw, Inputs, Program
 from tests.oracle import dense
 
@@ -129,6 +130,58 @@ def tables_greatest(a: T.handle, c: T.handle, indptr: T.handle, indices: T.handl
 )
 
 
+def table(coordinates: list[int], size: int) -> list[int]:
+    """Return the hash table of *coordinates* in *size* slots."""
+    made = [-1] * size
+    for coordinate in coordinates:
+        slot = home(coordinate, size)
+        while made[slot] >= 0:
+            slot = (slot + 1) % size
+        made[slot] = coordinate
+    return made
+
+
+def _probed_inputs(d: Draw) -> Inputs:
+    m, n = d.size(5), d.size(6)
+    sizes = [2 ** int(d.rng.integers(0, 4)) for _ in range(m)]
+    own = [d.fiber(n, row, m) for row in range(m)]
+    slots = [table(d.rng.permutation(o).tolist()[:s], s) for o, s in zip(own, sizes, strict=True)]
+    hp, hi = d.ids(np.cumsum([0, *sizes])), d.ids([slot for filled in slots for slot in filled])
+    rows = d.compressed(m, n)
+    arrays = {"a": d.values(rows.nnz), "ap": rows.indptr, "ai": rows.indices}
+    arrays |= {"h": _marked(d, hi), "hp": hp, "hi": hi, "c": d.output(m)}
+    return {**arrays, "m": m, "n": n, "nnz": rows.nnz, "slots": int(hp[-1])}
+
+
+def _probed(x: SimpleNamespace) -> Arrays:
+    found, kept = np.zeros((x.m, x.n)), x.hi >= 0
+    found[np.arange(x.m).repeat(np.diff(x.hp))[kept], x.hi[kept]] = x.h[kept]
+    return {"c": (dense(x.ap, x.ai, x.a, (x.m, x.n)) * found).sum(axis=1)}
+
+
+TABLES_PROBED = Program(
+    """
+@T.prim_func
+def tables_probed(a: T.handle, h: T.handle, c: T.handle, ap: T.handle, ai: T.handle, hp: T.handle,
+                  hi: T.handle, m: T.int32, n: T.int32, nnz: T.int32, slots: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (ap, ai), idtype="int32")
+    L = T.sparse_variable(I, (n, slots), (hp, hi), idtype="int32", sorted=False, padded=True,
+                          hashed=True)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    H = T.match_sparse_buffer(h, (I, L), "float32")
+    C = T.match_sparse_buffer(c, (I,), "float32")
+    with T.sp_iter([I, J], "SR", "tables_probed") as [i, j]:
+        with T.init():
+            C[i] = T.float32(0)
+        C[i] = C[i] + A[i, j] * H[i, j]
+""",
+    _probed_inputs,
+    _probed,
+    dtypes=ALL,
+)
+
+
 def _rows_inputs(d: Draw) -> Inputs:
     p, k = _ell(d), d.size(4)
     below = d.compressed(p["n"], k)
@@ -198,4 +251,7 @@ def diagonals(a: T.handle, b: T.handle, c: T.handle, offsets: T.handle, m: T.int
     _diagonals,
 )
 
-PADDED = (ELL_PRODUCT, ELL_SCATTERED, TABLES_GREATEST, ELL_TIMES_CSR, DIAGONALS)
+PADDED = (
+    *(ELL_PRODUCT, ELL_SCATTERED, ELL_TIMES_CSR),
+    *(TABLES_GREATEST, TABLES_PROBED, DIAGONALS),
+)

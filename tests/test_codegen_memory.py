@@ -10,8 +10,10 @@ from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import const
+from spcomp.ir.interpret import interpret
 from spcomp.ir.module import single
 from spcomp.target import target
+from tests.corpus_padded import table
 from tests.test_codegen import (
     GENERIC,
     buffer,
@@ -224,6 +226,30 @@ def test_a_run_ends_where_a_value_differs_however_far_that_is(dtype):
         for last in {length // 2, length, length + 1, length + 2}:
             executable.call("f", slots_of(executable, [a, result, 5, 1, 1 + last]))
             assert result[0] == 1 + min(length, last)
+
+
+@pytest.mark.parametrize("key_dtype", [dt.int32, dt.int64, dt.uint32], ids=str)
+@pytest.mark.parametrize("dtype", [dt.int32, dt.int64], ids=str)
+def test_a_table_is_probed_as_the_interpreter_says_whatever_is_in_it(dtype, key_dtype):
+    x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", key_dtype)
+    begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
+    probe = ex.Search("probe", x, begin, end, key)
+    func = function(store(out, 0, probe), x, out, key, begin, end)
+    executable, rng = build(func), np.random.default_rng(0)
+    for size in (0, 1, 2, 3, 4, 7, 8, 16):  # those that are no powers of two are no tables
+        for _ in range(20):
+            a = rng.integers(-1, 6, size + 2).astype(dtype.numpy_name)
+            for sought in range(6):
+                got, want = np.zeros(1, np.int64), np.zeros(1, np.int64)
+                executable.call("f", slots_of(executable, [a, got, sought, 1, 1 + size]))
+                interpret(func, {"x": a, "out": want, "key": sought, "b": 1, "e": 1 + size})
+                assert got == want
+                if got[0] <= size:
+                    assert a[got[0]] == sought
+    full = np.array([9, *table([5, 3, 77, 2**31 - 1], 4), 9], dtype.numpy_name)
+    for sought in (5, 3, 77, 2**31 - 1, 9, 0):
+        executable.call("f", slots_of(executable, [full, got, sought, 1, 5]))
+        assert got == (list(full[1:5]).index(sought) + 1 if sought in full[1:5] else 5)
 
 
 def test_while_let_and_nested_loops():

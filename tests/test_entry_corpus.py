@@ -8,7 +8,8 @@ from tests.layers import kernel
 from tests.programs import PROGRAMS, fresh
 
 pytestmark = pytest.mark.skipif(not entry.available(), reason="no call entry on this Python")
-CALLED = [program for program in PROGRAMS if not program.assembles]
+PROBES = "hashed=True"  # tables are checked by numpy, at each call
+CALLED = [p for p in PROGRAMS if not p.assembles and PROBES not in p.source]
 
 
 def by_name(compiled, values):

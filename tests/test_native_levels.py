@@ -12,6 +12,7 @@ from spcomp.compiler import notation_args
 from spcomp.compiler.notation_stored import in_order
 from spcomp.errors import ArgumentError, FormatError, LoweringError
 from spcomp.ir.interpret import interpret
+from spcomp.ir.printer import print_program
 from spcomp.script.parse import parse_source
 from tests.level_tensors import full, present, random, tensor
 from tests.random_notation import interpreted
@@ -52,7 +53,7 @@ def test_a_level_with_padding_is_iterated_as_it_is_in_every_stage(text, layout):
     kernel = spcomp.compile(text)
     want = PROGRAMS[text](array, present(args["A"]))
     np.testing.assert_allclose(kernel(**args), want, rtol=1e-14)
-    assert f"{layout}, iterated as it is" in kernel.explain()
+    assert f"{layout}, used as it is" in kernel.explain()
     for stage in ("coordinate", "position", "flat"):
         np.testing.assert_allclose(interpreted(kernel, args, stage), want, rtol=1e-14)
 
@@ -76,15 +77,80 @@ def test_nothing_is_converted_at_a_call(layout, monkeypatch):
 
 def test_of_two_that_are_needed_the_one_without_order_is_iterated():
     array, stored = random((6, 7))
-    other, kept = random((6, 7), 1)
+    other, _ = random((6, 7), 1)
     kernel = spcomp.compile("s = A[i, j] * B[i, j]")
-    for layout in ("ell", "hash", "dia"):
+    for layout in ("ell", "dia"):
         A = tensor(array, stored, Format(layout))
         assert kernel(A=A, B=sps.csr_array(other)) == (array * other).sum()
-        assert "its coordinates come in no order" in kernel.explain()
-        both = kernel(A=A, B=tensor(other, kept, Format("hash")))
-        assert both == (array * other).sum()
-        assert "iterated as csr" in kernel.explain()
+        assert "in level 1 of A, reduced: its coordinates come in no order" in kernel.explain()
+
+
+# -- tables that are probed ----------------------------------------------------------------------
+
+PROBES = {  # of H, which is a table, and G, which is stored in another way
+    "y[i] = G[i, j] * H[i, j]": lambda h, p, g, q: (g * h).sum(axis=1),
+    "y[i] = G[i, j] * H[i, j] * (x[j] - H[i, j])": lambda h, p, g, q: (g * h * (x - h)).sum(axis=1),
+    "y[i] = (G[i, j] - H[i, j] if G[i, j]) * x[j]": lambda h, p, g, q: ((g - h) * q) @ x,
+    "y[i] = max(j, G[i, j] if H[i, j])": lambda h, p, g, q: np.where(p & q, g, -np.inf).max(axis=1),
+    "y[k] = G[i, j] * G[k, j] * H[i, j]": lambda h, p, g, q: g @ (g * h).sum(axis=0),
+    "C[i, j] = G[i, j] * H[i, j]": lambda h, p, g, q: g * h,
+    "C[i, j] = G[i, j] if H[i, j]": lambda h, p, g, q: g * p,
+}
+
+
+@pytest.mark.parametrize("layout", ["csr", "dcsr", "hash", "ell", "dia", "bitmap"])
+@pytest.mark.parametrize("text", PROBES)
+def test_a_table_is_probed_where_another_operand_is_stored(text, layout):
+    (h, p), (g, q) = random((6, 7)), random((6, 7), 1)
+    given = {"H": padded(h, p, "hash"), "G": tensor(g, q, Format(layout))}
+    if "x[" in text:
+        given["x"] = x
+    want = PROBES[text](h, present(given["H"]), g, present(given["G"]))
+    kernel = spcomp.compile(text)
+    np.testing.assert_allclose(full(kernel(**given)), want, rtol=1e-14)
+    alone = text.count("G[") == 1 or "G[k" not in text
+    if layout == "csr" or (layout in ("ell", "dia") and text[0] != "C" and alone):
+        assert "H[i, j]: hash, used as it is" in kernel.explain()
+        assert "level 1 of H" not in kernel.explain()
+    if text.startswith("C"):
+        return
+    for stage in ("coordinate", "position", "flat"):
+        np.testing.assert_allclose(interpreted(kernel, given, stage), want, rtol=1e-14)
+
+
+def test_of_several_tables_the_first_is_iterated_and_the_others_are_probed():
+    found = [random((6, 7), seed) for seed in range(3)]
+    given = {n: tensor(a, s, Format("hash")) for n, (a, s) in zip("ABC", found, strict=True)}
+    kernel = spcomp.compile("s = A[i, j] * B[i, j] * C[i, j]")
+    assert kernel(**given) == np.prod([array for array, _ in found], axis=0).sum()
+    assert "for j in level 1 of A" in kernel.explain()
+    assert "if stored B[i, j] and C[i, j]" in kernel.explain()
+
+
+def test_what_is_probed_bounds_no_loop():
+    """Else all coordinates would be probed for, where few are stored."""
+    (h, p), (g, _) = random((6, 7)), random((6, 7), 1)
+    H, G = tensor(h, p, Format("hash")), sps.csr_array(g)
+    for text, want in (
+        ("y[i] = (G[i, j] + H[i, j]) * x[j]", (g + h) @ x),
+        ("C[i, j] = G[i, j] + H[i, j]", g + h),
+        ("C[i, j] = G[i, j] * x[j] + H[i, j]", g * x + h),
+    ):
+        kernel = spcomp.compile(text)
+        given = {"G": G, "H": H} | ({"x": x} if "x[" in text else {})
+        np.testing.assert_array_equal(full(kernel(**given)), want)
+        assert "H[i, j]: hash, iterated as csr" in kernel.explain()
+
+
+@pytest.mark.parametrize("idtype", [np.int32, np.int64])
+def test_tables_of_any_size_are_probed(idtype):
+    rng = np.random.default_rng(0)
+    kernel = spcomp.compile("y[i] = A[i, j] * B[i, j]")
+    for density in (0, 0.01, 0.3, 1):
+        a, b = (rng.random((40, 90)) * (rng.random((40, 90)) < d) for d in (0.3, density))
+        layout = Format("hash", idtype=np.dtype(idtype).name)
+        B = spcomp.convert(sps.csr_array(b), layout)
+        np.testing.assert_allclose(kernel(A=sps.csr_array(a), B=B), (a * b).sum(axis=1))
 
 
 def test_rows_that_are_picked_by_a_padded_level_are_walked_where_it_has_a_coordinate():
@@ -94,7 +160,7 @@ def test_rows_that_are_picked_by_a_padded_level_are_walked_where_it_has_a_coordi
     for layout in ("ell", "hash", "dia"):
         args = {"A": padded(array, stored, layout), "B": sps.csr_array(other)}
         np.testing.assert_array_equal(kernel(**args), array @ other)
-        assert "iterated as it is" in kernel.explain()
+        assert "used as it is" in kernel.explain()
 
 
 def test_sums_and_sparse_results_convert_and_say_so():
@@ -113,7 +179,7 @@ def test_what_is_in_a_padded_row_twice_is_summed_before_all_else():
     assert "iterated as csr" in kernel.explain()
     mixed = Tensor((2, 3), (None, ("fixed", np.array([[2, -1, 0], [-1, 1, 2]]))), A.values)
     assert kernel(A=mixed).tolist() == [3.0, 2.0]
-    assert "iterated as it is" in kernel.explain()
+    assert "used as it is" in kernel.explain()
 
 
 def test_rows_of_one_width_in_any_order_are_iterated_as_they_are():
@@ -122,7 +188,7 @@ def test_rows_of_one_width_in_any_order_are_iterated_as_they_are():
         A = Tensor((2, 256), (None, ("fixed", np.array([[255, 1], [2, 0]], dtype))), values)
         kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
         assert kernel(A=A, x=np.arange(256.0)).tolist() == [3 * 255 + 4, 2]
-        assert "iterated as it is" in kernel.explain()
+        assert "used as it is" in kernel.explain()
         twice = Tensor((2, 256), (None, ("fixed", np.array([[255, 255], [2, 0]], dtype))), values)
         least = spcomp.compile("y[i] = min(j, A[i, j])")
         assert least(A=twice).tolist() == [7.0, 1.0]
@@ -163,7 +229,7 @@ def test_a_matrix_is_iterated_as_csr_where_that_is_asked_for():
     kernel = spcomp.compile("y[i] = A[i, j] * x[j]", formats={"A": "csr"})
     A = tensor(array, stored, Format("hash"))
     np.testing.assert_array_equal(kernel.bind(A=A)(x=x), array @ x)
-    assert "iterated as it is" not in kernel.explain()
+    assert "used as it is" not in kernel.explain()
 
 
 # -- axes of scripts -----------------------------------------------------------------------------
@@ -259,11 +325,46 @@ def test_padding_makes_no_elements_of_a_result():
     [
         ("sorted=False, ", "", "an axis with padding has coordinates in no order"),
         ("padded=True", "shifted=True", "an axis that is shifted has padding"),
+        (
+            "sparse_fixed(I, (n, w), indices",
+            "sparse_variable(I, (n, w), (b, indices), hashed=True, unique=False",
+            "a coordinate once",
+        ),
     ],
 )
 def test_a_padded_axis_that_is_none_is_refused(old, new, error):
     with pytest.raises(FormatError, match=error):
         script((old, new))
+
+
+TABLES = (
+    ("a: T.handle,", "a: T.handle, p: T.handle,"),
+    ("T.sparse_fixed(I, (n, w), indices", "T.sparse_variable(I, (n, w), (p, indices), hashed=True"),
+)
+
+
+def test_a_hashed_axis_takes_tensors_of_tables_and_arrays_that_are_tables():
+    array, stored = random((6, 7))
+    A = tensor(array, stored, Format("hash"))
+    _, level = A.levels
+    p, indices = level.indptr.astype(np.int32), level.indices.astype(np.int32)
+    given = {"a": A.values, "p": p, "indices": indices, "m": 6, "n": 7, "w": indices.size}
+    for probes in ((), (("[I, J]", "[I, N]"),)):
+        kernel = spcomp.compile(script(*TABLES, *probes))
+        np.testing.assert_array_equal(kernel(A=A, B=x), array @ x)
+        for _ in range(3):  # a call that was learnt, too
+            np.testing.assert_array_equal(kernel(**given, B=x), array @ x)
+        assert "hash_probe" in print_program(kernel._compiled.stages.position) or not probes
+    wide = {"p": p + 3, "indices": np.r_[5, 5, 5, indices, 4], "w": indices.size + 4}
+    wide |= {"a": np.r_[np.ones(3), A.values, 1.0], "indices": wide["indices"].astype(np.int32)}
+    np.testing.assert_array_equal(kernel(**given | wide, B=x), array @ x)
+    moved = given | {"indices": np.roll(indices, 1)}
+    with pytest.raises(ArgumentError, match="where it would not be found"):
+        kernel(**moved, B=x)
+    with pytest.raises(ArgumentError, match="expected a power of two"):
+        kernel(**given | {"p": p + (p > 0) * (p < 20)}, B=x)
+    with pytest.raises(ArgumentError, match="expected dense,hashed"):
+        kernel(A=tensor(array, stored, Format("csr")), B=x)
 
 
 def test_positions_of_a_padded_axis_cannot_be_flattened():

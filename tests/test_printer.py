@@ -70,8 +70,9 @@ from spcomp.script.parse import parse_source
 SCALARS = {t: Var(f"x_{t}", t) for t in (bool_, int8, int32, uint32, int64, float32, float64)}
 A_DATA, N = Var("a", handle), Var("n", int32)
 A = Buffer("A", A_DATA, (N,), float32)
+P = Buffer("P", Var("p", handle), (N,), int32)
 I64 = Var("q", int64)
-PARAMS = (A_DATA, N, I64, *SCALARS.values())
+PARAMS = (A_DATA, P.data, N, I64, *SCALARS.values())
 ONE, ZERO = const(1), const(0)
 
 
@@ -87,7 +88,7 @@ def check(program):
     return body_of(text)
 
 
-def flat(*stmts, buffers=(A,), params=PARAMS):
+def flat(*stmts, buffers=(A, P), params=PARAMS):
     body = stmts[0] if len(stmts) == 1 else Seq(stmts)
     return FlatFunc("f", params, (), buffers, body)
 
@@ -158,6 +159,7 @@ X, Y, F = SCALARS[int32], SCALARS[int64], SCALARS[float32]
         (Search("upper", A, I64, ONE, F), "T.upper_bound(A, q, 1, x_float32)"),
         (Search("linear", A, ZERO, ONE, F), "T.linear_search(A, 0, 1, x_float32)"),
         (Search("run", A, ZERO, ONE, F), "T.run_end(A, 0, 1, x_float32)"),
+        (Search("probe", P, ZERO, ONE, X), "T.hash_probe(P, 0, 1, x_int32)"),
     ],
     ids=str,
 )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from spcomp.codegen.emit import Code
 from spcomp.codegen.emit_convert import convert, decode, encode
 from spcomp.codegen.ops import ARITHMETIC, memory, register, row, suffix, vector, zero
-from spcomp.dtypes import DType, promote
+from spcomp.dtypes import DType, int64, promote
+from spcomp.ir.axis import HASH
 from spcomp.ir.expr import SearchKind
 
 LINE = 64  # bytes of a cache line, which one prefetch asks for
@@ -157,11 +158,15 @@ class Sought:
     common: DType
     slope: int = 0
 
+    def read(self, code: Code, position: str, lanes: int = 1) -> str:
+        """Return *lanes* elements from *position* on."""
+        dtype = self.element.with_lanes(lanes)
+        return read(code, Access(self.pointer, position, dtype, None))
+
     def compare(self, code: Code, op: str, position: str, lanes: int = 1) -> str:
         """Return the i1 ``element[position] op key``, for *lanes* positions from this one on."""
         element, common = self.element.with_lanes(lanes), self.common.with_lanes(lanes)
-        value = read(code, Access(self.pointer, position, element, None))
-        value = convert(code, value, element, common)
+        value = convert(code, self.read(code, position, lanes), element, common)
         if self.slope:
             rise = code.value(f"mul i64 {position}, {self.slope}")
             value = code.value(f"add i64 {value}, {rise}")
@@ -182,6 +187,8 @@ def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> 
         return _linear_search(code, what, begin, end, "==")
     if kind == "run":
         return _run_end(code, what, begin, end)
+    if kind == "probe":
+        return _probe(code, what, begin, end)
     before, head, body, join = code.block, *(code.label(x) for x in ("head", "probe", "found"))
     low, high, new_low, new_high = (code.name() for _ in range(4))
     code.jump(head)
@@ -247,3 +254,42 @@ def _run_end(code: Code, what: Sought, begin: str, end: str) -> str:
     code.jump(join)
     code.start(join)
     return code.value(f"phi i64 [ {inside}, %{hit} ], [ {last}, %{behind} ]")
+
+
+def _probe(code: Code, what: Sought, begin: str, end: str) -> str:
+    """Look at each slot once at most, within bounds whatever the number of slots is."""
+    before, head, body, used, step, join = (
+        code.block,
+        *(code.label(x) for x in ("head", "probe", "used", "next", "found")),
+    )
+    slots = code.value(f"sub i64 {end}, {begin}")
+    last = code.value(f"sub i64 {slots}, 1")
+    first = code.value(f"and i64 {_home(code, what, slots)}, {last}")
+    slot, after, left, fewer = (code.name() for _ in range(4))
+    code.jump(head)
+    code.start(head)
+    code.do(f"{slot} = phi i64 [ {first}, %{before} ], [ {after}, %{step} ]")
+    code.do(f"{left} = phi i64 [ {slots}, %{before} ], [ {fewer}, %{step} ]")
+    code.branch(code.value(f"icmp sgt i64 {left}, 0"), body, join)
+    code.start(body)
+    at = code.value(f"add i64 {begin}, {slot}")
+    entry = what.read(code, at)
+    code.branch(code.value(f"icmp slt {register(what.element)} {entry}, 0"), join, used)
+    code.start(used)
+    code.branch(what.compare(code, "==", at), join, step)
+    code.start(step)
+    code.do(f"{after} = and i64 {code.value(f'add i64 {slot}, 1')}, {last}")
+    code.do(f"{fewer} = sub i64 {left}, 1")
+    code.jump(head)
+    code.start(join)
+    return code.value(f"phi i64 [ {end}, %{head} ], [ {end}, %{body} ], [ {at}, %{used} ]")
+
+
+def _home(code: Code, what: Sought, slots: str) -> str:
+    """Return ``ir.axis.home`` of the key, where *slots* is a power of two."""
+    called = code.unit.declare("llvm.ctlz.i64", "i64", "i64, i1")
+    above = code.value(f"call i64 {called}(i64 {slots}, i1 false)")
+    shift = code.value(f"and i64 {code.value(f'add i64 {above}, 1')}, 63")
+    key = convert(code, what.key, what.common, int64)
+    mixed = code.value(f"mul i64 {key}, {HASH - (1 << 64)}")
+    return code.value(f"lshr i64 {mixed}, {shift}")

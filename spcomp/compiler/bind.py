@@ -176,7 +176,7 @@ class Frame:
         if storage.checked:
             relied_on = axis.name in self.interface.order_needed
             given = storage.given
-            if relied_on and isinstance(given, Tensor):
+            if relied_on and isinstance(given, Tensor) and level.kind != "hashed":
                 validate.require_order(who, given.ascending(at, unique=axis.unique), axis.unique)
             self.checked.add(axis.name)
 
@@ -285,12 +285,14 @@ class Frame:
                 validate.fits(who[axis.indptr], indptr, length)  # type: ignore[index]
         if indices is not None and axis.indices:
             needed, name = axis.name in self.interface.order_needed, who[axis.indices]
-            if needed and indptr is not None:
+            if needed and indptr is not None and not axis.hashed:
                 rises = validate.ordered(name, indptr, indices, length - 1, strict=axis.unique)
                 validate.require_order(name, rises, axis.unique)
                 return
             validate.in_range(name, indices, self.size_of(axis.least), length - 1)
-            if needed:
+            if needed and axis.hashed:
+                validate.tables(name, indptr, indices)  # type: ignore[arg-type]
+            elif needed:
                 width = self.size_of(axis.nnz_cols) if axis.nnz_cols is not None else 0
                 rises = validate.ascends(indptr, indices, width, strict=axis.unique)
                 validate.require_order(name, rises, axis.unique)

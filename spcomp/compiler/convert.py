@@ -124,7 +124,9 @@ def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentErr
 def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
     kinds = list(texts(tensor.levels))
     names = {"dense_fixed": "dense", "dense_variable": "ragged", "sparse_fixed": "fixed"}
-    expected = [names.get(axis.kind, "compressed") for axis in plan.axes]
+    expected = [
+        "hashed" if axis.hashed else names.get(axis.kind, "compressed") for axis in plan.axes
+    ]
     if plan.layout == "dense":
         expected = ["dense"] * len(plan.shape)
     if plan.layout == "values" or kinds != expected:

@@ -375,6 +375,8 @@ class _Learner:
         indices = axis.indices or ""
         array = self.frame.values[indices]
         if axis.name in self.face.order_needed:
+            if axis.hashed:
+                raise _CannotSay  # no machine code checks tables
             order = 2 if axis.unique else 1
             indptr = self._fibers(axis, array)
         limits = self.frame.size_of(axis.least), length - 1

@@ -84,7 +84,6 @@ def values_of(tensor: Tensor) -> Any:
 
 _AXES: dict[str, Callable[[Level], Level]] = {  # levels that are axes of another kind
     "singleton": lambda level: Level("fixed", indices=cast("Any", level.indices).reshape(-1, 1)),
-    "hashed": lambda level: Level("compressed", level.indptr, level.indices),
     "offset": lambda level: Level("fixed", indices=level.offsets),
 }
 

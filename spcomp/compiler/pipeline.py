@@ -48,7 +48,7 @@ class Stages:
 
     @property
     def order_needed(self) -> frozenset[str]:
-        """The names of the axes whose coordinates must ascend for the code to be right."""
+        """The names of the axes whose coordinates must be in order, or tables, as they claim."""
         names: set[str] = set()
         for func in self.flat.funcs:
             names.update(func.attr("order_needed", ()))

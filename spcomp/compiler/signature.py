@@ -46,6 +46,7 @@ class AxisPlan:
     unique: bool  # and none occurs twice
     padded: bool  # a negative one stands for none
     shifted: bool  # its indices are one fiber, to which the coordinate of the row is added
+    hashed: bool  # its fibers are hash tables
 
     @property
     def least(self) -> Expr:
@@ -141,7 +142,7 @@ class Interface:
     index_of: Mapping[str, tuple[AxisPlan, ...]]  # by handle, the axes whose array it is
     index_names: Mapping[str, str]  # handles of index arrays by name
     needed: tuple[str, ...]  # the parameters that the program uses
-    order_needed: frozenset[str]  # axes whose order the compiled code relies on
+    order_needed: frozenset[str]  # axes whose order, or tables, the compiled code relies on
 
     @cached_property
     def outputs(self) -> tuple[BufferPlan, ...]:
@@ -186,7 +187,7 @@ class Interface:
 def interface(func: Func, order_needed: frozenset[str] = frozenset()) -> Interface:
     """Return what *func* asks of its arguments; raises FormatError for an unusable layout.
 
-    *order_needed*: the names of the axes whose order the compiled code relies on.
+    *order_needed*: the names of the axes whose order, or tables, the code relies on.
     """
     axes = _axis_plans(func)
     index_of: dict[str, list[AxisPlan]] = {}
@@ -261,6 +262,7 @@ def _axis_plan(axis: Axis, made: Mapping[Axis, AxisPlan]) -> AxisPlan:
         unique=axis.unique,
         padded=axis.padded,
         shifted=axis.shifted,
+        hashed=axis.hashed,
     )
 
 

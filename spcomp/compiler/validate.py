@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.errors import ArgumentError
-from spcomp.formats.levels import EMPTY, HASH
+from spcomp.formats.levels import EMPTY
+from spcomp.ir.axis import HASH
 from spcomp.runtime.hugepages import immutable
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -135,7 +136,8 @@ def tables(who: str, indptr: Array, indices: Array) -> None:
         raise ArgumentError(
             f"argument {who}: table {odd[0]} has {sizes[odd[0]]} slots, expected a power of two"
         )
-    slots = np.flatnonzero(indices != EMPTY)
+    begin, end = int(indptr[0]), int(indptr[-1])
+    slots = begin + np.flatnonzero(indices[begin:end] != EMPTY)
     table = np.searchsorted(indptr, slots, side="right") - 1
     found = indices[slots].astype(np.int64)
     start, size = starts[table], sizes[table]

@@ -18,11 +18,11 @@ from typing import Literal, TypeAlias
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AxisKind
+from spcomp.ir.axis import home as home  # where a hashed level has a coordinate
 
 Iterates: TypeAlias = Literal["coordinate", "position"]
 Locates: TypeAlias = Literal["direct", "search", "probe", "none"]
 EMPTY = -1  # the coordinate of a position that holds no element
-HASH = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, The Art of Computer Programming, 6.4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,3 @@ def _noted(made: LevelFormat, note: str, text: str) -> LevelFormat:
         f"{text!r} is no level",
         hint="dense takes a size, compressed and fixed take nonunique and unordered",
     )
-
-
-def home(coordinate: int, slots: int) -> int:
-    """Return the slot in which *coordinate* is looked for first, in a table of *slots* (2**k)."""
-    bits = slots.bit_length() - 1
-    return (coordinate * HASH & (1 << 64) - 1) >> (64 - bits) if bits else 0

@@ -13,6 +13,7 @@ from spcomp.ir.node import Node, attr, node
 # The scope of a buffer that is zero when it is made. Who uses it promises to leave it such that it
 # serves the next iteration as well as a new one.
 WORKSPACE = "workspace"
+HASH = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, The Art of Computer Programming, 6.4)
 AxisKind: TypeAlias = Literal["dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"]
 
 
@@ -28,6 +29,7 @@ class Axis(Node):
     a position whose entry in *indices* is negative holds none, and iterations leave it out.
     ``shifted``: a padded sparse_fixed axis below a root, with one fiber of *indices* for all; a
     coordinate is that of the root and the entry, added up, and none where it is no coordinate.
+    ``hashed``: a padded sparse_variable axis whose fibers are hash tables, see :func:`home`.
     """
 
     name: str = attr()
@@ -43,6 +45,7 @@ class Axis(Node):
     unique: bool = attr(default=True)
     padded: bool = attr(default=False)
     shifted: bool = attr(default=False)
+    hashed: bool = attr(default=False)
 
     @property
     def is_sparse(self) -> bool:
@@ -74,6 +77,15 @@ class Axis(Node):
     def path(self) -> tuple[Axis, ...]:
         """The axes from the root down to this one."""
         return (*reversed(tuple(self.ancestors())), self)
+
+
+def home(coordinate: int, slots: int) -> int:
+    """Return the slot in which *coordinate* is looked for first, in a table of *slots* (2**k).
+
+    It lies there or in the first slot after it that was free, cyclically; a negative entry is free.
+    """
+    bits = slots.bit_length() - 1
+    return (coordinate * HASH & (1 << 64) - 1) >> (64 - bits) if bits else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

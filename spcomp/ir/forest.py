@@ -228,6 +228,7 @@ def _describe(axis: Axis) -> str:
         "repeated": not axis.unique,
         "padded": axis.padded,
         "shifted": axis.shifted,
+        "hashed": axis.hashed,
     }
     marks = "".join(f" {note}" for note, holds in notes.items() if holds)
     return f"{axis.kind}({', '.join(parts)}){marks}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from spcomp.dtypes import DType
 from spcomp.errors import InternalError
-from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.axis import AnyBuffer, home
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -64,6 +64,19 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
 }
 _REDUCE: dict[str, Any] = _BINARY | {"+": np.add, "*": np.multiply}
 _ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
+
+
+def _probe(entries: Any, key: int) -> int:
+    """Return the slot of *key* in the table of *entries*, their number if it is not in there."""
+    slots = len(entries)
+    slot = home(key, slots) & (slots - 1)
+    for _ in range(slots):
+        if entries[slot] < 0:
+            break
+        if entries[slot] == key:
+            return slot
+        slot = (slot + 1) & (slots - 1)
+    return slots
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
@@ -181,6 +194,8 @@ class Evaluator(Visitor[Any]):
         values = decode(array[begin:end], node.buffer.dtype)
         if node.slope:
             values = values + node.slope * np.arange(begin, end)
+        if node.kind == "probe":
+            return np.int64(begin + _probe(values, int(key)))
         if node.kind in ("linear", "run"):
             passes = values != key if node.kind == "linear" else values == key
             passed = np.logical_and.accumulate(passes)

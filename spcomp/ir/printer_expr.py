@@ -57,6 +57,7 @@ _SEARCHES = {
     "lower": "lower_bound",
     "upper": "upper_bound",
     "linear": "linear_search",
+    "probe": "hash_probe",
     "run": "run_end",
 }
 

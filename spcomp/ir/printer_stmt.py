@@ -345,7 +345,7 @@ class StmtPrinter(Visitor[None]):
         if axis.idtype != int32:
             args.append(f"idtype={literal_text(str(axis.idtype))}")
         args += [f"{name}=False" for name in ("sorted", "unique") if not getattr(axis, name)]
-        args += [f"{name}=True" for name in ("padded", "shifted") if getattr(axis, name)]
+        args += [f"{name}=True" for name in ("padded", "shifted", "hashed") if getattr(axis, name)]
         return f"T.{axis.kind}({', '.join(args)})"
 
 

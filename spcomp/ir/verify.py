@@ -86,6 +86,8 @@ class _Declarations:
             self.fail(f"axis {axis.name} is padded, and sorted or without indices", axis)
         if axis.shifted and not (axis.padded and axis.is_below_root and axis.nnz_cols is not None):
             self.fail(f"axis {axis.name} is shifted, but no padded sparse_fixed one", axis)
+        if axis.hashed and not (axis.padded and axis.unique and axis.is_variable):
+            self.fail(f"axis {axis.name} is hashed, but no padded sparse_variable one", axis)
         if axis.idtype.kind != "int" or axis.idtype.bits < 32:
             self.fail(f"axis {axis.name} has the index type {axis.idtype}", axis)
         for extent in (axis.length, axis.nnz, axis.nnz_cols):

@@ -222,7 +222,11 @@ class ExprVerifier(Visitor[None]):
         key, values = node.key.dtype, node.buffer.dtype
         if key.is_float != values.is_float or key.lanes > 1:
             self.fail(f"a search for {key} in {values}", node)
-        if node.slope and (key != int64 or values.kind != "int" or node.kind in ("linear", "run")):
+        if node.kind == "probe" and not (key.is_integer and values.kind == "int"):
+            self.fail(f"a probe for {key} in {values}", node)
+        if node.slope and (
+            key != int64 or values.kind != "int" or node.kind not in ("lower", "upper")
+        ):
             self.fail(f"a search with a slope for {key} in {values}", node)
         if abs(node.slope) >> 31:
             self.fail(f"a search with the slope {node.slope}", node)

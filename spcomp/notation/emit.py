@@ -144,6 +144,7 @@ class Emitter:
                 unique=kind.unique,
                 padded=str(kind) in LOOSE,
                 shifted=kind.name == "offset",
+                hashed=kind.name == "hashed",
             )
             self.axes[Place(name, level)] = axis
             axes.append(axis)

@@ -17,8 +17,12 @@ def explain(
     operands: Mapping[str, Operand],
     converted: frozenset[str],
     semiring: Semiring,
+    stored: Mapping[str, str],
 ) -> str:
-    """Return statement by statement the concrete notation, formats, domains, loops and reasons."""
+    """Return statement by statement the concrete notation, formats, domains, loops and reasons.
+
+    *stored*: what is said of the operands that are stored in parts.
+    """
     lines: list[str] = []
     if not semiring.is_ordinary:
         lines.append(f"over the semiring of {semiring.add} and {semiring.mul}")
@@ -28,8 +32,11 @@ def explain(
             if access.name in operands:
                 operand = operands[access.name]
                 how = ", converted" if access.name in converted else ""
-                kept = "it is" if has_slots(operand.layout) else operand.layout
-                given = f"{operand.given}, iterated as {kept}" if operand.given else operand.layout
+                kept = "used as it is"
+                if not has_slots(operand.layout):
+                    kept = f"iterated as {operand.layout}"
+                given = f"{operand.given}, {kept}" if operand.given else str(operand.layout)
+                given = stored.get(access.name, given)
                 lines.append(f"  {access}: {given}, {operand.dtype}{how}")
         output = plan.output
         how = "assembled, " if output.is_assembled else ""

@@ -60,6 +60,11 @@ def is_bitmap(stored: Format) -> bool:
     return "bitmap" in kinds and kinds <= {"bitmap", "dense"} and not stored.is_split
 
 
+def is_located(stored: Format) -> bool:
+    """Whether a coordinate of *stored* is found without a search, and is not sure to be there."""
+    return {*stored.levels} <= {"dense", "hashed", "bitmap"} and not stored.is_dense
+
+
 def has_slots(stored: Format) -> bool:
     """Whether *stored* has levels in no order, with places that hold nothing, among its axes."""
     if stored.is_split or not LOOSE & {*stored.levels}:

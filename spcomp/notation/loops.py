@@ -12,12 +12,13 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from spcomp.notation.algebra import Presence, cover, keep, leaves, required
-from spcomp.notation.layout import LOOSE, Layout
+from spcomp.notation.layout import LOOSE, Layout, is_located
 from spcomp.notation.nodes import Access
 
 DomainKind: TypeAlias = Literal["dense", "one", "union", "intersect", "along"]
 Ways: TypeAlias = Mapping[Access, "Place | None"]
 _ONLY = "nothing else can be present"
+TABLES = frozenset({"hashed"})
 MOST_ALONG = 2  # cursors beside a dense loop
 MOST_CASES = 20  # of a merge and the merges in its cases
 
@@ -89,11 +90,14 @@ class Walk:
     def _choose(self, index: str, formula: Presence, usable: Ways) -> Loop:
         both = [a for a in required(formula) if a in usable]
         loose = {a for a in usable if self._is_loose(a, index)}
-        if alone := [a for a in both if a in loose]:
+        met = [a for a in both if not self._is_loose(a, index, TABLES)] or both[:1]
+        if alone := [a for a in met if a in loose]:
             why = "its coordinates come in no order" if len(both) > 1 else _ONLY
             return self._over(index, "one", alone[:1], usable, why)
+        if len(met) > 1:
+            return self._over(index, "intersect", met, usable, "all of them are needed")
         if len(both) > 1:
-            return self._over(index, "intersect", both, usable, "all of them are needed")
+            return self._over(index, "one", met, usable, "hash tables are probed")
         chosen = cover(formula, frozenset(usable.keys() - loose))
         if chosen:
             why = "one of them suffices" if len(chosen) > 1 else _ONLY
@@ -123,10 +127,10 @@ class Walk:
         own = levels(access, self.layouts[access.name])
         return any(name == index and kind != "dense" for name, kind, _ in own)
 
-    def _is_loose(self, access: Access, index: str) -> bool:
-        """Whether the coordinates that *access* stores of *index* come in no order."""
+    def _is_loose(self, access: Access, index: str, kinds: frozenset[str] = LOOSE) -> bool:
+        """Whether *access* has coordinates of *index* in levels of *kinds*: in no order."""
         own = levels(access, self.layouts[access.name])
-        return any(name == index and kind in LOOSE for name, kind, _ in own)
+        return any(name == index and kind in kinds for name, kind, _ in own)
 
     def _place(self, access: Access, index: str) -> Place:
         own = levels(access, self.layouts[access.name])
@@ -158,6 +162,17 @@ class Walk:
         if loop is None or loop.kind in ("union", "along"):
             return False
         return None if loop.kind == "dense" else loop.parts[0]
+
+
+def is_asked(access: Access, formula: Presence, layouts: Mapping[str, Layout]) -> bool:
+    """Return whether *access* is asked at coordinates of another operand, and found at once.
+
+    It has tables and bitmaps, and what else *formula* needs has levels that are gone through.
+    """
+    if is_located(layouts[access.name]):
+        others = (a for a in required(formula) if not is_located(layouts[a.name]))
+        return any(set(a.indices) >= set(access.indices) for a in others)
+    return False
 
 
 def too_many(parts: int, depth: int) -> bool:

@@ -19,7 +19,7 @@ from spcomp.notation.algebra import (
     with_reductions,
 )
 from spcomp.notation.layout import Layout
-from spcomp.notation.loops import Loop, Walk, chain, levels, order_indices
+from spcomp.notation.loops import Loop, Walk, chain, is_asked, levels, order_indices
 from spcomp.notation.nodes import (
     Access,
     Assignment,
@@ -161,9 +161,12 @@ class _Planner:
         outer = self._result_order(output)
         matrices = output.keys is None and output.like is None
         wrong: dict[str, Layout] = {}
-        for access in leaves(self.chooser.formula(output)):
+        formula = self.chooser.formula(output)
+        for access in leaves(formula):
             layout, rank = self.layouts[access.name], len(access.indices)
             if len(set(access.indices)) < rank or (matrices and rank != 2):
+                continue
+            if is_asked(access, formula, self.layouts):
                 continue
             order = tuple(access.indices.index(name) for name in outer if name in access.indices)
             order += tuple(dim for dim in layout.order if dim not in order)

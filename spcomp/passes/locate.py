@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Stored, Var, cast, const
+from spcomp.ir.expr import (
+    BinOp,
+    Const,
+    Expr,
+    Load,
+    Search,
+    SearchKind,
+    Select,
+    Stored,
+    Var,
+    cast,
+    const,
+)
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import Rewriter, walk
@@ -275,16 +287,17 @@ class Locator:
         begin = self.lookup(scope, f"{axis.name}_begin", self.aux.begin(axis, parent))
         end = self.lookup(scope, f"{axis.name}_end", self.aux.end(axis, parent))
         key = self.lookup(scope, f"{axis.name}_key", key)
-        if axis.sorted:
+        if axis.sorted or axis.hashed:
             self.searched.add(axis.name)
-        search = Search("lower" if axis.sorted else "linear", buffer, begin, end, key)
+        kind: SearchKind = "lower" if axis.sorted else "probe" if axis.hashed else "linear"
+        search = Search(kind, buffer, begin, end, key)
         at = self.lookup(scope, f"{axis.name}_at", search)
         found: Expr = BinOp("<", at, end)
         if axis.sorted:
             outer: tuple[None, ...] = (None,) * (len(buffer.axes) - 1)
             value = cast(Load(buffer, (*outer, at)), int64)
             found = BinOp("and", found, BinOp("==", value, key))
-        if axis.padded:
+        elif axis.padded and not axis.hashed:
             found = BinOp("and", BinOp("<=", ZERO, key), found)
         guard = self.lookup(scope, f"{axis.name}_found", found)
         return Pos(axis, parent, absolute=at, guard=guard)

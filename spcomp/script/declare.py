@@ -70,6 +70,13 @@ class Declarations:
                 hint="declare it with padded=True",
                 kind=FormatError,
             )
+        if axis.hashed and not (axis.padded and axis.unique):
+            raise self.ctx.error(
+                call,
+                "the tables of a hashed axis have free slots, and a coordinate once",
+                hint="declare it with padded=True and unique=True",
+                kind=FormatError,
+            )
         self.ctx.bind(axis.name, axis, target)
         self.ctx.axes.append(axis)
         self.ctx.features.setdefault("an axis", call)
@@ -80,7 +87,7 @@ class Declarations:
             options["idtype"] = self.ctx.dtype(args["idtype"])
             if str(options["idtype"]) not in ("int32", "int64"):
                 raise self.ctx.error(args["idtype"], "an idtype is int32 or int64")
-        for name in ("sorted", "unique", "padded", "shifted"):
+        for name in ("sorted", "unique", "padded", "shifted", "hashed"):
             if name in args:
                 options[name] = bool(self.ex.number(args[name]))
         return options

@@ -34,6 +34,7 @@ _SEARCHES: dict[str, SearchKind] = {
     "lower_bound": "lower",
     "upper_bound": "upper",
     "linear_search": "linear",
+    "hash_probe": "probe",
     "run_end": "run",
 }
 _REDUCTIONS: tuple[BinOpKind, ...] = ("+", "*", "min", "max")
@@ -153,6 +154,8 @@ def _search(ex: Expressions, name: str, args: dict[str, Any], call: ast.Call) ->
     slope = ex.whole(args["slope"]) if "slope" in args else 0
     if slope and (buffer.dtype.kind != "int" or key.dtype != int64 or abs(slope) >> 31):
         raise ex.ctx.error(call, "a small slope, integers and an int64 key are needed here")
+    if name == "hash_probe" and not (buffer.dtype.kind == "int" and key.dtype.is_integer):
+        raise ex.ctx.error(call, "a hash table has signed integers, and is probed for an integer")
     return Value(Search(_SEARCHES[name], buffer, begin, end, key, slope, span=ex.ctx.span(call)))
 
 
@@ -198,6 +201,7 @@ _HANDLERS: dict[str, Callable[[Expressions, str, dict[str, Any], ast.Call], Valu
     "lower_bound": _search,
     "upper_bound": _search,
     "linear_search": _search,
+    "hash_probe": _search,
     "run_end": _search,
     "ramp": _ramp,
     "broadcast": _broadcast,
