@@ -193,13 +193,13 @@ def test_lanes_of_bool_are_reduced():
 def test_searches_find_absolute_positions(dtype, key_dtype):
     x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", key_dtype)
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
-    kinds = ("lower", "upper", "linear", "run")
+    kinds = ("lower", "upper", "linear", "run", "gallop")
     body = st.Seq(
         tuple(store(out, k, ex.Search(kind, x, begin, end, key)) for k, kind in enumerate(kinds))
     )
     executable = build(function(body, x, out, key, begin, end))
     a = np.array([99, 1, 3, 3, 3, 8, 0], dtype.numpy_name)
-    result = np.zeros(4, np.int64)
+    result = np.zeros(5, np.int64)
     for k in (0, 1, 2, 3, 8, 9):
         for low, high in ((1, 6), (2, 2), (2, 5)):
             executable.call("f", slots_of(executable, [a, result, k, low, high]))
@@ -210,7 +210,21 @@ def test_searches_find_absolute_positions(dtype, key_dtype):
                 low + np.searchsorted(part, k, "right"),
                 low + where[0] if len(where) else high,
                 low + np.argmin([*(part == k), False]),
+                low + np.searchsorted(part, k),
             ]
+
+
+def test_a_gallop_finds_what_is_at_any_distance():
+    x, out, key = buffer("x", dt.int32), buffer("out", dt.int64), ex.Var("key", dt.int64)
+    begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
+    gallop = ex.Search("gallop", x, begin, end, key)
+    executable = build(function(store(out, 0, gallop), x, out, key, begin, end))
+    a, result = np.arange(0, 80, 2, np.int32), np.zeros(1, np.int64)
+    for first in (0, 7, 40):
+        for last in {first, (first + 40) // 2, 40}:
+            for sought in range(-1, 82):
+                executable.call("f", slots_of(executable, [a, result, sought, first, last]))
+                assert result[0] == first + np.searchsorted(a[first:last], sought)
 
 
 @pytest.mark.parametrize("dtype", [dt.int32, dt.int64, dt.uint8, dt.float16], ids=str)

@@ -318,6 +318,8 @@ def test_strides_place_the_elements_of_a_view():
         ("lower", 9, 5),
         ("lower", -1, 1),
         ("upper", 3, 4),
+        ("gallop", 3, 2),
+        ("gallop", 9, 5),
         ("linear", 4, 4),
         ("linear", 2, 5),
         ("linear", 0, 5),

@@ -102,3 +102,10 @@ def test_the_interpreter_reads_the_end_of_the_last_row_below_a_level_of_fixed_wi
     kernel = spcomp.compile("C = prod((i, j), B[j, i])")
     for stage in ("coordinate", "position", "flat"):
         assert interpreted(kernel, {"B": given}, stage) == 6.0, stage
+
+
+def test_an_element_is_started_by_a_loop_that_is_none_of_the_nest_that_updates_it():
+    B = spcomp.Tensor((1, 4), [None, ("fixed", np.array([[0, 2, 3]]))], np.array([[1, 2, 3]]))
+    D = np.array([[5], [6], [7], [8]], np.int32)
+    got = spcomp.compile("C[j, m, i] = B[j, i] + D[m, j]")(B=B, D=D)
+    np.testing.assert_array_equal(got[0], B.to_dense() + D)

@@ -157,6 +157,7 @@ X, Y, F = SCALARS[int32], SCALARS[int64], SCALARS[float32]
         (Broadcast(const(2, float32), 4), "T.broadcast(T.float32(2.0), 4)"),
         (Search("lower", A, ZERO, Cast(N, int64), F), "T.lower_bound(A, 0, n, x_float32)"),
         (Search("upper", A, I64, ONE, F), "T.upper_bound(A, q, 1, x_float32)"),
+        (Search("gallop", A, ZERO, ONE, F), "T.gallop(A, 0, 1, x_float32)"),
         (Search("linear", A, ZERO, ONE, F), "T.linear_search(A, 0, 1, x_float32)"),
         (Search("run", A, ZERO, ONE, F), "T.run_end(A, 0, 1, x_float32)"),
         (Search("probe", P, ZERO, ONE, X), "T.hash_probe(P, 0, 1, x_int32)"),

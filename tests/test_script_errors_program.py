@@ -181,8 +181,12 @@ def test_a_wrong_with_is_refused_where_it_stands(text, message, hint):
 
 @cases(
     (["«with T.sp_iter([I], 'S', 'x'):", "    pass"], "an sp_iter binds variables", "as [i, j]"),
-    (["«with T.merge('union'):", "    pass"], "0 cursors bind 1 variables", ""),
-    (["with T.merge('union') as [c]:", "    «pass"], "a merge holds cases only", "T.case"),
+    (["with «T.merge('union') as [c]:", "    pass"], "a merge takes cursors", "T.cursor"),
+    (
+        ["with T.merge('union', T.cursor(B, 0, m)) as [c, p]:", "    «pass"],
+        "a merge holds cases only",
+        "T.case",
+    ),
     (
         [
             "with T.merge('union', T.cursor(B, 0, m)) as [c, p]:",
@@ -283,8 +287,8 @@ def test_a_wrong_part_of_an_iteration_is_refused_where_it_stands(text, message, 
     (
         [
             "with T.sp_iter([I], 'S', 'x') as i:",
-            "    with «T.merge('union') as [c]:",
-            "        with T.case():",
+            "    with «T.merge('union', T.cursor(B, 0, m)) as [c, p]:",
+            "        with T.case(True):",
             "            pass",
         ],
         "T.merge has no meaning in a function of coordinate space",

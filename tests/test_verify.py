@@ -233,6 +233,7 @@ POSITION = [
     ("a merge is either, over int64", merging([], kind="either")),
     ("a merge of 2 cursors has the cases", merging([((True, False), Seq(()))] * 2)),
     ("a merge of 2 cursors has the cases", merging([((True,), Seq(()))])),
+    ("a merge of 0 cursors has the cases", Merge("union", c, (), ())),
     ("variable q is not bound here", merging([((True, False), Evaluate(q))])),
     ("a bound of cursor p has dtype float32", merging([], (Cursor(p, N, ONE, REAL),))),
     ("a merge over Y, no integers", merging([], (Cursor(p, Y, ONE, ONE),))),

@@ -189,6 +189,13 @@ def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> 
         return _run_end(code, what, begin, end)
     if kind == "probe":
         return _probe(code, what, begin, end)
+    if kind == "gallop":
+        begin, end = _around(code, what, begin, end)
+    return _halved(code, "<=" if kind == "upper" else "<", what, begin, end)
+
+
+def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
+    """Return where the elements end that are *op* the key."""
     before, head, body, join = code.block, *(code.label(x) for x in ("head", "probe", "found"))
     low, high, new_low, new_high = (code.name() for _ in range(4))
     code.jump(head)
@@ -198,13 +205,36 @@ def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> 
     code.branch(code.value(f"icmp slt i64 {low}, {high}"), body, join)
     code.start(body)
     middle = code.value(f"lshr i64 {code.value(f'add i64 {low}, {high}')}, 1")
-    right = what.compare(code, "<" if kind == "lower" else "<=", middle)
+    right = what.compare(code, op, middle)
     after = code.value(f"add i64 {middle}, 1")
     code.do(f"{new_low} = select i1 {right}, i64 {after}, i64 {low}")
     code.do(f"{new_high} = select i1 {right}, i64 {high}, i64 {middle}")
     code.jump(head)
     code.start(join)
     return low
+
+
+def _around(code: Code, what: Sought, begin: str, end: str) -> tuple[str, str]:
+    """Return between which positions the elements below the key end, by steps that double."""
+    before, head, body, step, join = (
+        code.block, *(code.label(x) for x in ("head", "probe", "next", "around"))
+    )  # fmt: skip
+    low, at, width, after, further, wider = (code.name() for _ in range(6))
+    code.jump(head)
+    code.start(head)
+    code.do(f"{low} = phi i64 [ {begin}, %{before} ], [ {after}, %{step} ]")
+    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {further}, %{step} ]")
+    code.do(f"{width} = phi i64 [ 1, %{before} ], [ {wider}, %{step} ]")
+    code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
+    code.start(body)
+    code.branch(what.compare(code, "<", at), step, join)
+    code.start(step)
+    code.do(f"{after} = add nsw i64 {at}, 1")
+    code.do(f"{further} = add nsw i64 {at}, {width}")
+    code.do(f"{wider} = shl i64 {width}, 1")
+    code.jump(head)
+    code.start(join)
+    return low, code.value(f"phi i64 [ {end}, %{head} ], [ {at}, %{body} ]")
 
 
 def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> str:

@@ -17,7 +17,7 @@ BinOpKind: TypeAlias = Literal[
 ]
 # fmt: on
 UnOpKind: TypeAlias = Literal["-", "not", "~"]
-SearchKind: TypeAlias = Literal["lower", "upper", "linear", "run", "probe"]
+SearchKind: TypeAlias = Literal["lower", "upper", "gallop", "linear", "run", "probe"]
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but for isnan and isinf
     (
@@ -196,9 +196,11 @@ class Search(Expr):
     """The absolute position of *key* in ``buffer[begin:end]``, an int64 in ``begin..end``.
 
     ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
-    is above *key* (both need ascending values); ``linear``: the first whose value equals *key*,
-    ``run``: the first whose value does not equal *key*, looked for from *begin* on; ``probe``: that
-    of *key* in a hash table of ``end - begin`` slots, as ``ir.axis.home`` says; else *end*.
+    is above *key* (both need ascending values); ``gallop``: as ``lower``, soon where it is near
+    *begin* (Bentley, Yao: an almost optimal algorithm for unbounded searching, 1976); ``linear``:
+    the first whose value equals *key*; ``run``: the first whose value does not equal *key*, looked
+    for from *begin* on; ``probe``: that of *key* in a hash table of ``end - begin`` slots, as
+    ``ir.axis.home`` says; else *end*.
     Buffer positions are absolute at every level. With a *slope*, the value at position
     p is ``buffer[p] + slope * p``, an int64 like *key*: an indptr is cut by rows and elements.
     """

@@ -200,7 +200,7 @@ class Evaluator(Visitor[Any]):
             passes = values != key if node.kind == "linear" else values == key
             passed = np.logical_and.accumulate(passes)
         else:
-            passed = values < key if node.kind == "lower" else values <= key
+            passed = values <= key if node.kind == "upper" else values < key
         return np.int64(begin + int(np.count_nonzero(passed)))
 
     def visit_Ramp(self, node: Ramp) -> Any:

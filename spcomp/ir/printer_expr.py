@@ -56,6 +56,7 @@ _UNARY, _ATOM = len(_GROUPS), len(_GROUPS) + 1
 _SEARCHES = {
     "lower": "lower_bound",
     "upper": "upper_bound",
+    "gallop": "gallop",
     "linear": "linear_search",
     "probe": "hash_probe",
     "run": "run_end",

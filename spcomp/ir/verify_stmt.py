@@ -265,7 +265,8 @@ class PosVerifier(StmtVerifier):
         for cursor in node.cursors:
             self._cursor(cursor)
         present = [case.present for case in node.cases]
-        if len(set(present)) < len(present) or any(len(p) != len(node.cursors) for p in present):
+        wrong = any(len(p) != len(node.cursors) for p in present)
+        if len(set(present)) < len(present) or wrong or not node.cursors:
             self.fail(f"a merge of {len(node.cursors)} cursors has the cases {present}", node)
         if node.coordinate.dtype != int64 or node.kind not in ("union", "intersect"):
             self.fail(f"a merge is {node.kind}, over {node.coordinate.dtype}", node)

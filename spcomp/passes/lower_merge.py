@@ -37,7 +37,7 @@ from spcomp.passes.positions import ZERO, absolute, plus
 
 Cases: TypeAlias = Mapping[Point, Stmt]
 
-FAR = 32  # times as long as another: a fiber in which the other's coordinates are searched for
+FAR = 4  # times as long as another: a fiber in which the other's coordinates are searched for
 MOST = 3  # operands of a union that has a loop for each point of its lattice
 LAST = const(2**63 - 1)  # the coordinate of a cursor that has run out
 
@@ -50,7 +50,8 @@ class LowerMerge(FuncPass):
     the rest of each. All advance without branches; or, as long as what they do in a fiber is what
     they did in the one before, by branches, which a processor then foresees. Two fibers to
     intersect are first asked whether they meet at all, as long as few do; the coordinates of one
-    are searched for in a far longer one.
+    are searched for in a far longer one. Of more fibers, those behind leap to where another is.
+    Source: leapfrog join, Veldhuizen (ICDT 2014).
     """
 
     name: ClassVar[str] = "lower_merge"
@@ -77,6 +78,13 @@ class _Run:
         return _all_of(
             joint, [BinOp("<", _at(s), end) for s, end in zip(self.states, self.ends, strict=True)]
         )
+
+    def longer(self) -> list[Expr]:
+        """Whether the first of two cursors has far more coordinates than the other; the reverse."""
+        one, other = (
+            binary("-", end, _at(s)) for s, end in zip(self.states, self.ends, strict=True)
+        )
+        return [BinOp(">", a, binary("*", b, FAR)) for a, b in ((one, other), (other, one))]
 
     def at_cursors(self, body: Stmt, *, guarded: bool = False) -> Stmt:
         """Return *body* with positions and coordinates bound; *guarded*: some have run out."""
@@ -143,7 +151,8 @@ class _LowerMerge(Rewriter):
         ends = tuple(self.names.var(f"{c.pos.name}_end") for c in new.cursors)
         coords = tuple(self.names.var(f"{c.pos.name}_crd") for c in new.cursors)
         run = _Run(new, states, ends, coords)
-        stmt = self._few(run) if _is_few(new) else self._loop(run)
+        many = self._every if new.kind == "union" or len(states) < 2 else self._common
+        stmt = self._few(run) if _is_few(new) else many(run)
         for cursor, state in zip(new.cursors, states, strict=True):
             stmt = seq(Store(state, (ZERO,), cursor.begin), stmt)
         for state in reversed(states):
@@ -209,11 +218,10 @@ class _LowerMerge(Rewriter):
 
     def _far(self, run: _Run, case: Stmt, both: Stmt) -> Stmt:
         """Return *both*, or searches of one's coordinates in the other where that is far longer."""
-        sizes = [binary("-", end, _at(s)) for s, end in zip(run.states, run.ends, strict=True)]
-        for k, suffix in ((1, "_in"), (0, "_of")):  # each of cursor k in the other
+        first, second = run.longer()
+        for k, suffix, far in ((1, "_in", first), (0, "_of", second)):  # each of k in the other
             here = run.again(self.names, suffix)
             copy = self._copy(case, run.values(here, (0, 1)), suffix)
-            far = BinOp(">", sizes[1 - k], binary("*", sizes[k], FAR))
             both = If(far, self._search(here, k, copy), both)
         return both
 
@@ -223,7 +231,7 @@ class _LowerMerge(Rewriter):
         state, ahead = run.states[k], run.states[1 - k]
         assert other.indices is not None
         key = run.coords[k]
-        found = Search("lower", other.indices, _at(ahead), run.ends[1 - k], key)
+        found = Search("gallop", other.indices, _at(ahead), run.ends[1 - k], key)
         match = If(BinOp("==", _coordinate(other), key), case)
         body = seq(
             If(BinOp("<", other.pos, run.ends[1 - k]), match), Store(ahead, (ZERO,), other.pos)
@@ -252,12 +260,10 @@ class _LowerMerge(Rewriter):
         """Return the loop, while all are left, that advances all without branches."""
         here = [self.names.var(f"{crd.name}_here", bool_) for crd in run.coords]
         if len(here) == 1:
-            body, steps = seq(*cases.values()), [plus(_at(run.states[0]), 1)]
+            body = seq(*cases.values())
+            ups: Sequence[Stmt] = (Store(run.states[0], (ZERO,), plus(_at(run.states[0]), 1)),)
         else:
-            body = self._selected(run, cases, here)
-            pairs = zip(run.states, here, strict=True)
-            steps = [binary("+", _at(state), Cast(h, int64)) for state, h in pairs]
-        ups = [Store(s, (ZERO,), step) for s, step in zip(run.states, steps, strict=True)]
+            body, ups = self._selected(run, cases, here), tuple(map(_step, run.states, here))
         body = Let(run.merge.coordinate, _all_of("min", run.coords), seq(body, *ups))
         for k, var in reversed([*enumerate(here)] if len(here) > 1 else []):
             others = (crd for crd in run.coords if crd is not run.coords[k])
@@ -278,19 +284,34 @@ class _LowerMerge(Rewriter):
                 return body
         return _chosen(run, cases, here)
 
-    def _loop(self, run: _Run) -> Stmt:
-        """Return the loop that runs the cases for any number of cursors."""
-        joint: BinOpKind = "or" if run.merge.kind == "union" else "and"
+    def _common(self, run: _Run) -> Stmt:
+        """Return the loop over what all fibers have; those behind leap to where another is.
+
+        Two fibers of like length step instead, without branches.
+        """
+        here, far = self.names.var("here", bool_), self.names.var("far", bool_)
+        last = self.names.var("last", int64)
+        key = binary("+", last, Cast(here, int64))
+        every = zip(run.merge.cursors, run.states, run.ends, strict=True)
+        ahead = seq(*(Store(s, (ZERO,), _reached(c, end, key)) for c, s, end in every))
+        if pair := len(run.coords) == 2:
+            behind = (BinOp("<=", crd, run.merge.coordinate) for crd in run.coords)
+            ahead = If(far, ahead, seq(*map(_step, run.states, behind)))
+        body = seq(If(here, seq(*(case.body for case in run.merge.cases))), ahead)
+        same = _all_of("and", [BinOp("==", run.coords[0], crd) for crd in run.coords[1:]])
+        body = Let(last, _all_of("max", run.coords), Let(here, same, body))
+        body = Let(run.merge.coordinate, _all_of("min", run.coords), body)
+        loop = While(run.more("and"), run.at_cursors(body), span=run.merge.span)
+        return Let(far, _all_of("or", run.longer()), loop) if pair else loop
+
+    def _every(self, run: _Run) -> Stmt:
+        """Return the loop over what any fiber has, for any number of them."""
         here = [BinOp("==", crd, run.merge.coordinate) for crd in run.coords]
-        steps = [
-            Store(s, (ZERO,), binary("+", _at(s), Cast(h, int64)))
-            for s, h in zip(run.states, here, strict=True)
-        ]
+        steps = map(_step, run.states, here)
         cases = {case.present: case.body for case in run.merge.cases}
         body = seq(_chosen(run, cases, here), *steps)
         body = Let(run.merge.coordinate, _all_of("min", run.coords), body)
-        body = run.at_cursors(body, guarded=joint == "or")
-        return While(run.more(joint), body, span=run.merge.span)
+        return While(run.more("or"), run.at_cursors(body, guarded=True), span=run.merge.span)
 
 
 def _chosen(run: _Run, cases: Cases, here: Sequence[Expr]) -> Stmt:
@@ -326,9 +347,21 @@ def _at(state: Buffer) -> Expr:
     return Load(state, (ZERO,))
 
 
+def _step(state: Buffer, here: Expr) -> Stmt:
+    """Return what advances a cursor by one if it is *here*."""
+    return Store(state, (ZERO,), binary("+", _at(state), Cast(here, int64)))
+
+
 def _all_of(op: BinOpKind, parts: Sequence[Expr]) -> Expr:
     """Return *parts* combined by *op*, from the left."""
     return functools.reduce(lambda a, b: BinOp(op, a, b), parts)
+
+
+def _reached(cursor: Cursor, end: Expr, coordinate: Expr) -> Expr:
+    """Return the first position of *cursor*, from where it stands on, not below *coordinate*."""
+    if cursor.indices is None:
+        return BinOp("min", end, binary("+", cursor.begin, coordinate))
+    return Search("gallop", cursor.indices, cursor.pos, end, coordinate)
 
 
 def _coordinate(cursor: Cursor) -> Expr:

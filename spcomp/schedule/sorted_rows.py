@@ -130,7 +130,7 @@ class _Runs:
             first, second = substitute(mine, self.start.values), substitute(other, values)
             if first is self.rows.var and expr_equal(plain(second), self.key):
                 row += 1
-            elif first in loops and second in iters and first not in meaning:
+            elif first in loops and second in loops and second in iters and first not in meaning:
                 meaning[first] = iters[second]
                 reduced.discard(second)
                 same = same and _alike(loops[first], loops[second])

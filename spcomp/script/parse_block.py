@@ -125,6 +125,8 @@ def merge(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | Non
     if kind not in ("union", "intersect"):
         raise ctx.error(args["kind"], f"there is no merge {kind!r}", hint="union or intersect")
     sources = args.get("cursors", ())
+    if not sources:
+        raise ctx.error(call, "a merge takes cursors", hint="T.cursor(indices, begin, end)")
     targets = items(target) if target is not None else []
     if len(targets) != 1 + len(sources):
         raise ctx.error(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SEARCHES: dict[str, SearchKind] = {
     "lower_bound": "lower",
     "upper_bound": "upper",
+    "gallop": "gallop",
     "linear_search": "linear",
     "hash_probe": "probe",
     "run_end": "run",
@@ -200,6 +201,7 @@ _HANDLERS: dict[str, Callable[[Expressions, str, dict[str, Any], ast.Call], Valu
     "stored": _stored,
     "lower_bound": _search,
     "upper_bound": _search,
+    "gallop": _search,
     "linear_search": _search,
     "hash_probe": _search,
     "run_end": _search,

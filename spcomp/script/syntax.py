@@ -26,15 +26,15 @@ __all__ = (
     "bfloat16", "block", "block_attr", "bool", "broadcast", "Buffer", "case", "cast", "Cast",
     "ceil", "cos", "cursor", "dense_fixed", "dense_variable", "erf", "evaluate", "exp", "fail",
     "flatten", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma",
-    "func_attr", "fuse", "grid", "handle", "hash_probe", "host", "host_alloc", "host_return",
-    "if_then_else", "init", "int16", "int32", "int64", "int8", "intersect", "ir_module", "isinf",
-    "isnan", "iter", "launch", "let", "linear_search", "log", "log2", "lower_bound",
-    "masked_load", "match_buffer", "match_sparse_buffer", "max", "max_value", "merge", "min",
-    "min_value", "parallel", "popcount", "pow", "prefetch", "prefix", "prim_func", "ramp",
-    "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial", "sigmoid", "sin", "sp_iter",
-    "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt", "store", "stored", "tanh",
-    "thread_binding", "trim", "trunc", "uint16", "uint32", "uint64", "uint8", "union", "unroll",
-    "upper_bound", "vector_reduce", "vectorized", "where", "writes",
+    "func_attr", "fuse", "gallop", "grid", "handle", "hash_probe", "host", "host_alloc",
+    "host_return", "if_then_else", "init", "int16", "int32", "int64", "int8", "intersect",
+    "ir_module", "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log2",
+    "lower_bound", "masked_load", "match_buffer", "match_sparse_buffer", "max", "max_value",
+    "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix", "prim_func",
+    "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial", "sigmoid", "sin",
+    "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt", "store", "stored",
+    "tanh", "thread_binding", "trim", "trunc", "uint16", "uint32", "uint64", "uint8", "union",
+    "unroll", "upper_bound", "vector_reduce", "vectorized", "where", "writes",
 )
 # fmt: on
 
@@ -420,6 +420,11 @@ def lower_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> 
 @only_in_scripts
 def upper_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> Any:
     """The first position in ``begin..end-1`` whose value is above *key*, else *end*."""
+
+
+@only_in_scripts
+def gallop(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
+    """As ``lower_bound``, by steps that double from *begin* on."""
 
 
 @only_in_scripts
