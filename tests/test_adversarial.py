@@ -12,12 +12,21 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler.pipeline import lower
-from spcomp.errors import ArgumentError, LoweringError, ScheduleError, ScriptError, SpcompWarning
+from spcomp.errors import (
+    ArgumentError,
+    FormatError,
+    LoweringError,
+    ScheduleError,
+    ScriptError,
+    SpcompWarning,
+)
 from spcomp.ir.interpret import interpret
 from spcomp.ir.printer import print_program
+from spcomp.ir.structural import structural_equal
+from spcomp.ir.verify import verify
 from spcomp.runtime.pool import num_threads
 from spcomp.script.parse import parse_source
-from tests.layers import TARGET
+from tests.layers import TARGET, reparsed
 from tests.test_api import A, B, spmm
 
 F32 = np.float32
@@ -105,11 +114,144 @@ def test_an_index_that_is_not_evaluated_does_not_fail(level):
     assert c.tolist() == [7, 0, 1, 2]
 
 
+CHOSEN = (
+    "T.Select({few}, {behind}, {seven})",
+    "T.Select(not {few}, {seven}, {behind})",
+    "T.Select({few} and {behind} > T.broadcast(n * 0, 4), {behind}, {seven})",
+    "T.Select({none}, T.broadcast(A[n], 4), T.Select({few}, {behind}, {seven}))",
+)
+LANES = "T.ramp(0, 1, 4)"
+PARTS = {
+    "few": f"{LANES} < T.broadcast(T.cast(n - 1, 'int64'), 4)",
+    "none": f"{LANES} < T.broadcast(T.cast(-n, 'int64'), 4)",
+    "behind": f"A[{LANES} + 1]",
+    "seven": "T.broadcast(T.float32(7), 4)",
+}
+
+
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_an_index_of_a_lane_that_is_not_chosen_does_not_fail(chosen):
+    func, c = below("flat", f"C[{LANES}] = {chosen.format(**PARTS)}"), np.zeros(4, F32)
+    spcomp.compile(func)(np.arange(4, dtype=F32), c, np.zeros(4, "int32"), 4)
+    assert c.tolist() == [1, 2, 3, 7]
+
+
 def test_indices_that_are_proved_inside_cost_nothing():
     flat = lower(below("flat", "for i in T.serial(n):\n    C[i] = A[i] + C[i]"), TARGET).flat
     text = print_program(flat.funcs[0])
     assert "T.fail" not in text
     assert "if " not in text
+
+
+def test_an_axis_whose_arrays_no_buffer_is_matched_to_can_be_indexed():
+    func = parsed(
+        """def attack(a: T.handle, c: T.handle, p: T.handle, j: T.handle, m: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (m, 5), (p, j))
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_buffer(c, (m,), "float32")
+    for i in T.serial(m):
+        C[i] = A[i, 0]
+"""
+    )
+    a, c, p = np.arange(5, dtype=F32), np.zeros(3, F32), np.array([0, 2, 3, 5], "int32")
+    spcomp.compile(func)(a=a, c=c, p=p, j=np.array([0, 1, 0, 0, 2], "int32"), m=3)
+    assert c.tolist() == [0, 2, 3]
+    flat = lower(func, TARGET).flat
+    verify(flat, "flatten_buffers")
+    assert structural_equal(reparsed(flat, "flat"), flat.funcs[0])
+
+
+SHARED = """def attack(a: T.handle, e: T.handle, p: T.handle, n: T.int32) -> None:
+    I = T.dense_fixed(n)
+    J = T.sparse_variable(I, (n, 4), (p, e))
+    A = T.match_buffer(a, (n,), "float32")
+    {view}
+    for i in T.serial(n):
+        A[i] = T.cast(V[i, 3], "float32")
+        V[i, 3] = V[i, 3] + V[i, 3]
+"""
+
+
+@pytest.mark.parametrize("handle", ["a", "e", "p"])
+@pytest.mark.parametrize("check", ["full", "off"])
+def test_a_second_buffer_takes_no_more_of_an_array_than_there_is(handle, check):
+    dtype = "float32" if handle == "a" else "int32"
+    func = parsed(SHARED.format(view=f'V = T.match_buffer({handle}, (n, 4), "{dtype}")'))
+    arrays = {"a": np.ones(4, F32), "e": np.zeros(4, "int32"), "p": np.arange(5, dtype="int32")}
+    with pytest.raises(ArgumentError, match=f"V: room .n . 4. is {len(arrays[handle])}, expected"):
+        spcomp.compile(func, check=check)(**arrays, n=4)
+
+
+@pytest.mark.parametrize("style", ["matrix", "arrays"])
+def test_all_axes_over_one_index_array_are_measured(style):
+    func = parsed(
+        """def attack(a: T.handle, c: T.handle, p: T.handle, e: T.handle, m: T.int32, w: T.int32):
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (m, 4), (p, e))
+    F = T.sparse_fixed(I, (m, w), e)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_sparse_buffer(c, (I, F), "float32")
+    with T.sp_iter([I, F], "SS", "attack") as [i, k]:
+        C[i, k] = T.cast(k, "float32")
+    with T.sp_iter([I, J], "SS", "use") as [i, j]:
+        A[i, j] = A[i, j] + A[i, j]
+"""
+    )
+    csr = sps.csr_array(np.ones((2, 2), F32))
+    given = {"A": csr} if style == "matrix" else {"a": csr.data, "p": csr.indptr, "e": csr.indices}
+    with pytest.raises(ArgumentError, match="is 4, expected 2000"):
+        spcomp.compile(func)(**given, c=np.zeros(2000, F32), m=2, w=1000)
+
+
+@pytest.mark.parametrize("handle", ["p", "e"])
+def test_a_program_in_coordinate_space_does_not_write_where_its_elements_lie(handle):
+    func = parsed(
+        f"""def attack(a: T.handle, p: T.handle, e: T.handle, n: T.int32):
+    I = T.dense_fixed(n)
+    J = T.sparse_variable(I, (n, 4), (p, e))
+    A = T.match_sparse_buffer(a, (I,), "float32")
+    V = T.match_sparse_buffer({handle}, (I,), "int32")
+    with T.sp_iter([I], "S", "attack") as [i]:
+        V[i] = 1 << 30
+    with T.sp_iter([I, J], "SR", "use") as [i, j]:
+        A[i] = A[i] + A[j]
+"""
+    )
+    with pytest.raises(FormatError, match="V is written, and says where elements lie along J"):
+        spcomp.compile(func)
+
+
+@pytest.mark.parametrize("handle", ["a", "e"])
+def test_buffers_on_one_array_have_its_dtype(handle):
+    func = parsed(SHARED.format(view=f'V = T.match_buffer({handle}, (n, 4), "float64")'))
+    with pytest.raises(FormatError, match="V has dtype float64"):
+        spcomp.compile(func)
+
+
+@pytest.mark.parametrize("level", ["position", "coordinate"])
+def test_a_view_with_strides_reaches_its_last_element_and_no_further(level):
+    loop = (
+        "for k in T.serial(n):" if level == "position" else 'with T.sp_iter([I], "S", "x") as [k]:'
+    )
+    func = parsed(
+        f"""def attack(c: T.handle, n: T.int32) -> None:
+    I = T.dense_fixed(n)
+    C = T.match_buffer(c, (n, 3), "float32", strides=(8, 2))
+    {loop}
+        X = T.alloc_buffer((2, n), "float32", strides=(n * 1000000, 1))
+        X[1, k] = 2.0
+        C[k, 2] = X[1, k]
+"""
+    )
+    c = np.zeros(21, F32)
+    spcomp.compile(func)(c=c, n=3)
+    assert np.flatnonzero(c).tolist() == [4, 12, 20]
+    args = {"c": np.zeros(21, F32), "n": 3}
+    interpret(func, args)
+    assert np.array_equal(args["c"], c)
+    with pytest.raises(ArgumentError, match="room"):
+        spcomp.compile(func)(c=c[:20], n=3)
 
 
 def test_checks_that_are_off_trust_a_program_below_coordinate_space():
@@ -190,11 +332,13 @@ def test_a_tensor_of_no_shape_is_refused(shape, levels):
 
 # -- what may fail fails where it is evaluated, and nowhere else -------------------------------
 
+_NESTED = "T.if_then_else(d != 0, T.if_then_else(n // d > 0, x, x), y)"
 GUARDED_DIVISIONS = (
     "C[i] = T.if_then_else(d != 0, A[i // d], 5)",
     "if d != 0:\n    C[i] = A[i // d]\nelse:\n    C[i] = 5",
     "C[i] = 5\nfor q in T.serial(d):\n    C[i] = A[i % d]",
     "C[i] = T.if_then_else(d != 0 and A[i // d] > 99, 0, 5)",
+    "x = T.cast(A[i], 'float32')\ny = x + T.float32(4)\nC[i] = T.cast(" + _NESTED + ", 'int32')",
 )
 PLAIN_DIVISIONS = ("x = A[i // d]\nC[i] = 5", "C[i] = A[i % d]", "if A[i // d] > 0:\n    C[i] = 1")
 
@@ -251,6 +395,33 @@ def test_an_allocation_whose_size_overflows_is_out_of_memory():
         kernel(np.ones(4, F32), np.zeros(4, F32), 4, 1 << 22)  # (2**22)**3 elements are 0, wrapped
 
 
+@pytest.mark.parametrize("size", ["n * n", "n * n // 2", "n * 65536 - 5"])
+def test_a_size_that_overflows_its_dtype_is_refused(size):
+    func = parsed(
+        f"""def attack(c: T.handle, n: T.int32):
+    I = T.dense_fixed({size})
+    C = T.match_sparse_buffer(c, (I,), "int8")
+    with T.sp_iter([I], "S", "attack") as [i]:
+        C[i] = C[i] + C[i]
+"""
+    )
+    n = 1 << 16
+    with pytest.raises(ArgumentError, match=r"42949672\d\d, which int32 does not hold"):
+        spcomp.compile(func)(c=np.zeros(eval(size), np.int8), n=n)
+
+
+@pytest.mark.parametrize("constants", [{"y": 1 << 32}, {"y": 1 << 32, "z": 1 << 32}])
+def test_an_allocation_whose_constant_size_overflows_is_out_of_memory(constants):
+    body = "X = T.alloc_buffer((z, y, y), 'float32', scope='local')\n"
+    body += "X[i, 1000 * i, 1] = A[i]\nC[i] = X[i, 1000 * i, 1]"
+    func = on_vector(body, params=", y: T.int64, z: T.int64")
+    rest = {"y": 1 << 32, "z": 1 << 32}.keys() - constants
+    with pytest.raises(ArgumentError, match="out of memory"):
+        spcomp.compile(func, constants=constants)(
+            a=np.ones(4, F32), c=np.zeros(4, F32), n=4, **dict.fromkeys(rest, 8)
+        )
+
+
 def test_many_buffers_do_not_overflow_the_stack():
     body = "".join(
         f"X{k} = T.alloc_buffer((8000,), 'float32', scope='local')\nX{k}[i % 8000] = A[i]\n"
@@ -259,6 +430,33 @@ def test_many_buffers_do_not_overflow_the_stack():
     body += "C[i] = X0[i] + X59[i % 8000]"
     llvm = spcomp.compile(on_vector(body)).source("llvm")
     assert llvm.count("alloca [8000 x float]") <= 2
+
+
+def test_a_buffer_of_a_negative_size_takes_no_room_from_the_stack_of_others():
+    body = "X = T.alloc_buffer((-100000,), 'float32')\nY = T.alloc_buffer((20000,), 'float32')\n"
+    llvm = spcomp.compile(on_vector(body + "Y[i] = A[i]\nX[i] = 1.0\nC[i] = Y[i]")).source("llvm")
+    assert "alloca [20000 x float]" not in llvm
+
+
+def test_indices_made_of_names_that_double_compile_in_no_time():
+    lines = [f"x{k + 1} = x{k} * x{k}" for k in range(30)]
+    body = "\n".join(["for i in T.serial(n):", "    x0 = i + 1", *(f"    {x}" for x in lines)])
+    c = np.zeros(4, F32)
+    kernel = spcomp.compile(below("flat", f"{body}\n    C[x30 % n] = A[i]"))
+    kernel(np.ones(4, F32), c, np.zeros(4, "int32"), 4)
+    assert c.tolist() == [1, 1, 0, 0]
+
+
+def test_vectors_that_no_machine_has_are_refused():
+    body = f"C[T.ramp(0, 1, {1 << 20})] = T.broadcast(T.float32(1), {1 << 20})"
+    with pytest.raises(LoweringError, match="1048576 lanes"):
+        spcomp.compile(below("flat", body))
+
+
+def test_unrolled_loops_inside_another_are_not_written_out_many_times():
+    body = "for q in T.unroll(256):\n    for k in T.unroll(100):\n        C[q] = C[q] + A[k]"
+    llvm = spcomp.compile(below("flat", body)).source("llvm")
+    assert "llvm.loop.unroll.enable" not in llvm
 
 
 def test_an_unrolled_loop_of_a_whole_range_of_integers_compiles():

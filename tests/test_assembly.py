@@ -292,6 +292,40 @@ def test_attaching_to_coordinates_beyond_the_parent_finds_empty_fibers():
     np.testing.assert_array_equal(args["y"], expected)
 
 
+BELOW = """from spcomp import script as T
+@T.prim_func
+def f(a: T.handle, z: T.handle, x: T.handle, m: T.int32, n: T.int32, q: T.int32) -> None:
+    I = T.dense_fixed(m)
+    K = {axis}
+    L = T.dense_fixed(q)
+    Z = T.sparse_variable(K, (q, None), (None, None))
+    A = T.match_sparse_buffer(a, (I, K, L), "float64")
+    C = T.match_sparse_buffer(z, (I, K, Z), "float64")
+    with T.sp_iter([I, K, L], "SSS", "f") as [i, k, l]:
+        if A[i, k, l] != 0.0:
+            C[i, k, l] = A[i, k, l] * 2.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("axis", "x"),
+    [
+        ("T.sparse_fixed(I, (n, 3), x)", [0, 1, 3, 0, 2, 4]),
+        ("T.dense_variable(I, (n, None), x)", [0, 2, 6]),
+    ],
+)
+@pytest.mark.parametrize("n", [5, 9])
+def test_there_is_a_fiber_of_the_result_for_each_position_above_it(axis, x, n):
+    (func,) = parse_source(BELOW.format(axis=axis), "below.py")
+    a = np.array([1, 0, 2, 0, 0, 3, 4, 5, 0, 0, 0, 0, 0, 7, 0, 8, 0, 9.0])
+    args = {"a": a, "x": np.array(x, "int32"), "m": 2, "n": n, "q": 3}
+    expected = stages_agree(func, args)
+    assert expected["Z_indptr"].tolist() == [0, 2, 3, 5, 5, 6, 8]
+    assert expected["z"].tolist() == (2 * a[a != 0]).tolist()
+    got = spcomp.compile(func)(**args)
+    np.testing.assert_array_equal(got["z"] if isinstance(got, dict) else got.values, expected["z"])
+
+
 @pytest.mark.parametrize(
     ("made", "instead", "message"),
     [

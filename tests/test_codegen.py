@@ -11,10 +11,10 @@ from spcomp.codegen.abi import pack
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
-from spcomp.ir.axis import Buffer
+from spcomp.ir.axis import WORKSPACE, Buffer
 from spcomp.ir.expr import const
 from spcomp.ir.flat import FlatFunc
-from spcomp.ir.module import single
+from spcomp.ir.module import Module, single
 from spcomp.runtime.executable import Executable
 from spcomp.target import target
 
@@ -293,6 +293,18 @@ def test_functions_of_integers(lanes):
     assert np.array_equal(same(a)[0], a)
 
 
+@pytest.mark.parametrize("index", [dt.int8, dt.int32, dt.uint32, dt.int64], ids=str)
+@pytest.mark.parametrize("lanes", [2, 3, 4, 8])
+def test_lanes_are_read_where_indices_of_any_dtype_say(lanes, index):
+    places, x, out = buffer("places", index), buffer("x", dt.float64), buffer("out", dt.float64)
+    every = ex.Ramp(const(0), 1, lanes)
+    func = function(store(out, every, load(x, load(places, every))), places, x, out)
+    at, values = np.arange(lanes)[::-1] * 3, np.arange(30.0)
+    result = np.zeros(lanes)
+    assert run(func, at.astype(index.numpy_name), values, result) == 0
+    assert result.tolist() == at.tolist()
+
+
 def test_a_function_of_floats_on_integers_is_refused():
     with pytest.raises(LoweringError, match="exp of int32"):
         elementwise(lambda x: ex.Call("exp", (x,)), [dt.int32], dt.int32, 1)
@@ -358,13 +370,31 @@ def test_division_of_integers_by_slash_is_refused():
         elementwise(lambda x, y: ex.BinOp("/", x, y), [dt.int32] * 2, dt.int32, 1)
 
 
-@pytest.mark.parametrize("name", ["exp", "malloc", "main", "größe", "spcomp_parallel_for"])
+@pytest.mark.parametrize(
+    "name", ["exp", "malloc", "calloc", "main", "sincos", "größe", "spcomp_parallel_for"]
+)
 def test_a_function_may_have_any_name(name):
-    out = buffer("out", dt.float64)
-    body = store(out, 0, ex.Call("exp", (const(0.0, dt.float64),)))
+    out, work = buffer("out", dt.float64), Buffer("work", None, ANY, dt.float64, WORKSPACE)
+    exp, sin, cos = (ex.Call(func, (load(out, 0),)) for func in ("exp", "sin", "cos"))
+    body = st.Alloc(work, store(out, 0, exp * (sin + cos) + load(work, 0)))
     result = np.zeros(1)
     assert run(function(body, out, name=name), result) == 0
     assert result[0] == 1
+
+
+@pytest.mark.parametrize("other", ["f__par0", "f__loop0"])
+def test_a_function_may_be_called_like_the_loops_of_another(other):
+    def twice(name, value):
+        i, out = ex.Var("i", dt.int64), buffer("out", dt.int32)
+        loops = [loop(ex.Var("k", dt.int64), 1, store(out, i, value(out, i))) for _ in range(4)]
+        return function(loop(i, 3, st.seq(*loops), "parallel"), out, name=name)
+
+    funcs = twice("f", lambda *_: const(2, dt.int32)), twice(other, lambda out, i: load(out, i) * 3)
+    executable = Executable(cpu.emit(Module(funcs[0], funcs, ()), target("cpu")), target("cpu"))
+    result = np.zeros(3, np.int32)
+    for name in ("f", other):
+        assert executable.call(name, slots_of(executable, [result], name)) == 0
+    assert result.tolist() == [2 * 3**4] * 3
 
 
 @pytest.mark.parametrize("dtype", dt.SCALARS, ids=str)

@@ -185,6 +185,9 @@ def test_functions_of_integers_stay_exact():
     assert evaluate(Call("abs", (const(-3, i32),))) == 3
     assert evaluate(Call("popcount", (const(255, i32),))) == 8
     assert evaluate(Call("popcount", (const(255, i32),))).dtype.name == "int32"
+    assert evaluate(Call("popcount", (const(-1, dt.int8),))) == 8
+    wraps = tuple(const(value) for value in (2**62, 2, -3))
+    assert evaluate(Call("fma", wraps)) == 2**63 - 3
     power = [(3, 4, 81), (-1, -3, -1), (-1, -2, 1), (2, -1, 0), (0, 0, 1)]
     for base, exponent, result in power:
         assert evaluate(Call("pow", (const(base), const(exponent)))) == result
@@ -210,6 +213,15 @@ def test_vectors_load_store_and_reduce_by_lanes():
     assert all(value.dtype.name == "int32" for value in results.values())
     chosen = Select(binary("<", ramp(0, 4), const(2)), ramp(0, 4), ramp(10, 4))
     assert evaluate(chosen).tolist() == [0, 1, 12, 13]
+
+
+def test_lanes_that_what_was_before_decides_divide_nothing():
+    lane, two = ramp(0, 4), Broadcast(const(2), 4)
+    divides = BinOp(">", BinOp("//", two, lane), Broadcast(const(0), 4))
+    positive, zero = BinOp(">", lane, Broadcast(const(0), 4)), BinOp("==", lane, lane - lane)
+    assert evaluate(BinOp("and", positive, divides)).tolist() == [False, True, True, False]
+    assert evaluate(BinOp("or", zero, divides)).tolist() == [True, True, True, False]
+    assert evaluate(Select(positive, BinOp("//", two, lane), two)).tolist() == [2, 2, 1, 0]
 
 
 def test_lanes_with_a_false_mask_touch_no_memory():

@@ -26,8 +26,9 @@ from spcomp.ir.module import single
 from spcomp.ir.position import Case
 from spcomp.ir.stmt import Evaluate, For, Seq, Stmt, seq
 from spcomp.ir.visitor import Rewriter, Visitor, statements, substitute, walk
+from spcomp.schedule.schedule import Schedule
 from spcomp.target import Target, target
-from tests.layers import STAGES, stages
+from tests.layers import STAGES, source, stages
 from tests.programs import PROGRAMS
 
 X, Y = Var("x", int64), Var("y", int64)
@@ -75,6 +76,13 @@ def test_a_sequence_of_one_is_itself_and_none_is_dropped():
     one = Evaluate(X)
     assert seq(None, one) is one
     assert seq(Seq((one, one)), one).body == (one, one, one)
+
+
+def test_a_program_is_shown_by_its_name_and_printed_as_its_script():
+    schedule = Schedule(source("spmv"))
+    for made in (schedule, schedule.lower_sparse_iter(), schedule.lower_sparse_buffer()):
+        assert repr(made.func).startswith(f"<{type(made.func).__name__} spmv(a, ")
+        assert str(made.func) == made.func.script()
 
 
 def test_a_module_finds_functions_by_name_and_the_first_as_main():

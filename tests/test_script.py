@@ -236,6 +236,19 @@ def test_a_function_of_plain_arrays_is_flat_if_they_have_one_dimension(shape, ki
     assert type(parse("pass", head=head)) is kind
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['B = T.match_buffer(b, (2,), "int32", strides=(2,))', 'B = T.alloc_buffer((2, 2), "int32")'],
+)
+def test_views_and_local_arrays_of_several_dimensions_have_no_place_in_flat_space(line):
+    head = "@T.prim_func\ndef f(a: T.handle, b: T.handle):\n"
+    head += '    A = T.match_buffer(a, (4,), "int32")\n'
+    assert type(parse(line, "A[0] = 1", head=head)) is PosFunc
+    flat = '    T.func_attr({"sparse_tir_level": 0})\n'
+    with pytest.raises(ScriptError, match="no meaning in a function of flat space"):
+        parse(line, "A[0] = 1", head=head + flat)
+
+
 def axis(text):
     return parse(f"X = {text}", "pass").axes[-1]
 

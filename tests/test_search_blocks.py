@@ -111,6 +111,25 @@ def test_searches_are_numbered_and_their_results_are_kept_by_the_axes_they_depen
     assert text.count("T.lower_bound") == 2
 
 
+@T.prim_func
+def from_rows_of_one_width(a: T.handle, c: T.handle, idx: T.handle, m: T.int32, n: T.int32):
+    I = T.dense_fixed(m)
+    J = T.dense_fixed(n)
+    F = T.sparse_fixed(I, (n, 3), idx)
+    A = T.match_sparse_buffer(a, (I, F), "float32")
+    C = T.match_sparse_buffer(c, (I, J), "float32")
+    with T.sp_iter([I, J], "SS", "copy") as [i, j]:
+        C[i, j] = A[i, j]
+
+
+def test_places_that_no_index_array_counts_are_kept_as_64_bit_numbers():
+    func = lowered(from_rows_of_one_width)
+    assert 'mid_0 = T.alloc_sparse_buffer((I, J), "int64")' in func.script()
+    args = {"a": np.arange(1, 7, dtype="f4"), "c": np.zeros(8, "f4"), "m": 2, "n": 4}
+    interpret(func, {**args, "idx": np.array([0, 1, 3, 1, 2, 3], "int32")})
+    assert args["c"].tolist() == [1, 2, 0, 3, 0, 4, 5, 6]
+
+
 def test_what_one_function_finds_the_other_takes():
     csr = matrix()
     given = arguments(csr)

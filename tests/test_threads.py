@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.runtime.executable import Executable
 from tests.test_api import A, B, spmm
 
 HAS_FORK = "fork" in multiprocessing.get_all_start_methods()
@@ -89,6 +92,37 @@ def test_a_kernel_crosses_to_a_spawned_process():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         (result,) = pool.map(_call_pickled, [payload])
     np.testing.assert_allclose(result, a @ b, rtol=1e-4)
+
+
+def _call(kernel, feat):
+    return kernel(A=A, B=np.ones((A.shape[1], feat), np.float32))
+
+
+@pytest.mark.skipif(not HAS_FORK, reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_forked_while_another_thread_compiles_can_compile(monkeypatch):
+    begun, over, parent = threading.Event(), threading.Event(), os.getpid()
+
+    class Slow(Executable):
+        def __init__(self, *args, **more):
+            begun.set()
+            if os.getpid() == parent:
+                over.wait(10)
+            super().__init__(*args, **more)
+
+    monkeypatch.setattr("spcomp.runtime.executable.Executable", Slow)
+    kernels = [spcomp.compile(spmm, constants={"feat": k}) for k in (23, 29)]
+    thread = threading.Thread(target=_call, args=(kernels[0], 23))
+    thread.start()
+    begun.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        _call(kernels[1], 29)
+        os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.skipif(not HAS_FORK, reason="the system has no fork")

@@ -10,7 +10,7 @@ from spcomp.codegen.abi import DIVISION
 from spcomp.codegen.emit import STATUS, Code, Scope
 from spcomp.codegen.emit_convert import convert
 from spcomp.codegen.emit_math import call, divide, reduce, shift
-from spcomp.codegen.emit_memory import Access, read, search, sought
+from spcomp.codegen.emit_memory import FEW, Access, read, search, sought
 from spcomp.codegen.ops import (
     ARITHMETIC,
     BOOLEAN,
@@ -104,12 +104,6 @@ class Exprs(Visitor[str]):
             return self.code.value(f"fneg {kind} {value}")
         if node.op == "-":
             return self.binary("-", dtype, zero(dtype), value)
-        if node.op == "not" and dtype.kind != "bool":
-            truth = bool_.with_lanes(dtype.lanes)
-            value = convert(self.code, value, dtype, truth)
-            kind = register(truth)
-            flipped = self.code.value(f"xor {kind} {value}, {splat(kind, 'true')}")
-            return convert(self.code, flipped, truth, dtype)
         ones = splat(kind, "true" if dtype.kind == "bool" else "-1")
         return self.code.value(f"xor {kind} {value}, {ones}")
 
@@ -128,9 +122,10 @@ class Exprs(Visitor[str]):
     def visit_Select(self, node: ex.Select) -> str:
         """A select where both sides are harmless, else a branch, or masks for the sides."""
         cond = self.visit(node.cond)
-        if _at_hand(node) and _compares_integers(node.cond):
-            return self._blend(cond, node.dtype, self.visit(node.then), self.visit(node.otherwise))
-        return self._choose(cond, node.cond.dtype, node.then, node.otherwise)
+        sides = (node.then, node.otherwise)
+        if all(map(_at_hand, sides)) and _compares_integers(node.cond):
+            return self._blend(cond, node.dtype, *map(self.visit, sides))
+        return self._choose(cond, node.cond.dtype, *sides)
 
     def _blend(self, cond: str, dtype: DType, first: str, second: str) -> str:
         """Return a select of scalar floats that is no branch: they have no conditional move."""
@@ -208,7 +203,7 @@ class Exprs(Visitor[str]):
         if first is not None:
             return Access(pointer, self.converted(first, int64), dtype, active)
         wide = index.dtype  # an address computation extends the sign of int32 itself
-        if wide.kind != "int" or wide.bits < 32:
+        if wide.kind != "int" or wide.bits < 32 or lanes <= FEW:  # few: one after the other
             wide = int64.with_lanes(lanes)
         return Access(pointer, self.converted(index, wide), dtype, active, register(wide))
 
@@ -248,7 +243,7 @@ class Exprs(Visitor[str]):
 def _at_hand(node: Expr) -> bool:
     """Whether *node* selects, or is, a scalar float that has been computed before."""
     if isinstance(node, ex.Select):
-        return _at_hand(node.then) and _at_hand(node.otherwise)
+        return all(map(_at_hand, (node.then, node.otherwise))) and not _guarded(node.cond)
     dtype = node.dtype
     return isinstance(node, ex.Var) and dtype.is_float and dtype.bits >= 32 and dtype.lanes == 1
 

@@ -21,6 +21,7 @@ from spcomp.ir.visitor import Rewriter, Visitor, walk
 
 LARGEST = 1 << 62  # bytes that no allocation grants
 UNROLL_LIMIT = 256  # copies of a body that unrolled loops, one in another, may write out
+LLVM_LIMIT = 1 << 12  # that LLVM may write out on top of that: it would not stop at thousands
 NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
 UNROLL = '!"llvm.loop.unroll.enable"'
 
@@ -123,12 +124,12 @@ class Stmts(Visitor[None]):
             return
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
         known = node.kind == "unroll" and not (begin + end).count("%")
-        if known and self.copies * (int(end) - int(begin)) <= UNROLL_LIMIT:
+        trips = int(end) - int(begin) if known else 0
+        if known and self.copies * trips <= UNROLL_LIMIT:
             self.written_out(node, range(int(begin), int(end)))
             return
-        many = known and int(end) - int(begin) > UNROLL_LIMIT  # LLVM would write out thousands
-        # LLVM unrolls no loop around others
-        alone = node.kind == "unroll" and not many and _is_innermost(node)
+        few = trips <= UNROLL_LIMIT and self.copies * trips <= LLVM_LIMIT
+        alone = node.kind == "unroll" and few and _is_innermost(node)  # LLVM unrolls no others
         self.loop(node, begin, end, [NO_VECTORIZE, UNROLL] if alone else [NO_VECTORIZE])
 
     def written_out(self, node: st.For, trips: range) -> None:
@@ -215,9 +216,9 @@ class Stmts(Visitor[None]):
         buffer = node.buffer
         size, element = self._elements(buffer), buffer.dtype
         small = not size.startswith("%") and buffer.scope != WORKSPACE
-        if small and self.code.fits_stack(int(size) * element.itemsize):
-            array = f"[{max(int(size), 1)} x {memory(element)}]"
-            self.scope[buffer] = self.code.alloca(array, 64)
+        count = max(int(size), 1) if small else 0
+        if small and self.code.fits_stack(count * element.itemsize):
+            self.scope[buffer] = self.code.alloca(f"[{count} x {memory(element)}]", 64)
             self.visit(node.body)
             return
         self._on_heap(buffer, size, node.body)

@@ -7,9 +7,11 @@ from functools import cache
 
 from spcomp.codegen.abi import rounded
 from spcomp.dtypes import DType
+from spcomp.errors import LoweringError
 
 FAST = "reassoc nsz contract afn"  # never nnan or ninf: NaN and infinity mean what they mean
 
+MOST_LANES = 1 << 7  # gathers of more take LLVM minutes, thousands end the process
 _FLOATS = {16: "float", 32: "float", 64: "double"}
 _LETTERS = {"float": "f32", "double": "f64"}
 
@@ -42,8 +44,6 @@ REDUCTIONS: dict[str, tuple[str, str, str]] = {
     "*": ("fmul", "mul", "mul"),
     "min": ("fminimum", "smin", "umin"),
     "max": ("fmaximum", "smax", "umax"),
-    **{name: ("", name, name) for name in ("and", "or")},
-    **{op: ("", name, name) for op, name in (("&", "and"), ("|", "or"), ("^", "xor"))},
 }
 # Functions of floats that LLVM knows; rint rounds to even, and is in every C library.
 MATH = {
@@ -63,7 +63,9 @@ def row(dtype: DType) -> int:
 
 
 def vector(scalar: str, lanes: int) -> str:
-    """Return the type of *lanes* values of the LLVM type *scalar*."""
+    """Return the type of *lanes* values of the LLVM type *scalar*; LoweringError for too many."""
+    if lanes > MOST_LANES:
+        raise LoweringError(f"a vector of {lanes} lanes", hint=f"{MOST_LANES} are possible")
     return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.compiler.convert import Storage, Style, as_values, convert
+from spcomp.compiler.foreign import bridge, is_torch
 from spcomp.compiler.sizes import evaluate, solve, text
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.errors import ArgumentError
+from spcomp.ir.bounds import dtype_range
 from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.visitor import walk
 
@@ -131,15 +134,17 @@ class Frame:
         plain = arg.flags.c_contiguous and arg.flags.aligned
         array = (arg if plain else np.array(arg, order="C")).reshape(-1)
         self._array(handle, array, handle)
-        for axis in users:
-            if handle == axis.indptr and axis.fibers is not None:
-                if not array.size:
-                    raise ArgumentError(
-                        f"argument {handle}: is empty, expected one element more than fibers"
-                    )
-                self.unify(axis.fibers, array.size - 1, handle, "number of fibers")
-            elif axis.entries is not None:
-                self.unify(axis.entries, array.size, handle, "number of elements")
+
+    def _measure(self, axis: AxisPlan, handle: str, array: Array) -> None:
+        """Take in what the size of an index array of *axis* says."""
+        if handle == axis.indptr and axis.fibers is not None:
+            if not array.size:
+                raise ArgumentError(
+                    f"argument {handle}: is empty, expected one element more than fibers"
+                )
+            self.unify(axis.fibers, array.size - 1, handle, "number of fibers")
+        elif axis.entries is not None:
+            self.unify(axis.entries, array.size, handle, "number of elements")
 
     def _storage(self, plan: BufferPlan, storage: Storage) -> None:
         who = plan.name
@@ -157,17 +162,18 @@ class Frame:
             self.values[plan.handle] = storage.values
             self.origin[plan.handle] = who
             self.given[plan.handle] = storage.given
+            self._share(plan.handle, storage.values)
 
     def _level(self, axis: AxisPlan, level: Level, who: str, storage: Storage, at: int) -> None:
         self.patterns.setdefault(axis.name, (storage.style, level, storage.given))
         if level.indptr is not None and axis.indptr is not None:
             array = as_index(f"{who}.indptr", level.indptr, axis.idtype)
-            self._array(axis.indptr, array, who)
+            self._array(axis.indptr, array, who, axis)
             if axis.fibers is not None:
                 self.unify(axis.fibers, array.size - 1, who, f"number of fibers of {axis.name}")
         if level.indices is not None and axis.indices is not None:
             array = as_index(f"{who}.indices", level.indices, axis.idtype)
-            self._array(axis.indices, array.reshape(-1), who)
+            self._array(axis.indices, array.reshape(-1), who, axis)
             if level.kind == "fixed" and axis.nnz_cols is not None:
                 self.unify(axis.nnz_cols, array.shape[-1], who, f"width of {axis.name}")
         if axis.entries is not None:
@@ -180,8 +186,11 @@ class Frame:
                 validate.require_order(who, given.ascending(at, unique=axis.unique), axis.unique)
             self.checked.add(axis.name)
 
-    def _array(self, handle: str, array: Array, who: str) -> None:
-        """Bind an index array; two arguments that share an axis must agree."""
+    def _array(self, handle: str, array: Array, who: str, own: AxisPlan | None = None) -> None:
+        """Bind an index array; two arguments that share an axis must agree.
+
+        It is measured for every axis that has it, but for *own*.
+        """
         known = self.values.setdefault(handle, array)
         if known is not array and not _same_array(known, array):
             raise ArgumentError(
@@ -189,6 +198,15 @@ class Frame:
                 " expected the same pattern"
             )
         self.origin.setdefault(handle, who)
+        self._share(handle, array)
+        for axis in self.interface.index_of[handle]:
+            if axis is not own:
+                self._measure(axis, handle, array)
+
+    def _share(self, handle: str, array: Array) -> None:
+        """Measure *array* against the other buffers that are matched to it."""
+        for name, size in self.interface.shared.get(handle, ()):
+            self.pending.append((size, array.size, name, "room"))
 
     def unify(self, size: Expr, got: int, who: str, what: str) -> None:
         """Make *size* equal *got*, which the argument *who* says: bind it, compare it, or wait."""
@@ -240,15 +258,25 @@ class Frame:
             raise ArgumentError(f"the size {text(size)} divides by zero") from None
 
     def require(self) -> None:
-        """Raise ArgumentError if a parameter that the program uses is still unknown."""
+        """Raise ArgumentError if a parameter is still unknown, or a size that the program computes.
+
+        What the program computes in 32 bits may be another number there.
+        """
         face = self.interface
+        for size in face.computed:
+            with suppress(KeyError):
+                if (number := self.size_of(size)) not in dtype_range(size.dtype):
+                    raise ArgumentError(
+                        f"the size {text(size)} is {number}, which {size.dtype} does not hold",
+                        hint="declare the parameters in it as T.int64",
+                    )
         for name in face.needed:
             if name in self.values or name in face.allocated:
                 continue
             if name in face.scalars:
                 raise ArgumentError(
                     f"missing argument {name} of {face.name}: no array says what it is",
-                    hint=f"give it by name, {name}=...",
+                    hint=f"give the result that has it as out=, or {name}=... if it is a parameter",
                 )
             if name in face.index_of:
                 axis = face.index_of[name][0].name
@@ -324,6 +352,8 @@ def _same_array(a: Array, b: Array) -> bool:
 
 def _number(name: str, arg: Any, dtype: DType) -> int | float:
     """Return *arg* as a Python number of *dtype*; raises ArgumentError."""
+    if is_torch(arg):
+        arg = bridge().number(name, arg)
     if isinstance(arg, np.ndarray) and arg.ndim == 0:
         arg = arg[()]
     boolean = isinstance(arg, (bool, np.bool_))

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from spcomp.compiler.kernel import CHECKS, Check, Kernel
 from spcomp.compiler.signature import Interface, interface
-from spcomp.compiler.variants import Variants, Version, inner_extents, row_pointers
+from spcomp.compiler.variants import (
+    Variants,
+    Version,
+    inner_extents,
+    is_narrow,
+    repeated,
+    row_pointers,
+)
 from spcomp.errors import (
     ArgumentError,
     BackendError,
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.notation import NotationKernel
     from spcomp.compiler.pipeline import Stages
     from spcomp.formats.format import Format
+    from spcomp.formats.rules import ComposableFormat
     from spcomp.ir.module import HostOp
     from spcomp.notation.nodes import Program as Notation
     from spcomp.notation.objects import Function, Symbol
@@ -55,14 +63,17 @@ _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
 _lock = threading.Lock()
 
 
-def _renew_lock() -> None:
-    """In the child of a fork: a thread that held the lock is not there."""
+def _renew_locks() -> None:
+    """In the child of a fork: a thread that held a lock is not there."""
     global _lock
     _lock = threading.Lock()
+    for made in vars(Compiled).values():
+        if isinstance(made, cached_property) and hasattr(made, "lock"):  # before Python 3.12
+            made.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ class Compiled:
             return Variants(self, (), (), self._specialized)
         source = _source(self.program)
         names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
-        return Variants(self, names, row_pointers(source), self._specialized)
+        return Variants(self, names, row_pointers(source), self._specialized, repeated(source))
 
     def _specialized(self, version: Version) -> Compiled:
         constants = {**self.options.constants, **dict(version.extents)}
@@ -143,17 +154,23 @@ class Compiled:
         """Whether which version a call gets depends on its matrices."""
         return not _is_decided(self.program, self.options)
 
-    def longest_row(self, stored: int) -> int | None:
-        """Return how long a row of a matrix of *stored* elements may be for this version of it.
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The arrays of sorted coordinates that decide, too: those looked at have to be these."""
+        return repeated(_source(self.program)) if self.is_chosen else ()
+
+    def longest_row(self, stored: int, rows: int) -> int | None:
+        """Return how long one of *rows* with *stored* elements may be for this version of them.
 
         None: any length.
         """
         facts = self.options.facts
         if facts is None:  # the general version is what calls without long rows get
             return longest_row(stored) if self._variants.names else None
-        if facts.hubs or not inner_extents(_source(self.program)):
+        names = inner_extents(_source(self.program))
+        if facts.hubs or not names:
             return None
-        return longest_row(stored)
+        return longest_row(stored, rows * is_narrow(names, self.options.constants))
 
     def call(self, name: str, slots: Sequence[int]) -> int:
         """Run the function *name* on its slots; return the status. Raises BackendError."""
@@ -228,7 +245,7 @@ def compile(  # noqa: A001
 def compile(  # noqa: A001
     program: str | Symbol | Notation,
     *,
-    formats: Mapping[str, str | Format] | None = ...,
+    formats: Mapping[str, str | Format | ComposableFormat] | None = ...,
     semiring: Semiring | str = ...,
     functions: Mapping[str, Function] | None = ...,
     target: str | Target = ...,
@@ -280,8 +297,9 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
-        **notation: For index notation, *formats* by name (texts or Formats), the *semiring* that
-            ``+`` and ``*`` are of, and *functions* of the user's by name.
+        **notation: For index notation, *formats* by name (texts, Formats, those of
+            ``spcomp.formats``), the *semiring* that ``+`` and ``*`` are of, and *functions* of the
+            user's by name.
 
     Raises:
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
@@ -438,7 +456,7 @@ def _checked_program(program: Any) -> Any:
 
     if isinstance(program, Schedule):
         return program
-    hint = "give a function decorated with @T.prim_func, a module, or a Schedule"
+    hint = "give a line of index notation, a function decorated with @T.prim_func, or a Schedule"
     if callable(program):
         hint = "decorate the function with @T.prim_func (from spcomp import script as T)"
     raise ArgumentError(f"argument program: got {type(program).__name__}", hint=hint)

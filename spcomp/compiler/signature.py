@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler.roles import Access, Role, accesses
 from spcomp.compiler.sizes import text
 from spcomp.dtypes import DType
+from spcomp.errors import FormatError
 from spcomp.formats.levels import EMPTY
 from spcomp.ir.axis import AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
-from spcomp.ir.expr import Expr, Load, Var, binary, const
+from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, const
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.storage import layout
 from spcomp.ir.visitor import walk
@@ -141,6 +143,8 @@ class Interface:
     by_name: Mapping[str, BufferPlan]  # buffers, their handles, and axes that have arrays
     index_of: Mapping[str, tuple[AxisPlan, ...]]  # by handle, the axes whose array it is
     index_names: Mapping[str, str]  # handles of index arrays by name
+    shared: Mapping[str, tuple[tuple[str, Expr], ...]]  # by handle, what other buffers take of it
+    computed: tuple[Expr, ...]  # what sizes are made of that the program computes
     needed: tuple[str, ...]  # the parameters that the program uses
     order_needed: frozenset[str]  # axes whose order, or tables, the compiled code relies on
 
@@ -198,15 +202,27 @@ def interface(func: Func, order_needed: frozenset[str] = frozenset()) -> Interfa
     by_handle: dict[str, BufferPlan] = {}
     by_name = {p.name: _pattern(p) for p in axes.values() if p.arrays and p.parent is not None}
     index_names = {name: name for name in index_of}
+    shared: dict[str, tuple[tuple[str, Expr], ...]] = {}
     for buffer in func.buffers:
         if buffer.data is None:
             continue
         handle = buffer.data.name
+        made = _buffer_plan(buffer, handle, roles[handle], axes)
         if handle in index_of:
             index_names[buffer.name] = handle
+            axis = index_of[handle][0]
+            _same_dtype(buffer, axis.idtype)
+            if made.role != "in" and isinstance(func, CoordFunc):  # its accesses are not checked
+                raise FormatError(
+                    f"{buffer.name} is written, and says where elements lie along {axis.name}",
+                    buffer.span,
+                    hint="change index arrays before the call",
+                )
         else:
-            made = _buffer_plan(buffer, handle, roles[handle], axes)
             by_name[buffer.name] = by_handle.setdefault(handle, made)
+            _same_dtype(buffer, by_handle[handle].np_dtype)
+        if by_handle.get(handle) is not made and made.size is not None:
+            shared[handle] = (*shared.get(handle, ()), (made.name, made.size))
     order = {param.name: at for at, param in enumerate(func.params)}
     used = _used(func) | by_handle.keys() | index_of.keys()
     return Interface(
@@ -221,9 +237,27 @@ def interface(func: Func, order_needed: frozenset[str] = frozenset()) -> Interfa
         by_name=by_handle | by_name,
         index_of={name: tuple(users) for name, users in index_of.items()},
         index_names=index_names,
+        shared=shared,
+        computed=_computed(func),
         needed=tuple(name for name in order if name in used),
         order_needed=order_needed,
     )
+
+
+def _computed(func: Func) -> tuple[Expr, ...]:
+    sizes = [size for axis in func.axes for size in (axis.length, axis.nnz, axis.nnz_cols)]
+    sizes += [size for buffer in func.buffers for size in getattr(buffer, "shape", ())]
+    parts = (part for size in sizes if size is not None for part in walk(size, skip=Select))
+    return tuple(part for part in parts if isinstance(part, BinOp) and part.op in ("+", "-", "*"))
+
+
+def _same_dtype(buffer: AnyBuffer, dtype: np.dtype[Any]) -> None:
+    if np.dtype(buffer.dtype.numpy_name) != dtype:
+        raise FormatError(
+            f"{buffer.name} has dtype {buffer.dtype}, and shares an array of {dtype}",
+            buffer.span,
+            hint="give it a handle of its own",
+        )
 
 
 def _axis_plans(func: Func) -> dict[Axis, AxisPlan]:

@@ -33,7 +33,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import coefficient, decide, divides, prove
 from spcomp.ir.relink import renamed
-from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, seq
+from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, is_empty, seq
 from spcomp.ir.visitor import Rewriter, walk
 
 if TYPE_CHECKING:
@@ -302,9 +302,9 @@ class Simplify(Rewriter):
         new = cast("If", self.visit_Node(branch))
         if isinstance(new.cond, Const):
             return (new.then if new.cond.value else new.otherwise) or Seq((), span=new.span)
-        if new.otherwise is not None and _empty(new.otherwise):
+        if new.otherwise is not None and is_empty(new.otherwise):
             new = new.replace(otherwise=None)
-        if _empty(new.then) and new.otherwise is None and self._droppable(new.cond):
+        if is_empty(new.then) and new.otherwise is None and self._droppable(new.cond):
             return Seq((), span=new.span)
         return new
 
@@ -333,7 +333,7 @@ class Simplify(Rewriter):
     def visit_Alloc(self, alloc: Alloc) -> Node:
         """Drop an allocation for nothing."""
         new = cast("Alloc", self.visit_Node(alloc))
-        return new.body if _empty(new.body) else new
+        return new.body if is_empty(new.body) else new
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
         """Drop a constant."""
@@ -393,10 +393,6 @@ class Simplify(Rewriter):
 
 def _values(domains: tuple[BufferDomain, ...], env: Env) -> Mapping[Any, Interval]:
     return Env.of(env.vars, domains).buffers
-
-
-def _empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, Seq) and not stmt.body
 
 
 def _size(expr: Expr) -> int:

@@ -30,3 +30,5 @@ class SpIter(Stmt):
 @node
 class CoordFunc(Func):
     """A program in coordinate space: every index of a buffer is a coordinate."""
+
+    __repr__ = Func.__repr__

@@ -9,3 +9,5 @@ from spcomp.ir.stmt import Func
 @node
 class FlatFunc(Func):
     """A program over one-dimensional buffers; no axis, no sparse buffer, no block."""
+
+    __repr__ = Func.__repr__

@@ -80,6 +80,8 @@ def _probe(entries: Any, key: int) -> int:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
+    if a.dtype.kind != "f":
+        return a * b + c
     return a.astype(np.longdouble) * b.astype(np.longdouble) + c.astype(np.longdouble)
 
 
@@ -93,7 +95,7 @@ def _pow(a: Any, b: Any) -> Any:
 _SAME_NAME = "exp log log2 sqrt abs tanh sin cos floor ceil trunc isnan isinf"
 _CALLS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _SAME_NAME.split()} | {
     "round": np.rint,
-    "popcount": np.bitwise_count,
+    "popcount": lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")),  # not of abs(x)
     "pow": _pow,
     "fma": _fma,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -148,10 +150,14 @@ class Evaluator(Visitor[Any]):
     def _divisor(self, rhs: Any, lhs: Any) -> tuple[Any, Any]:
         """Return divisor and dividend such that a division by zero fails the call and gives 0."""
         zero = rhs == 0
-        if not np.any(zero):
+        if not np.any(self.active(zero)):
             return rhs, lhs
         self.failures.append("integer division by zero")
         return rhs + zero.astype(rhs.dtype), np.where(zero, 0, lhs).astype(lhs.dtype)[()]
+
+    def active(self, lanes: Any) -> Any:
+        """Return *lanes*, a truth for each, without those that are not evaluated."""
+        return lanes
 
     def visit_UnOp(self, node: UnOp) -> Any:
         """Apply the operator."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import InternalError
-from spcomp.ir.expr import Expr, Load, Select
+from spcomp.ir.expr import BinOp, Expr, Load, Select
 from spcomp.ir.interpret_stmt import Interpreter
 from spcomp.ir.stmt import Store
 from spcomp.ir.storage import Array, decode, encode
@@ -20,15 +20,31 @@ class FlatInterpreter(Interpreter):
 
     def visit_Select(self, node: Select) -> Any:
         """Evaluate each side for the lanes that choose it: the others touch no memory."""
-        cond, outer = self.visit(node.cond), self.runs
+        cond = self.visit(node.cond)
         if np.ndim(cond) == 0 or np.all(cond) or not np.any(cond):
             return self.visit(node.then if np.all(cond) else node.otherwise)
-        sides = []
-        for side, runs in ((node.then, cond), (node.otherwise, ~cond)):
-            self.runs = runs if outer is None else runs & outer
-            sides.append(self.visit(side))
+        return np.where(cond, self._only(cond, node.then), self._only(~cond, node.otherwise))
+
+    def visit_BinOp(self, node: BinOp) -> Any:
+        """Combine both sides; of ``and`` and ``or`` the right one in the lanes where it matters."""
+        if node.op not in ("and", "or") or node.dtype.lanes == 1:
+            return super().visit_BinOp(node)
+        lhs = self.visit(node.lhs)
+        rhs = self._only(lhs if node.op == "and" else ~lhs, node.rhs)
+        return lhs & rhs if node.op == "and" else lhs | rhs
+
+    def active(self, lanes: Any) -> Any:
+        """Leave out the lanes that do not run."""
+        fits = self.runs is not None and np.shape(self.runs) == np.shape(lanes)
+        return lanes & self.runs if fits else lanes
+
+    def _only(self, runs: Any, expr: Expr) -> Any:
+        """Evaluate *expr* in the lanes that run, besides those that do not anyway."""
+        outer = self.runs
+        self.runs = runs if outer is None else runs & outer
+        value = self.visit(expr)
         self.runs = outer
-        return np.where(cond, *sides)
+        return value
 
     def visit_Load(self, node: Load) -> Any:
         """Read the lanes that the mask lets through; the others are zero."""

@@ -101,3 +101,5 @@ class Merge(Stmt):
 @node
 class PosFunc(Func):
     """A program in position space: an index of a sparse buffer is a position in its fiber."""
+
+    __repr__ = Func.__repr__

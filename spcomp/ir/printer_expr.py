@@ -264,7 +264,7 @@ def literal_text(value: Any) -> str:
     """Return a Python value (None, number, string, tuple, dict of such) as the parser reads it."""
     match value:
         case str():
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
         case float() if math.isinf(value):
             return f'T.{"max" if value > 0 else "min"}_value("float64")'
         case float() if math.isnan(value):

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
 Combiner: TypeAlias = Literal["+", "*", "min", "max", "and", "or"]
-Strategy: TypeAlias = Literal["private", "segmented", "workspace", "atomic"]
-"""How a reduction runs in parallel: an accumulator per output element; a sorted key cut into
-chunks, sums carried across; a buffer of its own for each worker, added up; updates in place."""
 
 _COMBINERS: frozenset[str] = frozenset(get_args(Combiner))
 

@@ -167,6 +167,12 @@ class Func(Node):
         """Return the function with the attribute *name* set."""
         return self.replace(attrs=tuple((dict(self.attrs) | {name: value}).items()))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}({', '.join(p.name for p in self.params)})>"
+
+    def __str__(self) -> str:
+        return self.script()
+
     def script(self) -> str:
         """Return the function as a Python file that parses back to it."""
         from spcomp.ir.printer import print_func
@@ -192,6 +198,11 @@ class Func(Node):
         from spcomp.ir.relink import specialize
 
         return specialize(self, values)
+
+
+def is_empty(stmt: Stmt) -> bool:
+    """Whether *stmt* is a list of no statements."""
+    return isinstance(stmt, Seq) and not stmt.body
 
 
 def seq(*stmts: Stmt | None) -> Stmt:

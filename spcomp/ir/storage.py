@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -57,7 +57,7 @@ class Layout:
     interleaved: bool
 
 
-@cache
+@lru_cache(maxsize=1 << 10)  # axes are made anew for each program
 def layout(axes: tuple[Axis, ...]) -> Layout:
     """Return the layout of *axes*; FormatError if a parent is missing or siblings vary."""
     places = {axis: k for k, axis in enumerate(axes)}
@@ -153,7 +153,11 @@ class Storage:
     def elements(self, buffer: AnyBuffer) -> int:
         """Return how many elements *buffer* has in memory."""
         if isinstance(buffer, Buffer):
-            return prod(map(self._size, buffer.shape))
+            shape = list(map(self._size, buffer.shape))
+            if buffer.strides is None or 0 in shape:
+                return prod(shape)
+            pairs = zip(shape, map(self._size, buffer.strides), strict=True)
+            return 1 + sum((extent - 1) * stride for extent, stride in pairs)
         chains = layout(buffer.axes).chains
         return prod(self._chain_size(buffer.axes, c) for c in chains) + buffer.extra_storage
 

@@ -20,9 +20,10 @@ from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, is_empty, seq
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.copies import Fresh, can_copy
+from spcomp.passes.flatten_buffers import Layout
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
 from spcomp.passes.result_inits import (
@@ -311,27 +312,23 @@ class MarkOnly(Rewriter):
     def visit_For(self, loop: For) -> Node:
         """Keep it if anything is left in it."""
         body = self.rewrite(loop.body)
-        return NOTHING if _is_nothing(body) else loop.replace(body=body)
+        return NOTHING if is_empty(body) else loop.replace(body=body)
 
     def visit_If(self, stmt: If) -> Node:
         """Keep it if anything is left in it."""
         then = self.rewrite(stmt.then)
         otherwise = None if stmt.otherwise is None else self.rewrite(stmt.otherwise)
-        if _is_nothing(then) and (otherwise is None or _is_nothing(otherwise)):
+        if is_empty(then) and (otherwise is None or is_empty(otherwise)):
             return NOTHING
         return stmt.replace(then=then, otherwise=otherwise)
 
     def visit_Block(self, block: Block) -> Node:
         """Keep it if anything is left in it."""
         body = self.rewrite(block.body)
-        return NOTHING if _is_nothing(body) else block.replace(init=None, body=body)
+        return NOTHING if is_empty(body) else block.replace(init=None, body=body)
 
 
 NOTHING = Seq(())
-
-
-def _is_nothing(stmt: Stmt) -> bool:
-    return isinstance(stmt, Seq) and not stmt.body
 
 
 def close(place: Place, count: Buffer, aux: Auxiliary) -> Stmt:
@@ -419,9 +416,9 @@ def _host(
         assert axis.parent is not None
         assert axis.indptr is not None
         assert axis.indices is not None
-        fibers = axis.parent.nnz if axis.parent.nnz is not None else axis.parent.length
-        indptr = _array(axis.indptr, cast(fibers, int64) + 1, axis)
-        total = cast(Load(indptr, (cast(fibers, int64),)), int64)
+        fibers = Layout().total(axis.parent)
+        indptr = _array(axis.indptr, fibers + 1, axis)
+        total = cast(Load(indptr, (fibers,)), int64)
         indices = _array(axis.indices, total, axis)
         before.append(HostAlloc(indptr))
         scans.append(Scan(indptr))

@@ -9,7 +9,7 @@ from spcomp.ir.arith import simplify_stmt
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, seq
+from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, is_empty, seq
 from spcomp.ir.visitor import Rewriter, statements, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.scope import may_fail
@@ -54,14 +54,14 @@ class _Tidy(Rewriter):
         new = self.visit_Node(loop)
         assert isinstance(new, For)
         fails = may_fail(new.begin) or may_fail(new.end)
-        return new.body if _is_empty(new.body) and not fails else new
+        return new.body if is_empty(new.body) and not fails else new
 
     def visit_If(self, stmt: If) -> Node:
         new = self.visit_Node(stmt)
         assert isinstance(new, If)
-        if new.otherwise is not None and _is_empty(new.otherwise):
+        if new.otherwise is not None and is_empty(new.otherwise):
             new = new.replace(otherwise=None)
-        empty = new.otherwise is None and _is_empty(new.then)
+        empty = new.otherwise is None and is_empty(new.then)
         return new.then if empty and not may_fail(new.cond) else new
 
 
@@ -70,7 +70,3 @@ def _sizes(body: Stmt, var: Var) -> bool:
     buffers = [node.buffer for node in statements(body) if isinstance(node, Alloc)]
     sizes = [extent for buffer in buffers for extent in getattr(buffer, "shape", ())]
     return any(node is var for size in sizes for node in walk(size))
-
-
-def _is_empty(stmt: Stmt) -> bool:
-    return isinstance(stmt, Seq) and not stmt.body

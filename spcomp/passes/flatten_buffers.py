@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -16,6 +18,8 @@ from spcomp.ir.visitor import Rewriter
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.positions import ZERO, plus
 
+MOST = 1 << 62  # elements, which no memory has
+
 
 @dataclass(frozen=True, slots=True)
 class FlattenBuffers(FuncPass):
@@ -27,13 +31,13 @@ class FlattenBuffers(FuncPass):
 
     def run_func(self, func: PosFunc) -> FlatFunc:
         """Return *func* over flat buffers of the same names."""
-        layout = Layout()
-        buffers = tuple(layout.flat(buffer) for buffer in func.buffers)
-        flattened = _Flatten(layout)
-        body = flattened.rewrite(func.body)
+        layout = Layout({b.data: b for b in func.buffers if b.data is not None})
+        buffers = [layout.flat(buffer) for buffer in func.buffers]
+        body = _Flatten(layout).rewrite(func.body)
         domains = tuple(BufferDomain(layout.flat(d.buffer), d.low, d.high) for d in func.domains)
+        every = (*buffers, *layout.own)
         return FlatFunc(
-            func.name, func.params, (), buffers, body, domains, func.attrs, span=func.span
+            func.name, func.params, (), every, body, domains, func.attrs, span=func.span
         )
 
 
@@ -45,12 +49,33 @@ def times(a: Expr, b: Expr) -> Expr:
     return binary("*", a, b)
 
 
+def _product(sizes: list[Expr]) -> Expr:
+    """Return the product of *sizes*, more than there can be where constants would wrap around."""
+    known = [int(size.value) for size in sizes if isinstance(size, Const)]
+    if prod(known) >= MOST:
+        sizes = [size for size in sizes if not isinstance(size, Const)] + [const(MOST)]
+    one: Expr = const(1)
+    return reduce(times, sizes, one)
+
+
+def _reach(shape: list[Expr], strides: tuple[Expr, ...]) -> Expr:
+    """Return how many elements lie up to the last one of a view."""
+    size: Expr = const(1)
+    for extent, stride in zip(shape, strides, strict=True):
+        size = binary("+", size, times(binary("-", extent, 1), cast(stride, int64)))
+    return size
+
+
 @dataclass(slots=True)
 class Layout:
-    """Where the elements of buffers lie in memory."""
+    """Where the elements of buffers lie in memory.
 
+    *matched* has the buffers by their handles; *own* are those of indptrs that had none.
+    """
+
+    matched: dict[Var, AnyBuffer] = field(default_factory=dict)
+    own: list[Buffer] = field(default_factory=list)
     _flat: dict[AnyBuffer, Buffer] = field(default_factory=dict)
-    _by_handle: dict[Var, Buffer] = field(default_factory=dict)
 
     def flat(self, buffer: AnyBuffer) -> Buffer:
         """Return the one-dimensional buffer that stands for *buffer*: itself, if it is one."""
@@ -60,21 +85,15 @@ class Layout:
             if isinstance(buffer, Buffer) and buffer.strides is None and buffer.shape == shape:
                 made = buffer  # which others may be as long as an element of it says
             self._flat[buffer] = made
-            if buffer.data is not None:
-                self._by_handle[buffer.data] = made
         return self._flat[buffer]
 
     def _size(self, buffer: AnyBuffer) -> Expr:
-        size: Expr = const(1)
         if isinstance(buffer, Buffer):
-            for extent in buffer.shape:
-                size = times(size, cast(extent, int64))
-            return size
+            shape = [cast(extent, int64) for extent in buffer.shape]
+            return _product(shape) if buffer.strides is None else _reach(shape, buffer.strides)
         inner = {axis.parent for axis in buffer.axes}
-        for axis in buffer.axes:
-            if axis not in inner:
-                size = times(size, self.total(axis))
-        return plus(size, buffer.extra_storage)
+        sizes = [self.total(axis) for axis in buffer.axes if axis not in inner]
+        return plus(_product(sizes), buffer.extra_storage)
 
     def total(self, axis: Axis) -> Expr:
         """The number of positions on *axis* over all fibers, an int64."""
@@ -87,10 +106,18 @@ class Layout:
     def first(self, axis: Axis, parent: Expr) -> Expr:
         """Where the fiber of *axis* under absolute position *parent* begins."""
         if axis.is_variable:
-            assert axis.indptr is not None
-            return cast(Load(self._by_handle[axis.indptr], (parent,)), int64)
+            return cast(Load(self._indptr(axis), (parent,)), int64)
         assert axis.nnz_cols is not None
         return times(parent, cast(axis.nnz_cols, int64))
+
+    def _indptr(self, axis: Axis) -> Buffer:
+        assert axis.indptr is not None
+        assert axis.parent is not None
+        if axis.indptr not in self.matched:
+            size = plus(self.total(axis.parent), 1)
+            self.own.append(Buffer(axis.indptr.name, axis.indptr, (size,), axis.idtype))
+            self.matched[axis.indptr] = self.own[-1]
+        return self.flat(self.matched[axis.indptr])
 
     def offset(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> Expr:
         """Return the offset of the element at *indices*, an int64."""

@@ -6,6 +6,7 @@ Nothing vouches for indices that a person wrote: what cannot be proved inside is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from spcomp.dtypes import bool_, int64
@@ -34,6 +35,7 @@ from spcomp.passes.positions import ZERO, both
 from spcomp.passes.scope import may_fail
 
 _NEVER = const(False, bool_)
+MOST = 1 << 8  # nodes of what a name stands for, where a proof looks into it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ class GuardAccesses(FuncPass):
 class _Guard(Rewriter):
     """*ranges* and *values* say what is known of variables; *misses* when a load goes astray.
 
-    *reached* is the condition under which the expression at hand is evaluated (None: always).
+    *reached* is the condition under which the expression at hand is evaluated (None: always), and
+    *active* for which lanes of a vector.
     *misses* also has what is read once, ahead of the statement, because checks ask for it again.
     """
 
@@ -63,6 +66,7 @@ class _Guard(Rewriter):
         self.values: dict[Var, Expr] = {}
         self.misses: list[tuple[AnyBuffer | Var, Expr]] = []
         self.reached: Expr | None = None
+        self.active: Expr | None = None
         self.ahead = True  # whether the statement at hand has a place ahead of it
 
     # -- expressions --------------------------------------------------------------------------
@@ -70,6 +74,8 @@ class _Guard(Rewriter):
     def visit_Load(self, load: Load) -> Node:
         index, mask = self._part(load.indices[0]), self._part(load.mask)
         index = None if index is None else self._once(index)
+        if self.active is not None and load.dtype.lanes > 1:
+            mask = both(self.active, mask)
         inside = self._inside(load.buffer, index, mask)
         new = load.replace(indices=(index,), mask=mask)
         if inside is None:
@@ -93,14 +99,12 @@ class _Guard(Rewriter):
 
     def visit_Select(self, select: Select) -> Node:
         cond = self._once(self.rewrite(select.cond))
-        if cond.dtype.lanes > 1:  # both sides are evaluated
-            return self.visit_Node(select)
         then = self._where(cond, select.then)
         otherwise = self._where(UnOp("not", cond), select.otherwise)
         return select.replace(cond=cond, then=then, otherwise=otherwise)
 
     def visit_BinOp(self, op: BinOp) -> Node:
-        if op.op not in ("and", "or") or op.dtype.lanes > 1:
+        if op.op not in ("and", "or"):
             return self.visit_Node(op)
         lhs = self._once(self.rewrite(op.lhs))
         return op.replace(
@@ -108,9 +112,13 @@ class _Guard(Rewriter):
         )
 
     def _where(self, cond: Expr, expr: Expr) -> Expr:
-        outer, self.reached = self.reached, both(self.reached, cond)
+        outer = self.reached, self.active
+        if cond.dtype.lanes > 1:
+            self.active = both(self.active, cond)
+            cond = Reduce("max", cond)
+        self.reached = both(self.reached, cond)
         result = self.rewrite(expr)
-        self.reached = outer
+        self.reached, self.active = outer
         return result
 
     def _once(self, value: Expr) -> Expr:
@@ -190,8 +198,10 @@ class _Guard(Rewriter):
     def visit_Let(self, let: Let) -> Node:
         value = self.rewrite(let.value)
         misses, self.misses = self.misses, []
-        if not any(isinstance(n, (Load, Search)) for n in walk(value)):
-            self.values[let.var] = substitute(value, self.values)
+        whole = substitute(value, self.values)
+        nodes = list(islice(walk(whole), MOST + 1))  # names that double make it grow without end
+        if len(nodes) <= MOST and not any(isinstance(n, (Load, Search)) for n in nodes):
+            self.values[let.var] = whole
         body = self.rewrite(let.body)
         self.misses = misses
         return self._checked(let.replace(value=value, body=body))

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError, warn
-from spcomp.ir.arith import injective
+from spcomp.ir.arith import MAX_TRIPS, injective
 from spcomp.ir.axis import (
     Attach,
     Axis,
@@ -29,8 +29,6 @@ from spcomp.ir.stmt import Alloc, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint, variables
-
-MOST = 1 << 48  # no loop runs longer
 
 InitPlace: TypeAlias = Literal["none", "inside", "outside"]
 
@@ -147,7 +145,7 @@ def limit(it: SpIter, var: Var) -> Expr:
     several = isinstance(domain, (Union, Intersect))
     same = not several or all(expr_equal(a.length, axis.length) for a in domain_axes(domain))
     if isinstance(domain, Flatten) or not same:  # positions, or the longest of several axes
-        return const(MOST)
+        return const(MAX_TRIPS)
     return cast(axis.length, int64)
 
 

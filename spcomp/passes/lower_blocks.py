@@ -55,13 +55,12 @@ class _LowerBlocks(Rewriter):
         self.around: list[_Around] = []  # since the enclosing block, outermost first
 
     def visit_For(self, loop: For) -> Node:
-        self.around.append(_Around(loop))
-        new = self.visit_Node(loop)
-        inits = self.around.pop().inits
-        assert isinstance(new, Stmt)
-        return seq(*inits, new)
+        return self._loop(loop)
 
     def visit_While(self, loop: While) -> Node:
+        return self._loop(loop)
+
+    def _loop(self, loop: For | While) -> Stmt:
         self.around.append(_Around(loop))
         new = self.visit_Node(loop)
         inits = self.around.pop().inits
@@ -123,11 +122,8 @@ class _LowerBlocks(Rewriter):
         start = next((k for k in range(len(self.around)) if self._moved(k) & reduced), None)
         if start is None:
             return seq(init, body)
-        values, inside = block.values, self.around[start:]
-        needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
-        for around in reversed(inside):
-            if isinstance(around.node, For) and around.node.var in needed:
-                needed |= self._drivers([around.node.begin, around.node.end])
+        inside = self.around[start:]
+        needed = self._needed(block, init, inside)
         lost = {
             var
             for k in range(start, len(self.around))
@@ -136,8 +132,8 @@ class _LowerBlocks(Rewriter):
         }
         nest = init
         if block.where is not None:
-            where = conjuncts(substitute(block.where, values))
-            nest = self._under([t for t in where if not self._drivers([t]) & lost], nest, needed)
+            where = conjuncts(substitute(block.where, block.values))
+            nest = self._under(self._without(lost, where), nest, needed)
         for around in reversed(inside):
             if isinstance(around.node, If):
                 nest = self._under(self._known(around.node, lost, holds=around.holds), nest, needed)
@@ -151,10 +147,22 @@ class _LowerBlocks(Rewriter):
         self.around[start].inits.append(nest)
         return body
 
+    def _needed(self, block: Block, init: Stmt, inside: list[_Around]) -> set[Var]:
+        """Return the variables that say which elements *init* is for, and how far these range."""
+        needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
+        for around in reversed(inside):
+            if isinstance(around.node, For) and around.node.var in needed:
+                needed |= self._drivers([around.node.begin, around.node.end])
+        return needed
+
+    def _without(self, lost: set[Var], terms: list[Expr]) -> list[Expr]:
+        """Return those of *terms* that no variable of *lost* drives."""
+        return [term for term in terms if not self._drivers([term]) & lost]
+
     def _known(self, branch: If, lost: set[Var], *, holds: bool) -> list[Expr]:
         """Return terms that hold on a side of *branch*, those without variables that are *lost*."""
         terms = conjuncts(branch.cond)
-        known = [term for term in terms if not self._drivers([term]) & lost]
+        known = self._without(lost, terms)
         if holds:
             return known
         return [UnOp("not", branch.cond)] if len(known) == len(terms) else []

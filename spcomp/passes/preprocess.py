@@ -14,7 +14,7 @@ from spcomp.ir.indexmap import IndexMap
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, PosFunc
 from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, Attrs, Func, If, Let, Prefetch, Seq, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, Attrs, Func, If, Let, Prefetch, Seq, Stmt, Store, is_empty, seq
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.decompose_parts import Part, Rewritten
 from spcomp.passes.names import Names
@@ -144,8 +144,7 @@ def _keep(stmt: Stmt, wanted: Callable[[Stmt], bool], opened: set[AnyBuffer]) ->
         body = _keep(stmt.body, wanted, opened)
         if isinstance(stmt, Alloc) and stmt.buffer not in _touched(body) - opened:
             return body
-        nothing = isinstance(body, Seq) and not body.body
-        return body if nothing else stmt.replace(body=body)
+        return body if is_empty(body) else stmt.replace(body=body)
     return stmt if wanted(stmt) else Seq(())
 
 

@@ -83,8 +83,10 @@ class SearchBlocks:
         self, search: Search, value: Expr, loops: list[OpenLoop], places: dict[Axis, Pos]
     ) -> Expr:
         """Keep *value*, which has *places*; return its load."""
-        name = self.names.unique(f"mid_{len(self.made)}")
-        buffer = SparseBuffer(name, None, tuple(places), search.buffer.dtype)
+        name, searched = self.names.unique(f"mid_{len(self.made)}"), search.buffer
+        wide = isinstance(searched, SparseBuffer) and searched.axes[-1].nnz_cols is not None
+        dtype = int64 if wide else searched.dtype  # an indptr has the places of others
+        buffer = SparseBuffer(name, None, tuple(places), dtype)
         indices = path_indices(buffer, places)
         fresh: dict[Var, Expr] = {}
         opened = []

@@ -176,14 +176,11 @@ class Marks:
 
     def position(self, coord: Var) -> Expr:
         """Return how many marked coordinates, which have been emitted, precede *coord*."""
-        bits = Load(self.words, (_word(coord),))
-        below = binary("&", bits, binary("-", _bit(coord), const(1, uint64)))
-        before = cast(Load(self.before, (_word(coord),)), int64)
-        return binary("+", before, cast(Call("popcount", (below,)), int64))
+        return _rank(self.words, self.before, coord)
 
     def holds(self, coord: Var) -> Expr:
         """Return whether *coord*, within the axis, is marked."""
-        return _is_set(binary("&", Load(self.words, (_word(coord),)), _bit(coord)))
+        return _is_marked(self.words, coord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +222,12 @@ class Ranks:
 
     def holds(self, coord: Var) -> Expr:
         """Return whether *coord* is in the fiber."""
-        return _is_set(binary("&", Load(self.words, (_word(coord),)), _bit(coord)))
+        return _is_marked(self.words, coord)
 
     def position(self, coord: Var) -> Expr:
         """Return where *coord*, which is in the fiber, stands in it."""
         assert self.before is not None
-        below = binary("-", _bit(coord), const(1, uint64))
-        below = binary("&", Load(self.words, (_word(coord),)), below)
-        before = cast(Load(self.before, (_word(coord),)), int64)
-        return binary("+", before, cast(Call("popcount", (below,)), int64))
+        return _rank(self.words, self.before, coord)
 
 
 def ranks(
@@ -302,6 +296,17 @@ def _without_lowest(word: Expr) -> Expr:
 
 def _is_set(word: Expr) -> Expr:
     return BinOp("!=", word, NONE)
+
+
+def _is_marked(words: Buffer, coord: Var) -> Expr:
+    return _is_set(binary("&", Load(words, (_word(coord),)), _bit(coord)))
+
+
+def _rank(words: Buffer, before: Buffer, coord: Var) -> Expr:
+    """How many are marked before *coord*: *before* has it for each word."""
+    below = binary("&", Load(words, (_word(coord),)), binary("-", _bit(coord), const(1, uint64)))
+    in_front = cast(Load(before, (_word(coord),)), int64)
+    return binary("+", in_front, cast(Call("popcount", (below,)), int64))
 
 
 def _or(words: Buffer, at: tuple[Expr, ...], bit: Expr) -> Stmt:

@@ -14,7 +14,7 @@ from spcomp.ir.expr import Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module
 from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func, Stmt
+from spcomp.ir.stmt import Alloc, Func, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import AXES, MATCHES
 from spcomp.script.parse_host import host_program
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 Program: TypeAlias = Func | Module[Func]
 LEVEL = "sparse_tir_level"
+MANY = "a buffer that has strides, or not one dimension"
 _LEVELS: dict[int, type[Func]] = {2: CoordFunc, 1: PosFunc, 0: FlatFunc}
 _FOREIGN: dict[int, tuple[str, ...]] = {
     2: ("T.block", "T.merge", "T.prefix", "an absolute position", "a handle matched twice"),
     1: ("T.sp_iter", "T.stored"),
     0: (
         *("T.sp_iter", "T.stored", "T.block", "T.merge"),
-        *("a sparse buffer", "an axis", "an absolute position"),
+        *("a sparse buffer", "an axis", "an absolute position", MANY),
     ),
 }
 _SPACE = {2: "coordinate", 1: "position", 0: "flat"}
@@ -274,6 +275,10 @@ def _declaration(st: Statements, stmt: ast.stmt) -> bool:
 
 def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
     """Return the level of the function: what its attribute says, else what it contains."""
+    local = (part.buffer for part in walk(body) if isinstance(part, Alloc))
+    dense = [buffer for buffer in (*ctx.buffers, *local) if isinstance(buffer, Buffer)]
+    if any(len(buffer.shape) != 1 or buffer.strides for buffer in dense):
+        ctx.features[MANY] = node
     level = ctx.attrs.pop(LEVEL, None)
     if level is None:
         level = _infer(ctx, body)
@@ -306,5 +311,4 @@ def _infer(ctx: Context, body: Stmt) -> int:
     if "a sparse buffer" in ctx.features or "an axis" in ctx.features:
         runs = any(type(part).__name__ in ("For", "Store", "While") for part in walk(body))
         return 1 if runs else 2  # declarations only: the description of a format
-    dense = [buffer for buffer in ctx.buffers if isinstance(buffer, Buffer)]
-    return 0 if all(len(buffer.shape) == 1 for buffer in dense) else 1
+    return 1 if MANY in ctx.features else 0

@@ -11,7 +11,7 @@ from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
 from spcomp.codegen.emit_convert import decode
 from spcomp.codegen.emit_stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.ops import memory, register
-from spcomp.dtypes import DType, handle, int64
+from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Load, Search, Var
@@ -187,18 +187,21 @@ class _CpuStmts(Stmts):
         inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
         inner.visit(loop)
         captures = inner.scope.captures
-        parameters = tuple(
-            _register_parameter(self.function.parameter_type(key, operand), key)
-            for key, operand in captures.items()
-        )
+        parameters = tuple(self._captured(key, operand) for key, operand in captures.items())
         return _Apart(tuple(captures), parameters, (*body.allocas, *body.lines))
+
+    def _captured(self, key: Key, name: str) -> str:
+        """Return the declaration of the parameter *name* for *key*, as it is in a register."""
+        if isinstance(key, Var) and register(key.dtype) != memory(key.dtype):
+            return f"{register(key.dtype)} {name}"
+        return self.function.parameter_type(key, name)
 
     def _call(self, apart: _Apart) -> None:
         """Call the function that *apart* is, which is written once."""
         function = self.function
         name = function.apart.get(apart.key)
         if name is None:
-            name = f"{function.symbol}__loop{len(function.apart)}"
+            name = f"{function.symbol}.loop{len(function.apart)}"
             function.apart[apart.key] = name
             header = f"define internal void @{name}({', '.join(apart.parameters)}) noinline #0 {{"
             lines = [header, "entry:", *apart.lines, "  ret void", "}"]
@@ -211,7 +214,7 @@ class _CpuStmts(Stmts):
         function, code = self.function, self.code
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
         self.scope[_BEGIN] = begin
-        name = f"{function.symbol}__par{function.loops}"
+        name = f"{function.symbol}.par{function.loops}"
         function.loops += 1
         captures = self._outline(node, name)
         kinds = ", ".join(_type_of(key) for key in captures)
@@ -239,10 +242,7 @@ class _CpuStmts(Stmts):
         )
         inner.loop(node, first, last, [NO_VECTORIZE])
         captures = inner.scope.captures
-        parameters = [
-            _register_parameter(self.function.parameter_type(key, operand), key)
-            for key, operand in captures.items()
-        ]
+        parameters = [self._captured(key, operand) for key, operand in captures.items()]
         header = f"({', '.join([*parameters, 'i64 %begin', 'i64 %end'])})"
         # what is left of fibers is short: a call to memcpy would take longer than the copy
         calls = '"no-builtin-memcpy" ' if any(isinstance(n, st.While) for n in walk(node)) else ""
@@ -273,14 +273,3 @@ def _field(code: Code, kinds: str, context: str, number: int) -> str:
 
 def _type_of(key: Key) -> str:
     return register(key.dtype) if isinstance(key, Var) else "ptr"
-
-
-def _register_parameter(declaration: str, key: Key) -> str:
-    """Return *declaration* with the type of a register: captured values are not in memory form."""
-    if isinstance(key, Var) and _differs(key.dtype):
-        return f"{register(key.dtype)} {declaration.rpartition(' ')[2]}"
-    return declaration
-
-
-def _differs(dtype: DType) -> bool:
-    return register(dtype) != memory(dtype)
