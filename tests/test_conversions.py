@@ -88,6 +88,7 @@ def test_vectors_are_converted_too() -> None:
     array = np.array([0, 1.0, 0, 2, 2, 2, 0])
     for name in ("sparse", "coo", "hash", "rle", "bitmap", "dense"):
         assert np.array_equal(dense_of(checked(convert(array, Format.parse(name, 1)))), array)
+    assert np.array_equal(dense_of(convert(array, Format(("ragged", "singleton"), (-1, 0)))), array)
     halves = checked(convert(array, Format(("compressed", "dense(2)"), (0, 0))))
     assert np.array_equal(halves.to_dense(), array)
     assert halves.values.tolist() == [0, 1, 0, 2, 2, 2]

@@ -91,6 +91,25 @@ def test_work_is_shared_by_the_threads():
     assert max(others) > 0.01  # seconds that threads other than this one worked
 
 
+def test_loops_at_the_same_place_of_their_pages_are_each_known_to_be_long():
+    out, n, i, j = (
+        buffer("out", dt.int64),
+        ex.Var("n", dt.int64),
+        *(ex.Var(v, dt.int64) for v in "ij"),
+    )
+    result, others = np.zeros(2, np.int64), {3: [0.0], 5: [0.0]}
+    executables = {}
+    for factor in others:
+        spin = loop(j, n, store(out, i, load(out, i) * factor + j))
+        executables[factor] = build(function(loop(i, 2, spin, "parallel", grain=1), out, n))
+    for factor, executable in 10 * tuple(executables.items()):
+        slots, before = slots_of(executable, [result, 20_000_000]), time.process_time()
+        own = time.thread_time()
+        executable.call("f", slots)
+        others[factor].append(time.process_time() - before - (time.thread_time() - own))
+    assert min(map(max, others.values())) > 0.005  # a known loop is shared from its first iteration
+
+
 def test_a_parallel_loop_in_a_parallel_loop_covers_everything():
     out, i, j = buffer("out", dt.int64), ex.Var("i", dt.int64), ex.Var("j", dt.int64)
     inner = loop(j, 50, store(out, i * 50 + j, i * 50 + j), "parallel")

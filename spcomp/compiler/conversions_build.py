@@ -8,11 +8,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.conversions_small import changes
+from spcomp.compiler.conversions_small import changes, rise
 from spcomp.compiler.conversions_sort import (
     BITS,
     Ordered,
     added_up,
+    are_in_order,
     bits_of,
     index_type,
     keys_of,
@@ -131,16 +132,15 @@ def _level_coordinates(elements: Elements, layout: Format) -> list[Array]:
 
 def _slots(axes: Sequence[Array], at: int) -> Array:
     """Return the number of each element among those that differ in the last level only."""
-    order = np.lexsort([axes[-1], *axes[:at], *axes[at + 1 : -1]])
-    new = np.zeros(len(order), bool)
-    for level in (*range(at), *range(at + 1, len(axes) - 1)):
-        own = axes[level][order]
-        new[1:] |= own[1:] != own[:-1]
-    begins = np.flatnonzero(new)
-    since = np.zeros(len(order), np.int64)
+    n = len(axes[at])
+    others = [*axes[:at], *axes[at + 1 : -1]] or [np.zeros(n, bool)]
+    in_order = rise([*others, axes[-1]])
+    order = np.arange(n) if in_order else np.lexsort([axes[-1], *others])
+    begins = np.flatnonzero(changes([own[order] for own in others]))
+    since = np.zeros(n, np.int64)
     since[begins] = begins
     found = np.empty_like(axes[at])
-    found[order] = np.arange(len(order)) - np.maximum.accumulate(since)
+    found[order] = np.arange(n) - np.maximum.accumulate(since)
     return found
 
 
@@ -156,6 +156,8 @@ def _ordered(
     *layout*: the format of whose levels they are the coordinates; None: of the dimensions.
     """
     item, total = item_type(elements.values), sum(map(bits_of, extents))
+    if are_in_order(axes, extents):
+        return _Sorted([own.copy() for own in axes], elements.values.copy())
     if total > BITS:
         return _by_comparison(elements, axes, duplicates, layout)
     bits = max(total - bits_of(max(len(elements.values), 2)) + 3, 1)
@@ -364,14 +366,15 @@ def _hashed(below: _Below) -> Made:
     home = homes(below.coordinate, size)
     indices = np.full(_room(int(indptr[-1])), EMPTY, np.int64)
     position = np.zeros(len(home), np.int64)
-    left, step = np.arange(len(home)), 0
+    left, step, first = np.arange(len(home)), 0, np.empty_like(indices)
     while len(left):
         slot = start[left] + (home[left] + step & size[left] - 1)
         free = indices[slot] == EMPTY
-        slot, taker = np.unique(slot[free], return_index=True)
-        taker = left[free][taker]
+        first[slot[::-1]] = left[::-1]  # of those that come to a slot: the last one written
+        takes = free & (first[slot] == left)
+        slot, taker = slot[takes], left[takes]
         indices[slot], position[taker] = below.coordinate[taker], slot
-        left, step = np.setdiff1d(left, taker, assume_unique=True), step + 1
+        left, step = left[~takes], step + 1
     return Level("hashed", indptr, indices), position, int(indptr[-1])
 
 

@@ -104,6 +104,22 @@ def changes(axes: Sequence[Array]) -> Array:
     return new
 
 
+def rise(axes: Sequence[Array]) -> bool:
+    """Return whether elements are in the order of their coordinates, and none is there twice."""
+    above = np.zeros(max(len(axes[0]) - 1, 0), bool)
+    for own in reversed(axes):
+        above = (own[1:] > own[:-1]) | ((own[1:] == own[:-1]) & above)
+    return bool(above.all())
+
+
+def split(keys: Array, length: int, kind: Any) -> tuple[Array, Array, Array]:
+    """Return the last digits of *keys*, where what is left of them begins and ends, and that."""
+    left = keys // length
+    first = np.flatnonzero(changes([left]))
+    starts = np.append(first, len(keys)).astype(kind)
+    return (keys - left * length).astype(kind), starts, left[first]
+
+
 def added(given: Compressed, item: DType) -> Compressed:
     """Return sorted elements of type *item* with those at one place added up.
 

@@ -8,9 +8,9 @@ on the elements only; equal ones stay in the order they had.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -66,17 +66,26 @@ class Ordered:
 @lru_cache(maxsize=256)
 def _compiled(program: str, words: tuple[tuple[str, str], ...]) -> tuple[Func, Compiled]:
     from spcomp.compiler.compile import compile as compile_program
-    from spcomp.script.parse import parse_source
 
-    for word, value in words:
-        program = program.replace(word, value)
-    (func,) = parse_source(program, "conversions.py")
+    func = parsed(program, words)
     code = compile_program(func, check="off")._compiled  # noqa: SLF001 (what is relied on holds)
     return next(iter(code.funcs.values())), code
 
 
-def _run(program: str, words: dict[str, str], *args: Any) -> None:
-    """Run the *program* on arrays and sizes, in its order; those it writes are new ones."""
+def parsed(program: str, words: Sequence[tuple[str, str]]) -> Func:
+    """Return the function that a text is with *words* put in, each also in those before it."""
+    from spcomp.script.parse import parse_source
+
+    for word, value in words:
+        program = program.replace(word, value)
+    return cast("Func", parse_source(program, "conversions.py")[0])
+
+
+def run(program: str, words: dict[str, str], *args: Any) -> None:
+    """Run the *program*, a text for :func:`parsed`, on arrays and sizes in its order.
+
+    Arrays that it writes are new ones.
+    """
     func, code = _compiled(program, tuple(words.items()))
     plain = (np.require(x, None, ("C", "A")) if isinstance(x, np.ndarray) else x for x in args)
     launch(func, code, {p.name: x for p, x in zip(func.params, plain, strict=True)})
@@ -104,7 +113,7 @@ def moved_as(values: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How *n* elements with *majors* of some *bits* each are cut into chunks and buckets."""
 
     n: int
@@ -114,17 +123,27 @@ class _Plan:
     wide: int  # bits of a major that are the same bucket's
 
     @classmethod
-    def of(cls, n: int, majors: int, bits: int) -> _Plan:
+    def of(cls, n: int, majors: int, bits: int) -> Plan:
+        """Return the plan that depends on these alone, so that results do."""
         top = bits_of(majors)
         some = min(top, min(BUCKETS, max(n // BUCKET, 1)).bit_length())
         return cls(n, majors, bits, min(MOST, max(-(-n // CHUNK), 1)), top - some)
 
+    def spread(self) -> Plan:
+        """Return the plan with a bucket for each major, and few chunks."""
+        from spcomp.runtime.pool import get_num_threads
+
+        chunks = max(min(get_num_threads(), self.n // self.majors), 1)
+        return replace(self, chunks=chunks, wide=0)
+
     @property
     def buckets(self) -> int:
+        """How many buckets there are; the last may be past all majors."""
         return 1 << (bits_of(self.majors) - self.wide)
 
     @property
     def shift(self) -> int:
+        """How many bits of a key do not say which bucket it is for."""
         return self.bits + self.wide
 
     @property
@@ -145,6 +164,22 @@ class _Source:
     arrays: tuple[Array, ...]
     sizes: tuple[int, ...]
     unread: int = 0
+
+
+def are_in_order(axes: Sequence[Array], shape: Sequence[int]) -> bool:
+    """Whether elements with coordinates *axes* are in order, none twice, and all in *shape*.
+
+    False also where that is not known: for few elements, and keys of more than 62 bits.
+    """
+    n, shifts = len(axes[0]), shifts_of(shape)
+    if n <= small.SMALL or sum(map(bits_of, shape)) > BITS:
+        return False
+    if not small.rise([own[: small.SMALL] for own in axes]):
+        return False
+    words = text.of_axes(len(axes), str(axes[0].dtype))
+    source = _Source(words, tuple(axes), (*shifts[:-1], *shape))
+    _, facts = _counted(source, Plan.of(n, shape[0], shifts[0]))
+    return bool((facts[::2] >= 0).all()) and not facts[1::2].any()
 
 
 def put_in_order(
@@ -185,15 +220,29 @@ def put_in_order(
         return Ordered(pointers, low.astype(minor), values[order], repeated)
     words = text.of_axes(len(axes), str(axes[0].dtype))
     source = _Source(words, tuple(axes), (*shifts[:-1], *shape))
-    plan = _Plan.of(n, majors, bits)
-    counts, facts = _counted(source, plan)
+    plan = Plan.of(n, majors, bits)
+    if is_matrix and _ascends(axes[1]):
+        sort = False  # those of a major stay in the order they had
+    if near := is_matrix and not sort and _is_near(axes[0], majors):
+        plan = plan.spread()
+    counts, facts = _counted(source, plan, index_type(n) if near else np.int64)
     if (facts[::2] < 0).any():
         _refuse_outside(axes, shape)
     made = _room(plan, values, minor, pointer)
     if not facts[1::2].any():
         _ascending(source, plan, moved_as(values), made)
         return made
+    if near:
+        return _spread(source, plan, counts, values, made)
     return _settled(source, plan, counts, values, made, sort=sort)
+
+
+def _ascends(own: Array) -> bool:
+    """Whether a list of coordinates never decreases, most others being known by how they begin."""
+    if (own[1 : small.SMALL] < own[: small.SMALL][:-1]).any():
+        return False
+    whole = np.array([0, len(own)], np.promote_types(own.dtype, index_type(len(own))))
+    return validate.ascends(whole, own, 0, strict=False)
 
 
 def _small(
@@ -236,14 +285,14 @@ def transposed(
         (bits, columns, rows),
         unread=bits,
     )
-    plan = _Plan.of(len(values), columns, bits)
-    distinct = validate.ascends(pointers, indices, 0, strict=True)
-    if distinct and _is_near(indices, columns):
-        return _spread(source, plan, values, _room(plan, values, idtype, idtype))
-    counts, facts = _counted(source, plan)
-    if (facts[::2] < 0).any():
-        _refuse_outside([indices], [columns])
+    plan = Plan.of(len(values), columns, bits)
+    distinct = validate.ordered("indices", pointers, indices, columns - 1, strict=True)
+    if near := distinct and _is_near(indices, columns):
+        plan = plan.spread()
+    counts, _ = _counted(source, plan, index_type(plan.n) if near else np.int64)
     made = _room(plan, values, idtype, idtype)
+    if near:
+        return _spread(source, plan, counts, values, made, distinct=True)
     return _settled(source, plan, counts, values, made, sort=False, distinct=distinct)
 
 
@@ -258,34 +307,49 @@ def _is_near(indices: Array, columns: int) -> bool:
     return int(seen.sum()) <= NEAR * WINDOWS
 
 
-def _spread(source: _Source, plan: _Plan, values: Array, made: Ordered) -> Ordered:
-    """Do what :func:`_settled` does without buckets: lines that are written to are few anyway."""
-    from spcomp.runtime.pool import get_num_threads
+def _spread(
+    source: _Source,
+    plan: Plan,
+    counts: Array,
+    values: Array,
+    made: Ordered,
+    *,
+    distinct: bool = False,
+) -> Ordered:
+    """Do what :func:`_settled` does at once: lines that are written to are few anyway."""
+    words = {"POINTER": str(made.pointers.dtype), "TOTAL": str(counts.dtype)}
+    run(text.SUMS, words, counts, made.pointers[1:], plan.chunks, plan.buckets, plan.majors)
+    outs = made.minors, moved_as(made.values)
+    _moved(source, plan, values, counts, {**text.LISTS, **_types(made)}, outs)
+    if distinct or validate.ascends(made.pointers, made.minors, 0, strict=True):
+        return made
+    return replace(made, repeated=small.repeated(made.pointers, made.minors))
 
-    chunks = max(min(2 * get_num_threads(), plan.n // plan.majors), 1)
-    kind = made.pointers.dtype
-    counts, before = empty(chunks * (plan.majors + 1), kind), empty(plan.n, kind)
-    words, sizes = {**source.words, **_types(made)}, (plan.n, chunks, *source.sizes)
-    _run(text.TALLY, words, *source.arrays, counts, before, *sizes)
-    if counts[plan.majors :: plan.majors + 1].any():
-        _refuse_outside(source.arrays[:1], [plan.majors])
-    _run(text.SUMS, _types(made), counts, made.pointers[1:], chunks, plan.majors)
-    arrays = moved_as(values), counts, before, made.minors, moved_as(made.values)
-    _run(text.SPREAD, words, *source.arrays, *arrays, *sizes)
-    return made
 
-
-def _counted(source: _Source, plan: _Plan) -> tuple[Array, Array]:
-    counts = np.zeros(plan.chunks * plan.buckets, np.int64)
+def _counted(source: _Source, plan: Plan, kind: Any = np.int64) -> tuple[Array, Array]:
+    counts = empty(plan.chunks * plan.buckets, np.dtype(kind))
     facts = np.zeros(plan.chunks * 2, np.int64)
-    if plan.n:
-        shift = plan.shift - source.unread
-        sizes = plan.n, plan.chunks, plan.buckets, shift, *source.sizes
-        _run(text.COUNT, source.words, *source.arrays, counts, facts, *sizes)
+    shift = plan.shift - source.unread
+    sizes = plan.n, plan.chunks, plan.buckets, shift, *source.sizes
+    words = {**source.words, "TOTAL": str(counts.dtype)}
+    run(text.COUNT, words, *source.arrays, counts, facts, *sizes)
     return counts, facts
 
 
-def _room(plan: _Plan, values: Array, minor: Any, pointer: Any) -> Ordered:
+def _moved(
+    source: _Source,
+    plan: Plan,
+    values: Array,
+    to: Array,
+    words: dict[str, str],
+    outs: tuple[Array, ...],
+) -> None:
+    sizes = plan.n, plan.chunks, plan.buckets, plan.shift, source.unread, *source.sizes
+    words = {**source.words, **words, "TOTAL": str(to.dtype)}
+    run(text.MOVE, words, *source.arrays, moved_as(values), to, *outs, *sizes)
+
+
+def _room(plan: Plan, values: Array, minor: Any, pointer: Any) -> Ordered:
     pointers = np.empty(plan.majors + 1, pointer)
     pointers[0] = 0
     return Ordered(pointers, empty(plan.n, minor), empty(plan.n, values.dtype), 0)
@@ -299,19 +363,16 @@ def _types(made: Ordered) -> dict[str, str]:
     }
 
 
-def _ascending(source: _Source, plan: _Plan, values: Array, made: Ordered) -> None:
-    if not plan.n:
-        made.pointers[:] = 0
-        return
+def _ascending(source: _Source, plan: Plan, values: Array, made: Ordered) -> None:
     arrays = made.pointers[1:], made.minors, moved_as(made.values)
     sizes = plan.n, plan.chunks, plan.majors, plan.bits, *source.sizes
     words = {**source.words, **_types(made)}
-    _run(text.ASCENDING, words, *source.arrays, values, *arrays, *sizes)
+    run(text.ASCENDING, words, *source.arrays, values, *arrays, *sizes)
 
 
 def _settled(
     source: _Source,
-    plan: _Plan,
+    plan: Plan,
     counts: Array,
     values: Array,
     made: Ordered,
@@ -326,15 +387,13 @@ def _settled(
     repeated, bits = np.zeros(buckets, np.int64), moved_as(made.values)
     word = np.dtype(np.uint32 if max(8 * bits.itemsize, plan.shift) <= 32 else np.uint64)
     pairs = empty(2 * plan.n, word)
-    if plan.n:
-        words = {**source.words, "VALUE": str(bits.dtype), "WORD": str(word)}
-        sizes = plan.n, chunks, buckets, plan.shift, *source.sizes
-        _run(text.MOVE, words, *source.arrays, moved_as(values), to, pairs, *sizes)
+    words = {**text.PAIRS, "VALUE": str(bits.dtype), "WORD": str(word)}
+    _moved(source, plan, values, to, words, (pairs,))
     check = "" if distinct else text.REPEATED
     words = {"SORT": text.SORT if sort else "", "CHECK": check, "WORD": str(word), **_types(made)}
     arrays = made.pointers[1:], made.minors, bits, repeated
     sizes = plan.n, buckets, plan.majors, plan.wide, plan.bits, *plan.digits
-    _run(text.SETTLE, words, starts, pairs, *arrays, *sizes)
+    run(text.SETTLE, words, starts, pairs, *arrays, *sizes)
     return Ordered(made.pointers, made.minors, made.values, int(repeated.sum()))
 
 
@@ -345,11 +404,11 @@ def rows_in_order(pointers: Array, indices: Array, values: Array, columns: int) 
         axes = small.majors_of(pointers, indices.dtype), indices
         return put_in_order(axes, values, (majors, columns), idtype=indices.dtype)
     made = Ordered(pointers, indices.copy(), values.copy(), 0)
-    plan = _Plan.of(n, majors, bits_of(columns))
+    plan = Plan.of(n, majors, bits_of(columns))
     repeated = np.zeros(plan.buckets, np.int64)
     bits = moved_as(made.values)
     sizes = n, plan.buckets, majors, plan.wide, *plan.digits
-    _run(text.ROWS, _types(made), pointers[1:], made.minors, bits, repeated, *sizes)
+    run(text.ROWS, _types(made), pointers[1:], made.minors, bits, repeated, *sizes)
     return Ordered(pointers, made.minors, made.values, int(repeated.sum()))
 
 
@@ -362,11 +421,11 @@ def added_up(given: Ordered, item: DType) -> Ordered:
         return given
     if len(given.minors) <= small.MATRIX and item.kind != "bfloat":
         return Ordered(*small.added(given.arrays, item), 0)
-    plan = _Plan.of(len(given.minors), given.majors, 1)
+    plan = Plan.of(len(given.minors), given.majors, 1)
     lengths = np.empty(given.majors, given.pointers.dtype)
     size = plan.buckets, plan.majors, plan.wide
     words = _types(given)
-    _run(text.UNIQUE, words, given.pointers[1:], given.minors, lengths, plan.n, *size)
+    run(text.UNIQUE, words, given.pointers[1:], given.minors, lengths, plan.n, *size)
     ends = running(lengths).astype(given.pointers.dtype)
     left = int(ends[-1])
     made = Ordered(ends, np.empty(left, given.minors.dtype), np.empty(left, given.values.dtype), 0)
@@ -380,7 +439,7 @@ def added_up(given: Ordered, item: DType) -> Ordered:
     }
     values = [x.view(np.uint8 if is_bool else item.numpy_name) for x in (given.values, made.values)]
     arrays = given.minors, values[0], ends[1:], made.minors, values[1]
-    _run(text.ADD, words, given.pointers[1:], *arrays, plan.n, left, *size)
+    run(text.ADD, words, given.pointers[1:], *arrays, plan.n, left, *size)
     return made
 
 
@@ -389,10 +448,26 @@ def majors_of(pointers: Array, count: int, kind: Any) -> Array:
     if count <= small.MATRIX:
         return small.majors_of(pointers, kind)
     found = np.empty(count, kind)
-    plan = _Plan.of(count, len(pointers) - 1, 1)
+    plan = Plan.of(count, len(pointers) - 1, 1)
     words = {"POINTER": str(pointers.dtype), "INDEX": str(found.dtype)}
-    _run(text.EXPAND, words, pointers[1:], found, count, plan.buckets, plan.majors, plan.wide)
+    run(text.EXPAND, words, pointers[1:], found, count, plan.buckets, plan.majors, plan.wide)
     return found
+
+
+def split(keys: Array, length: int, kind: Any) -> tuple[Array, Array, Array]:
+    """Return the last digits of ascending *keys*, below *length*, and what is left, once each.
+
+    Between them: where each that is left begins, and the end of the last. Those are of type *kind*.
+    """
+    n = len(keys)
+    if n <= small.SMALL:
+        return small.split(keys, length, kind)
+    digits, starts, left = empty(n, kind), empty(n + 1, kind), empty(n, keys.dtype)
+    total, chunks = np.empty(1, np.int64), -(-n // BUCKET)
+    run(text.SPLIT, {"INDEX": str(kind)}, keys, digits, starts, left, total, n, chunks, length)
+    count = int(total[0])
+    starts[count] = n
+    return digits, starts[: count + 1].copy(), left[:count]
 
 
 def keys_of(given: Ordered, bits: int) -> Array:

@@ -5,7 +5,8 @@ An element has a *key*: its coordinates side by side, the outermost in the highe
 
 Words: VALUE is an unsigned type as wide as a value, which is only moved; ITEM its own type; WORD
 one that holds a value, or a key within a bucket; INDEX the type of minors, POINTER of where majors
-end; the others are made by :func:`of_axes` and :func:`of_rows`, which say how keys are read.
+end, TOTAL of counters; the others are made by :func:`of_axes` and :func:`of_rows`, which say how
+keys are read.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from __future__ import annotations
 from textwrap import indent
 
 FEW = 40  # elements that are sorted by insertion
+BLOCK = 1 << 12  # elements that are moved together
 DIGIT = 9  # bits that one pass over many elements sorts by, at most
 
-_HEAD = "from spcomp import script as T\n\n\n@T.prim_func\n"
+HEAD = "from spcomp import script as T\n\n\n@T.prim_func\n"
 COUNT = (
-    _HEAD
+    HEAD
     + """def count(PARAMS, counts: T.handle, facts: T.handle, n: T.int64, chunks: T.int64,
           buckets: T.int64, shift: T.int64, SIZES) -> None:
     DECLARED
-    Counts = T.match_buffer(counts, (chunks * buckets,), "int64")
+    Counts = T.match_buffer(counts, (chunks * buckets,), "TOTAL")
     Facts = T.match_buffer(facts, (chunks * 2,), "int64")
     for c in T.parallel(chunks):
         Seen = T.alloc_buffer((3,), "int64", scope="local")
         low = c * n // chunks
+        for d in T.serial(buckets):
+            Counts[c * buckets + d] = 0
         Seen[0] = 0
         Seen[1] = 0
         Seen[2] = T.if_then_else(low > 0, BEFORE, T.int64(-1))
@@ -38,28 +42,54 @@ WATCH            at = c * buckets + (key >> shift & (buckets - 1))
         Facts[2 * c + 1] = Seen[1]
 """
 )
-"""How many elements of each chunk go to each bucket; ``facts``: whether a coordinate is outside
-(negative), and how many keys do not ascend."""
+"""How many elements of each chunk go to each bucket; ``facts``: of a list, whether a coordinate is
+outside (negative), and how many keys do not ascend."""
 
 MOVE = (
-    _HEAD
-    + """def move(PARAMS, values: T.handle, to: T.handle, pairs: T.handle,
-         n: T.int64, chunks: T.int64, buckets: T.int64, shift: T.int64, SIZES) -> None:
+    HEAD
+    + f"""def move(PARAMS, values: T.handle, to: T.handle, OUTS, n: T.int64, chunks: T.int64,
+         buckets: T.int64, shift: T.int64, unread: T.int64, SIZES) -> None:
     DECLARED
     Values = T.match_buffer(values, (n,), "VALUE")
-    To = T.match_buffer(to, (chunks * buckets,), "int64")
-    Pairs = T.match_buffer(pairs, (2 * n,), "WORD")
+    To = T.match_buffer(to, (chunks * buckets,), "TOTAL")
+    MADE
     for c in T.parallel(chunks):
-        low = c * n // chunks
-        high = (c + 1) * n // chunks
+        Put = T.alloc_buffer(({BLOCK},), "TOTAL", scope="local")
+        begin = c * n // chunks
+        end = (c + 1) * n // chunks
+        for b in T.serial((end - begin + {BLOCK} - 1) // {BLOCK}):
+            low = begin + b * {BLOCK}
+            high = T.min(low + {BLOCK}, end)
+            for p in T.serial(low, high):
+                at = c * buckets + ((COUNTED) >> shift - unread)
+                Put[p - low] = To[at]
+                To[at] = To[at] + 1
 LOOP
 """
 )
-"""Elements moved to their buckets, in each in the order they had: key and value side by side, so
-that a core writes to one line for each bucket."""
+"""Elements moved to their buckets, in each in the order they had. A counter is not read between
+writes to places that counters have said: a core would wait for these."""
+
+PAIRS = {
+    "OUTS": "pairs: T.handle",
+    "MADE": 'Pairs = T.match_buffer(pairs, (2 * n,), "WORD")',
+    "FIRST": 'Pairs[2 * put] = T.cast(key & (1 << shift) - 1, "WORD")',
+    "SECOND": 'Pairs[2 * put + 1] = T.cast(Values[p], "WORD")',
+}
+"""To a bucket for each part of the majors: what is left of the key, and beside it the value: a core
+writes to one line for each bucket."""
+
+LISTS = {
+    "OUTS": "minors: T.handle, moved: T.handle",
+    "MADE": 'Minors = T.match_buffer(minors, (n,), "INDEX")\n'
+    '    Moved = T.match_buffer(moved, (n,), "VALUE")',
+    "FIRST": 'Minors[put] = T.cast(minor, "INDEX")',
+    "SECOND": "Moved[put] = Values[p]",
+}
+"""To a bucket for each major: at once to where they belong."""
 
 ASCENDING = (
-    _HEAD
+    HEAD
     + """def ascending(PARAMS, values: T.handle, ends: T.handle, minors: T.handle, moved: T.handle,
               n: T.int64, chunks: T.int64, majors: T.int64, bits: T.int64, SIZES) -> None:
     DECLARED
@@ -85,66 +115,31 @@ ASCENDING = (
 )
 """Elements that are in order already."""
 
-TALLY = (
-    _HEAD
-    + """def tally(PARAMS, counts: T.handle, before: T.handle, n: T.int64, chunks: T.int64, SIZES
-          ) -> None:
-    DECLARED
-    Counts = T.match_buffer(counts, (chunks * (size0 + 1),), "POINTER")
-    Before = T.match_buffer(before, (n,), "POINTER")
-    for c in T.parallel(chunks):
-        for k in T.serial(size0 + 1):
-            Counts[c * (size0 + 1) + k] = 0
-        first = T.lower_bound(Rows, 0, rows, c * n // chunks)
-        last = T.lower_bound(Rows, first, rows, (c + 1) * n // chunks)
-        for p in T.serial(T.cast(Rows[first], "int64"), T.cast(Rows[last], "int64")):
-            at = c * (size0 + 1) + T.min(T.cast(Axis0[p], "UNSIGNED"), T.cast(size0, "UNSIGNED"))
-            Before[p] = Counts[at]
-            Counts[at] = Counts[at] + 1
-"""
-)
-"""How many elements each chunk has of each major, behind them of what is none; how many of its own
-come before each."""
-
 SUMS = (
-    _HEAD
-    + """def sums(counts: T.handle, ends: T.handle, chunks: T.int64, majors: T.int64) -> None:
-    Counts = T.match_buffer(counts, (chunks * (majors + 1),), "POINTER")
+    HEAD
+    + f"""def sums(counts: T.handle, ends: T.handle, chunks: T.int64, buckets: T.int64,
+         majors: T.int64) -> None:
+    Counts = T.match_buffer(counts, (chunks * buckets,), "TOTAL")
     Ends = T.match_buffer(ends, (majors,), "POINTER")
-    Sum = T.alloc_buffer((2,), "int64", scope="local")
-    Sum[0] = 0
-    for r in T.serial(majors):
+    for b in T.parallel((majors + {BLOCK} - 1) // {BLOCK}):
+        Sum = T.alloc_buffer((2,), "int64", scope="local")
+        first = b * {BLOCK}
+        last = T.min(first + {BLOCK}, majors)
+        Sum[0] = 0
         for c in T.serial(chunks):
-            Sum[1] = Sum[0]
-            Sum[0] = Sum[0] + T.cast(Counts[c * (majors + 1) + r], "int64")
-            Counts[c * (majors + 1) + r] = T.cast(Sum[1], "POINTER")
-        Ends[r] = T.cast(Sum[0], "POINTER")
+            for r in T.serial(first, last):
+                Sum[0] = Sum[0] + T.cast(Counts[c * buckets + r], "int64")
+        with T.prefix(Sum[0]) as before:
+            Sum[0] = before
+            for r in T.serial(first, last):
+                for c in T.serial(chunks):
+                    Sum[1] = Sum[0]
+                    Sum[0] = Sum[0] + T.cast(Counts[c * buckets + r], "int64")
+                    Counts[c * buckets + r] = T.cast(Sum[1], "TOTAL")
+                Ends[r] = T.cast(Sum[0], "POINTER")
 """
 )
 """Where the elements of each major begin for each chunk, in place of their counts, and end."""
-
-SPREAD = (
-    _HEAD
-    + """def spread(PARAMS, values: T.handle, begins: T.handle, before: T.handle, minors: T.handle,
-           moved: T.handle, n: T.int64, chunks: T.int64, SIZES) -> None:
-    DECLARED
-    Values = T.match_buffer(values, (n,), "VALUE")
-    Begins = T.match_buffer(begins, (chunks * (size0 + 1),), "POINTER")
-    Before = T.match_buffer(before, (n,), "POINTER")
-    Minors = T.match_buffer(minors, (n,), "INDEX")
-    Moved = T.match_buffer(moved, (n,), "VALUE")
-    for c in T.parallel(chunks):
-        first = T.lower_bound(Rows, 0, rows, c * n // chunks)
-        last = T.lower_bound(Rows, first, rows, (c + 1) * n // chunks)
-        for r in T.serial(first, last):
-            for p in T.serial(T.cast(Rows[r], "int64"), T.cast(Rows[r + 1], "int64")):
-                at = c * (size0 + 1) + T.cast(Axis0[p], "int64")
-                put = T.cast(Begins[at] + Before[p], "int64")
-                Minors[put] = T.cast(r, "INDEX")
-                Moved[put] = Values[p]
-"""
-)
-"""Elements put in place."""
 
 _PASS = """
                     for d in T.serial(1 << digit):
@@ -217,7 +212,7 @@ _BUCKETS = """    Ends = T.match_buffer(ends, (majors,), "POINTER")
     Repeated = T.match_buffer(repeated, (buckets,), "int64")
     for b in T.parallel(buckets):
         Sum = T.alloc_buffer((3,), "int64", scope="local")
-        first = b << wide
+        first = T.min(b << wide, majors)
         last = T.min(first + (1 << wide), majors)
 """
 REPEATED = """
@@ -233,7 +228,7 @@ REPEATED = """
 """A part of them: how many elements have the major and minor of the one before."""
 
 SETTLE = (
-    _HEAD
+    HEAD
     + """def settle(starts: T.handle, pairs: T.handle, ends: T.handle, minors: T.handle,
            values: T.handle, repeated: T.handle, n: T.int64, buckets: T.int64, majors: T.int64,
            wide: T.int64, bits: T.int64, digit: T.int64, rounds: T.int64) -> None:
@@ -266,7 +261,7 @@ CHECK"""
 """The elements of each bucket by their majors, and where each major ends."""
 
 ROWS = (
-    _HEAD
+    HEAD
     + """def rows(ends: T.handle, minors: T.handle, values: T.handle, repeated: T.handle,
          n: T.int64, buckets: T.int64, majors: T.int64, wide: T.int64, digit: T.int64,
          rounds: T.int64) -> None:
@@ -281,14 +276,14 @@ ROWS = (
 """The elements of each row by their columns."""
 
 _ROWS_OF = """    for b in T.parallel(buckets):
-        first = b << wide
+        first = T.min(b << wide, majors)
         Sum = T.alloc_buffer((2,), "int64", scope="local")
         Sum[0] = T.if_then_else(b > 0, T.cast(Ends[T.max(first - 1, 0)], "int64"), T.int64(0))
         for r in T.serial(first, T.min(first + (1 << wide), majors)):
             end = T.cast(Ends[r], "int64")
 """
 UNIQUE = (
-    _HEAD
+    HEAD
     + """def unique(ends: T.handle, minors: T.handle, lengths: T.handle, n: T.int64,
            buckets: T.int64, majors: T.int64, wide: T.int64) -> None:
     Ends = T.match_buffer(ends, (majors,), "POINTER")
@@ -306,7 +301,7 @@ UNIQUE = (
 """How many different minors each major has."""
 
 ADD = (
-    _HEAD
+    HEAD
     + """def add(ends: T.handle, minors: T.handle, values: T.handle, ends_out: T.handle,
         minors_out: T.handle, values_out: T.handle, n: T.int64, left: T.int64, buckets: T.int64,
         majors: T.int64, wide: T.int64) -> None:
@@ -335,7 +330,7 @@ ADD = (
 """Elements of one major and minor added up, in the order they have."""
 
 EXPAND = (
-    _HEAD
+    HEAD
     + """def expand(ends: T.handle, found: T.handle, n: T.int64, buckets: T.int64, majors: T.int64,
            wide: T.int64) -> None:
     Ends = T.match_buffer(ends, (majors,), "POINTER")
@@ -349,16 +344,50 @@ EXPAND = (
 )
 """The major of every element."""
 
+SPLIT = (
+    HEAD
+    + """def split(keys: T.handle, digits: T.handle, starts: T.handle, left: T.handle,
+          total: T.handle, n: T.int64, chunks: T.int64, length: T.int64) -> None:
+    Keys = T.match_buffer(keys, (n,), "int64")
+    Digits = T.match_buffer(digits, (n,), "INDEX")
+    Starts = T.match_buffer(starts, (n + 1,), "INDEX")
+    Left = T.match_buffer(left, (n,), "int64")
+    Total = T.match_buffer(total, (1,), "int64")
+    for c in T.parallel(chunks):
+        Sum = T.alloc_buffer((2,), "int64", scope="local")
+        low = c * n // chunks
+        high = (c + 1) * n // chunks
+        Firsts = T.alloc_buffer((high - low,), "INDEX", scope="local")
+        Rest = T.alloc_buffer((high - low,), "int64", scope="local")
+        Sum[0] = 0
+        Sum[1] = T.if_then_else(low > 0, Keys[T.max(low - 1, 0)] // length + 1, T.int64(0)) * length
+        for p in T.serial(low, high):
+            if Keys[p] >= Sum[1]:
+                Firsts[Sum[0]] = T.cast(p, "INDEX")
+                Rest[Sum[0]] = Keys[p] // length
+                Sum[1] = (Rest[Sum[0]] + 1) * length
+                Sum[0] = Sum[0] + 1
+            Digits[p] = T.cast(Keys[p] - Sum[1] + length, "INDEX")
+        with T.prefix(Sum[0]) as before:
+            for q in T.serial(Sum[0]):
+                Starts[before + q] = Firsts[q]
+                Left[before + q] = Rest[q]
+            if c == chunks - 1:
+                Total[0] = before + Sum[0]
+"""
+)
+"""The last digits of ascending keys, below ``length``; what is left of them, once each, and where
+that is first."""
+
 
 _WATCH = """            Seen[1] = Seen[1] + T.cast(key <= Seen[2], "int64")
             Seen[2] = key
 """
 _ONE = """key = KEY
-at = c * buckets + (key >> shift)
-put = To[at]
-Pairs[2 * put] = T.cast(key & (1 << shift) - 1, "WORD")
-Pairs[2 * put + 1] = T.cast(Values[p], "WORD")
-To[at] = put + 1"""
+minor = MINOR
+put = T.cast(Put[p - low], "int64")
+FIRST
+SECOND"""
 
 
 def of_axes(count: int, kind: str) -> dict[str, str]:
@@ -374,7 +403,7 @@ def of_axes(count: int, kind: str) -> dict[str, str]:
     sizes = [f"shift{k}: T.int64" for k in every[:-1]] + [f"size{k}: T.int64" for k in every]
     read = key.replace("AT", "p")
     return {
-        "LOOP": indent("for p in T.serial(low, high):\n" + indent(_ONE, "    "), " " * 8),
+        "LOOP": indent("for p in T.serial(low, high):\n" + indent(_ONE, "    "), " " * 12),
         "PARAMS": ", ".join(f"axis{k}: T.handle" for k in every),
         "SIZES": ", ".join(sizes),
         "DECLARED": "\n    ".join(lines),
@@ -382,6 +411,7 @@ def of_axes(count: int, kind: str) -> dict[str, str]:
         "OUTSIDE": f"({outside})",
         "COUNTED": read,
         "WATCH": _WATCH,
+        "MINOR": "key & (1 << shift) - 1",
         "KEY": read,
     }
 
@@ -395,15 +425,15 @@ def of_rows(kind: str, pointer: str) -> dict[str, str]:
                       T.min(high, T.cast(Rows[r + 1], "int64"))):
 """
     return {
-        "LOOP": indent(loop + indent(_ONE, " " * 8), " " * 8),
+        "LOOP": indent(loop + indent(_ONE, " " * 8), " " * 12),
         "PARAMS": "axis0: T.handle, rows_of: T.handle",
         "SIZES": "shift0: T.int64, size0: T.int64, rows: T.int64",
         "DECLARED": f'Axis0 = T.match_buffer(axis0, (n,), "{kind}")\n'
         f'    Rows = T.match_buffer(rows_of, (rows + 1,), "{pointer}")',
         "BEFORE": "T.int64(-1)",
-        "OUTSIDE": f"({own} | (size0 - 1 - {own}))",
+        "OUTSIDE": "T.int64(0)",
         "COUNTED": own,
-        "UNSIGNED": f"u{kind}",
         "WATCH": "",
+        "MINOR": "r",
         "KEY": f"({own} << shift0) | r",
     }
