@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from spcomp.codegen.cpu import resolve
@@ -13,6 +14,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.ir.interpret import interpret
 from spcomp.script.parse import parse_source
 from spcomp.target import target as parse_target
+from tests.layers import source
 
 LENGTHS = (0, 1, 7, 8, 9, 0, 31, 32, 33, 47, 16, 2)
 EMPTY = {"sum": "T.float32(0)", "T.max": 'T.min_value("float32")', "prod": "T.float32(1)"}
@@ -129,6 +131,12 @@ def test_what_differs_from_lane_to_lane_stays_inside():
     assert "T.ramp" not in behind
 
 
+def test_what_is_the_same_for_all_lanes_is_read_only_where_one_runs():
+    text = guarded("k + r * 11 < 15", store="Y[r * n + k] = X[k] + X[r * 8]")
+    assert "vector_reduce" in text
+    assert "vector_reduce" not in guarded("k < 9", store="Y[r * n + k] = X[k] + X[r * 3]")
+
+
 def test_a_condition_on_what_the_loop_writes_is_asked_every_time():
     text = guarded("Y[0] == 0.0", store="Y[k] = 1.0")
     assert text.index("for k") < text.index("Y[0] == 0.0")
@@ -189,3 +197,21 @@ def test_loops_inside_that_differ_from_lane_to_lane_stay_as_they_are():
     assert "T.ramp(0, 1, 8)" not in pairs(4, 1, end="2", store=LEAST.replace("Y[0]", "Y[r]"))[-1]
     each = "Y[0] = Y[0] + X[k]; W[r] = X[k]"
     assert "T.ramp" not in pairs(4, 2, store=each.replace("; ", "\n            "))[-1]
+
+
+def test_a_sum_over_an_empty_fiber_leaves_its_element_as_it_is():
+    a = sps.csr_array(([1.0], ([1], [0])), shape=(3, 2), dtype=np.float32)
+    y = np.full(3, -0.0, np.float32)  # -0.0 + 0.0 is 0.0
+    kernel = spcomp.compile(source("spmv_accumulate"))
+    kernel(A=a, X=np.ones(2, np.float32), Y=y)
+    assert np.signbit(y).tolist() == [True, False, True]
+
+
+def test_what_a_mask_is_made_of_is_read_once():
+    kernel = spcomp.compile("y[i] = A[i,j] * x[j]")
+    table = spcomp.convert(sps.eye_array(4, format="csr"), spcomp.Format.parse("hash", 2))
+    flat = kernel.specialize(A=table, x=np.ones(4)).stage("flat")
+    (loop,) = (line for line in flat.splitlines() if "y_acc[" in line and "if_then_else" in line)
+    assert "A_j_indices[" not in loop
+    assert "A_j_indices_read" in loop
+    assert kernel(A=table, x=np.array([1.0, np.inf, np.nan, 4.0]))[[0, 3]].tolist() == [1.0, 4.0]

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.compiler import conversions_sort
 from spcomp.errors import ArgumentError, LoweringError
 from tests.random_notation import elements, interpreted
 
@@ -299,3 +300,32 @@ def test_index_arrays_of_a_result_that_is_a_tensor_cannot_be_changed():
         arrays = [array for level in tensor.levels if level for array in level.arrays]
         assert arrays
         assert not any(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("length", "rows"), [(1, 10**9), (7, 9_000), (5_000, 60), (2**31, 2**32 - 1)]
+)
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_last_digits_are_split_off_alike_in_parts_and_at_once(length, rows, kind):
+    keys = np.unique(RNG.integers(0, length * rows - 1, 50_000, endpoint=True))
+    digits, left = keys % length, np.unique(keys // length)
+    starts = np.searchsorted(keys // length, np.append(left, rows))
+    for threads in (1, 2, 5):
+        with spcomp.num_threads(threads):
+            made = conversions_sort.split(keys, length, np.dtype(kind))
+        for own, want in zip(made, (digits, starts, left), strict=True):
+            np.testing.assert_array_equal(own, want)
+        assert made[0].dtype == made[1].dtype == kind
+
+
+def test_a_large_result_with_compressed_levels_is_that_of_many_threads():
+    few, made = [np.sort(RNG.choice(40 * 30 * 50, 30_000, replace=False)) for _ in "ab"], []
+    a, b = (coo(np.bincount(at, minlength=60_000).reshape(40, 30, 50)) for at in few)
+    for threads in (1, 2):
+        with spcomp.num_threads(threads):
+            made.append(spcomp.compile("C[i,j,k] = A[i,j,k] + B[i,j,k]")(A=a, B=b))
+    np.testing.assert_array_equal(made[0].to_dense(), a.toarray() + b.toarray())
+    for own, other in zip(made[0].levels, made[1].levels, strict=True):
+        pairs = zip(own.arrays, other.arrays, strict=True)
+        assert all(x.tobytes() == y.tobytes() for x, y in pairs)
+    spcomp.Tensor(made[0].shape, [level.spec for level in made[0].levels], made[0].values)

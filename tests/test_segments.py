@@ -11,8 +11,11 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScheduleError
+from spcomp.ir import interpret as interpret_module
 from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret_position import PositionInterpreter
 from spcomp.ir.module import single
+from spcomp.ir.position import PosFunc
 from spcomp.ir.printer import print_program
 from spcomp.ir.stmt import For, While
 from spcomp.ir.structural import structural_equal
@@ -33,6 +36,7 @@ ROUTES = {
     "chunks": (SplitSorted("e", 2),),
     "runs": (GroupRuns("e"),),
     "both": (SplitSorted("e", 3), GroupRuns("e")),
+    "shared": (SplitSorted("e", 1, 1), GroupRuns("e")),
 }
 STARTED = {"coo_segment": "e_1", "coo_keys": "e_1", "coo_spmm": "i"}  # by the loop of this name
 PAIRS = [
@@ -113,12 +117,42 @@ def test_the_sums_have_the_same_bits_at_any_number_of_threads_as_in_order(route)
     want = np.zeros((310, 5), "float32")
     for row, values in zip(given["rows"], given["x"].reshape(-1, 5), strict=True):
         want[row] += values
+    others = np.arange(310) != (77 if route == "shared" else None)
+    made = []
     for threads in (1, 2, 5):
         y = np.full((310, 5), 9, "float32")
         kernel(COO_SEGMENT, steps_of(COO_SEGMENT, route), threads)(
             **given, y=y, m=310, nnz=len(given["rows"])
         )
-        np.testing.assert_array_equal(y, want)
+        np.testing.assert_array_equal(y[others], want[others])
+        np.testing.assert_allclose(y, want, rtol=1e-4)
+        made.append(y.tobytes())
+    assert len(set(made)) == 1
+
+
+class Ranges(PositionInterpreter):
+    """Notes what the loop over the rest of a chunk runs over, and that over its head."""
+
+    def visit_For(self, node):
+        if node.var.name in self.found:
+            self.found[node.var.name].append((self.number(node.begin), self.number(node.end)))
+        super().visit_For(node)
+
+
+@pytest.mark.parametrize("many", [10, 40, 100])
+def test_a_key_that_fills_more_than_two_chunks_is_shared_among_them(many, monkeypatch):
+    found = {"e": [], "e_hub": []}
+    monkeypatch.setattr(Ranges, "found", found, raising=False)
+    monkeypatch.setitem(interpret_module._LEVELS, PosFunc, Ranges)
+    rows = np.sort(np.concatenate([np.arange(40), np.full(many, 17)])).astype("int32")
+    x, indptr, count = np.ones(len(rows), "float32"), np.array([0, len(rows)], "int32"), len(rows)
+    given = {"x": x, "indptr": indptr, "rows": rows, "y": np.zeros(40, "float32")}
+    func = scheduled(position(COO_MAX), (SplitSorted("e", 5, 2),))
+    interpret(single(func), {**given, "m": 40, "nnz": count})
+    end = 18 + many  # of the long run, which begins at 17
+    assert found["e_hub"] == [(at, min(at + 5, end)) for at in range(30, end, 5)]
+    run = sorted({*found["e"], *found["e_hub"]})
+    assert [e for first, last in run for e in range(first, last)] == list(range(count))
 
 
 def test_keys_out_of_order_are_refused_at_the_call_only_where_chunks_need_them():
@@ -205,7 +239,7 @@ def _is_chunk(node):
 def test_the_steps_print_and_replay():
     schedule = Schedule(parsed(COO_SEGMENT)).lower_sparse_iter()
     made = schedule.split_sorted("e", 2).group_runs("e")
-    assert str(made.trace) == "coo_segment: split_sorted('e', 2)\ncoo_segment: group_runs('e')"
+    assert str(made.trace) == "coo_segment: split_sorted('e', 2, 0)\ncoo_segment: group_runs('e')"
     again = schedule.replay(Trace.from_json_lines(made.trace.to_json_lines()))
     assert structural_equal(again.func, made.func)
     assert any(isinstance(n, While) for n in walk(made.func.body))

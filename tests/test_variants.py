@@ -22,8 +22,11 @@ from spcomp.compiler.variants import (
     Variants,
     Version,
     facts,
+    has_long_run,
     inner_extents,
+    is_narrow,
     is_worth,
+    repeated,
     row_pointers,
 )
 from spcomp.errors import SpcompWarning
@@ -110,16 +113,64 @@ def test_a_child_forked_while_a_version_is_made_can_make_one():
 
 
 def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():
-    def known(lengths, *, hubs=True):
+    def known(lengths, *, hubs=True, narrow=False):
         indptr = np.concatenate([[7], 7 + np.cumsum(lengths)]).astype(np.int32)
-        return facts(("ptr",), {"ptr": indptr}, hubs=hubs)
+        return facts(("ptr",), {"ptr": indptr}, hubs=hubs, narrow=narrow)
 
     limit = longest_row(0)
     assert known([limit]) == known([100] * 500) == known([]) == Facts()
     assert known([limit + 1]) == Facts(hubs=True)
     assert known([limit + 1], hubs=False) == Facts()
     assert known([3] * 5000 + [100] * 600 + [3] * 5000) == Facts(skewed=True)
+    assert known([1] * 9000 + [10_000] + [1] * 9000) == Facts(hubs=True, skewed=True)
+    assert known([1] * 9000 + [10_000] + [1] * 9000, narrow=True) == Facts()  # one thread does it
+    assert known([1] * 4000 + [10_000] + [1] * 4000, narrow=True).hubs
     assert row_pointers(source("csrmm")) == ("indptr",)
+
+
+def test_a_sorted_coordinate_that_is_repeated_often_has_a_version_of_its_own():
+    keys = np.sort(np.append(np.arange(40_000), np.full(4_000, 77)))
+    assert not has_long_run(keys)
+    assert has_long_run(np.sort(np.append(keys, np.full(4_000, 77))))
+    assert not has_long_run(np.zeros(30_000))  # too few to share
+    assert repeated(source("coo_segment")) == ("rows",)
+    assert repeated(source("csrmm")) == ()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_learnt_call_is_not_repeated_for_keys_of_which_one_is_repeated_often(order):
+    rng, count = np.random.default_rng(5), 50_000
+    x = rng.random((count, 3), np.float32)
+    even = np.sort(rng.integers(0, 5_000, count)).astype(np.int32)
+    long = np.sort(np.where(rng.random(count) < 0.6, 1_234, even)).astype(np.int32)
+    given = [(even, long)[k] for k in order]
+    ptr = np.array([0, count], np.int32)
+
+    def sums(kernel, rows):
+        y = np.zeros((5_000, 3), np.float32)
+        kernel(x=x.reshape(-1), y=y, indptr=ptr, rows=rows, m=5_000, nnz=count)
+        return y
+
+    kernel = spcomp.compile(source("coo_segment"))
+    made = [[sums(kernel, rows) for _ in range(3)] for rows in given]
+    for rows, own in zip(given, made, strict=True):
+        want = np.zeros((5_000, 3))
+        np.add.at(want, rows, x)
+        np.testing.assert_allclose(own[0], want, rtol=1e-3)
+        fresh = sums(spcomp.compile(source("coo_segment")), rows)
+        assert {y.tobytes() for y in own} == {fresh.tobytes()}
+    variants = kernel._compiled._variants
+    traces = [
+        str(variants.pick({"feat": 3, "indptr": ptr, "rows": rows}).trace) for rows in (even, long)
+    ]
+    assert "sorted_rows" in traces[0]
+    assert "split_sorted('e', 4096, 2)" in traces[1]
+
+
+def test_elements_are_few_operations_if_all_extents_are_small():
+    assert is_narrow(("k", "l"), {"k": 1, "l": 16})
+    assert not is_narrow(("k", "l"), {"k": 1, "l": 17})
+    assert not is_narrow(("k",), {})
 
 
 def test_skewed_rows_are_cut_by_their_elements():

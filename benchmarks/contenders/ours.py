@@ -11,7 +11,7 @@ from benchmarks import programs
 from benchmarks.contenders import OURS, MissingError, Prepared, contender
 from benchmarks.elementwise import spelled
 from spcomp.codegen import cpu
-from spcomp.compiler.variants import facts, inner_extents, row_pointers
+from spcomp.compiler.variants import NARROW, facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
 from spcomp.ir.position import PosFunc
 from spcomp.ir.relink import specialize
@@ -114,7 +114,7 @@ def known_facts(problem: Problem) -> Facts:
     """Return what a call finds out about the rows of *problem*."""
     names = row_pointers(_program(problem))
     arrays = {name: getattr(problem.sparse, name, None) for name in names}
-    return facts(names, arrays, hubs=True)
+    return facts(names, arrays, hubs=True, narrow=problem.case.feat <= NARROW)
 
 
 def _schedule(problem: Problem) -> Schedule:

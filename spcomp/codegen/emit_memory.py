@@ -79,18 +79,26 @@ def read(code: Code, at: Access) -> str:
 def _elements(code: Code, at: Access) -> str:
     """Load the elements of a vector one by one; for a masked lane, a zero from elsewhere."""
     kind, one, result = memory(at.dtype), memory(at.dtype.element), "poison"
-    if at.mask is not None:
-        code.unit.declarations.setdefault(NOTHING, f"@{NOTHING} = internal constant i64 0")
+    masked = None if at.mask is None else _or_nothing(code, at)
     for lane in range(at.dtype.lanes):
-        offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
-        place = Access(at.pointer, offset, at.dtype.element, None).address(code)
-        if at.mask is not None:
-            truth = vector("i1", at.dtype.lanes)
-            runs = code.value(f"extractelement {truth} {at.mask}, i64 {lane}")
-            place = code.value(f"select i1 {runs}, ptr {place}, ptr @{NOTHING}")
+        if masked is not None:
+            pointers = vector("ptr", at.dtype.lanes)
+            place = code.value(f"extractelement {pointers} {masked}, i64 {lane}")
+        else:
+            offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
+            place = Access(at.pointer, offset, at.dtype.element, None).address(code)
         value = code.value(f"load {one}, ptr {place}, align {at.align}")
         result = code.value(f"insertelement {kind} {result}, {one} {value}, i64 {lane}")
     return result
+
+
+def _or_nothing(code: Code, at: Access) -> str:
+    """Return the pointers to the elements, in masked lanes to a zero."""
+    code.unit.declarations.setdefault(NOTHING, f"@{NOTHING} = internal constant i64 0")
+    truth, pointers = vector("i1", at.dtype.lanes), vector("ptr", at.dtype.lanes)
+    places = at.address(code, known_inside=False)
+    zeros = f"splat (ptr @{NOTHING})"
+    return code.value(f"select {truth} {at.mask}, {pointers} {places}, {pointers} {zeros}")
 
 
 def write(code: Code, at: Access, value: str) -> None:

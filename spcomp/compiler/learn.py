@@ -19,6 +19,7 @@ from spcomp.compiler.convert import put_together
 from spcomp.compiler.outputs import Results, extents, new_array, pattern_of, scipy_class
 from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.validate import ANY, span
+from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
 from spcomp.ir.expr import Expr, Load
 from spcomp.ir.module import Launch, Return
@@ -340,16 +341,22 @@ class _Learner:
     def _version(self) -> None:
         """The code that ran may be for matrices without long rows: this must be one again.
 
-        It may be for rows as uneven as these, too: a large matrix must begin some rows where this
-        one does. Only speed depends on that.
+        It may be for coordinates without long runs: those that tell must be the same. It may be for
+        rows as uneven as these, too: a large matrix must begin some rows where this one does. Only
+        speed depends on that.
         """
+        for keys in self.code.keys:
+            if keys in self.where and keys not in self.constant:
+                array = self.frame.values[keys]
+                for at in samples(array.size):
+                    self._element(self.where[keys], array, at)
         for axis in self.face.axes:
             handle, parent = axis.indptr, axis.parent
             if handle is None or handle in self.constant or parent is None or parent.parent:
                 continue
             array = self.frame.values[handle]
             k, first, last = self.where[handle], int(array[0]), int(array[-1])
-            limit = self.code.longest_row(last - first)
+            limit = self.code.longest_row(last - first, array.size - 1)
             uneven = self.code.is_chosen and last - first > longest_row(0)
             if limit is not None or uneven:
                 parts = SAMPLES if uneven else 1

@@ -12,12 +12,14 @@ import numpy as np
 from spcomp.compiler.conversions import convert
 from spcomp.compiler.conversions_build import from_ascending, frozen, index_type_of
 from spcomp.compiler.conversions_small import changes, pointers_of
+from spcomp.compiler.conversions_sort import split
 from spcomp.compiler.notation_args import turned
 from spcomp.compiler.notation_stored import Windows, in_order, unrooted
 from spcomp.compiler.tensor import Tensor, put_together
 from spcomp.compiler.tensor_levels import Level
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import Format
+from spcomp.formats.rules import ComposableFormat
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.layout import Layout
 from spcomp.notation.nodes import accesses
@@ -36,7 +38,6 @@ _COMBINE: Mapping[str, np.ufunc] = {
     "or": np.logical_or,
 }
 _ROWS = ("dense", "compressed")
-PIECE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Delivery:
     """
 
     prepared: Prepared
-    formats: Mapping[str, str | Format]
+    formats: Mapping[str, str | Format | ComposableFormat]
     wanted: Mapping[str, Layout]
 
     def given(self, kernel: str, out: Any, named_args: dict[str, Any]) -> dict[str, Any]:
@@ -225,31 +226,10 @@ def _nested(keys: Array, shape: tuple[int, ...], layout: Layout) -> tuple[Level,
     idtype = index_type_of(layout, len(keys), *shape)
     levels: list[Level] = []
     for dim in reversed(layout.order[1:]):
-        last = np.empty(len(keys), idtype)
-        first, left = _split(keys, shape[dim], last)
-        levels.append(frozen(Level("compressed", np.append(first, len(keys)), last), idtype))
-        keys = left
+        last, starts, keys = split(keys, shape[dim], idtype)
+        levels.append(frozen(Level("compressed", starts, last), idtype))
     levels.append(frozen(Level("compressed", np.array([0, len(keys)]), keys), idtype))
     return tuple(reversed(levels))
-
-
-def _split(keys: Array, length: int, last: Array) -> tuple[Array, Array]:
-    """Write the last digits of *keys*, below *length*, to *last*; return what is left, once each.
-
-    The first result says where that is first. In pieces that stay in the processor's caches.
-    """
-    before, first, left = -1, [np.empty(0, np.int64)], [keys[:0]]
-    for at in range(0, len(keys), PIECE):
-        piece = keys[at : at + PIECE]
-        own = piece // length
-        last[at : at + PIECE] = piece - own * length
-        new = changes([own])
-        new[0] = own[0] != before
-        begins = np.flatnonzero(new)
-        first.append(begins + at)
-        left.append(own[begins])
-        before = own[-1]
-    return np.concatenate(first), np.concatenate(left)
 
 
 def _combined(

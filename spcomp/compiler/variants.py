@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
 
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
@@ -23,6 +25,8 @@ MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
 SMALL_EXTENT = 128  # up to it all extents are compiled in
 MAX_EXTENT = 1024  # beyond it, what is known of the extent no longer matters
 PARTS = 256  # of the rows, as many as there are chunks
+NARROW = 16  # operations of an element: with fewer, a row costs as much as several elements
+RUNS = 32  # parts of sorted coordinates: one that fills two of them is shared
 UNEVEN = 8  # how much heavier than the others a part must be for balancing to be worth it
 STEP = 8  # extents in between are compiled in if they are a multiple, as most are
 
@@ -53,32 +57,70 @@ def row_pointers(func: Func) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
 
-def facts(pointers: tuple[str, ...], values: Mapping[str, Any], *, hubs: bool) -> Facts:
+def repeated(func: Func) -> tuple[str, ...]:
+    """Return the names of the arrays with sorted coordinates of *func* that may repeat."""
+    axes = (a for a in func.axes if a.indices is not None and a.sorted and not a.unique)
+    names = (a.indices.name for a in axes if a.indices and a.parent and not a.parent.parent)
+    return tuple(dict.fromkeys(names))
+
+
+def facts(
+    pointers: tuple[str, ...], values: Mapping[str, Any], *, hubs: bool, narrow: bool = False
+) -> Facts:
     """Return what *values* of the parameters say about the rows that begin at *pointers*.
 
-    *hubs*: long rows are looked for.
+    *hubs*: long rows are looked for; *narrow*: each element stands for few operations.
     """
     arrays = [values.get(name) for name in pointers]
     large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > longest_row(0)]
-    long = hubs and any(int((a[1:] - a[:-1]).max()) > longest_row(_stored(a)) for a in large)
-    return Facts(hubs=long, skewed=any(map(_is_skewed, large)))
+    found = [_facts_of(a, hubs=hubs, narrow=narrow) for a in large]
+    return Facts(hubs=any(f.hubs for f in found), skewed=any(f.skewed for f in found))
+
+
+def _facts_of(indptr: Any, *, hubs: bool, narrow: bool) -> Facts:
+    rows, stored = len(indptr) - 1, _stored(indptr)
+    longest = int(np.diff(indptr).max()) if hubs else 0
+    shared = longest > longest_row(stored, rows * narrow)
+    alone = longest > longest_row(stored) and not shared
+    return Facts(hubs=shared, skewed=_is_skewed(indptr, alone=alone))
+
+
+def has_long_run(keys: Any) -> bool:
+    """Return whether one of ascending *keys* is there so often that threads share it.
+
+    The keys at the places of :func:`samples` say so.
+    """
+    found = keys[[*samples(len(keys))]]
+    return bool((found[2:] == found[:-2]).any())
+
+
+def samples(count: int) -> range:
+    """Return the places of *count* keys that are looked at: none if there are few."""
+    return range(0, count, -(-count // RUNS)) if count > RUNS * 1024 else range(0)
+
+
+def is_narrow(names: Collection[str], values: Mapping[str, Any]) -> bool:
+    """Return whether the extents called *names* are known, and each element has few operations."""
+    return all(int(values.get(name, MAX_EXTENT)) <= NARROW for name in names)
 
 
 def _stored(indptr: Any) -> int:
     return int(indptr[-1]) - int(indptr[0])
 
 
-def _is_skewed(indptr: Any) -> bool:
+def _is_skewed(indptr: Any, *, alone: bool) -> bool:
     """Whether one of PARTS parts with equally many rows holds UNEVEN times what all do on average.
 
-    A row counts for two elements, as in split_nnz.
+    A row counts for two elements, as in split_nnz. *alone*: apart from the longest row of each
+    part, which one thread does while others do the rest.
     """
     rows = len(indptr) - 1
-    step = -(-rows // PARTS)
-    begins = indptr[:-1:step]
-    most = int((begins[1:] - begins[:-1]).max(initial=0))
-    most = max(most, int(indptr[-1]) - int(begins[-1]))
-    return most + 2 * step > UNEVEN * (_stored(indptr) + 2 * rows) / len(begins)
+    begins = np.arange(0, rows, -(-rows // PARTS))
+    parts = np.diff(indptr[begins], append=indptr[-1])
+    if alone:
+        parts = parts - np.maximum.reduceat(np.diff(indptr), begins)
+    total = int(parts.sum(dtype=np.int64)) + 2 * rows
+    return int(parts.max()) + 2 * -(-rows // PARTS) > UNEVEN * total / len(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +134,10 @@ class Version:
 class Variants(Generic[T]):
     """The versions of a program, *general* unless there is a better one for what a call brings.
 
-    *names*: the extents that are compiled in; *pointers*: the arrays that facts are about. *make*
-    compiles a version. Which one a call gets depends on the call only, not on those before it, as
-    sums are rounded differently. May be used by many threads at once.
+    *names*: the extents that are compiled in; *pointers* and *keys*, sorted coordinates that may
+    repeat: the arrays that facts are about. *make* compiles a version. Which one a call gets
+    depends on the call only, not on those before it, as sums are rounded differently. May be used
+    by many threads at once.
     """
 
     def __init__(
@@ -103,8 +146,10 @@ class Variants(Generic[T]):
         names: tuple[str, ...],
         pointers: tuple[str, ...],
         make: Callable[[Version], T],
+        keys: tuple[str, ...] = (),
     ) -> None:
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
+        self.keys = keys
         self.made: dict[Version, T] = {}
         self._lock = threading.RLock()
         _ALL.add(self)
@@ -112,7 +157,10 @@ class Variants(Generic[T]):
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters."""
         extents = ((name, int(values[name])) for name in self.names)
-        known = facts(self.pointers, values, hubs=bool(self.names))
+        narrow = is_narrow(self.names, values)
+        known = facts(self.pointers, values, hubs=bool(self.names), narrow=narrow)
+        runs = any(has_long_run(values[name]) for name in self.keys if name in values)
+        known = replace(known, runs=runs)
         key = Version(tuple(e for e in extents if is_worth(e[1])), known)
         found = self.made.get(key)
         if found is not None:

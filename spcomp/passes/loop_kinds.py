@@ -35,6 +35,7 @@ from spcomp.ir.reduction import Combiner, as_reduction, identity
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.named_reads import NamedReads
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import fingerprint, may_fail, variables
@@ -222,7 +223,7 @@ class _Vectorizer(Rewriter):
         def update(k: int, base: Expr) -> Stmt:
             value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.value), dtype)
             step = Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
-            return inside(step)
+            return inside(NamedReads(self.names, value).name(step))
 
         def several(base: Expr) -> Stmt:
             return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
@@ -245,7 +246,8 @@ class _Vectorizer(Rewriter):
         total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
         finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), so_far))
         body = seq(*start, main, some, total, last, finish)
-        return Alloc(acc, Alloc(sum_, body), span=loop.span)
+        made: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
+        return If(BinOp("<", loop.begin, loop.end), made) if self._is_ragged(loop) else made
 
 
 def _accumulated(loop: For) -> tuple[Nest, Store | None]:
@@ -375,8 +377,15 @@ class _Widen(Rewriter):
                 return None
             if holds is None:
                 self.mask = _wide(self.rewrite(body.cond), self.lanes)
+                if self._reads_by(body):
+                    return If(Reduce("max", self.mask), self.rewrite(body.then))
             body = body.then
         return self.rewrite(body)
+
+    def _reads_by(self, body: If) -> bool:
+        """Whether what *body* reads for all lanes at once may be there only if one of them runs."""
+        loads = [variables(n) for n in walk(body.then) if isinstance(n, Load)]
+        return any(self.var not in own and own & variables(body.cond) for own in loads)
 
     def visit_Load(self, load: Load) -> Node:
         new = self.visit_Node(load)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,9 +26,10 @@ from spcomp.schedule.hubs import hub_split
 from spcomp.schedule.loops import Parallel, Vectorize
 from spcomp.schedule.mark_fiber import markable
 from spcomp.schedule.memory import CacheWrite, one_store
-from spcomp.schedule.nests import chain, reduction_loops
-from spcomp.schedule.partial_results import PartialResults, shared_update
+from spcomp.schedule.nests import chain, reduction_loops, runs_once
+from spcomp.schedule.partial_results import PartialResults, shared_update, starts
 from spcomp.schedule.prefetch import Gather, Prefetch, fibers, gathers
+from spcomp.schedule.reduction import DecomposeReduction
 from spcomp.schedule.reductions import innermost, is_dot
 from spcomp.schedule.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.segments import runs, segments
@@ -53,11 +54,12 @@ class Facts:
     """What is known of the data.
 
     *skewed*: parts with equally many rows hold very different numbers of elements; *hubs*: some
-    row alone holds more than its share.
+    row alone holds more than its share; *runs*: so does some coordinate of a sorted axis.
     """
 
     hubs: bool = False
     skewed: bool = False
+    runs: bool = False
 
 
 def default_steps(func: PosFunc, target: Target, facts: Facts = Facts()) -> tuple[Step, ...]:
@@ -86,7 +88,7 @@ def default_schedule(
     for loop in list(outermost(plan.func.body)):
         if all(x.kind == "serial" for x in loops_of(loop)):
             plan.attempt(plan.nest, loop)
-    for loop in [x for x in loops_of(plan.func.body) if _runs_once(x)]:
+    for loop in [x for x in loops_of(plan.func.body) if runs_once(x)]:
         plan.attempt(plan.set_aside, loop.var.name)
     for loop in [x for x in loops_of(plan.func.body) if _is_contiguous(x) and not plan.skips(x)]:
         if not plan.attempt(plan.tiles, loop.var.name):
@@ -165,13 +167,16 @@ class _Plan:
 
     def by_keys(self, nest: For) -> None:
         """Run a reduction by sorted keys row by row, each started when it is reached."""
-        found = (sorted_rows(self.func, loop.var.name) for loop in _chain(nest))
+        if self.facts.runs:
+            return  # a row would be one thread's
+        found = (sorted_rows(self.func, loop.var.name) for loop in _below(nest))
         if (step := next(filter(None, found), None)) is not None:
             self.take(step)
 
     def nest(self, nest: For) -> None:
         """Run the nest in parallel: by sorted keys, by rows, or by columns."""
-        sorted_ = (segments(self.func, loop.var.name) for loop in _chain(nest))
+        long = self.facts.runs
+        sorted_ = (segments(self.func, loop.var.name, long=long) for loop in _below(nest))
         if (step := next(filter(None, sorted_), None)) is not None:
             self.take(step)
             self.runs(step.loop)
@@ -218,6 +223,9 @@ class _Plan:
 
     def total(self, name: str) -> None:
         """Run the loop *name*, which reduces into one element, in chunks that each do."""
+        nest = self.loop(name)
+        for block in starts(nest) if nest is not None else ():
+            self.take(DecomposeReduction(block.name, name))
         self.take(nnz_chunks(self.func, name, SMALL) or Split(name, GUSTAVSON // 16))
         chunks = f"{name}_c" if self._inner(name) == name else f"{name}_o"
         self.take(PartialResults(chunks))
@@ -339,8 +347,12 @@ def _chain(loop: For) -> list[For]:
     return chain(loop)[0]
 
 
-def _runs_once(loop: For) -> bool:
-    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
+def _below(nest: For) -> Iterator[For]:
+    """Yield the loops of *nest*, and where they run once, those in their block."""
+    loops, block = chain(nest)
+    yield from loops
+    if all(map(runs_once, loops)) and isinstance(block, Block) and isinstance(block.body, For):
+        yield from _below(block.body)
 
 
 def _named(loops: list[For], name: str) -> bool:
@@ -381,14 +393,14 @@ def _outermost_legal(nest: For) -> For | None:
     for inside, loop in zip(reversed(range(len(loops))), loops, strict=True):
         if not conflicts(loop):
             return loop
-        if inside < 2 and not _runs_once(loop):
+        if inside < 2 and not runs_once(loop):
             return None
     return None
 
 
 def _is_contiguous(loop: For) -> bool:
     """Whether *loop* is innermost, legal to vectorize, and reads and writes memory in order."""
-    if _runs_once(loop) or any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
+    if runs_once(loop) or any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
         return False
     body, var = innermost(loop)
     accesses = _accesses(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
@@ -39,6 +39,14 @@ SHARE = 32  # and holds more than one of so many parts of all elements
 Place: TypeAlias = tuple[Expr, ...]
 
 
+class SizedStep(Protocol):
+    """A step with pieces of some size; its text says which it is."""
+
+    @property
+    def size(self) -> int:
+        """How many elements a piece has, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class SplitHubs(Step):
     """``for i: for j in row(i): W[i] op= x  ->  for i: if short(i): ...; for each hub r: ...``.
@@ -59,7 +67,7 @@ class SplitHubs(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with long rows done by themselves."""
         loop, inner = (find_loop(func, name, self, span) for name in (self.loop, self.inner))
-        kind = _Sum if conflicts(inner) else _Row
+        kind = RowSum if conflicts(inner) else _Row
         return replaced(func, loop, kind(self, func, loop, inner, span).build(Names(func)))
 
 
@@ -67,7 +75,7 @@ class _Row:
     """What a row does, each element of its fiber by itself; the nest that does it in pieces."""
 
     def __init__(
-        self, step: SplitHubs, func: Func, loop: For, inner: For, span: Span | None
+        self, step: SizedStep, func: Func, loop: For, inner: For, span: Span | None
     ) -> None:
         self.step, self.loop, self.inner, self.span = step, loop, inner, span
         self.values = named(loop.body)
@@ -148,11 +156,11 @@ class _Row:
         return For(piece, ZERO, pieces, work, "parallel", attrs=grain, span=self.loop.span)
 
 
-class _Sum(_Row):
+class RowSum(_Row):
     """The same for rows that are reduced: by pieces, whose results are then combined."""
 
     def __init__(
-        self, step: SplitHubs, func: Func, loop: For, inner: For, span: Span | None
+        self, step: SizedStep, func: Func, loop: For, inner: For, span: Span | None
     ) -> None:
         self.clears: Stmt | None = None
         super().__init__(step, func, loop, inner, span)
@@ -277,7 +285,7 @@ class _Sum(_Row):
         dtype = accumulator(self.target.dtype)
         parts = Buffer(names.unique(f"{self.target.name}_parts"), None, shape, dtype)
         begin = piece * share
-        copy = _Piece(names, self, hub, piece, parts, (begin, BinOp("min", length, begin + share)))
+        copy = Piece(names, self, hub, piece, parts, (begin, BinOp("min", length, begin + share)))
         neutral = identity(op, dtype)
 
         def part(which: Expr, at: Place) -> Load:
@@ -287,17 +295,17 @@ class _Sum(_Row):
             total = combine(op, part(ZERO, at), part(other, at))
             return Store(parts, (ZERO, *at), total)
 
-        clear = self._each(names, lambda at: Store(parts, (piece, *at), neutral))
+        clear = self.each(names, lambda at: Store(parts, (piece, *at), neutral))
         work = seq(clear, annotate_regions(copy.rewrite(self.loop.body)))
         nests = seq(
             self._side_by_side(piece, pieces, work),
-            For(other, const(1), pieces, self._each(names, add)),
-            self._each(names, lambda at: self._finish(hub, at, part(ZERO, at))),
+            For(other, const(1), pieces, self.each(names, add)),
+            self.each(names, lambda at: self.done(hub, at, part(ZERO, at))),
         )
         count = BinOp("min", ceil_div(length, const(self.step.size)), const(MAX_CHUNKS))
         return Let(pieces, count, Let(share, ceil_div(length, pieces), Alloc(parts, nests)))
 
-    def _finish(self, hub: Var, at: Place, total: Expr) -> Stmt:
+    def done(self, hub: Var, at: Place, total: Expr) -> Stmt:
         """Return the store of *total* in the element of *hub* at *at*."""
         here = {self.loop.var: hub, **{x.var: v for x, v in zip(self.spatial, at, strict=True)}}
         place = tuple(substitute(index, here) for index in self._place(self.store))
@@ -305,7 +313,7 @@ class _Sum(_Row):
         value = cast(combine(self.reduction.combiner, start, total), self.target.dtype)
         return Store(self.target, place, value, span=self.store.span)
 
-    def _each(self, names: Names, body: Callable[[Place], Stmt]) -> Stmt:
+    def each(self, names: Names, body: Callable[[Place], Stmt]) -> Stmt:
         """Return *body* in loops over the elements of a row."""
         fresh = tuple(names.var(loop.var.name) for loop in self.spatial)
         stmt = body(fresh)
@@ -317,7 +325,7 @@ class _Sum(_Row):
 class _Part(Fresh):
     """Copies what a row does for the row *hub*, for a part of its fiber."""
 
-    def __init__(self, names: Names, row: _Row, hub: Var, fiber: tuple[Expr, Expr]) -> None:
+    def __init__(self, names: Names, row: _Row, hub: Expr, fiber: tuple[Expr, Expr]) -> None:
         super().__init__(names, "_hub", {row.loop.var: hub})
         self.inner, self.fiber = row.inner, fiber
 
@@ -330,14 +338,14 @@ class _Part(Fresh):
         return new.replace(begin=self.fiber[0], end=self.fiber[1])
 
 
-class _Piece(_Part):
-    """The same, into another buffer."""
+class Piece(_Part):
+    """Copies what a row does for the row *hub*, for a part of its fiber, into another buffer."""
 
     def __init__(
         self,
         names: Names,
-        row: _Sum,
-        hub: Var,
+        row: RowSum,
+        hub: Expr,
         piece: Var,
         parts: Buffer,
         fiber: tuple[Expr, Expr],
@@ -369,9 +377,13 @@ class _Piece(_Part):
         return (self.piece, *(self.rewrite(i) for i in indices if i is not None))
 
 
-def longest_row(stored: int, size: int = PIECE) -> int:
-    """Return up to how many of *stored* elements a row is not split, as the step decides it."""
-    return max(PIECES * size, -(-stored // SHARE))
+def longest_row(stored: int, rows: int = 0, size: int = PIECE) -> int:
+    """Return up to how many of *stored* elements a row is not split, as the step decides it.
+
+    *rows*: how many there are, where a row costs several elements. One with fewer elements than
+    that is better left to one thread, while others do the rows.
+    """
+    return max(PIECES * size, -(-stored // SHARE), rows)
 
 
 def hub_split(func: Func, loop: str, inner: str, size: int = PIECE) -> SplitHubs | None:

@@ -8,13 +8,14 @@ from operator import is_not
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import REMEMBERED, Rewriter, children, gathered, holds, walk
 from spcomp.passes.copies import Fresh as Fresh
 from spcomp.passes.copies import can_copy as can_copy
+from spcomp.passes.positions import from_zero
 from spcomp.schedule.dependence import loop_named, loops_of
 from spcomp.schedule.step import known
 
@@ -34,6 +35,11 @@ def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
             f"{step}: no loop {name!r} in {func.name}", span, hint=known(loops, "loops")
         )
     return found
+
+
+def runs_once(loop: For) -> bool:
+    """Whether *loop* runs once, for zero."""
+    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
 
 
 def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:

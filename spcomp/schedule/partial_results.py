@@ -51,6 +51,9 @@ class PartialResults(Step):
         if found is None:
             why = "it does more than to reduce into one element"
             raise refusal(self, why, span or loop.span)
+        if started := next(iter(starts(loop)), None):
+            hint = f"decompose_reduction({started.name!r}, {self.loop!r})"
+            raise refusal(self, "the reduction starts in it", span or loop.span, hint=hint)
         if not _exists(func, loop, found):
             why = f"an element of {found.buffer.name} may not be there if nothing is added to it"
             raise refusal(self, why, span or loop.span)
@@ -64,10 +67,11 @@ class PartialResults(Step):
 def shared_update(loop: For) -> Reduction | None:
     """Return the reduction that is all that *loop* does to what is outside; None if it does more.
 
-    Its element is the same for all iterations.
+    Its element is the same for all iterations, and may start in the first.
     """
-    private = {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
+    private, inits = _private(loop), {block.init for block in starts(loop)}
     stores = [n for n in walk(loop.body) if isinstance(n, Store) and n.buffer not in private]
+    stores = [store for store in stores if store not in inits]
     found = [as_reduction(store) for store in stores]
     if not found or None in found:
         return None
@@ -89,6 +93,17 @@ def shared_update(loop: For) -> Reduction | None:
     )
     alone = len(reads) == len(stores) and all(n.buffer is first.buffer for n in reads)
     return first if all(same) and fixed and alone and not first.is_tuple else None
+
+
+def starts(loop: For) -> list[Block]:
+    """Return the blocks in *loop* whose init stores an element that is outside."""
+    private = _private(loop)
+    blocks = [n for n in walk(loop.body) if isinstance(n, Block)]
+    return [b for b in blocks if isinstance(b.init, Store) and b.init.buffer not in private]
+
+
+def _private(loop: For) -> set[AnyBuffer]:
+    return {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
 
 
 def _exists(func: Func, loop: For, found: Reduction) -> bool:

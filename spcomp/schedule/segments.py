@@ -12,15 +12,23 @@ from spcomp.ir.expr import BinOp, Expr, Load, Search, Select, Var, binary, cast,
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
+from spcomp.ir.reduction import identity
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, conjuncts, from_zero, plus
+from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables
+from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.dependence import plain as plain
+from spcomp.schedule.hubs import Piece, RowSum
+from spcomp.schedule.memory import accumulator
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.split_nnz import MAX_CHUNKS, ceil_div, named, starts_inside
 from spcomp.schedule.step import Step
+
+LONG = 2  # chunks that a run holds before the next begins inside it
+FEW, MANY = 64, 4096  # iterations in a chunk: each a fiber, or one operation, or a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +39,23 @@ class SplitSorted(Step):
     written is at the coordinate. At most 256 chunks of about *size* iterations are cut where the
     coordinate changes, so that each belongs to one chunk: no atomics, no carries, and the order of
     additions stays. The call then checks that the coordinates ascend.
+
+    *long*: if not 0, a chunk may begin inside a run of one coordinate that so many chunks before it
+    hold already; what it has of that it adds up in ``P[c]``, which is added afterwards, in order.
+    Legal where an iteration does nothing but to update elements by one associative operation.
     """
 
     name: ClassVar[str] = "split_sorted"
     loop: str
     size: int
+    long: int = 0
 
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop cut between coordinates."""
         loop = find_loop(func, self.loop, self, span)
-        if self.size < 1:
-            raise ScheduleError(f"{self}: the size must be at least 1", span or loop.span)
+        if self.size < 1 or self.long < 0:
+            why = "the size must be at least 1, and long at least 0"
+            raise ScheduleError(f"{self}: {why}", span or loop.span)
         if starts_inside(func, loop):
             raise ScheduleError(
                 f"{self}: a reduction goes on outside the loop, and starts there", span or loop.span
@@ -54,27 +68,120 @@ class SplitSorted(Step):
                 hint="iterate over a sorted axis, and write at its coordinate",
             )
         needed = tuple(sorted({*func.attr("order_needed", ()), keys.axis.name}))
-        changed = replaced(func, loop, self._chunks(Names(func), loop, keys))
-        return changed.with_attr("order_needed", needed)
+        chunks = (_Shared if self.long else _Chunks)(self, func, loop, keys)
+        return replaced(func, loop, chunks.build()).with_attr("order_needed", needed)
 
-    def _chunks(self, names: Names, loop: For, keys: Keys) -> Stmt:
-        chunk, chunks, share, count = (
-            names.var(f"{self.loop}_{what}") for what in ("c", "chunks", "share", "count")
+
+class _Chunks:
+    """The parallel loop over chunks of *loop*."""
+
+    def __init__(self, step: SplitSorted, func: Func, loop: For, keys: Keys) -> None:
+        self.step, self.loop, self.keys, self.names = step, loop, keys, Names(func)
+        name = loop.var.name
+        self.chunk, self.chunks, self.share, self.count = (
+            self.names.var(f"{name}_{what}") for what in ("c", "chunks", "share", "count")
         )
-        begin, end = (self._cut(keys, plus(chunk, k) * share, count) for k in (0, 1))
-        inner = loop.replace(begin=begin, end=end)
-        grain = (("grain", 1),)
-        made: Stmt = For(chunk, ZERO, chunks, inner, "parallel", attrs=grain, span=loop.span)
-        made = Let(share, ceil_div(count, chunks), made)
-        parts = BinOp("max", ceil_div(count, const(self.size)), const(1))
-        return Let(count, loop.end, Let(chunks, BinOp("min", parts, const(MAX_CHUNKS)), made))
 
-    def _cut(self, keys: Keys, at: Expr, count: Var) -> Expr:
-        """Where the coordinate of iteration *at* begins; behind all where there is none."""
-        here, last = Load(keys.buffer, (*keys.outer, at)), cast(keys.axis.length, int64)
-        key = Select(BinOp("<", at, count), cast(here, int64), last)
-        found = Search("lower", keys.buffer, keys.begin, plus(keys.begin, count), key)
+    def build(self) -> Stmt:
+        """Return the loops, and what they need to know."""
+        made: Stmt = Let(self.share, ceil_div(self.count, self.chunks), self._nest())
+        parts = BinOp("max", ceil_div(self.count, const(self.step.size)), const(1))
+        made = Let(self.chunks, BinOp("min", parts, const(MAX_CHUNKS)), made)
+        return Let(self.count, self.loop.end, made)
+
+    def _nest(self) -> Stmt:
+        return self._over(self.loop.replace(begin=self._cut(0), end=self._cut(1)))
+
+    def _over(self, body: Stmt) -> For:
+        grain = (("grain", 1),)
+        span = self.loop.span
+        return For(self.chunk, ZERO, self.chunks, body, "parallel", attrs=grain, span=span)
+
+    def _cut(self, ahead: int) -> Expr:
+        """Where the coordinate that a chunk begins with begins; behind all where there is none."""
+        keys, at = self.keys, plus(self.chunk, ahead) * self.share
+        last = cast(keys.axis.length, int64)
+        key = Select(BinOp("<", at, self.count), self._key(at), last)
+        found = Search("lower", keys.buffer, keys.begin, plus(keys.begin, self.count), key)
         return binary("-", found, keys.begin)
+
+    def _key(self, at: Expr) -> Expr:
+        """Return the coordinate of iteration *at*."""
+        return cast(Load(self.keys.buffer, (*self.keys.outer, at)), int64)
+
+
+class _Shared(_Chunks):
+    """The same, and behind it the loop that adds up what chunks have of runs begun before them."""
+
+    def __init__(self, step: SplitSorted, func: Func, loop: For, keys: Keys) -> None:
+        super().__init__(step, func, loop, keys)
+        key = key_load(func, loop)
+        if key is None:
+            raise ScheduleError(f"{step}: {step.loop!r} writes the coordinate", loop.span)
+        same = self.names.var(f"{step.loop}_key", key.buffer.dtype)
+        inner = loop.replace(body=UseKey(loop.var, key, same, named(loop.body)).rewrite(loop.body))
+        self.heads = _Head(step, func, For(same, ZERO, loop.end, inner), inner, loop.span)
+
+    def _nest(self) -> Stmt:
+        names, name, loop, keys = self.names, self.loop.var.name, self.loop, self.keys
+        run, first, later, after, key, end = (
+            names.var(f"{name}_{what}") for what in ("run", "first", "later", "after", "of", "rest")
+        )
+        of = Buffer(names.unique(f"{name}_heads"), None, (self.chunks,), int64)
+        sums = self.heads.sums(names, self.chunks)
+        inside = BinOp("<", run, first)
+        where = plus(keys.begin, first), plus(keys.begin, after)
+        found = binary("-", Search("run", keys.buffer, *where, key), keys.begin)
+        head = If(inside, self.heads.add_up(names, (self.chunk, key), (first, end), sums))
+        rest = loop.replace(begin=end, end=after)
+        body: Stmt = seq(Store(of, (self.chunk,), key), head, rest)
+        body = Let(end, Select(inside, found, first), body)
+        body = Let(key, Select(inside, self._key(first), const(-1)), body)
+        for place, begin, ahead in ((after, later, 1), (first, run, 0)):
+            body = Let(begin, self._cut(ahead), Let(place, self._begin(begin, ahead), body))
+        at, other = names.var(f"{name}_c"), names.var(f"{name}_of")
+        done = If(BinOp("<=", ZERO, other), self.heads.finish(names, (at, other), sums))
+        each = Let(other, Load(of, (at,)), done)
+        both = seq(self._over(body), For(at, ZERO, self.chunks, each, span=loop.span))
+        return Alloc(of, Alloc(sums, annotate_regions(both)))
+
+    def _begin(self, run: Var, ahead: int) -> Expr:
+        """Return where a chunk begins: with its *run*, or inside if that is long."""
+        at = BinOp("min", plus(self.chunk, ahead) * self.share, self.count)
+        return Select(BinOp("<", run + self.share * self.step.long, at), at, run)
+
+
+class _Head(RowSum):
+    """What iterations with one coordinate add up, apart from those before them."""
+
+    def _check_loops(self, func: Func) -> None:
+        """The rows are runs of a sorted coordinate."""
+
+    def _start(self) -> Expr:
+        if self.init is not None:
+            raise self._error("it starts what it updates")
+        return super()._start()
+
+    def sums(self, names: Names, chunks: Expr) -> Buffer:
+        """Return the buffer for what each of *chunks* adds up."""
+        shape = (chunks, *(substitute(loop.end, self.values) for loop in self.spatial))
+        wish = f"{self.target.name}_parts"
+        return Buffer(names.unique(wish), None, shape, accumulator(self.target.dtype))
+
+    def add_up(
+        self, names: Names, of: tuple[Var, Var], span: tuple[Expr, Expr], sums: Buffer
+    ) -> Stmt:
+        """Return what adds up the iterations of *span*; *of*: for which chunk and coordinate."""
+        chunk, key = of
+        neutral = identity(self.reduction.combiner, sums.dtype)
+        clear = self.each(names, lambda at: Store(sums, (chunk, *at), neutral))
+        piece = Piece(names, self, cast(key, self.loop.var.dtype), chunk, sums, span)
+        return seq(clear, piece.rewrite(self.loop.body))
+
+    def finish(self, names: Names, of: tuple[Var, Var], sums: Buffer) -> Stmt:
+        """Return what adds the sum of a chunk to the element of its coordinate."""
+        chunk, key = of
+        return self.each(names, lambda at: self.done(key, at, Load(sums, (chunk, *at))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +367,18 @@ def _at(access: Load | Store, place: int, key: Load, values: dict[Var, Expr]) ->
     return dense and index is not None and expr_equal(plain(substitute(index, values)), key)
 
 
-def segments(func: Func, loop: str, size: int = 4096) -> SplitSorted | None:
-    """Return the step that cuts *loop* between sorted coordinates, or None where not legal."""
-    step = SplitSorted(loop, size)
-    return step if step.is_legal(func) else None
+def segments(func: Func, loop: str, *, long: bool = False) -> SplitSorted | None:
+    """Return the step that cuts *loop* between sorted coordinates, or None where not legal.
+
+    Chunks are small where an iteration is a loop whose length the data decides. *long*: some
+    coordinate has so many iterations that they are to be shared, if that is legal.
+    """
+    bodies = (x.body for x in loops_of(func.body) if x.var.name == loop)
+    inner = [x.end for body in bodies for x in loops_of(body)]
+    rows = any(isinstance(n, Load) for end in inner for n in walk(end))
+    size = FEW if rows else MANY
+    steps = (SplitSorted(loop, size, most) for most in ((LONG, 0) if long else (0,)))
+    return next((step for step in steps if step.is_legal(func)), None)
 
 
 def runs(func: Func, loop: str) -> GroupRuns | None:
