@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import sys
@@ -124,8 +125,10 @@ def measure(runs: int, named: dict[str, Callable[[], Any]]) -> None:
 
 
 def main() -> None:
-    """Measure a band of 256, one of 512, and the butterfly."""
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 9
+    """Time attention under bands of 128 and 256 to each side, and the butterfly."""
+    parser = argparse.ArgumentParser("python -m benchmarks.attention", description=main.__doc__)
+    parser.add_argument("runs", nargs="?", type=int, default=9, help="of each (default: 9)")
+    runs = parser.parse_args().runs
     ours = example()
     rng = np.random.default_rng(0)
     shape = (HEADS, SIZE, ours.WIDTH)

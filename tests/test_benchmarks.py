@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,17 @@ import scipy.sparse as sps
 from click.testing import CliRunner
 
 import spcomp
-from benchmarks import ablate, contenders, harness, operators, report, roofline, suite, workloads
+from benchmarks import (
+    ablate,
+    attention,
+    contenders,
+    harness,
+    operators,
+    report,
+    roofline,
+    suite,
+    workloads,
+)
 from benchmarks.__main__ import main as benchmarks_main
 from benchmarks.contenders import Contender, MissingError, ours
 from benchmarks.problem import Case, WrongResultError
@@ -381,6 +392,14 @@ def test_a_wrong_command_line_is_explained(arguments, message, mtx):
     run = bench(*(argument.format(mtx=mtx) for argument in arguments))
     assert run.exit_code in (1, 2)
     assert message in run.output
+
+
+def test_attention_says_what_it_takes(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["attention", "--help"])
+    with pytest.raises(SystemExit) as done:
+        attention.main()
+    assert done.value.code == 0
+    assert "python -m benchmarks.attention [-h] [runs]" in capsys.readouterr().out
 
 
 def test_a_rival_that_disagrees_is_refused(mtx, monkeypatch):

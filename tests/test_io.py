@@ -244,6 +244,16 @@ def test_written_duplicates_are_added_up(tmp_path):
         assert spcomp.read(tmp_path / name).toarray().tolist() == [[0, 3]]
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32])
+def test_entries_that_are_added_up_keep_their_type(dtype):
+    coords = np.array([0, 0, 1]), np.array([2, 2, 0]), np.array([0, 0, 0])
+    entries = coordinates.Entries((2, 3, 1), coords, np.ones(3, dtype))
+    made, repeats = coordinates.tensor(entries)
+    assert repeats
+    assert made.values.dtype == dtype
+    assert made.values.tolist() == [dtype(2), 1]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [("a.mtx", np.zeros(3), "1 dimensions"), ("a.mtx", np.zeros((2, 2), complex), "complex128"),

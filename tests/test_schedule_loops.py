@@ -20,6 +20,7 @@ from spcomp.schedule.sampling import divisors, draw_index, draw_tile, generator
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.tiling import Split
+from spcomp.script.parse import parse_source
 from tests.layers import source
 from tests.programs import BY_NAME, fresh
 from tests.test_schedule_bind import program, same_everywhere
@@ -434,3 +435,29 @@ def test_a_dot_product_in_vectors_that_gets_a_condition_later_is_still_one_sum()
     arguments = fresh(inputs)
     interpret(flat, arguments)
     BY_NAME["ellmm"].check(inputs, arguments)
+
+
+@pytest.mark.parametrize("factors", [[None, 2, 16], [None, 8, 4], [2, None, 2, 4]])
+def test_a_loop_that_is_fused_and_split_again_runs_in_vectors(factors):
+    (func,) = parse_source(
+        """from spcomp import script as T
+
+@T.prim_func
+def double(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (32, 16), "float32")
+    B = T.match_buffer(b, (32, 16), "float32")
+    for i, j in T.grid(32, 16):
+        with T.block("double"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = A[vi, vj] * 2.0
+""",
+        "double.py",
+    )
+    schedule = Schedule(func).fuse("i", "j").split("i_j", factors)
+    schedule = schedule.vectorize(schedule.loops[-1]).parallel(schedule.loops[0])
+    kernel = spcomp.compile(schedule, target="cpu:x86-64-v3")
+    a, b = np.arange(512, dtype=np.float32).reshape(32, 16), np.zeros((32, 16), np.float32)
+    assert np.array_equal(kernel(A=a), 2 * a)
+    interpret(schedule.func, {"a": a.reshape(-1), "b": b.reshape(-1)})
+    assert np.array_equal(b, 2 * a)
+    assert f"<{min(8, factors[-1])} x float>" in kernel.source("llvm")

@@ -104,6 +104,43 @@ def test_what_a_reduction_updates_is_not_counted_among_what_it_reads():
     assert "A_local = T.alloc_buffer" in sch.mod["main"].script()
 
 
+def test_what_is_updated_is_read_first_once_its_init_stands_apart():
+    sch = tir.Schedule(lower_sparse_iter(tvm.IRModule.from_expr(rowsum)))
+    assert sch.decompose_reduction("rowsum0", sch.get_loops("rowsum0")[1]) == "rowsum0_init"
+    sch.cache_read("rowsum0", 1, "local")
+    assert "A_local = T.alloc_buffer" in sch.mod["main"].script()
+    sch.hide_buffer_access("rowsum0", "read", [0, 3])  # the copy has no region to be hidden
+    assert summed(sch.mod["main"]) == [28, 92, 156]
+
+
+@T.prim_func
+def four_sums(a: T.handle, b: T.handle) -> None:
+    A = T.match_buffer(a, (4, 8), "float32")
+    B = T.match_buffer(b, (4,), "float32")
+    with T.block("root"):
+        T.reads(A[0:4, 0:8], B[0:4])
+        T.writes(B[0:4])
+        for i, j in T.grid(4, 8):
+            with T.block("update"):
+                vi, vj = T.axis.remap("SR", [i, j])
+                B[vi] = B[vi] + A[vi, vj]
+
+
+def test_an_intrinsic_may_be_written_in_a_block_around_all_of_it_as_in_tvm():
+    tir.TensorIntrin.register("four_sums", four_sums, four_sums)
+    program = rowsum.specialize({"m": 12, "n": 8})
+    sch = tir.Schedule(lower_sparse_iter(tvm.IRModule.from_expr(program)))
+    i, j = sch.get_loops("rowsum0")
+    sch.decompose_reduction("rowsum0", i)
+    _, inner = sch.split(i, [None, 4])
+    sch.tensorize(inner, "four_sums")
+    b, a = np.zeros(12, np.float32), np.arange(96, dtype=np.float32)
+    tvm.build(sch.mod)(a, b)
+    assert b.tolist() == a.reshape(12, 8).sum(1).tolist()
+    with pytest.raises(tir.ScheduleError, match="no intrinsic"):
+        sch.tensorize(j, "none")
+
+
 def test_threads_that_reduce_into_one_element_share_its_updates():
     sch = tir.Schedule(lower_sparse_iter(tvm.IRModule.from_expr(rowsum)))
     i, j = sch.get_loops("rowsum0")

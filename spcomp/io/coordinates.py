@@ -12,7 +12,7 @@ from spcomp.io.source import require_room
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from spcomp.compiler.tensor import LevelSpec, Tensor
+    from spcomp.compiler.tensor import Tensor
     from spcomp.io.source import Source
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -144,45 +144,9 @@ def tensor(entries: Entries) -> tuple[Tensor, bool]:
     The first axis is dense, or compressed if it is the only one; every other is compressed.
     """
     from spcomp.compiler.tensor import Tensor
+    from spcomp.formats.format import Format
 
-    coords, values = entries.coords, entries.values
-    count = len(values)
-    order = None if _ordered(coords) else np.lexsort(coords[::-1])
-    if order is not None:
-        coords, values = tuple(coord[order] for coord in coords), values[order]
-    opens = []  # per axis, where a coordinate differs from the one before up to this axis
-    fresh = np.zeros(count, np.bool_)
-    fresh[:1] = True
-    for coord in coords:
-        fresh = fresh.copy()
-        fresh[1:] |= coord[1:] != coord[:-1]
-        opens.append(fresh)
-    begins = np.flatnonzero(fresh)
-    if len(begins) < count:
-        values = np.add.reduceat(values, begins)
-    levels: list[LevelSpec] = []
-    parent, fibers = np.zeros(count, np.int64), 1
-    for at, (coord, opened) in enumerate(zip(coords, opens, strict=True)):
-        if at == 0 and len(coords) > 1:
-            levels.append(None)
-            parent, fibers = coord, entries.shape[0]
-            continue
-        indptr = np.zeros(fibers + 1, np.int64)
-        np.cumsum(np.bincount(parent[opened], minlength=fibers), out=indptr[1:])
-        indices = _narrow(coord[opened], entries.shape[at])
-        levels.append(("compressed", _narrow(indptr, count), indices))
-        parent, fibers = np.cumsum(opened) - 1, int(opened.sum())
-    return Tensor(entries.shape, levels, values), len(begins) < count
-
-
-def _ordered(coords: tuple[Array, ...]) -> bool:
-    """Whether the coordinates ascend, the first axis before the second and so on."""
-    below = np.zeros(max(len(coords[0]) - 1, 0), np.bool_)
-    for coord in reversed(coords):
-        step = np.diff(coord)
-        below = (step < 0) | ((step == 0) & below)
-    return not below.any()
-
-
-def _narrow(array: Array, limit: int) -> Array:
-    return array.astype(np.int32 if limit <= np.iinfo(np.int32).max else np.int64)
+    shape, rank = entries.shape, len(entries.shape)
+    levels = Format(("compressed",) if rank == 1 else ("dense", *("compressed",) * (rank - 1)))
+    made = Tensor.from_coo(entries.coords, entries.values, shape, levels)
+    return made, made.nnz < len(entries.values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import Span
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, Load, Search
 from spcomp.ir.linear import expr_equal
@@ -54,9 +54,6 @@ class Bind(Step):
         if (why := bound_twice(new, bound)) is not None:
             raise self._error(why, loop, span)
         return new
-
-    def _error(self, why: str, loop: For, span: Span | None, hint: str = "") -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span, hint=hint)
 
 
 def bound_twice(func: Func, loop: For) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import Span
 from spcomp.ir.arith import simplify
 from spcomp.ir.bounds import Env, Interval
 from spcomp.ir.expr import Const, Expr, Var, binary, const
@@ -83,9 +83,6 @@ class Blockize(Step):
         known = {x.var for x in (*outside, *chain(loop)[0])}
         if block.init is not None and reduced & (bound(func) - known):
             raise self._error("what drives its reduction is computed outside", loop, span)
-
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
 
 
 class _Outer:

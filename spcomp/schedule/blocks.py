@@ -49,9 +49,6 @@ class LiftLoop(Step):
         )
         return replaced(func, block, loop.replace(body=inside))
 
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
-
 
 @dataclass(frozen=True, slots=True)
 class ReorderBlockIterVar(Step):

@@ -76,9 +76,6 @@ class Compact(Step):
             made = Let(size, extents[k], made)
         return made
 
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
-
     def _places(
         self, func: Func, home: Stmt, buffer: AnyBuffer, around: tuple[For | While, ...]
     ) -> dict[int, Expr]:

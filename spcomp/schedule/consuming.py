@@ -15,8 +15,8 @@ from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts, depends, reads_of, writes_of
-from spcomp.schedule.nearby import Move, absolute, covers, is_unit
-from spcomp.schedule.nests import find_loop, replaced
+from spcomp.schedule.nearby import Move, absolute, covers
+from spcomp.schedule.nests import find_loop, replaced, runs_once
 from spcomp.schedule.reductions import only_reduces
 from spcomp.schedule.sinking import sunk
 from spcomp.schedule.sites import ends_of, kept_apart
@@ -141,7 +141,7 @@ class Consumer(Move):
 
     def _check_once(self, values: dict[Var, Expr], loops: list[For]) -> None:
         """Raise unless every iteration of the block is run by one iteration of the new loops."""
-        around = {x.var: (x.begin, x.end) for x in (*self.outer, *loops) if not is_unit(x)}
+        around = {x.var: (x.begin, x.end) for x in (*self.outer, *loops) if not runs_once(x)}
         picks = tuple(values.values())
         for var in around:
             if not injective(picks, var, around):

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.arith import MAX_TRIPS
 from spcomp.ir.axis import Axis, Domain, Flatten, Fuse, domain_axes, domain_width
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import Expr, Var, binary, const
@@ -15,7 +16,7 @@ from spcomp.ir.forest import fusable, misordered
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import For, Func, Let, Stmt, seq
 from spcomp.ir.visitor import Rewriter, walk
-from spcomp.passes.iteration_plan import MOST, limit
+from spcomp.passes.iteration_plan import limit
 from spcomp.passes.positions import ZERO
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import replaced
@@ -229,4 +230,4 @@ def _loop(it: SpIter, var: Var, body: Stmt) -> For:
     if isinstance(group.domain, Flatten) or not any(axis.is_sparse for axis in own):
         return For(var, ZERO, limit(it, var), body, span=it.span)
     at = Var(f"{var.name}_at", int64)
-    return For(at, ZERO, const(MOST), Let(var, binary("//", at, 2), body), span=it.span)
+    return For(at, ZERO, const(MAX_TRIPS), Let(var, binary("//", at, 2), body), span=it.span)

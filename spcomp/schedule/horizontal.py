@@ -33,7 +33,7 @@ from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import changes_range, conflicts, loops_of, meetings, strays
-from spcomp.schedule.nests import Replace, find_loop
+from spcomp.schedule.nests import Replace, find_loop, runs_once
 from spcomp.schedule.segments import Keys, sorted_keys
 from spcomp.schedule.sites import bound_in
 from spcomp.schedule.split_nnz import MAX_CHUNKS, ROW, ceil_div, named, starts_inside
@@ -203,7 +203,7 @@ def _rows_of(func: Func, nest: For) -> _Rows | None:
             return None
         if (keys := sorted_keys(func, loop)) is not None:
             return _Rows(nest, loop, keys)
-        if not _runs_once(loop):
+        if not runs_once(loop):
             plain = from_zero(loop) and loop.kind in ("serial", "parallel")
             plain = plain and not variables(loop.end) & bound_in(nest)  # known before the nest
             return _Rows(nest, loop, None) if plain else None
@@ -213,10 +213,6 @@ def _rows_of(func: Func, nest: For) -> _Rows | None:
                 return None
             loop = loop.body
     return None
-
-
-def _runs_once(loop: For) -> bool:
-    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
 
 
 def _work(func: Func, rows: _Rows) -> Expr:

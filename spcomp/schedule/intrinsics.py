@@ -116,8 +116,14 @@ class _Making:
         self.funcs = self._raised(description), self._raised(implementation)
 
     def _raised(self, func: Func) -> Func:
-        """Return *func* in position space, where what is flat and has no vectors may stand too."""
+        """Return *func* in position space, where what is flat and has no vectors may stand too.
+
+        A block around all of it, TVM's ``root``, is left out.
+        """
         if isinstance(func, PosFunc):
+            match func.body:
+                case Block(iters=(), init=None, where=None, body=For() as nest):
+                    return func.replace(body=nest)
             return func
         vectors = (Ramp, Broadcast, Reduce)
         if not isinstance(func, FlatFunc) or any(isinstance(n, vectors) for n in walk(func.body)):

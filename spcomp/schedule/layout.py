@@ -18,7 +18,7 @@ from spcomp.ir.stmt import Alloc, Func, Prefetch, Store
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.positions import ZERO
 from spcomp.schedule.nests import find_block
-from spcomp.schedule.sites import nth_buffer
+from spcomp.schedule.sites import nth_buffer, refusal
 from spcomp.schedule.step import Step, known
 
 MapLike: TypeAlias = IndexMap | str | Callable[..., object]
@@ -44,7 +44,8 @@ class TransformLayout(Step):
         block = find_block(func, self.block, self, span)
         buffer = self._buffer(block, span)
         if not isinstance(buffer, Buffer) or buffer.data is not None:
-            raise self._error(
+            raise refusal(
+                self,
                 f"{buffer.name} is a parameter, or lies along sparse axes",
                 span,
                 "cache_read or cache_write it first, and change the layout of the copy",
@@ -52,7 +53,7 @@ class TransformLayout(Step):
         for node in walk(func.body):
             searched = node.buffer if isinstance(node, Search) else getattr(node, "indices", None)
             if isinstance(node, (Search, Cursor)) and searched is buffer:
-                raise self._error(f"{buffer.name} is searched", span)
+                raise refusal(self, f"{buffer.name} is searched", span)
         new, mapping = self._laid_out(buffer, span)
         return func.replace(body=_Lay(buffer, new, mapping).rewrite(func.body))
 
@@ -61,11 +62,11 @@ class TransformLayout(Step):
             used = {n.buffer.name: n.buffer for n in walk(block) if isinstance(n, (Load, Store))}
             if self.buffer not in used:
                 why = f"block {self.block} has no {self.buffer}"
-                raise self._error(why, span, known(used, "buffers"))
+                raise refusal(self, why, span, known(used, "buffers"))
             return used[self.buffer]
         which, index = self.buffer
         if which not in ("read", "write"):
-            raise self._error('a buffer is a name, ("read", index) or ("write", index)', span)
+            raise refusal(self, 'a buffer is a name, ("read", index) or ("write", index)', span)
         return nth_buffer(self, block, index, span, writes=which == "write")
 
     def _laid_out(self, buffer: Buffer, span: Span | None) -> tuple[Buffer, IndexMap]:
@@ -73,25 +74,24 @@ class TransformLayout(Step):
         try:
             mapping = IndexMap.from_text(self.index_map)
         except ValueError as error:
-            raise self._error(str(error), span) from error
+            raise refusal(self, str(error), span) from error
         sizes = [cast(extent, int64) for extent in buffer.shape]
         if len(mapping.params) != len(sizes):
-            raise self._error(f"{buffer.name} has {len(sizes)} axes", span)
+            raise refusal(self, f"{buffer.name} has {len(sizes)} axes", span)
         extents = [int(n.value) if isinstance(n, Const) else n for n in sizes]
         if mapping.inverse(extents) is None:
-            raise self._error("two elements may get one place, or the map is not understood", span)
+            raise refusal(
+                self, "two elements may get one place, or the map is not understood", span
+            )
         ranges = {p: (ZERO, n) for p, n in zip(mapping.params, sizes, strict=True)}
         most = {p: simplify(BinOp("-", n, const(1))) for p, (_, n) in ranges.items()}
         shape: list[Expr] = []
         for result in mapping.results:
             last = _greatest(result, most)
             if last is None or not prove(BinOp("<=", ZERO, result), ranges):
-                raise self._error("how far a new index goes is not known", span)
+                raise refusal(self, "how far a new index goes is not known", span)
             shape.append(simplify(BinOp("+", last, const(1))))
         return buffer.replace(shape=tuple(shape)), mapping
-
-    def _error(self, why: str, span: Span | None, hint: str = "") -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span, hint=hint)
 
 
 def as_text(index_map: MapLike) -> str:

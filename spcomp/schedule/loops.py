@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.arith import simplify_stmt
 from spcomp.ir.expr import const
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func, LoopKind
+from spcomp.ir.visitor import statements
 from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
@@ -59,6 +61,8 @@ class Vectorize(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the loop run in vector lanes."""
         loop = find_loop(func, self.loop, self, span)
+        if not can_vectorize(*innermost(loop)):
+            func, loop = _simplified(func, loop)
         body, var = innermost(loop)
         if not can_vectorize(body, var):
             raise ScheduleError(
@@ -67,6 +71,13 @@ class Vectorize(Step):
         if not is_dot(body, var) and (found := conflicts(loop)):
             raise ScheduleError(f"{self}: {found[0]}", span or loop.span)
         return set_kind(func, loop, "vectorized")
+
+
+def _simplified(func: Func, loop: For) -> tuple[Func, For]:
+    """Return *func* with *loop* in fewer operations: no ``//`` of a loop fused and split again."""
+    loops = (n for n in statements(simplify_stmt(func.body)) if isinstance(n, For))
+    made = next((n for n in loops if n.var is loop.var), loop)
+    return replaced(func, loop, made), made
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,18 @@ from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.arith import simplify
 from spcomp.ir.axis import Axis, SparseBuffer, memory_of
-from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, cast
+from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast
 from spcomp.ir.linear import expr_equal
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge, PosFunc
 from spcomp.ir.stmt import For, Func, If, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
+from spcomp.passes.positions import ZERO
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import bound_by, variables
 from spcomp.passes.workspace import Ranks
-from spcomp.schedule.nests import replaced
+from spcomp.schedule.nests import replaced, runs_once
 from spcomp.schedule.sites import path_to, refusal
 from spcomp.schedule.step import Step, known
 
@@ -120,7 +120,7 @@ def _outermost(around: tuple[Node, ...], cursor: Cursor) -> tuple[Cursor, int]:
     for node in around:
         if isinstance(node, Block):
             values |= {var: substitute(value, values) for var, value in node.values.items()}
-        elif isinstance(node, For) and _runs_once(node):
+        elif isinstance(node, For) and runs_once(node):
             values[node.var] = ZERO
     begin, end = (simplify(substitute(end, values)) for end in (cursor.begin, cursor.end))
     outer = cursor.replace(begin=begin, end=end)
@@ -130,11 +130,7 @@ def _outermost(around: tuple[Node, ...], cursor: Cursor) -> tuple[Cursor, int]:
 def _repeats(inside: tuple[Node, ...]) -> bool:
     """Whether there is a loop among the nodes *inside*."""
     loops = (node for node in inside if isinstance(node, (For, While)))
-    return any(isinstance(loop, While) or not _runs_once(loop) for loop in loops)
-
-
-def _runs_once(loop: For) -> bool:
-    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
+    return any(isinstance(loop, While) or not runs_once(loop) for loop in loops)
 
 
 def _depth(around: tuple[Node, ...], cursor: Cursor) -> int:

@@ -27,7 +27,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, While
 from spcomp.ir.visitor import Rewriter, substitute, walk
-from spcomp.passes.positions import ZERO, from_zero
+from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint
 from spcomp.schedule.dependence import Accesses, depends
 from spcomp.schedule.sites import Site, path_to, refusal
@@ -189,11 +189,6 @@ def ranges_of(path: tuple[Node, ...]) -> dict[Var, tuple[Expr, Expr]]:
             for own in node.iters:
                 found[own.var] = ZERO, own.extent
     return found
-
-
-def is_unit(loop: For) -> bool:
-    """Whether *loop* runs once, for zero."""
-    return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
 
 
 def covers(

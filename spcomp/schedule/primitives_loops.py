@@ -212,15 +212,16 @@ class LoopPrimitives(Sampled):
         """
         return self.apply(SplitHubs(loop, inner, size))
 
-    def split_sorted(self, loop: str, size: int) -> Self:
+    def split_sorted(self, loop: str, size: int, long: int = 0) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.
 
-        Chunks of about *size* elements are cut where the key changes; see :class:`SplitSorted`.
+        Chunks of about *size* elements are cut where the key changes, and inside a key that more
+        than *long* chunks hold, if that is not 0; see :class:`SplitSorted`.
 
         >>> coo.split_sorted("e", 1024).made
         ('e_c',)
         """
-        return self.apply(SplitSorted(loop, size))
+        return self.apply(SplitSorted(loop, size, long))
 
     def group_runs(self, loop: str) -> Self:
         """``for e: W[key[e]] op= x  ->  for each run of one key: for e in the run: s``.
@@ -228,7 +229,7 @@ class LoopPrimitives(Sampled):
         See :class:`GroupRuns`.
 
         >>> print(coo.split_sorted("e", 1024).group_runs("e").trace)
-        coo_spmm: split_sorted('e', 1024)
+        coo_spmm: split_sorted('e', 1024, 0)
         coo_spmm: group_runs('e')
         """
         return self.apply(GroupRuns(loop))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import Span
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, Load, Search, Var, const
 from spcomp.ir.position import Block
@@ -53,9 +53,6 @@ class DecomposeReduction(Step):
             raise self._error(why, loop, span)
         made = seq(start.build(Names(func)), start.top)
         return replaced(replaced(func, start.top, made), block, block.replace(init=None))
-
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
 
 
 class Start:

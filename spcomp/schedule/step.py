@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
 
 from spcomp.errors import ScheduleError, Span, expect
 from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
+from spcomp.ir.stmt import For, Func
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 STEPS: dict[str, type[Step]] = {}  # every step class by name
@@ -63,6 +63,10 @@ class Step(ABC):
                     span,
                     hint="names are strings, numbers are integers below 2**31",
                 )
+
+    def _error(self, why: str, loop: For, span: Span | None, hint: str = "") -> ScheduleError:
+        """The error that says *why* the step cannot be taken: at the user's line, else the loop."""
+        return ScheduleError(f"{self}: {why}", span or loop.span, hint=hint)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"

@@ -104,9 +104,6 @@ class Split(Step):
             raise self._error("the factors multiply to 2**31 or more", loop, span)
         return factors
 
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)
-
 
 def _starts(func: Func, old: For | None = None, new: For | None = None) -> dict[str, Var]:
     """Return the loop before which each reduction starts, by block; *old* counts as *new*."""
@@ -320,6 +317,3 @@ class Fuse(Step):
         trips = simplify(binary("*", binary("max", outer.end, 0), inner.end))
         fused = outer.replace(var=both_, end=trips, body=substitute(inner.body, values))
         return replaced(func, outer, fused), fused
-
-    def _error(self, why: str, loop: For, span: Span | None) -> ScheduleError:
-        return ScheduleError(f"{self}: {why}", span or loop.span)

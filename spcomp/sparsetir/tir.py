@@ -6,17 +6,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from spcomp.errors import ArgumentError
+from spcomp.errors import ScheduleError as ScheduleError
 from spcomp.ir.indexmap import IndexMap as IndexMap
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Func as PrimFunc
 from spcomp.ir.visitor import statements
 from spcomp.passes.scope import variables
 from spcomp.schedule import schedule as pure
+from spcomp.schedule.intrinsics import register_intrinsic
 from spcomp.schedule.sites import touched
 from spcomp.sparsetir import transform as transform
 from spcomp.sparsetir.module import IRModule, as_module
 
-__all__ = ["IndexMap", "PrimFunc", "Schedule", "transform"]
+__all__ = ["IndexMap", "PrimFunc", "Schedule", "ScheduleError", "TensorIntrin", "transform"]
+
+
+class TensorIntrin:
+    """What ``tensorize`` puts in the place of a nest; see :func:`spcomp.register_intrinsic`."""
+
+    register = staticmethod(register_intrinsic)
 
 
 class Schedule:
@@ -30,6 +38,7 @@ class Schedule:
     def __init__(self, mod: IRModule | PrimFunc) -> None:
         self._mod = as_module(mod).map(lambda schedule: schedule)
         self._name = "main" if "main" in self._mod else next(iter(self._mod), "main")
+        self._updates: set[str] = set()  # blocks whose init stands apart
         if self._name not in self._mod:
             raise ArgumentError("argument mod: it has no function")
 
@@ -88,6 +97,16 @@ class Schedule:
                 break
         step = self._stepping("rfactor", self._now.rfactor)
         made: str = step(loop, min(factor_axis, len(picks)), "global", True)
+        return made
+
+    def decompose_reduction(self, block: str, loop: str) -> str:
+        """Give the init of *block* a nest before *loop*, and return its block.
+
+        See :meth:`spcomp.Schedule.decompose_reduction`. What is updated counts as read then, first.
+        """
+        step = self._stepping("decompose_reduction", self._now.decompose_reduction)
+        made: str = step(block, loop)
+        self._updates.add(block)
         return made
 
     def blockize(self, loop: str, preserve_unit_iters: bool = True) -> str:  # noqa: FBT001, FBT002
@@ -165,7 +184,8 @@ class Schedule:
     def _counted(self, name: str, args: list[Any]) -> list[Any]:
         """Return the arguments of a step with what a block reads numbered as spcomp does.
 
-        TVM leaves out what a reduction updates, which it reads, too.
+        TVM leaves out what a reduction updates, which it reads, too, until its init stands apart.
+        What is to be hidden may be no region here: copies have none.
         """
         numbered = {"cache_read": 1, "reverse_cache_read": 1, "hide_buffer_access": 2}.get(name, 0)
         if not numbered or len(args) <= numbered or args[1] == "write":
@@ -175,16 +195,15 @@ class Schedule:
             regions = tuple(region.buffer for region in block.reads)
             given = regions if numbered == 2 else touched(block, writes=False)
             own = touched(block, writes=True)
-            places = [k for k, buffer in enumerate(given) if buffer not in own]
-            args[numbered] = _chosen(places, args[numbered])
+            first = [k for k, buffer in enumerate(given) if buffer in own]
+            places = first if args[0] in self._updates else []
+            places += [k for k, buffer in enumerate(given) if buffer not in own]
+            which = args[numbered]
+            if isinstance(which, tuple):
+                args[numbered] = tuple(places[k] for k in which if 0 <= k < len(places))
+            elif isinstance(which, int) and 0 <= which < len(places):
+                args[numbered] = places[which]
         return args
-
-
-def _chosen(places: list[int], which: Any) -> Any:
-    """Return the places numbered *which*, a number or a tuple of them; as they are where wrong."""
-    if isinstance(which, tuple):
-        return tuple(_chosen(places, k) for k in which)
-    return places[which] if isinstance(which, int) and 0 <= which < len(places) else which
 
 
 def _listed(value: Any) -> Any:
