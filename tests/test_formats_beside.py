@@ -266,11 +266,15 @@ def test_values_that_do_not_fit_are_refused(message):
         kernel(A=csr, **args)
 
 
-def test_what_was_converted_for_another_program_is_refused():
+@pytest.mark.parametrize("which", FORMATS)
+def test_what_was_converted_for_another_program_has_its_elements_by_rows(which):
     csr, other = matrix(6, 5, 0.6), format_helpers.program("spmv")
-    made = spcomp.decompose(other, A=FORMATS["bsr"]).compile().convert(A=csr)
-    with pytest.raises(ArgumentError, match="without other buffers along it"):
-        kernels("sddmm", "bsr")[1](A=made, **arguments(csr))
+    made = spcomp.decompose(other, A=FORMATS[which]).compile().convert(A=csr)
+    args = arguments(csr)
+    plain, parts = kernels("sddmm", which)
+    for stored in (made, spcomp.convert(csr, FORMATS[which])):
+        got, want = outcome(parts, stored, args), outcome(plain, csr, args)
+        np.testing.assert_array_equal(got["C"], want["C"])
 
 
 def test_a_format_without_a_place_for_other_buffers_is_refused():

@@ -107,6 +107,14 @@ def test_any_kind_of_axes_is_filled_from_its_map(kind, name):
         np.testing.assert_array_equal(interpreted_parts(kernel, csr, dense, start), want)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_elements_are_read_back_from_any_kind_of_axes(kind):
+    kernel = spcomp.decompose(program("spmv"), A=[rule_of(kind)]).compile()
+    for which in ("nothing stored", "one element", "scattered", "empty rows", "wide", "tall"):
+        made = kernel.convert(A=MATRICES[which])
+        np.testing.assert_array_equal(made.to_scipy().toarray(), MATRICES[which].toarray())
+
+
 def test_the_arrays_of_a_transposed_matrix_are_those_of_scipy():
     csr = MATRICES["scattered"]
     kernel = spcomp.decompose(program("spmv"), A=[rule_of("transposed")]).compile()

@@ -108,14 +108,25 @@ def test_a_table_is_probed_where_another_operand_is_stored(text, layout):
     want = PROBES[text](h, present(given["H"]), g, present(given["G"]))
     kernel = spcomp.compile(text)
     np.testing.assert_allclose(full(kernel(**given)), want, rtol=1e-14)
-    alone = text.count("G[") == 1 or "G[k" not in text
-    if layout == "csr" or (layout in ("ell", "dia") and text[0] != "C" and alone):
+    if layout not in ("hash", "bitmap") or text[0] == "C":
         assert "H[i, j]: hash, used as it is" in kernel.explain()
         assert "level 1 of H" not in kernel.explain()
     if text.startswith("C"):
         return
     for stage in ("coordinate", "position", "flat"):
         np.testing.assert_allclose(interpreted(kernel, given, stage), want, rtol=1e-14)
+
+
+def test_a_bitmap_is_asked_beside_an_operand_that_a_sparse_result_is_like():
+    (h, p), (g, _) = random((6, 7)), random((6, 7), 1)
+    given = {"G": sps.csr_array(g), "H": tensor(h, p, Format("bitmap"))}
+    for text, want in (
+        ("C[i, j] = G[i, j] * H[i, j]", g * h),
+        ("C[i, j] = G[i, j] if H[i, j]", g * p),
+    ):
+        kernel = spcomp.compile(text)
+        np.testing.assert_array_equal(full(kernel(**given)), want)
+        assert "H[i, j]: bitmap, float64" in kernel.explain()
 
 
 def test_of_several_tables_the_first_is_iterated_and_the_others_are_probed():

@@ -24,7 +24,7 @@ TEXTS = {
     "f(i) = x[i]": (None, "no index notation"),
     "y[i] = A[i] @ x[i]": (7, "@ has no meaning"),
     "y[i] = foo(x[i])": (7, "no foo is known"),
-    "y[i] = exp(x[i], 2)": (7, "exp takes 1 arguments, got 2"),
+    "y[i] = exp(x[i], 2)": (7, "exp takes 1 argument, got 2"),
     "y[i] = x[i+1]": (9, "i + 1 is no index"),
     "y[i] = x[i] < z[i] < 2": (7, "do not chain"),
     "y[i] = 'a' * x[i]": (7, "is no number"),
@@ -58,6 +58,31 @@ def test_an_error_points_into_the_string(text):
     if text:
         line = str(caught.value).splitlines()[1]
         assert line.endswith(text.splitlines()[caught.value.span.line - 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("y[i] = A.T[i, j] * x[j]", "a transpose is read with its indices swapped: A[j, i]"),
+        ("y[i] = np.exp(x[i])", "write exp(...)"),
+        ("y[i] = np.sum(j, A[i, j])", "write sum(...)"),
+        ("y[i] = np.linspace(x[i])", ""),
+        ("y[i] = foo(x[i])", "functions={'foo': lambda x: ...} gives it a meaning"),
+        ("y[i] = maximum(x[i])", ""),
+    ],
+)
+def test_what_numpy_writes_in_another_way_is_translated(text, hint):
+    with pytest.raises(ScriptError) as caught:
+        spcomp.compile(text)
+    assert caught.value.hint == hint
+
+
+def test_a_length_that_no_argument_has_comes_with_the_result():
+    kernel = spcomp.compile("y[i, k] = x[i] * k")
+    with pytest.raises(ArgumentError, match="no array says what it is") as caught:
+        kernel(x=np.ones(2))
+    assert "out=" in caught.value.hint
+    assert kernel(x=np.ones(2), out=np.zeros((2, 3))).tolist() == [[0, 1, 2]] * 2
 
 
 def test_a_column_behind_an_inserted_else_is_the_users():

@@ -37,6 +37,16 @@ def test_an_increase_of_something_else_is_a_sum():
     assert np.array_equal(spcomp.compile(y)(x=VECTOR, z=VECTOR), np.ones(3))
 
 
+def test_functions_and_numbers_of_numpy_are_those_of_index_notation():
+    x, y = spcomp.symbols("x y")
+    y[i] = np.float64(2) * np.exp(x[i]) + np.sqrt(x[i]) * np.int64(3) - np.abs(-x[i])
+    expected = 2 * np.exp(VECTOR) + np.sqrt(VECTOR) * 3 - VECTOR
+    np.testing.assert_allclose(spcomp.compile(y)(x=VECTOR), expected)
+    own = {"f": lambda value: np.tanh(value) + np.log(value)}
+    found = spcomp.compile("y[i] = f(x[i])", functions=own)(x=VECTOR)
+    np.testing.assert_allclose(found, np.tanh(VECTOR) + np.log(VECTOR))
+
+
 def test_one_value_can_be_assigned_to_two_tensors():
     x, y, z = spcomp.symbols("x y z")
     value = x[i] * 2

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import scipy.sparse as sps
 
 import spcomp
-from tests.level_tensors import tensor
+from tests.level_tensors import full, tensor
 from tests.random_notation import interpreted
 
 SQUARE = np.arange(16.0).reshape(4, 4)
@@ -109,3 +110,54 @@ def test_an_element_is_started_by_a_loop_that_is_none_of_the_nest_that_updates_i
     D = np.array([[5], [6], [7], [8]], np.int32)
     got = spcomp.compile("C[j, m, i] = B[j, i] + D[m, j]")(B=B, D=D)
     np.testing.assert_array_equal(got[0], B.to_dense() + D)
+
+
+RNG = np.random.default_rng(5)
+A, X, Y, x, z = (RNG.random(shape) for shape in ((6, 7), (7, 4), (6, 4), 7, 6))
+A[RNG.random(A.shape) < 0.6] = 0
+ACROSS = {
+    "y[j] = 0.5 * sum(i, A[i, j] * z[i]) + 2": lambda: 0.5 * A.T @ z + 2,
+    "y[j] = minimum(x[j], min(i, A[i, j] + z[i] if A[i, j]))": lambda: np.minimum(
+        x, np.where(A != 0, A + z[:, None], np.inf).min(0)
+    ),
+    "C[i, j] = A[i, j] / (2 + sum(k, A[k, j]))": lambda: A / (2 + A.sum(0)),
+    "C[i, j] = A[i, j] * half(sum(k, A[k, j]))": lambda: A * A.sum(0) / 2,
+    "y[j] = sum(i, A[i, j]) if x[j] > 0.5": lambda: np.where(x > 0.5, A.sum(0), 0),
+    "H[i, k] = maximum(0, sum(j, A[i, j] * X[j, k]))": lambda: np.maximum(0, A @ X),
+    "H[j, k] = sum(i, A[i, j] * Y[i, k]) / (2 + sum(i, A[i, j]))": lambda: (
+        A.T @ Y / (2 + A.sum(0))[:, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("text", ACROSS)
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_a_reduction_inside_that_runs_across_rows_is_computed_before(text, form):
+    kernel = spcomp.compile(text, functions={"half": lambda value: value / 2})
+    given = {"A": sps.coo_array(A).asformat(form), "X": X, "Y": Y, "x": x, "z": z}
+    made = kernel(**{name: given[name] for name in kernel.arguments})
+    np.testing.assert_allclose(made.toarray() if sps.issparse(made) else made, ACROSS[text]())
+    assert kernel.name == text[0]
+    assert "if stored" not in kernel.explain()
+
+
+def test_a_reduction_that_an_operand_keeps_small_stays_inside():
+    for mask in (
+        "C[i, j] = A[i, j] * sum(k, F[i, k] * B[k, j])",
+        "C[i, j] = A[i, j] / sum(k, A[i, k])",
+        "C[i, j] = A[i, j] * sum(k, B[k, j] // m[j])",
+    ):
+        assert len(spcomp.compile(mask).program.statements) == 1
+
+
+def test_a_matrix_of_tensors_without_empty_rows_is_found_by_their_levels():
+    """Rows that take every coordinate would leave nothing to iterate below a compressed one."""
+    (a, A), (b, B) = cube(4, 5, 6), cube(4, 5, 6)
+    A, B = (spcomp.convert(x, "csf") for x in (A, B))
+    kernel = spcomp.compile("C[i, k] = A[i, j, k] * B[i, j, k]")
+    np.testing.assert_array_equal(full(kernel(A=A, B=B)), (a * b).sum(axis=1))
+    assert "for k in intersect(level 2 of A, level 2 of B)" in kernel.explain()
+    M = sps.csr_array(a[0])
+    kernel = spcomp.compile("C[i, l] = A[i, j, k] * M[l, k]")
+    np.testing.assert_array_equal(full(kernel(A=A, M=M)), np.einsum("ijk,lk->il", a, a[0]))
+    assert "for i in level 0 of A" in kernel.explain()

@@ -6,13 +6,19 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
 from spcomp.compiler import validate
-from spcomp.compiler.conversions_build import Duplicates, build, refuse_repeated
-from spcomp.compiler.conversions_small import firsts
+from spcomp.compiler.conversions_blocks import in_blocks, out_of_blocks
+from spcomp.compiler.conversions_build import (
+    Duplicates,
+    build,
+    frozen,
+    index_type_of,
+    refuse_repeated,
+)
 from spcomp.compiler.conversions_sort import (
     BITS,
     SPARSE,
@@ -21,36 +27,42 @@ from spcomp.compiler.conversions_sort import (
     bits_of,
     index_type,
     majors_of,
-    moved_as,
     put_in_order,
     rows_in_order,
     transposed,
 )
 from spcomp.compiler.conversions_source import (
-    bridge,
     dense_array,
     elements_of,
     family_of,
     from_arrays,
+    in_range,
     item_type,
 )
-from spcomp.compiler.convert import assembled, put_together
+from spcomp.compiler.convert import assembled, is_parts, put_together
+from spcomp.compiler.foreign import bridge
 from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.tensor import put_together as put_tensor
 from spcomp.compiler.tensor_levels import Level
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError, FormatError, expect
 from spcomp.formats.format import Format
+from spcomp.formats.hyb import composable
+from spcomp.formats.rules import ComposableFormat, rows_of
+
+if TYPE_CHECKING:
+    from spcomp.compiler.formats_parts import Parts
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _ROWS = ("dense", "compressed")
+_BLOCKS = ("compressed", "dense", "dense")  # below rows of blocks
 _parse = lru_cache(maxsize=256)(Format.parse)
 _SCIPY = ("csr", "csc", "coo", "bsr", "dia", "lil", "dok")
 
 
 def convert(
     x: Any,
-    format: str | Format,  # noqa: A002
+    format: str | Format | ComposableFormat,  # noqa: A002
     *,
     duplicates: Duplicates = "sum",
     sort: bool = True,
@@ -61,8 +73,11 @@ def convert(
         x: A numpy array, a scipy.sparse array or matrix of any format, a :class:`spcomp.Tensor`,
             a torch tensor on the CPU (strided, coo, csr, csc, bsr, bsc), a pydata ``sparse``
             array, or anything that has ``__dlpack__``. The elements of a dense one are those that
-            are not zero (NaN is not); stored zeros of a sparse one stay.
-        format: A :class:`spcomp.Format`, or the name of one.
+            are not zero (NaN is not); stored zeros of a sparse one stay. Or a
+            :class:`spcomp.Parts`.
+        format: A :class:`spcomp.Format`, or the name of one; or a format of several parts, such as
+            ``spcomp.formats.hyb(2, [1, 2, 4])``, or ``"hyb"``, ``"hyb(2)"``: of one or two column
+            parts, and buckets that are chosen by the matrix.
         duplicates: What becomes of elements with the same coordinates: ``"sum"`` (in the order they
             are stored in), ``"refuse"``, or ``"keep"``, for formats that have a place for them.
         sort: Whether coordinates ascend in each row or column; if not, they may stay as they were
@@ -70,8 +85,9 @@ def convert(
 
     Returns:
         For a name of a format that scipy has too, and two dimensions (``csr csc coo bsr(4) dia lil
-        dok``): a scipy.sparse array, or matrix if *x* is one. For ``dense``: a numpy array. Else,
-        and for any ``Format``: a :class:`spcomp.Tensor`. Index arrays are int32, or int64 where
+        dok``): a scipy.sparse array, or matrix if *x* is one. For ``dense``: a numpy array. For a
+        format of several parts: a :class:`spcomp.Parts`. Else, and for any ``Format``: a
+        :class:`spcomp.Tensor`. Index arrays are int32, or int64 where
         that is too narrow or the ``Format`` says so. Where nothing has to change the result may
         share memory with *x*. It is the same at any number of threads.
 
@@ -86,8 +102,15 @@ def convert(
             f'argument duplicates: got {duplicates!r}, expected "sum", "refuse" or "keep"'
         )
     how = _How(duplicates, sort)
+    layout = composable(format)
+    if is_parts(x):
+        if x.format == layout:
+            return x
+        x = x.to_tensor()
     x = dense_array(x) if family_of(x) == "dlpack" else x
     try:
+        if layout is not None:
+            return _in_parts(x, layout, how)
         if isinstance(format, str):
             return _named(x, format, how)
         if not isinstance(format, Format):
@@ -145,6 +168,15 @@ def _named(x: Any, name: str, how: _How) -> Any:
     return make(_coordinates(x, getattr(sps, "coo_matrix" if matrix else "coo_array"), how))
 
 
+def _in_parts(x: Any, layout: ComposableFormat, how: _How) -> Parts:
+    from spcomp.compiler.formats_parts import put_in_parts
+
+    if how.duplicates == "keep":
+        raise ArgumentError(f"argument duplicates: {layout} has no place for repeated elements")
+    made = to_tensor(x, Format(rows_of(rank_of(x))), how)
+    return put_in_parts(made, item_type(made.values), layout)
+
+
 def rank_of(x: Any) -> int:
     """Return the number of dimensions of *x*; raises ArgumentError for what is no tensor."""
     family_of(x)
@@ -174,7 +206,49 @@ def to_tensor(x: Any, layout: Format, how: _How | None = None) -> Tensor:
             array.setflags(write=False)
         level = Level("compressed", made.pointers, made.minors)
         return put_tensor(shape, (None, level), made.values, layout.order)
+    listed = x.shape[layout.order[0]] if kinds[:1] == ("compressed",) else 0
+    if how.duplicates != "keep" and _has_rows(layout) and not _hollow(x, listed):
+        return _tensor_of_rows(x, layout, how)
     return build(elements_of(x), layout, how.duplicates)
+
+
+def _has_rows(layout: Format) -> bool:
+    """Whether a format lists rows or columns that are not empty, or has rows of blocks."""
+    kinds = tuple(kind.name for kind in layout.kinds)
+    blocks = layout.order == (0, 1, 0, 1) and kinds[0] in _ROWS and kinds[1:] == _BLOCKS
+    listed = layout.order in ((0, 1), (1, 0)) and kinds == ("compressed", "compressed")
+    return (blocks or listed) and all(kind.unique and kind.ordered for kind in layout.kinds)
+
+
+def _tensor_of_rows(x: Any, layout: Format, how: _How) -> Tensor:
+    """Return the matrix *x* by rows or columns, in blocks or not; empty ones may be left out."""
+    first, second = layout.order[:2]
+    how = replace(how, sort=True, copies=family_of(x) != "tensor")
+    made, shape = _ordered(x, (first, second), how, layout.idtype == int64)
+    outer, (pointers, indices, values) = None, made.arrays
+    inner: tuple[Level, ...] = ()
+    if len(layout.kinds) > 2:
+        pointers, indices, values = in_blocks(made, shape[1], _sizes(layout))
+        inner = tuple(Level("dense", size=size) for size in values.shape[1:])
+    if layout.kinds[0].name == "compressed":
+        some = np.flatnonzero(np.diff(pointers))
+        outer = Level("compressed", np.array([0, len(some)]), some)
+        pointers = np.append(pointers[some], pointers[-1])
+    kind = index_type_of(layout, *shape, values.size)
+    every = outer, Level("compressed", pointers, indices)
+    levels = tuple(level and frozen(level, kind) for level in every)
+    return put_tensor(shape, (*levels, *inner), values.reshape(-1), layout.order)
+
+
+def _hollow(x: Any, extent: int) -> bool:
+    """Whether an array as long as *extent* is too much for as few elements as *x* has."""
+    return extent > 1 << 20 and extent > SPARSE * len(elements_of(x).values)
+
+
+def _sizes(layout: Format) -> tuple[int, int]:
+    """Return the sizes of blocks, of which a format says one or two."""
+    height, width = (int(kind.size or 1) for kind in layout.kinds[2:])
+    return height, width
 
 
 def from_coordinates(
@@ -239,7 +313,7 @@ def _compressed(x: Any, make: Any, order: tuple[int, int], how: _How) -> Any:
 
 
 def _coordinates(x: Any, make: Any, how: _How) -> Any:
-    if x.shape[0] > 1 << 20 and x.shape[0] > SPARSE * len(elements_of(x).values):
+    if _hollow(x, x.shape[0]):
         tensor = build(elements_of(x), _parse("coo", 2), how.duplicates)
         coords = tuple(np.array(level.indices) for level in tensor.levels if level)
         return assembled(make, tensor.shape, data=tensor.values, coords=coords)
@@ -251,7 +325,7 @@ def _coordinates(x: Any, make: Any, how: _How) -> Any:
 
 
 def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
-    sizes = tuple(int(kind.size or 1) for kind in layout.kinds[2:])
+    sizes = _sizes(layout)
     shape = tuple(x.shape)
     if any(extent % size for extent, size in zip(shape, sizes, strict=True)):
         raise ArgumentError(
@@ -261,28 +335,10 @@ def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
     if how.duplicates == "keep":
         raise ArgumentError("argument duplicates: bsr has no place for repeated elements")
     made, _ = _ordered(x, (0, 1), replace(how, sort=True))
-    found = put_together(make, shape, *_in_blocks(made, shape, sizes))
+    pointers, indices, values = in_blocks(made, shape[1], sizes)
+    found = put_together(make, shape, values, indices, pointers)
     found.has_canonical_format = True
     return found
-
-
-def _in_blocks(
-    given: Ordered, shape: tuple[int, ...], sizes: tuple[int, ...]
-) -> tuple[Array, Array, Array]:
-    """Return the values, indices and pointers of blocks of *sizes* that hold a matrix by rows."""
-    (rows, columns), kind, count = sizes, given.minors.dtype, len(given.minors)
-    blocks = given.minors // columns
-    within = (np.arange(shape[0], dtype=kind) % rows * columns).repeat(np.diff(given.pointers))
-    within += given.minors - blocks * columns
-    fibers, numbers = given.pointers[::rows].copy(), np.arange(count, dtype=index_type(count))
-    by_columns = transposed(fibers, blocks, numbers, shape[1] // columns, kind)
-    made = transposed(*by_columns.arrays, shape[0] // rows, kind)
-    new, number = firsts(made.pointers, made.minors)  # of the blocks
-    bits, order = moved_as(given.values), made.values
-    values = np.zeros((int(number[-1]), rows, columns), bits.dtype)
-    at = (number[1:] - 1) * np.int64(rows * columns) + within[order]
-    values.reshape(-1)[at] = bits[order]
-    return values.view(given.values.dtype), made.minors[new], number[made.pointers]
 
 
 def _diagonals(x: Any, make: Any, how: _How) -> Any:
@@ -365,11 +421,14 @@ def _rows_of(x: Any) -> _Rows | None:
     """Return the matrix *x* if it is stored by rows or columns, its index arrays checked."""
     family = family_of(x)
     if family == "tensor":
+        if x.order == (0, 1, 0, 1):
+            return _rows_of_blocks(x)
         level = x.levels[-1] if len(x.levels) == 2 == x.ndim else None
-        if level is None or level.kind != "compressed" or x.levels[0] is not None:
+        pointers = None if level is None else _pointers(x, x.shape[x.order[0]])
+        if level is None or pointers is None:
             return None
         values = np.asarray(x.values).reshape(-1)
-        return _checked(x.shape, level.indptr, level.indices, values, x.order)
+        return _checked(x.shape, pointers, level.indices, values, x.order)
     if family == "scipy" and x.format in ("csr", "csc") and x.ndim == 2:
         order = (0, 1) if x.format == "csr" else (1, 0)
         indptr, indices = np.asarray(x.indptr), np.asarray(x.indices)
@@ -377,10 +436,50 @@ def _rows_of(x: Any) -> _Rows | None:
             limit = min(indices.size, len(x.data))
             validate.pointers("indptr", indptr, x.shape[order[0]], limit)
         return _checked(x.shape, x.indptr, x.indices, np.asarray(x.data), order)
+    if family == "scipy" and x.format == "bsr":
+        pointers = np.asarray(in_range(x).indptr)
+        part = slice(int(pointers[-1]))
+        return _merged(x.shape, pointers, np.asarray(x.indices)[part], np.asarray(x.data)[part])
     if family == "torch":
         found = bridge().compressed(x)
         return None if found is None else _checked(*found)
     return None
+
+
+def _rows_of_blocks(x: Tensor) -> _Rows | None:
+    """Return the matrix *x* by rows if it is one of blocks that do not reach over its edges."""
+    level, sizes = x.levels[1], [part.size for part in x.levels[2:] if part and part.size]
+    pointers = _pointers(x, -(-x.shape[0] // sizes[0])) if len(sizes) == 2 else None
+    if pointers is None or level is None or level.indices is None:
+        return None
+    return _merged(x.shape, pointers, level.indices, np.asarray(x.values).reshape(-1, *sizes))
+
+
+def _pointers(x: Tensor, count: int) -> Array | None:
+    """Return where each of *count* fibers of the second level of *x* begins, and the end.
+
+    They are dense, or those that are not empty are listed; None: neither, or listed few of many.
+    """
+    outer, level = x.levels[:2]
+    if level is None or level.indptr is None or level.kind != "compressed":
+        return None
+    if outer is None:
+        return level.indptr
+    listed = outer.kind == "compressed" and x.ascending(0, unique=True)
+    if not listed or count > SPARSE * len(level.indptr):
+        return None
+    pointers = np.zeros(count + 1, level.indptr.dtype)
+    pointers[1:][outer.indices] = np.diff(level.indptr)
+    return np.cumsum(pointers, out=pointers)
+
+
+def _merged(shape: Any, pointers: Array, indices: Array, values: Array) -> _Rows | None:
+    item_type(values)
+    if pointers.dtype not in (np.int32, np.int64) or indices.dtype not in (np.int32, np.int64):
+        return None
+    if any(n % size for n, size in zip(shape, values.shape[1:], strict=True)):
+        return None
+    return _Rows(tuple(shape), *out_of_blocks(pointers, indices, values, shape[1]), (0, 1))
 
 
 def _checked(shape: Any, pointers: Any, indices: Any, values: Array, order: Any) -> _Rows | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from spcomp.compiler import validate
+from spcomp.compiler.foreign import bridge, is_torch
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.compiler.tensor_levels import texts
 from spcomp.errors import ArgumentError
@@ -44,6 +45,8 @@ def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False
 
     *verify*: check index arrays in full; else only their sizes. Raises ArgumentError.
     """
+    if is_parts(arg) and plan.role == "in":
+        arg = arg.whole()
     if isinstance(arg, Tensor):
         return _from_tensor(arg, plan)
     if not isinstance(arg, np.ndarray) and _is_scipy(arg):
@@ -63,6 +66,11 @@ def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False
     if values.ndim == len(plan.shape) > 1 and plan.layout != "values":
         raise _unexpected(plan, arg, None)
     return Storage(arg, values)
+
+
+def is_parts(arg: Any) -> bool:
+    """Whether *arg* is a Parts, whose module is loaded when there is one."""
+    return type(arg).__module__ == "spcomp.compiler.formats_parts"
 
 
 def as_values(plan: BufferPlan, arg: Any) -> Array:
@@ -86,6 +94,9 @@ def as_values(plan: BufferPlan, arg: Any) -> Array:
 def _as_array(plan: BufferPlan, arg: Any) -> Array:
     if isinstance(arg, np.ndarray):
         return validate.plain(plan.name, arg)
+    if is_torch(arg):
+        made: Array = bridge().array_for(plan.name, arg, plan.dtype, written=plan.role != "in")
+        return made
     if plan.role == "in":
         if hasattr(arg, "__array__"):
             return validate.as_array(plan.name, arg)

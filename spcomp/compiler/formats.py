@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.convert import Storage, convert
+from spcomp.compiler.convert import convert
 from spcomp.compiler.evaluator import Timed
-from spcomp.compiler.formats_beside import Beside, BoundBeside, Order, counted, gathered
-from spcomp.compiler.formats_convert import convert_by_rules, coordinates, refuse_repeated
-from spcomp.compiler.formats_fill import Elements, PartData
-from spcomp.compiler.formats_sliced import Arrays, sliced_diagonal
+from spcomp.compiler.formats_beside import Beside, BoundBeside
+from spcomp.compiler.formats_convert import refuse_repeated
+from spcomp.compiler.formats_parts import Parts as Parts
+from spcomp.compiler.formats_parts import sizes_of, stored
 from spcomp.compiler.signature import Interface, interface
-from spcomp.compiler.sizes import evaluate, solve
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats.rules import ComposableFormat, Composed, FormatRewriteRule, Kept
@@ -31,45 +30,8 @@ from spcomp.passes.decompose_parts import Part
 if TYPE_CHECKING:
     from spcomp.compiler.formats_choose import Undecided
     from spcomp.compiler.kernel import BoundKernel, Kernel
-    from spcomp.compiler.signature import BufferPlan
-    from spcomp.dtypes import DType
 
-Csr: TypeAlias = tuple[Any, Any, Any]
 Bound: TypeAlias = "BoundFormats | BoundBeside | BoundKernel"
-_CSR = ("indptr", "indices", "values")
-
-
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Converted:
-    """A matrix in a format: for each part its arrays, read-only, by their names in the rule.
-
-    The values of a part are called ``values``. *sizes*: what else is a parameter of each rule.
-    *order*: where its elements went, for programs that have other buffers along it. *full*: no part
-    holds padding.
-    """
-
-    format: ComposableFormat
-    shape: tuple[int, ...]
-    dtype: DType
-    parts: Mapping[str, Arrays]
-    sizes: Mapping[str, Mapping[str, int]]
-    order: Order | None = None
-    full: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory the parts take."""
-        return sum(array.nbytes for part in self.parts.values() for array in part.values())
-
-    @property
-    def kept(self) -> Tensor:
-        """The matrix, if its format keeps what it was."""
-        indptr, indices, values = (self.parts["rows"][what] for what in _CSR)
-        return Tensor(self.shape, (None, ("compressed", indptr, indices)), values)
-
-    def __repr__(self) -> str:
-        held = ", ".join(f"{name} {part['values'].size}" for name, part in self.parts.items())
-        return f"<{self.shape} {self.dtype} in {self.format}: values in {held}>"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +69,13 @@ class Decomposed:
     def show(self) -> None:
         """Write the program over the parts to stdout."""
         self.func.show()
+
+    def __repr__(self) -> str:
+        layouts = ", ".join(f"{name} in {how}" for name, how in self.formats.items())
+        return f"<Decomposed {self.source.name} with {layouts}>"
+
+    def __str__(self) -> str:
+        return self.script()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.source, dict(self.formats))
@@ -165,7 +134,7 @@ def settled(
                 f"{others[0]} lies along {name}, and {layout} has no place for other buffers",
                 hint="declare it along axes of its own, or choose another format",
             )
-        made = without_unused(done.func, made)
+        made = without_unused(done.func, made, done.old.buffers.keys())
         parts[name] = done.parts
     return Decomposed(func, made, dict(formats), parts)
 
@@ -199,7 +168,7 @@ class FormatKernel(Timed):
     """A Kernel of which some arguments are stored in formats; made by ``spcomp.compile``.
 
     Called by name as the Kernel of the program before the decomposition. A matrix is converted at
-    every call, unless it is a Converted, or cannot change: all its arrays are read-only. Then what
+    every call, unless it is a Parts, or cannot change: all its arrays are read-only. Then what
     was made of it is kept for the next call. :meth:`bind` converts once.
     """
 
@@ -226,7 +195,7 @@ class FormatKernel(Timed):
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         arguments: dict[str, Any] = {}
         sizes: dict[str, int] = {}
-        matrices: dict[str, Converted] = {}
+        matrices: dict[str, Parts] = {}
         for name in self.program.formats:
             if name not in named:
                 hint = "a matrix that is stored in a format is bound, or given at every call"
@@ -238,7 +207,8 @@ class FormatKernel(Timed):
                 at = part.rule.name
                 known = {**converted.parts[at], **converted.sizes[at]}
                 arguments |= {part.params[key].name: value for key, value in _named(part, known)}
-            sizes |= self._sizes(name, converted.shape, sizes)
+            plan = self._source.by_name[name]
+            sizes |= sizes_of(name, plan.shape, converted.shape, sizes)
         if self._keeps:
             return self.kernel.bind(**arguments, **named)
         full = all(matrix.full for matrix in matrices.values())
@@ -261,67 +231,28 @@ class FormatKernel(Timed):
 
         return kernel_of(self.program.unpadded().func, options)
 
-    def convert(self, **matrix: Any) -> Converted:
+    def convert(self, **matrix: Any) -> Parts:
         """Return one argument, ``A=csr``, converted; it can be given in its place.
 
         It takes what the Kernel of the program before the decomposition takes for it: a csr or
-        coo array or matrix, a Tensor. Raises ArgumentError.
+        coo array or matrix, a Tensor; and a Parts. Raises ArgumentError.
         """
         ((name, given),) = matrix.items()
         if name not in self.program.formats:
             listed = ", ".join(self.program.formats)
             raise ArgumentError(f"argument {name}: is not in a format", hint=f"these are: {listed}")
         layout, plan = self.program.formats[name], self._source.by_name[name]
-        if isinstance(given, Converted):
-            if given.format != layout or given.dtype != plan.dtype:
-                raise ArgumentError(
-                    f"argument {name}: got {given.dtype} in {given.format},"
-                    f" expected {plan.dtype} in {layout}"
-                )
-            if name in self._beside and given.order is None:
-                raise ArgumentError(
-                    f"argument {name}: was converted for a program without other buffers along it",
-                    hint=f"give what .convert({name}=...) of this Kernel returns",
-                )
-            return given
+        if isinstance(given, Parts):
+            if given.format == layout and given.types == (plan.dtype, plan.axes[-1].idtype):
+                return given.with_order() if self._beside.companions else given
+            given = given.whole()
         verify = self.kernel._options.check != "off"  # noqa: SLF001
         storage = convert(given, plan, verify=verify)
         refuse_repeated(name, given, storage)
-        made = self._parts(name, layout, plan, storage)
-        order = _order(made, storage) if name in self._beside else None
-        for part in made.values():
-            for array in part.arrays.values():
-                array.flags.writeable = False
-        parts = {name: part.arrays for name, part in made.items()}
-        sizes = {name: part.sizes for name, part in made.items()}
-        full = all(part.full for part in made.values())
-        return Converted(layout, storage.shape or (), plan.dtype, parts, sizes, order, full)
-
-    def _parts(
-        self, name: str, layout: ComposableFormat, plan: BufferPlan, storage: Storage
-    ) -> dict[str, PartData]:
-        """Return the parts of the argument *name*, taken apart as *storage*."""
-        if isinstance(layout, Kept):
-            copies = map(np.array, _csr(name, storage, np.dtype(plan.axes[1].idtype)))
-            return {"rows": PartData(dict(zip(_CSR, copies, strict=True)), {})}
-        if isinstance(layout, SlicedDiagonal):
-            arrays = _csr(name, storage, np.dtype(plan.axes[1].idtype))
-            assert storage.shape is not None
-            m, n = storage.shape
-            found = sliced_diagonal(layout, (m, n), arrays, plan.dtype)
-            return {part: PartData(arrays, {}, full=False) for part, arrays in found.items()}
-        if storage.levels is None or storage.shape is None or storage.values is None:
-            raise no_pattern(name)
-        elements = Elements(
-            coordinates(name, storage, plan),
-            values := storage.values.reshape(-1),
-            plan.dtype,
-            storage.shape,
-            self._sizes(name, storage.shape, {}),
-            counted(len(values)) if name in self._beside else None,
-        )
         rules = [part.rule for part in self.program.parts[name]]
-        return convert_by_rules(rules, _buffer(self.program.source, name), elements)
+        buffer = _buffer(self.program.source, name)
+        noted = bool(self._beside.companions)
+        return stored(layout, rules, buffer, plan, storage, noted=noted)
 
     @property
     def name(self) -> str:
@@ -354,26 +285,6 @@ class FormatKernel(Timed):
         self._last = [weakref.ref(x) for x in own], bound
         return bound
 
-    def _sizes(self, name: str, shape: tuple[int, ...], known: dict[str, int]) -> dict[str, int]:
-        """Return the scalar parameters that the *shape* of the argument *name* says."""
-        found: dict[str, int] = {}
-        plan = self._source.by_name[name]
-        for at, (size, extent) in enumerate(zip(plan.shape, shape, strict=True)):
-            so_far = {**known, **found}
-            answer = solve(size, extent, so_far)
-            if answer is not None:
-                found[answer[0].name] = answer[1]
-                continue
-            try:
-                expected = evaluate(size, so_far)
-            except KeyError:
-                continue
-            if expected != extent:
-                raise ArgumentError(
-                    f"argument {name}: dimension {at} is {extent}, expected {expected}"
-                )
-        return found
-
 
 class BoundFormats(Timed):
     """A FormatKernel with its matrices converted; call it with the other arguments by name."""
@@ -391,18 +302,9 @@ class BoundFormats(Timed):
         return f"<{self.bound.kernel.name} with matrices in formats bound>"
 
 
-def _order(made: Mapping[str, PartData], storage: Storage) -> Order:
-    """Put values into parts that hold numbers of elements; return these."""
-    assert storage.values is not None
-    numbers = {rule: part.arrays["values"] for rule, part in made.items()}
-    for rule, part in made.items():
-        part.arrays["values"] = gathered(numbers[rule], storage.values)
-    return Order.of(numbers, storage)
-
-
 def _as_is(given: Any) -> Any:
-    """Return *given*; if it is a Converted that keeps its format, as a Tensor."""
-    if not isinstance(given, Converted) or not isinstance(given.format, Kept):
+    """Return *given*; if it is a Parts in which the matrix is kept, as a Tensor."""
+    if not isinstance(given, Parts) or not isinstance(given.format, Kept):
         return given
     return given.kept
 
@@ -427,31 +329,9 @@ def _agree(sizes: dict[str, int], named: dict[str, Any], *, add: bool = True) ->
     return {name: arg for name, arg in named.items() if name not in sizes}
 
 
-def _csr(name: str, storage: Storage, idtype: np.dtype[Any]) -> Csr:
-    """Return indptr, indices and values of *storage*, with index arrays of *idtype*."""
-    level = storage.levels[1] if storage.levels is not None else None
-    if level is None or level.indices is None or level.indptr is None or storage.values is None:
-        raise no_pattern(name)
-    from spcomp.compiler.bind import as_index
-
-    return (
-        as_index(f"{name}.indptr", level.indptr, idtype),
-        as_index(f"{name}.indices", level.indices, idtype),
-        storage.values.reshape(-1),
-    )
-
-
-def no_pattern(name: str) -> ArgumentError:
-    """Return the error for an argument of which only the values are known."""
-    return ArgumentError(
-        f"argument {name}: got an array, expected a csr array",
-        hint="its pattern is needed to convert it; or give what .convert returned",
-    )
-
-
 def fixed(given: Any) -> tuple[Any, ...]:
     """Return the three objects that *given* is made of; empty if they can change."""
-    if isinstance(given, Converted):
+    if isinstance(given, Parts):
         return (given, given, given)
     if isinstance(given, Tensor):
         level = given.levels[-1]

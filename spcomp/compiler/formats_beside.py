@@ -21,7 +21,8 @@ from spcomp.compiler.tensor import Level
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from spcomp.compiler.formats import Converted, Decomposed
+    from spcomp.compiler.formats import Decomposed
+    from spcomp.compiler.formats_parts import Parts
     from spcomp.compiler.kernel import BoundKernel
     from spcomp.compiler.signature import BufferPlan, Interface
     from spcomp.ir.axis import SparseBuffer
@@ -147,10 +148,6 @@ class Beside:
                 found.append(Companion(plan, name, own, outer, inner))
         return tuple(found)
 
-    def __contains__(self, name: str) -> bool:
-        """Whether anything lies along the matrix *name*."""
-        return any(one.owner == name for one in self.companions)
-
 
 class BoundBeside(Timed):
     """A FormatKernel with its matrices converted, whose program has other buffers along them."""
@@ -159,7 +156,7 @@ class BoundBeside(Timed):
         self,
         beside: Beside,
         bound: BoundKernel,
-        converted: Mapping[str, Converted],
+        converted: Mapping[str, Parts],
         named: Mapping[str, Any],
     ) -> None:
         self.beside, self.bound = beside, bound

@@ -15,13 +15,12 @@ from spcomp.compiler.convert import convert
 from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.formats import (
     Bound,
-    Converted,
     Decomposed,
     FormatKernel,
     fixed,
-    no_pattern,
     settled,
 )
+from spcomp.compiler.formats_parts import Parts, no_pattern
 from spcomp.compiler.signature import Interface, interface
 from spcomp.errors import ArgumentError
 from spcomp.formats.rules import ComposableFormat
@@ -72,7 +71,7 @@ class Undecided:
 def _chosen(name: str, layout: ComposableFormat, face: Interface, given: Any) -> ComposableFormat:
     if not layout.is_open:
         return layout
-    if isinstance(given, Converted):
+    if isinstance(given, Parts):
         return given.format
     storage = convert(given, face.by_name[name], verify=False)
     level = storage.levels[1] if storage.levels is not None else None
@@ -92,6 +91,7 @@ class ChoosingKernel(Timed):
         self._face = interface(program.source)
         self._made: OrderedDict[tuple[ComposableFormat, ...], FormatKernel] = OrderedDict()
         self._last: tuple[list[weakref.ref[Any]], FormatKernel] | None = None
+        self._latest: FormatKernel | None = None
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -102,7 +102,7 @@ class ChoosingKernel(Timed):
         """Return a callable for the rest of the arguments; matrices are converted, and copied."""
         return self.choose(**named).bind(**named)
 
-    def convert(self, **matrix: Any) -> Converted:
+    def convert(self, **matrix: Any) -> Parts:
         """Return one argument, ``A=csr``, converted to the format chosen for it."""
         return self.choose(**matrix).convert(**matrix)
 
@@ -112,6 +112,7 @@ class ChoosingKernel(Timed):
         own = [x for parts in owners for x in parts] if all(owners) else []
         last = self._last
         if own and last is not None and all(a() is b for a, b in zip(last[0], own, strict=True)):
+            self._latest = last[1]
             return last[1]
         formats = self.program.choose(self._face, matrices)
         key = tuple(formats.values())
@@ -124,6 +125,7 @@ class ChoosingKernel(Timed):
                 self._made.popitem(last=False)
         if own:
             self._last = [weakref.ref(x) for x in own], kernel
+        self._latest = kernel
         return kernel
 
     def _compiled(self, formats: Mapping[str, ComposableFormat]) -> FormatKernel:
@@ -132,6 +134,31 @@ class ChoosingKernel(Timed):
         }
         options.pop("facts")
         return settled(self.program.source, formats).compile(**options)
+
+    @property
+    def latest(self) -> FormatKernel:
+        """The Kernel that was chosen last. Raises ArgumentError if none was."""
+        if self._latest is None:
+            raise ArgumentError(
+                f"{self.name}: formats are not chosen yet",
+                hint="call it first, or give its matrices to .choose",
+            )
+        return self._latest
+
+    @property
+    def last_chosen(self) -> Mapping[str, ComposableFormat]:
+        """The formats that were chosen last; those that are chosen from if none were."""
+        return (self if self._latest is None else self._latest).program.formats
+
+    def stage(self, name: str) -> str:
+        """Return the Kernel that was chosen last, printed at a stage, as ``Kernel.stage``."""
+        text: str = self.latest.stage(name)
+        return text
+
+    def source(self, kind: str = "llvm") -> str:
+        """Return the code of the Kernel that was chosen last, as ``Kernel.source``."""
+        text: str = self.latest.source(kind)
+        return text
 
     @property
     def name(self) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from spcomp.dtypes import uint8
+
 if TYPE_CHECKING:
     from spcomp.compiler.kernel import Kernel
     from spcomp.dtypes import DType
@@ -139,6 +141,10 @@ def sliced_diagonal(
     if they are. Time is linear in elements times lanes, in parallel over slices.
     """
     indptr, indices, values = csr
+    if dtype.kind == "bool":  # programs compare values with the literal 0
+        found = sliced_diagonal(layout, shape, (indptr, indices, values.view(np.uint8)), uint8)
+        return {name: part | {"values": part["values"].view(np.bool_)}
+                for name, part in found.items()}  # fmt: skip
     lanes, (m, n) = layout.lanes_of(dtype), shape
     whole = m - m % lanes
     options = lanes, math.ceil(layout.min_fill * lanes), str(dtype), str(indptr.dtype)

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spcomp.compiler.conversions_source import in_kind
+from spcomp.compiler.convert import is_parts
 from spcomp.compiler.evaluator import Timed
-from spcomp.compiler.notation_args import Argument, describe, kind_of, with_mask
-from spcomp.compiler.notation_blocks import in_blocks
+from spcomp.compiler.foreign import arrays_of, bridge, has_torch
+from spcomp.compiler.notation_args import (
+    Argument,
+    Direct,
+    describe,
+    kind_of,
+    nothing,
+    settled,
+    with_mask,
+)
+from spcomp.compiler.notation_parts import asked_for, in_blocks, in_parts, shown, takes, whole
 from spcomp.compiler.notation_results import Delivery, handed_out, stores_as
 from spcomp.compiler.notation_steps import Step, Steps
+from spcomp.compiler.notation_stored import Windows
 from spcomp.compiler.outputs import Results
-from spcomp.dtypes import bool_, float64, int64, promote
+from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, expect, refuse_deep_nests
+from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
-from spcomp.notation.direct import suits
+from spcomp.notation.direct import is_direct, suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
-from spcomp.notation.layout import Layout, has_slots, is_bitmap, lists, named
+from spcomp.notation.inner import with_inner_apart
+from spcomp.notation.layout import Layout, is_bitmap, is_located
 from spcomp.notation.nodes import Program, accesses
 from spcomp.notation.objects import Function, as_program, with_numbers
 from spcomp.notation.plan import Plan, plan_statement
@@ -32,8 +44,10 @@ from spcomp.notation.split import fits_one, one_by_one
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
     from spcomp.compiler.formats import Bound, FormatKernel
+    from spcomp.compiler.formats_choose import ChoosingKernel
     from spcomp.compiler.kernel import Kernel
     from spcomp.formats.format import Format
+    from spcomp.formats.rules import ComposableFormat
     from spcomp.ir.coordinate import CoordFunc
 
 MOST_VERSIONS = 64
@@ -52,13 +66,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """The program for arguments of one kind, compiled; *blocked* are those it stores in blocks."""
+    """The program for arguments of one kind, compiled; *stored* are the operands in parts."""
 
     planned: Planned
-    kernel: Kernel | FormatKernel
-    blocked: tuple[str, ...] = ()
+    kernel: Kernel | FormatKernel | ChoosingKernel
+    stored: Mapping[str, ComposableFormat] = field(default_factory=dict)
 
 
+Settled: TypeAlias = tuple[dict[str, Argument], tuple[Plan, ...], dict[str, Layout]]
 Execute: TypeAlias = Callable[["Planned", "dict[str, Any]"], Any]
 
 
@@ -74,10 +89,12 @@ class NotationKernel(Timed):
     def __init__(
         self,
         program: Program,
-        formats: Mapping[str, str | Format],
+        formats: Mapping[str, str | Format | ComposableFormat],
         semiring: Semiring,
         options: Options,
     ) -> None:
+        if any(map(composable, formats.values())):
+            program = with_inner_apart(program)
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
         self._prepared: Prepared = prepare(program)
@@ -87,10 +104,7 @@ class NotationKernel(Timed):
                 f"argument formats: the program has no {unknown[0]}",
                 hint=f"it has {', '.join((*self.arguments, *self._prepared.targets))}",
             )
-        self._wanted = {
-            name: named(layout, self._prepared.ranks[name])
-            for name, layout in self._formats.items()
-        }
+        self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)
         self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
         self._versions: dict[object, Version | Steps] = {}
@@ -105,7 +119,7 @@ class NotationKernel(Timed):
     @property
     def name(self) -> str:
         """The name given to ``compile``, else the first result's."""
-        return str(self._options.name or self._prepared.targets[0])
+        return str(self._options.name or self._prepared.results[0])
 
     def __call__(self, *args: Any, out: Any = None, **named_args: Any) -> Any:
         """Run the program; see the class for what it takes and returns. Raises ArgumentError."""
@@ -114,8 +128,10 @@ class NotationKernel(Timed):
                 f"{self.name}: got arguments by position",
                 hint=f"give them by name: {', '.join(self.arguments)}",
             )
-        given = tuple(named_args.values())
-        return in_kind(self.run(out, named_args, {}, {}), given, out)
+        if has_torch(named_args.values(), out):
+            run = partial(self.run, bound={}, kernels={})
+            return bridge().called(run, named_args, out, self._prepared.accumulated)
+        return self.run(out, named_args, {}, {})
 
     def run(
         self,
@@ -139,18 +155,19 @@ class NotationKernel(Timed):
         if isinstance(found, Steps):
             return self._pick(found.run(every, given, given.keys() - named, execute))
         self._delivery.check(planned.plans, every, given)
-        handed = self._handed(planned, named_args)
+        stored = found.stored if isinstance(found, Version) else {}
+        handed = self._handed(planned, named_args, stored)
         for plan in planned.plans:
             if (name := plan.stmt.target.name) in given:
                 handed[name] = handed_out(given[name], plan.output.layout)
         if isinstance(found, Planned):
             assert execute is not None
-            made = execute(found, self._handed(planned, every) | handed)
-        elif not bound or any(self._source(name) not in bound for name in found.blocked):
-            made = found.kernel(**self._handed(planned, every) | handed)
+            made = execute(found, self._handed(planned, bound, stored) | handed)
+        elif not bound or any(self._source(name) not in bound for name in stored):
+            made = found.kernel(**self._handed(planned, bound, stored) | handed)
         else:
             if found not in kernels:
-                kernels[found] = found.kernel.bind(**self._handed(planned, bound))
+                kernels[found] = found.kernel.bind(**self._handed(planned, bound, stored))
             made = kernels[found](**handed)
         return self._pick(self._delivery.results(planned.plans, made, every, given))
 
@@ -163,7 +180,7 @@ class NotationKernel(Timed):
             name, like = plan.stmt.target.name, plan.output.like
             argument = planned.arguments.get(like.name) if like else None
             if name in given and like is not None and argument is not None:
-                pattern = argument.adapt(every[self._source(like.name)])
+                pattern = argument.adapt(whole(every[self._source(like.name)]))
                 lacks |= set() if stores_as(given[name], pattern) else {name}
         if not lacks:
             return None
@@ -178,13 +195,24 @@ class NotationKernel(Timed):
             self._renewals[planned, key] = self._steps(plans, planned.arguments)
         return self._renewals[planned, key]
 
-    def _handed(self, planned: Planned, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments *given* as the kernel takes them."""
-        return {
-            name: argument.adapt(given[source])
-            for name, argument in planned.arguments.items()
-            if (source := self._source(name)) in given
-        }
+    def _handed(
+        self,
+        planned: Planned,
+        given: Mapping[str, Any],
+        stored: Mapping[str, ComposableFormat],
+    ) -> dict[str, Any]:
+        """The arguments *given* as the kernel takes them that has *stored* some in parts."""
+        found: dict[str, Any] = {}
+        for name, argument in planned.arguments.items():
+            if (source := self._source(name)) in given:
+                own = given[source]
+                if not is_parts(own):
+                    found[name] = argument.adapt(own)
+                elif not self._windows(name) and takes(stored.get(name), own):
+                    found[name] = own
+                else:
+                    found[name] = argument.adapt(own.whole())
+        return found
 
     def bind(self, **named_args: Any) -> BoundNotation:
         """Return a callable that takes the rest of the arguments, with these fixed.
@@ -197,29 +225,43 @@ class NotationKernel(Timed):
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
         return BoundNotation(self, named_args)
 
-    def specialize(self, **named_args: Any) -> Kernel | FormatKernel:
+    def specialize(self, **named_args: Any) -> Kernel | FormatKernel | ChoosingKernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be."""
-        found = self.version(named_args)
+        found = self.version(named_args := arrays_of(named_args))
         if isinstance(found, Steps):
             raise ArgumentError(
                 f"{self.name} runs as {len(found.steps)} programs, one after the other",
                 hint=f"they are {'; '.join(str(step.kernel.program) for step in found.steps)}",
             )
-        return found.kernel
+        return self._chosen(found, named_args)
+
+    def _chosen(
+        self, found: Version, given: Mapping[str, Any]
+    ) -> Kernel | FormatKernel | ChoosingKernel:
+        """The Kernel of a version; where formats are chosen by matrices, that for those *given*."""
+        choose = getattr(found.kernel, "choose", None)
+        if choose is None or not all(self._source(name) in given for name in found.stored):
+            return found.kernel
+        handed = self._handed(found.planned, given, found.stored)
+        made: FormatKernel = choose(**{name: handed[name] for name in found.stored})
+        return made
 
     def explain(self, **named_args: Any) -> str:
         """Return what was decided, and why: statements, formats, domains, loops.
 
         For arguments like *named_args*; without any, for those of the last call.
         """
+        named_args = arrays_of(named_args)
         found = self.version(named_args) if named_args else self._known()
         if isinstance(found, Steps):
             return found.explain()
+        self._chosen(found, named_args)
         made = found.planned
         operands = {name: a.operand for name, a in made.arguments.items()}
-        for name in found.blocked:
-            operands[name] = replace(operands[name], layout=self._wanted[name], given="")
-        return explain(made.plans, operands, made.converted, self.semiring)
+        stored = shown(found.kernel, found.stored)
+        levels = found.stored.keys() & (self._wanted.keys() - self._parts.keys())
+        stored |= {name: str(self._wanted[name]) for name in levels}
+        return explain(made.plans, operands, made.converted, self.semiring, stored)
 
     def stage(self, name: str) -> str:
         """Return the version that ran last, printed at a stage, as ``Kernel.stage``."""
@@ -231,9 +273,8 @@ class NotationKernel(Timed):
 
     def _text(self, of: Callable[[Any], str]) -> str:
         found = self._known()
-        if isinstance(found, Steps):
-            return "\n".join(of(step.kernel) for step in found.steps)
-        return of(found.kernel)
+        every = found.steps if isinstance(found, Steps) else (found,)
+        return "\n".join(of(one.kernel) for one in every)
 
     def __repr__(self) -> str:
         return f"<NotationKernel {str(self.program)!r}>"
@@ -275,6 +316,10 @@ class NotationKernel(Timed):
             if name not in named_args and name not in self._prepared.accumulated:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
 
+    def _windows(self, name: str) -> Windows:
+        part = self._prepared.parts.get(name)
+        return () if part is None else part.windows
+
     def _source(self, name: str) -> str:
         name = self._masks.get(name, name)
         part = self._prepared.parts.get(name)
@@ -287,28 +332,33 @@ class NotationKernel(Timed):
             made = self.planned(named_args)
             if isinstance(made, Steps):
                 return made
-            blocks = in_blocks(made, self._wanted, self.semiring, self._options)
-            if blocks is not None:
-                return Version(made, blocks, tuple(blocks.program.formats))
+            asked: dict[str, ComposableFormat] = {}
+            given = dict(in_blocks(made, self._wanted, self.semiring))
+            for name in made.arguments:
+                own = self._source(name)
+                if own in self._parts:
+                    asked[name] = self._parts[own]
+                elif is_parts(named_args.get(own)) and own not in self._wanted:
+                    given |= {} if self._windows(name) else {name: named_args[own].format}
+            kernel = in_parts(made, asked, given, self._options)
+            if kernel is not None:
+                return Version(made, kernel, kernel.program.formats)
             return Version(made, kernel_of(made.func, self._options))
 
     def planned(self, named_args: Mapping[str, Any]) -> Planned | Steps:
         """Return the program for arguments like these, or several. Raises SpcompError."""
-        direct = self._direct(named_args)
-        converts: dict[str, Layout] = {}
-        for _ in range(MOST_ROUNDS):
-            arguments = direct or self._describe(named_args, {**self._wanted, **converts})
-            plans, direct = self._plan(arguments), None
-            again = {n: layout for p in plans for n, layout in p.converts.items()}
-            if not again or not again.keys() <= arguments.keys():
-                break
-            converts |= again
+        in_formats = {name: arg for name, arg in named_args.items() if is_parts(arg)}
+        named_args = {name: whole(arg) for name, arg in named_args.items()}
+        arguments, plans, converts = self._direct(named_args) or self._settled(named_args)
         if not fits_one(plans):
             return self._steps(plans, arguments)
         operands = {name: argument.operand for name, argument in arguments.items()}
-        func = emit(_identifier(self.name), plans, operands, self.semiring)
+        func = emit(f"{self.name}_kernel", plans, operands, self.semiring)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         kept = {n: a for n, a in arguments.items() if n in used}
+        for name in [n for n in kept if self._source(n) in in_formats]:
+            given = str(in_formats[self._source(name)].format)
+            kept[name] = replace(kept[name], operand=replace(kept[name].operand, given=given))
         return Planned(plans, kept, func, frozenset(converts))
 
     def _steps(self, plans: Sequence[Plan], arguments: Mapping[str, Argument]) -> Steps:
@@ -332,21 +382,37 @@ class NotationKernel(Timed):
         weak = {n: a.operand.dtype for n, a in arguments.items() if a.operand.weak}
         return Steps(tuple(plans), tuple(steps), weak)
 
-    def _direct(self, named_args: Mapping[str, Any]) -> dict[str, Argument] | None:
-        """Return the arguments with lists and bitmaps as they are given, if they can be used so."""
-        arguments = self._describe(named_args, self._wanted, direct=True)
-        layouts = {name: argument.operand.layout for name, argument in arguments.items()}
-        known = (lists, is_bitmap, has_slots)
-        if not any(is_kind(layout) for is_kind in known for layout in layouts.values()):
-            return None
-        try:
+    def _direct(self, named_args: Mapping[str, Any]) -> Settled | None:
+        """Return what is decided with lists, bitmaps and tables as they are given, if it can be.
+
+        If not with all of them, then with those alone that are found at once.
+        """
+        for direct in (is_direct, is_located):
+            try:
+                found = self._settled(named_args, direct)
+            except LoweringError:
+                continue  # there may be a way with other levels
+            layouts = {name: argument.operand.layout for name, argument in found[0].items()}
+            if not any(map(is_direct, layouts.values())):
+                return None
+            if suits(found[1], layouts, self.semiring):
+                return found
+        return None
+
+    def _settled(self, named_args: Mapping[str, Any], direct: Direct = nothing) -> Settled:
+        """Return arguments, plans, and what is converted for them; *direct*: what is not."""
+        converts: dict[str, Layout] = {}
+        for _ in range(MOST_ROUNDS):
+            arguments = self._describe(named_args, {**self._wanted, **converts}, direct)
             plans = self._plan(arguments)
-        except LoweringError:
-            return None  # there may be a way with other levels
-        return arguments if suits(plans, layouts, self.semiring) else None
+            again = {n: layout for p in plans for n, layout in p.converts.items()}
+            if not again or not again.keys() <= arguments.keys():
+                break
+            converts |= again
+        return arguments, plans, converts
 
     def _describe(
-        self, named_args: Mapping[str, Any], wanted: Mapping[str, Layout], *, direct: bool = False
+        self, named_args: Mapping[str, Any], wanted: Mapping[str, Layout], direct: Direct
     ) -> dict[str, Argument]:
         found: dict[str, Argument] = {}
         for name, rank in self._prepared.operands.items():
@@ -357,12 +423,12 @@ class NotationKernel(Timed):
             if layout is not None and layout.rank != rank:
                 layout = None
             arg = named_args[part.name]
-            found[name] = describe(part.name, arg, rank, part.windows, layout, direct=direct)
+            found[name] = describe(part.name, arg, rank, part.windows, layout, direct)
             if is_bitmap(found[name].operand.layout):
                 mask = free_name(f"{name}_mask", {*self._prepared.ranks, *self._prepared.operands})
                 self._masks[mask] = name
                 found[name], found[mask] = with_mask(found[name], mask)
-        return _settled(found)
+        return settled(found)
 
     def _plan(self, arguments: Mapping[str, Argument]) -> tuple[Plan, ...]:
         layouts = {name: argument.operand.layout for name, argument in arguments.items()}
@@ -393,6 +459,7 @@ class BoundNotation(Timed):
 
     def __init__(self, kernel: NotationKernel, bound: Mapping[str, Any]) -> None:
         self.kernel, self.bound = kernel, dict(bound)
+        self._held = arrays_of(self.bound)
         self._kernels: dict[Version, Bound] = {}
 
     def __call__(self, *, out: Any = None, **named_args: Any) -> Any:
@@ -400,8 +467,11 @@ class BoundNotation(Timed):
         for name in named_args:
             if name in self.bound:
                 raise ArgumentError(f"argument {name}: is bound already")
-        given = (*self.bound.values(), *named_args.values())
-        return in_kind(self.kernel.run(out, named_args, self.bound, self._kernels), given, out)
+        if self._held is self.bound and not has_torch(named_args.values(), out):
+            return self.kernel.run(out, named_args, self.bound, self._kernels)
+        run = partial(self.kernel.run, bound=self._held, kernels=self._kernels)
+        added = self.kernel._prepared.accumulated  # noqa: SLF001
+        return bridge().called(run, named_args, out, added, self.bound.values())
 
     def __repr__(self) -> str:
         return f"<{self.kernel!r} with {', '.join(self.bound)} bound>"
@@ -411,7 +481,7 @@ def compile_notation(
     program: Any,
     options: Options,
     *,
-    formats: Mapping[str, str | Format] | None = None,
+    formats: Mapping[str, str | Format | ComposableFormat] | None = None,
     semiring: Semiring | str = ORDINARY,
     functions: Mapping[str, Function] | None = None,
     **unknown: Any,
@@ -428,25 +498,3 @@ def compile_notation(
         notation, rest = with_numbers(as_program(program, dict(functions or {})), options.constants)
         options = replace(options, constants=rest)
         return NotationKernel(notation, formats or {}, as_semiring(semiring), options)
-
-
-def _settled(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
-    """Return *arguments* where Python numbers have the dtype of what they meet."""
-    strong = [a.operand.dtype for a in arguments.values() if not a.operand.weak]
-    common = reduce(promote, strong) if strong else None
-    found = dict(arguments)
-    for name, argument in arguments.items():
-        operand = argument.operand
-        if not operand.weak or operand.dtype.kind == "bool":
-            continue
-        own = operand.dtype
-        if common is not None and (common.is_float or not own.is_float) and common.kind != "bool":
-            own = common
-        else:
-            own = float64 if own.is_float else int64
-        found[name] = replace(argument, operand=replace(operand, dtype=own))
-    return found
-
-
-def _identifier(name: str) -> str:
-    return f"{name}_kernel"

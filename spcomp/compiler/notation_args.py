@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,12 +21,13 @@ from spcomp.compiler.notation_stored import (
     values_of,
 )
 from spcomp.compiler.tensor import Tensor
-from spcomp.dtypes import DType, bool_, float64, int32, int64
+from spcomp.dtypes import DType, bool_, float64, int32, int64, promote
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout, Operand, dense, has_slots, is_bitmap, iterated, lists
 
 Adapt: TypeAlias = Callable[[Any], Any]
+Direct: TypeAlias = Callable[[Layout], bool]
 LONG = (1 << 31) - 1  # beyond it, 32 bits do not hold a coordinate or position
 _ROW_MAJOR = Layout(("dense", "compressed"), (0, 1))
 
@@ -54,8 +55,33 @@ def kind_of(arg: Any) -> object:
         return type(arg), arg.format, arg.dtype, arg.ndim, wide, _is_long(arg)
     if isinstance(arg, (int, float)):
         return type(arg)
+    if convert.is_parts(arg):
+        return "parts", arg.format, arg.dtype, len(arg.shape), arg.buffer.axes[-1].idtype
     more = (getattr(arg, what, None) for what in ("dtype", "layout", "format"))
     return type(arg), len(getattr(arg, "shape", ())), *map(str, more)
+
+
+def settled(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
+    """Return *arguments* where Python numbers have the dtype of what they meet."""
+    strong = [a.operand.dtype for a in arguments.values() if not a.operand.weak]
+    common = reduce(promote, strong) if strong else None
+    found = dict(arguments)
+    for name, argument in arguments.items():
+        operand = argument.operand
+        if not operand.weak or operand.dtype.kind == "bool":
+            continue
+        own = operand.dtype
+        if common is not None and (common.is_float or not own.is_float) and common.kind != "bool":
+            own = common
+        else:
+            own = float64 if own.is_float else int64
+        found[name] = replace(argument, operand=replace(operand, dtype=own))
+    return found
+
+
+def nothing(_layout: Layout) -> bool:
+    """Return that no layout is used as it is, if it is no nest of axes in order."""
+    return False
 
 
 def describe(
@@ -64,13 +90,12 @@ def describe(
     rank: int,
     windows: Windows,
     wanted: Layout | None,
-    *,
-    direct: bool = False,
+    direct: Direct,
 ) -> Argument:
     """Return how *arg*, or the *windows* of it, is used as a tensor of *rank* indices.
 
-    *wanted*: the layout it is to be converted to. *direct*: lists of elements and bitmaps are used
-    as they are. Raises ArgumentError.
+    *wanted*: the layout it is to be converted to. *direct*: whether one of this layout is used as
+    it is, though it is no nest of axes in order. Raises ArgumentError.
     """
     look: Adapt = _identity
     if windows:
@@ -84,13 +109,13 @@ def describe(
             hint="make one with np.asarray(...)",
         )
     own = isinstance(arg, Tensor) and wanted in (None, arg.layout)
-    found = _direct(name, arg) if direct and own else None
-    found = _tensor(name, arg, wanted) if found is None else found
+    found = _direct(name, arg) if own else None
+    if found is None or not direct(found.operand.layout):
+        found = _tensor(name, arg, wanted)
     shape = getattr(arg, "shape", ())
     if len(shape) != rank:
-        raise ArgumentError(
-            f"argument {name}: got {len(shape)} dimensions, but {rank} indices stand at it"
-        )
+        stand = "1 index stands" if rank == 1 else f"{rank} indices stand"
+        raise ArgumentError(f"argument {name}: got {len(shape)} dimensions, but {stand} at it")
     return found if look is _identity else replace(found, adapt=_then(look, found.adapt))
 
 

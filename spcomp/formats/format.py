@@ -267,6 +267,6 @@ def _unknown(text: str, rank: int | None) -> FormatError:
     """Return what is said of *text*, which is the name of no format."""
     hint = f"formats: {', '.join(NAMED)}, or levels: {', '.join(LEVELS)}"
     if text.startswith("hyb"):
-        hint = "hyb has several parts: spcomp.decompose(program, A=spcomp.formats.hyb())"
+        hint = 'hyb has several parts: formats={"A": "hyb"} of compile, or spcomp.convert(A, "hyb")'
     of = "" if rank is None else f" of {rank} dimensions"
     return FormatError(f"{text!r} is no format{of}", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ MAX_PARTS = 64
 WIDEST = 32  # of the buckets that are chosen: what a loop that is written out may be
 MOST_PARTS = 8  # of the column parts that are chosen
 PIECE = 16  # elements of a row in a part that pay for reading and writing the result once more
+_NAME = re.compile(r"\s*hyb\s*(?:\(\s*(\d+)\s*\))?\s*")
 WIDE = 1 << 15  # columns from which on rows of the dense operand do not stay in the cache
 
 
@@ -42,7 +44,7 @@ class Hyb(ComposableFormat):
         """
         if self.col_parts is None and self.buckets is None:
             return Kept()
-        held = lengths[lengths > 0]
+        held = lengths[lengths > 0].astype("float64")  # of which squares are added up
         mean = float(held.mean()) if len(held) else 0.0
         parts, buckets = self.col_parts, self.buckets
         if parts is None:
@@ -137,3 +139,14 @@ def hyb(
     if not widths or list(widths) != sorted(set(widths)):
         raise FormatError(f"buckets is {buckets!r}, expected widths that ascend")
     return Hyb(col_parts, widths, bool(padded))
+
+
+def composable(given: Any) -> ComposableFormat | None:
+    """Return the format of several parts that *given* is or names; None: it is none.
+
+    ``hyb`` has one column part, ``hyb(4)`` four, and the buckets that the matrix asks for.
+    """
+    if isinstance(given, ComposableFormat):
+        return given
+    found = _NAME.fullmatch(given) if isinstance(given, str) else None
+    return None if found is None else hyb(int(found[1] or 1))

@@ -157,6 +157,11 @@ class ComposableFormat(ABC):
         """Return one rule per part of *buffer*; raises FormatError if it cannot be stored so."""
 
 
+def rows_of(rank: int) -> tuple[str, ...]:
+    """Return the levels that a tensor of *rank* dimensions has before it is put in parts."""
+    return ("dense", *("compressed",) * (rank - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Kept(ComposableFormat):
     """The format that a buffer is declared in: the program over it stays as it is."""

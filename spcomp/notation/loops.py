@@ -167,12 +167,15 @@ class Walk:
 def is_asked(access: Access, formula: Presence, layouts: Mapping[str, Layout]) -> bool:
     """Return whether *access* is asked at coordinates of another operand, and found at once.
 
-    It has tables and bitmaps, and what else *formula* needs has levels that are gone through.
+    It has tables and bitmaps, and what else *formula* needs has levels that are gone through, or
+    comes before it.
     """
-    if is_located(layouts[access.name]):
-        others = (a for a in required(formula) if not is_located(layouts[a.name]))
-        return any(set(a.indices) >= set(access.indices) for a in others)
-    return False
+    if not is_located(layouts[access.name]):
+        return False
+    needed = required(formula)
+    before = needed[: needed.index(access)] if access in needed else needed
+    others = [a for a in needed if not is_located(layouts[a.name])]
+    return any(set(a.indices) >= set(access.indices) for a in (*before, *others))
 
 
 def too_many(parts: int, depth: int) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partialmethod, reduce
 from numbers import Integral, Real
 from typing import Any, cast
 
 from spcomp.errors import ArgumentError, ScriptError, Span, expect
 from spcomp.ir.expr import CALLS
 from spcomp.notation.algebra import rebuilt
+from spcomp.notation.inner import is_across, with_inner_apart
 from spcomp.notation.nodes import (
     SYMBOLS,
     Access,
@@ -142,6 +143,11 @@ for _name, _op in (
     *(("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="), ("eq", "=="), ("ne", "!=")),
 ):
     setattr(Value, f"__{_name}__", _operator(_op)[0])
+
+
+for _name in ("exp", "log", "log2", "sqrt", "sin", "cos", "tanh"):
+    # numpy's function of this name calls the method: np.exp(A[i, j])
+    setattr(Value, _name, partialmethod(lambda self, name: call(name, self), _name))
 
 
 class Increase(Value):
@@ -305,7 +311,10 @@ def __getattr__(name: str) -> Any:
 
 
 def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
-    """Return what *program*, a string, symbols or a Program, says; *functions* put in."""
+    """Return what *program*, a string, symbols or a Program, says; *functions* put in.
+
+    Reductions in it that go across an operand are statements of their own.
+    """
     known = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
     if isinstance(program, str):
         made = parse(program, frozenset(known))
@@ -328,6 +337,7 @@ def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
             return known[term.func].apply(term.func, term.args, term.at)
         return term
 
+    made = with_inner_apart(made, is_across)
     return Program(tuple(replace(s, value=rewrite(s.value)) for s in made.statements))
 
 

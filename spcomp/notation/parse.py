@@ -139,7 +139,9 @@ class _Parser:
 
     def _subscript(self, node: ast.Subscript) -> Access:
         if not isinstance(node.value, ast.Name):
-            raise self.text.error(node, "only a tensor, called by its name, has indices")
+            of_it = isinstance(node.value, ast.Attribute) and node.value.attr == "T"
+            hint = "a transpose is read with its indices swapped: A[j, i]" if of_it else ""
+            raise self.text.error(node, "only a tensor, called by its name, has indices", hint)
         indices: list[str] = []
         windows: list[Window | int | None] = []
         for part in _parts(node.slice):
@@ -188,7 +190,9 @@ class _Parser:
     def _call(self, node: ast.Call) -> Expr:
         func = node.func
         if not isinstance(func, ast.Name) or node.keywords:
-            raise self.text.error(node, f"{ast.unparse(func)} cannot be called here")
+            name = func.attr if isinstance(func, ast.Attribute) else ""
+            hint = f"write {name}(...)" if name in {*ARITY, *EXTREMES, *REDUCTIONS} else ""
+            raise self.text.error(node, f"{ast.unparse(func)} cannot be called here", hint)
         name, at = func.id, self.text.span(node)
         if name in REDUCTIONS and name not in self.functions:
             over = self._over(node.args[0]) if node.args else None
@@ -202,7 +206,7 @@ class _Parser:
         if name in ("max", "min", *EXTREMES) and len(args) >= 2:
             return self._extreme(EXTREMES.get(name, name), args)
         if ARITY.get(name) != len(args):
-            raise self.text.error(node, _no_call(name, len(args)))
+            raise self.text.error(node, *_no_call(name, len(args)))
         return Call(name, args, at=at)
 
     def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:
@@ -256,8 +260,10 @@ def _no_reduction(name: str, args: Sequence[ast.expr]) -> str:
     return f"{name} takes an index and a value"
 
 
-def _no_call(name: str, got: int) -> str:
-    """Say why the function *name* cannot be called with *got* arguments."""
-    takes = "two or more arguments" if name in EXTREMES else f"{ARITY.get(name)} arguments"
-    known = name in ARITY or name in EXTREMES
-    return f"{name} takes {takes}, got {got}" if known else f"no {name} is known"
+def _no_call(name: str, got: int) -> tuple[str, str]:
+    """Say why the function *name* cannot be called with *got* arguments, and what to do."""
+    if name not in ARITY and name not in EXTREMES:
+        return f"no {name} is known", f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
+    count = ARITY.get(name, 0)
+    takes = f"{count} argument{'s' * (count > 1)}" if count else "two or more arguments"
+    return f"{name} takes {takes}, got {got}", ""

@@ -264,9 +264,15 @@ class Chooser:
         return None
 
     def _follows(self, access: Access, order: tuple[str, ...]) -> bool:
-        """Whether the levels of *access* can be gone through by loops in this order."""
-        own = chain(access, self.layouts[access.name])
-        return len(set(own)) < len(own) or list(own) == [name for name in order if name in own]
+        """Whether the levels of *access* can be gone through by loops in this order.
+
+        The first loop takes every coordinate, so that nothing is found below a first level that
+        does not.
+        """
+        layout = self.layouts[access.name]
+        own = chain(access, layout)
+        ordered = len(set(own)) < len(own) or list(own) == [name for name in order if name in own]
+        return ordered and (layout.levels[0] == "dense" or own[:1] != order[:1])
 
     # -- anything else ------------------------------------------------------------------------
 

@@ -288,6 +288,21 @@ def fill_source(made: Placement, types: Types, *, some: bool) -> str:
     return _program("fill", arrays, scalars, body)
 
 
+@lru_cache(maxsize=512)
+def read_source(made: Placement) -> str:
+    """Return the program that computes the coordinates before from those after, of each element."""
+    rule = made.rule
+    after = [Var(f"y{k}", int64) for k in range(len(rule.axes_after_rewrite))]
+    results = _on(rule.backward, after, dict(zip(made.scalars, made.named, strict=True)))
+    arrays = {f"After{k}": ("count", "int64") for k in range(len(after))}
+    arrays |= {f"Axis{k}": ("count", "int64") for k in range(len(results))}
+    scalars = {"count": "int64"} | {f"z{k}": str(var.type) for k, var in enumerate(made.scalars)}
+    body = ["for p in T.parallel(count):"]
+    body += [f"    {var.name} = After{k}[p]" for k, var in enumerate(after)]
+    body += [f"    Axis{k}[p] = {print_expr(result)}" for k, result in enumerate(results)]
+    return _program("read", arrays, scalars, body)
+
+
 def _value(made: Placement, element: str, scalars: dict[str, str]) -> Iterator[str]:
     """Yield the lines that copy *element* to its place under the position ``at`` of the chain."""
     yield f"e = {element}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, TypeGuard
@@ -142,9 +142,14 @@ def format_decompose(
     return made.func.replace(body=seq(*filled, made.func.body, *back))
 
 
-def without_unused(func: CoordFunc, before: CoordFunc) -> CoordFunc:
-    """Return *func* without the buffers, axes and parameters that only *before* had a use for."""
-    gone = buffers_used(before) - buffers_used(func)
+def without_unused(
+    func: CoordFunc, before: CoordFunc, replaced: Collection[AnyBuffer] = ()
+) -> CoordFunc:
+    """Return *func* without the buffers, axes and parameters that only *before* had a use for.
+
+    Nor has it the buffers *replaced*, which *before* may have for their pattern alone.
+    """
+    gone = (buffers_used(before) | {*replaced}) - buffers_used(func)
     func = func.replace(
         buffers=tuple(b for b in func.buffers if b not in gone),
         domains=tuple(d for d in func.domains if d.buffer not in gone),
