@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.compile import compile as compile  # noqa: A004
     from spcomp.compiler.conversions import convert as convert
     from spcomp.compiler.formats import decompose as decompose
+    from spcomp.compiler.formats_parts import Parts as Parts
     from spcomp.compiler.kernel import Kernel as Kernel
     from spcomp.compiler.notation_einsum import einsum as einsum
     from spcomp.compiler.tensor import Tensor as Tensor
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _HOME = {
     "einsum": "spcomp.compiler.notation_einsum",
@@ -55,6 +56,7 @@ _HOME = {
     "convert": "spcomp.compiler.conversions",
     "decompose": "spcomp.compiler.formats",
     "Format": "spcomp.formats.format",
+    "Parts": "spcomp.compiler.formats_parts",
     "Tensor": "spcomp.compiler.tensor",
     "read": "spcomp.io.read",
     "write": "spcomp.io.write",
@@ -82,6 +84,7 @@ __all__ = [
     "FormatRewriteRule",
     "Function",
     "Kernel",
+    "Parts",
     "Schedule",
     "Semiring",
     "Tensor",
