@@ -53,7 +53,7 @@ SUITE: tuple[Case, ...] = (
     ),
     *(
         Case(operator, name, target=1.5, group=operator, pairing="call", against=("scipy",))
-        for operator, name in product(("coo_csr", "csr_csc"), GRAPHS)
+        for operator, name in product(("coo_csr", "csr_csc"), (*GRAPHS, "laplacian"))
     ),
     Case("spmv", "cora", target=1.0, group="cora", pairing="paired"),
     Case("spmm", "cora", 32, target=1.0, group="cora", pairing="paired"),

@@ -11,6 +11,7 @@ from spcomp import formats
 from spcomp.dtypes import SCALARS
 from spcomp.errors import ArgumentError, FormatError
 from tests.format_helpers import in_format, in_rows, matrices, others
+from tests.layers import source
 
 MATRICES = matrices()
 FORMATS = {

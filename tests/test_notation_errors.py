@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.compiler.notation_args import _values
 from spcomp.errors import ArgumentError, ScriptError, SpcompError
 
 MATRIX = sps.csr_array(np.eye(3))
@@ -106,7 +108,7 @@ def test_deep_nests_are_refused_or_taken():
 CALLS = {
     "missing": ({"A": MATRIX}, "missing argument x of y"),
     "surplus": ({"A": MATRIX, "x": np.ones(3), "q": 1}, "unexpected argument q of y"),
-    "rank": ({"A": MATRIX, "x": np.ones((3, 1))}, "got 2 dimensions, but 1 indices"),
+    "rank": ({"A": MATRIX, "x": np.ones((3, 1))}, "got 2 dimensions, but 1 index stands"),
     "shape": ({"A": MATRIX, "x": np.ones(4)}, "is 4, expected 3"),
     "list": ({"A": MATRIX, "x": [1, 2, 3]}, "got list"),
     "string": ({"A": MATRIX, "x": "abc"}, "got str"),
@@ -233,3 +235,10 @@ def test_a_typo_that_parses_is_compiled_or_refused(text):
         args = {n: np.ones((4,) * ranks[n]) if ranks[n] else 2 for n in kernel.arguments}
         with contextlib.suppress(SpcompError):
             kernel.planned(args)
+
+
+def test_arrays_of_bfloat16_are_refused():
+    """Their results travel as bits, which a next step would take for integers."""
+    known = SimpleNamespace(name="bfloat16")  # numpy knows it by ml_dtypes only
+    with pytest.raises(ArgumentError, match="argument A: got dtype bfloat16"):
+        _values("A", known)

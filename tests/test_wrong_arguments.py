@@ -157,14 +157,6 @@ def test_a_long_line_is_shown_around_the_mistake():
     assert line[caret.index("^") :].startswith("x[i] @ x[i]")
 
 
-def test_a_wrong_number_of_dimensions_is_named():
-    spmv = spcomp.compile(SPMV)
-    with pytest.raises(ArgumentError, match="got 2 dimensions, but 1 index stands at it"):
-        spmv(A=MATRIX, x=np.ones((3, 3)))
-    with pytest.raises(ArgumentError, match="got 1 dimensions, but 2 indices stand at it"):
-        spmv(A=VECTOR, x=VECTOR)
-
-
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_tensors_that_numpy_cannot_hold_are_refused():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.compiler.conversions_sort import index_type, majors_of
-from spcomp.compiler.outputs import Results
+from spcomp.compiler.foreign import bridge, is_tensor
 from spcomp.compiler.tensor import Tensor
 from spcomp.dtypes import DType
 from spcomp.dtypes import dtype as dtype_of
@@ -58,7 +57,7 @@ def _family_of(kind: Any) -> Family | None:
         return "numpy"
     if issubclass(kind, Tensor):
         return "tensor"
-    if kind.__module__.partition(".")[0] == "torch" and hasattr(kind, "layout"):
+    if is_tensor(kind):
         return "torch"
     if not hasattr(kind, "format"):
         return None
@@ -173,11 +172,6 @@ def _of_torch(given: Any) -> Elements:
     return Elements(shape, _alike(shape, coordinates), values)
 
 
-def bridge() -> Any:
-    """Return the module that knows torch: it lies above this one, and torch may not be there."""
-    return import_module("spcomp.torch.tensors")
-
-
 _READ: Mapping[Family, Callable[[Any], Elements]] = {
     "numpy": _of_numpy,
     "scipy": _of_scipy,
@@ -224,30 +218,3 @@ def in_range(given: Any, who: str = "") -> Any:
             raise ArgumentError(f"argument {who}indptr: starts at {indptr[0]}, expected 0")
         validate.in_range(f"{who}indices", indices[: int(indptr[-1])], 0, length - 1)
     return given
-
-
-def in_kind(made: Any, given: Iterable[Any], out: Any = None) -> Any:
-    """Return results as torch tensors if one of the arguments *given* is one.
-
-    Numbers, and results that were given, also in *out*, stay what they are. *made*: one result, or
-    Results.
-    """
-    arguments = list(given)
-    if not any(map(_is_torch, arguments)):
-        return made
-    outs = list(out.values()) if isinstance(out, dict) else out
-    arguments += outs if isinstance(outs, (list, tuple)) else [outs]
-
-    def alike(one: Any) -> Any:
-        if any(one is own for own in arguments) or not getattr(one, "shape", ()):
-            return one
-        return bridge().to_torch(one)
-
-    if isinstance(made, Results):
-        return Results.of(made._fields, tuple(map(alike, made)))
-    return alike(made)
-
-
-def _is_torch(given: Any) -> bool:
-    kind: Any = type(given)
-    return _family_of(kind) == "torch"

@@ -130,12 +130,14 @@ def _then(first: Adapt, second: Adapt) -> Adapt:
 def _values(name: str, numpy_type: Any) -> DType:
     known = numpy_type.name
     try:
-        return dtype_of(known)
+        if known != "bfloat16":  # its results would pass from step to step as bits, as integers
+            return dtype_of(known)
     except ValueError:
-        raise ArgumentError(
-            f"argument {name}: got dtype {known}",
-            hint="convert it to an integer or floating type with .astype(...)",
-        ) from None
+        pass
+    raise ArgumentError(
+        f"argument {name}: got dtype {known}",
+        hint="convert it to an integer or floating type that numpy knows with .astype(...)",
+    )
 
 
 def _scalar(name: str, arg: Any) -> Argument:

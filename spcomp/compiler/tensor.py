@@ -123,7 +123,7 @@ class Tensor:
     @classmethod
     def from_torch(cls, tensor: Any) -> Tensor:
         """Return a torch tensor on the CPU, strided or sparse, in the format it has."""
-        from spcomp.compiler.conversions_source import bridge
+        from spcomp.compiler.foreign import bridge
 
         made: Tensor = bridge().from_torch(tensor)
         return made
@@ -313,7 +313,7 @@ class Tensor:
 
     def to_torch(self) -> Any:
         """Return a torch tensor: csr, csc, bsr and strided as they are, others coo."""
-        from spcomp.compiler.conversions_source import bridge
+        from spcomp.compiler.foreign import bridge
 
         return bridge().to_torch(self)
 

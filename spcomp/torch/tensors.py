@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,7 +11,11 @@ import torch
 
 from spcomp.compiler import validate
 from spcomp.compiler.conversions import convert
+from spcomp.compiler.foreign import outputs
+from spcomp.compiler.outputs import Results
 from spcomp.compiler.tensor import Tensor
+from spcomp.dtypes import DType, bfloat16, promote
+from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError, expect
 from spcomp.formats.format import Format
 
@@ -98,15 +103,18 @@ _MAKE: Mapping[str, Callable[[Tensor], torch.Tensor]] = {
 # -- for spcomp.convert --------------------------------------------------------------------------
 
 
-def array_of(tensor: torch.Tensor) -> Array:
-    """Return the numpy array over the memory of a strided *tensor*."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
+def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
+    """Return the numpy array over the memory of a strided *tensor*, the argument *who*."""
+    if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
     try:
-        return np.asarray(plain.numpy())
+        return np.asarray(tensor.numpy())
     except TypeError as error:
         raise ArgumentError(
-            f"argument x: numpy has no {tensor.dtype}: {error}", hint="convert it with .float()"
+            f"argument {who}: numpy has no {tensor.dtype}: {error}", hint="convert it with .float()"
         ) from None
+    except RuntimeError as error:
+        raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
 
 
 def compressed(tensor: torch.Tensor) -> tuple[Any, ...] | None:
@@ -154,30 +162,196 @@ def _index_arrays(tensor: torch.Tensor, order: tuple[int, int]) -> tuple[Array, 
     return found
 
 
-def _layout(tensor: torch.Tensor) -> str:
+def _layout(tensor: torch.Tensor, who: str = "x") -> str:
     """Return the name of the layout; raises ArgumentError for tensors that we have no use for."""
     expect("tensor", tensor, torch.Tensor, "a tensor of torch")
+    if tensor.layout is torch.strided and tensor.is_cpu and not tensor.requires_grad:
+        return "strided"
     kind = str(tensor.layout).removeprefix("torch.")
     if tensor.device.type != "cpu":
         raise ArgumentError(
-            f"argument x: lies on {tensor.device}, expected the CPU", hint="move it with .cpu()"
+            f"argument {who}: lies on {tensor.device}, expected the CPU", hint="move it with .cpu()"
         )
     if tensor.requires_grad:
         raise ArgumentError(
-            "argument x: requires gradients, which are not followed here",
+            f"argument {who}: requires gradients, which are not followed here",
             hint="give what it holds with .detach()",
         )
     known = {"strided", "sparse_coo", *_ORDERS, *_BLOCKED}
     if kind not in known:
         raise ArgumentError(
-            f"argument x: got the layout {kind}, expected {', '.join(sorted(known))}"
+            f"argument {who}: got the layout {kind}, expected {', '.join(sorted(known))}"
         )
     plain = (
         tensor.dense_dim() == 0 if kind == "sparse_coo" else kind == "strided" or tensor.ndim == 2
     )
     if not plain:
         raise ArgumentError(
-            "argument x: has dense dimensions inside of sparse ones, or batches",
+            f"argument {who}: has dense dimensions inside of sparse ones, or batches",
             hint="give its parts one by one",
         )
     return kind
+
+
+# -- for calls of kernels --------------------------------------------------------------------------
+
+
+def array_for(who: str, tensor: torch.Tensor, dtype: DType, *, written: bool) -> Array:
+    """Return the array over the memory of a strided *tensor*, for a buffer of type *dtype*.
+
+    bfloat16 travels as its bits. *written*: the memory itself is needed. Raises ArgumentError.
+    """
+    if written:
+        _require_memory(who, tensor)
+    _require_strided(who, tensor)
+    return _bits(tensor) if dtype == bfloat16 and _is_halves(tensor) else array_of(tensor, who)
+
+
+def number(who: str, tensor: torch.Tensor) -> Any:
+    """Return the Python number that a *tensor* without dimensions is; raises ArgumentError."""
+    _require_strided(who, tensor)
+    if tensor.ndim:
+        raise ArgumentError(f"argument {who}: got {tensor.ndim} dimensions, expected a number")
+    return array_of(tensor.float() if _is_halves(tensor) else tensor, who).item()
+
+
+def argument(who: str, tensor: torch.Tensor) -> Any:
+    """Return what index notation takes for *tensor*: an array over the memory of a strided one.
+
+    Of bfloat16 it takes a copy as float32, which holds the same numbers. Raises ArgumentError.
+    """
+    kind = _layout(tensor, who)
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return array_of(tensor, who) if kind == "strided" else tensor
+
+
+def called(
+    run: Callable[[Any, dict[str, Any]], Any],
+    named: Mapping[str, Any],
+    out: Any,
+    added: Collection[str],
+    bound: Iterable[Any] = (),
+) -> Any:
+    """Return what *run* makes of *out* and the arguments *named*, some of which are tensors.
+
+    *added*: the arguments that it adds to; *bound*: what it has besides. Results are tensors, of
+    bfloat16 where all arguments together are; numbers, and what was given, stay what they are.
+    Raises ArgumentError.
+    """
+    inputs = [*named.values(), *bound]
+    call = _Call([*inputs, *outputs(out)], _is_half(inputs))
+    arguments = {name: call.taken(name, one, name in added) for name, one in named.items()}
+    if isinstance(out, dict):
+        out = {name: call.place(name, one) for name, one in out.items()}
+    elif isinstance(out, (list, tuple)):
+        out = tuple(call.place("out", one) for one in out)
+    else:
+        out = call.place("out", out)
+    if call.places and call.half:
+        call.require_apart()
+    made = run(out, arguments)
+    call.write_back()
+    if isinstance(made, Results):
+        return Results.of(made._fields, tuple(map(call.alike, made)))
+    return call.alike(made)
+
+
+class _Call:
+    """What a kernel takes for the tensors among *given*, and the tensors that its results are.
+
+    *half*: the numbers are bfloat16, of which the kernel sees float32.
+    """
+
+    def __init__(self, given: Sequence[Any], half: bool) -> None:  # noqa: FBT001
+        self.given, self.half = given, half
+        self.places: list[tuple[torch.Tensor, Array]] = []  # what is written, and in whose place
+
+    def taken(self, who: str, one: Any, added: bool) -> Any:  # noqa: FBT001
+        """Return what the kernel takes as the argument *one*; *added*: it may write it."""
+        if not isinstance(one, torch.Tensor):
+            return one
+        written = added and one.layout == torch.strided
+        return self.place(who, one) if written else argument(who, one)
+
+    def place(self, who: str, one: Any) -> Any:
+        """Return the array that is written for *one*; raises ArgumentError."""
+        if not isinstance(one, torch.Tensor):
+            return one
+        _require_memory(who, one)
+        is_half = one.dtype == torch.bfloat16
+        if is_half and not self.half:
+            raise ArgumentError(
+                f"argument {who}: got {one.dtype}, but not all arguments are of that type",
+                hint="leave it out, and convert the result with .bfloat16()",
+            )
+        self.places.append((one, array_of(one.float() if is_half else one, who)))
+        return self.places[-1][1]
+
+    def require_apart(self) -> None:
+        """Refuse bfloat16 tensors that share memory: of these the kernel sees copies."""
+        tensors = [one for one in self.given if isinstance(one, torch.Tensor)]
+        views = [_bits(one) for one in tensors if _is_halves(one)]
+        for own in (_bits(tensor) for tensor, _ in self.places if _is_halves(tensor)):
+            if sum(np.may_share_memory(own, view) for view in views) > 1:
+                raise ArgumentError(
+                    "argument out: shares memory with another argument, and the program writes it",
+                    hint="give a tensor of its own, or leave it out",
+                )
+
+    def write_back(self) -> None:
+        """Round what was written to the bfloat16 tensors that it is for."""
+        for tensor, array in self.places:
+            if _is_halves(tensor):
+                _bits(tensor)[...] = _bits(torch.from_numpy(array).bfloat16())
+
+    def alike(self, one: Any) -> Any:
+        """Return the result *one* as a tensor; numbers and what was given as they are."""
+        for tensor, array in self.places:
+            if one is array:
+                return tensor
+        if any(one is own for own in self.given) or not getattr(one, "shape", ()):
+            return one
+        found = to_torch(one)
+        return found.to(torch.bfloat16) if self.half and found.dtype == torch.float32 else found
+
+
+def _is_halves(tensor: torch.Tensor) -> bool:
+    return bool(tensor.dtype == torch.bfloat16 and tensor.layout == torch.strided)
+
+
+def _bits(tensor: torch.Tensor) -> Array:
+    """The numpy array over the memory of a strided bfloat16 *tensor*, of its bits."""
+    return array_of(tensor.detach().view(torch.int16)).view(np.uint16)
+
+
+def _is_half(given: Iterable[Any]) -> bool:
+    """Whether *given*, with a bfloat16 tensor among them, is bfloat16 when it is combined."""
+    types = [one.dtype for one in given if hasattr(one, "dtype")]
+    if all(one is not torch.bfloat16 for one in types):
+        return False
+    names = (str(one).removeprefix("torch.") for one in types)
+    try:
+        return reduce(promote, map(dtype_of, names)) == bfloat16
+    except ValueError:  # a type that the kernel refuses
+        return False
+
+
+def _require_strided(who: str, tensor: torch.Tensor) -> None:
+    kind = _layout(tensor, who)
+    if kind != "strided":
+        raise ArgumentError(
+            f"argument {who}: got a tensor of layout {kind}, expected a strided one",
+            hint=f'spcomp.convert({who}, "csr") makes a scipy array of it',
+        )
+
+
+def _require_memory(who: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor whose elements are not what lies in its memory, in that order."""
+    strided = _layout(tensor, who) == "strided"
+    if not strided or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        raise ArgumentError(
+            f"argument {who}: is {'not contiguous' if strided else 'sparse'},"
+            " and the program writes it",
+            hint="give a tensor made by torch.empty, or leave it out",
+        )
