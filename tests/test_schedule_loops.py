@@ -461,3 +461,9 @@ def double(a: T.handle, b: T.handle) -> None:
     interpret(schedule.func, {"a": a.reshape(-1), "b": b.reshape(-1)})
     assert np.array_equal(b, 2 * a)
     assert f"<{min(8, factors[-1])} x float>" in kernel.source("llvm")
+
+
+def test_a_reduction_without_iterations_is_not_left_out_to_vectorize_what_is_around_it():
+    func = BY_NAME["ell_spmm"].build("float32").specialize({"cols": 0, "m": 5, "n": 7, "feat": 3})
+    with pytest.raises(ScheduleError, match="not straight-line"):
+        Schedule(func).lower_sparse_iter().vectorize("i")

@@ -74,10 +74,22 @@ class Vectorize(Step):
 
 
 def _simplified(func: Func, loop: For) -> tuple[Func, For]:
-    """Return *func* with *loop* in fewer operations: no ``//`` of a loop fused and split again."""
+    """Return *func* with *loop* in fewer operations: no ``//`` of a loop fused and split again.
+
+    As it was, if less is left than operations: an init runs where its reduction has no iterations.
+    """
     loops = (n for n in statements(simplify_stmt(func.body)) if isinstance(n, For))
-    made = next((n for n in loops if n.var is loop.var), loop)
+    made = next((n for n in loops if n.var is loop.var and _nest(n) == _nest(loop)), loop)
     return replaced(func, loop, made), made
+
+
+def _nest(loop: For) -> list[object]:
+    """The loops and blocks of *loop*, in order."""
+    return [
+        n.var if isinstance(n, For) else n.name
+        for n in statements(loop)
+        if isinstance(n, (For, Block))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
