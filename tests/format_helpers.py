@@ -9,8 +9,21 @@ import numpy as np
 import scipy.sparse as sps
 
 import spcomp
+from spcomp import formats
 from spcomp.ir.interpret import interpret
 from spcomp.script.parse import parse_source
+
+LIBRARY = {  # that every matrix can be stored in, and other buffers along it
+    "bsr": formats.bsr(2),
+    "dbsr": formats.dbsr((2, 3)),
+    "ell": formats.ell(),
+    "ell2": formats.ell(2),
+    "padding": formats.padding(2),
+    "hyb": formats.hyb(2, [1, 2]),
+    "hyb_padded": formats.hyb(2, [1, 2], padded=True),
+    "sr_bcrs": formats.sr_bcrs(2, 2),
+    "dia": formats.dia(),
+}
 
 HEADER = """from spcomp import script as T
 

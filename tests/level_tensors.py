@@ -10,7 +10,8 @@ import numpy as np
 import spcomp
 from spcomp import Format, Tensor
 from spcomp.formats.format import NAMED
-from spcomp.formats.levels import LevelFormat, home
+from spcomp.formats.levels import LevelFormat
+from tests.corpus_padded import table
 
 MATRICES = [Format.parse(name, 2) for name in NAMED if name not in ("sparse", "coo3")] + [
     Format(text)
@@ -145,14 +146,9 @@ def _hashed(fibers: Fibers, at: int, extent: int, kind: LevelFormat, last: bool)
     for fiber in fibers:
         own = _distinct(fiber, at)
         size = 1 << (2 * len(own) - 1).bit_length() if own else 0
-        table = [-1] * size
-        for coordinate in own:
-            place = home(coordinate, size)
-            while table[place] >= 0:
-                place = (place + 1) % size
-            table[place] = coordinate
-        slots += table
-        below += [_below(fiber, at, c) for c in table]
+        filled = table(own, size)
+        slots += filled
+        below += [_below(fiber, at, c) for c in filled]
         counts.append(size)
     return ("hashed", _pointers(counts), _ints(slots)), below
 

@@ -70,17 +70,7 @@ BODIES = {
         C[i, j] = M[i] - E[i, j] * A[i, j]
 """,
 }
-FORMATS = {
-    "bsr": formats.bsr(2),
-    "dbsr": formats.dbsr((2, 3)),
-    "ell": formats.ell(),
-    "ell2": formats.ell(2),
-    "padding": formats.padding(2),
-    "hyb": formats.hyb(2, [1, 2]),
-    "hyb_padded": formats.hyb(2, [1, 2], padded=True),
-    "sr_bcrs": formats.sr_bcrs(2, 2),
-    "dia": formats.dia(),
-}
+FORMATS = format_helpers.LIBRARY
 CASES = [("sddmm", which) for which in FORMATS]
 CASES += [(name, which) for name in BODIES for which in ("bsr", "hyb", "dia") if name != "sddmm"]
 

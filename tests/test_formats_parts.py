@@ -10,23 +10,14 @@ import spcomp
 from spcomp import formats
 from spcomp.dtypes import SCALARS
 from spcomp.errors import ArgumentError, FormatError
-from tests.format_helpers import in_format, in_rows, matrices, others
+from tests.format_helpers import LIBRARY, in_format, in_rows, matrices, others
 from tests.layers import source
 
 MATRICES = matrices()
-FORMATS = {
-    "bsr": formats.bsr(2),
-    "dbsr": formats.dbsr((2, 3)),
-    "ell": formats.ell(),
-    "ell2": formats.ell(2),
-    "padding": formats.padding(2),
-    "hyb": formats.hyb(2, [1, 2]),
+FORMATS = LIBRARY | {
     "hyb_rest": formats.hyb(1, [2, 4]),
-    "hyb_padded": formats.hyb(2, [1, 2], padded=True),
     "hyb_open": formats.hyb(col_parts=2),
     "hyb_kept": formats.hyb(),
-    "sr_bcrs": formats.sr_bcrs(2, 2),
-    "dia": formats.dia(),
     "sliced": formats.sliced_diagonal(4),
 }
 TYPES = [str(own) for own in SCALARS if own.kind != "bfloat"]

@@ -202,14 +202,24 @@ def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> 
     return _halved(code, "<=" if kind == "upper" else "<", what, begin, end)
 
 
-def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
-    """Return where the elements end that are *op* the key."""
-    before, head, body, join = code.block, *(code.label(x) for x in ("head", "probe", "found"))
-    low, high, new_low, new_high = (code.name() for _ in range(4))
+def _looped(code: Code, head: str, back: str, *firsts: str) -> list[tuple[str, str]]:
+    """Begin at *head* the loop that the block *back* goes back to.
+
+    For each of *firsts*, an i64, its name in the loop, and the name of what it is next.
+    """
+    before = code.block
     code.jump(head)
     code.start(head)
-    code.do(f"{low} = phi i64 [ {begin}, %{before} ], [ {new_low}, %{body} ]")
-    code.do(f"{high} = phi i64 [ {end}, %{before} ], [ {new_high}, %{body} ]")
+    states = [(code.name(), code.name()) for _ in firsts]
+    for first, (now, then) in zip(firsts, states, strict=True):
+        code.do(f"{now} = phi i64 [ {first}, %{before} ], [ {then}, %{back} ]")
+    return states
+
+
+def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
+    """Return where the elements end that are *op* the key."""
+    head, body, join = (code.label(x) for x in ("head", "probe", "found"))
+    (low, new_low), (high, new_high) = _looped(code, head, body, begin, end)
     code.branch(code.value(f"icmp slt i64 {low}, {high}"), body, join)
     code.start(body)
     middle = code.value(f"lshr i64 {code.value(f'add i64 {low}, {high}')}, 1")
@@ -224,15 +234,9 @@ def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
 
 def _around(code: Code, what: Sought, begin: str, end: str) -> tuple[str, str]:
     """Return between which positions the elements below the key end, by steps that double."""
-    before, head, body, step, join = (
-        code.block, *(code.label(x) for x in ("head", "probe", "next", "around"))
-    )  # fmt: skip
-    low, at, width, after, further, wider = (code.name() for _ in range(6))
-    code.jump(head)
-    code.start(head)
-    code.do(f"{low} = phi i64 [ {begin}, %{before} ], [ {after}, %{step} ]")
-    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {further}, %{step} ]")
-    code.do(f"{width} = phi i64 [ 1, %{before} ], [ {wider}, %{step} ]")
+    head, body, step, join = (code.label(x) for x in ("head", "probe", "next", "around"))
+    states = _looped(code, head, step, begin, begin, "1")
+    (low, after), (at, further), (width, wider) = states
     code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
     code.start(body)
     code.branch(what.compare(code, "<", at), step, join)
@@ -246,13 +250,8 @@ def _around(code: Code, what: Sought, begin: str, end: str) -> tuple[str, str]:
 
 
 def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> str:
-    before, head, body, step, join = (
-        code.block, *(code.label(x) for x in ("head", "probe", "next", "found"))
-    )  # fmt: skip
-    at, following = code.name(), code.name()
-    code.jump(head)
-    code.start(head)
-    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {following}, %{step} ]")
+    head, body, step, join = (code.label(x) for x in ("head", "probe", "next", "found"))
+    ((at, following),) = _looped(code, head, step, begin)
     code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
     code.start(body)
     code.branch(what.compare(code, op, at), join, step)
@@ -265,14 +264,10 @@ def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> s
 
 def _run_end(code: Code, what: Sought, begin: str, end: str) -> str:
     """Compare several elements at a time: how many are equal is more often few than foreseeable."""
-    before, head, body, hit, step, rest, join = (
-        code.block,
-        *(code.label(x) for x in ("head", "probes", "differs", "next", "rest", "found")),
+    head, body, hit, step, rest, join = (
+        code.label(x) for x in ("head", "probes", "differs", "next", "rest", "found")
     )
-    at, following = code.name(), code.name()
-    code.jump(head)
-    code.start(head)
-    code.do(f"{at} = phi i64 [ {begin}, %{before} ], [ {following}, %{step} ]")
+    ((at, following),) = _looped(code, head, step, begin)
     room = code.value(f"add nsw i64 {at}, {RUN}")
     code.branch(code.value(f"icmp sle i64 {room}, {end}"), body, rest)
     code.start(body)
@@ -296,18 +291,13 @@ def _run_end(code: Code, what: Sought, begin: str, end: str) -> str:
 
 def _probe(code: Code, what: Sought, begin: str, end: str) -> str:
     """Look at each slot once at most, within bounds whatever the number of slots is."""
-    before, head, body, used, step, join = (
-        code.block,
-        *(code.label(x) for x in ("head", "probe", "used", "next", "found")),
+    head, body, used, step, join = (
+        code.label(x) for x in ("head", "probe", "used", "next", "found")
     )
     slots = code.value(f"sub i64 {end}, {begin}")
     last = code.value(f"sub i64 {slots}, 1")
     first = code.value(f"and i64 {_home(code, what, slots)}, {last}")
-    slot, after, left, fewer = (code.name() for _ in range(4))
-    code.jump(head)
-    code.start(head)
-    code.do(f"{slot} = phi i64 [ {first}, %{before} ], [ {after}, %{step} ]")
-    code.do(f"{left} = phi i64 [ {slots}, %{before} ], [ {fewer}, %{step} ]")
+    (slot, after), (left, fewer) = _looped(code, head, step, first, slots)
     code.branch(code.value(f"icmp sgt i64 {left}, 0"), body, join)
     code.start(body)
     at = code.value(f"add i64 {begin}, {slot}")

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.conversions_small import changes, rise
+from spcomp.compiler.conversions_small import changes
 from spcomp.compiler.conversions_sort import (
     BITS,
     Ordered,
@@ -25,7 +25,7 @@ from spcomp.compiler.formats_fill import MOST
 from spcomp.compiler.formats_sort import running
 from spcomp.compiler.tensor import Tensor, put_together
 from spcomp.compiler.tensor_levels import Level
-from spcomp.compiler.validate import homes
+from spcomp.compiler.validate import homes, rise
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import SLOTS, Format
 from spcomp.formats.levels import EMPTY, LevelFormat

@@ -104,14 +104,6 @@ def changes(axes: Sequence[Array]) -> Array:
     return new
 
 
-def rise(axes: Sequence[Array]) -> bool:
-    """Return whether elements are in the order of their coordinates, and none is there twice."""
-    above = np.zeros(max(len(axes[0]) - 1, 0), bool)
-    for own in reversed(axes):
-        above = (own[1:] > own[:-1]) | ((own[1:] == own[:-1]) & above)
-    return bool(above.all())
-
-
 def split(keys: Array, length: int, kind: Any) -> tuple[Array, Array, Array]:
     """Return the last digits of *keys*, where what is left of them begins and ends, and that."""
     left = keys // length

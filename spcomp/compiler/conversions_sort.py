@@ -174,7 +174,7 @@ def are_in_order(axes: Sequence[Array], shape: Sequence[int]) -> bool:
     n, shifts = len(axes[0]), shifts_of(shape)
     if n <= small.SMALL or sum(map(bits_of, shape)) > BITS:
         return False
-    if not small.rise([own[: small.SMALL] for own in axes]):
+    if not validate.rise([own[: small.SMALL] for own in axes]):
         return False
     words = text.of_axes(len(axes), str(axes[0].dtype))
     source = _Source(words, tuple(axes), (*shifts[:-1], *shape))

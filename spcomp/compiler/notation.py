@@ -383,20 +383,18 @@ class NotationKernel(Timed):
         return Steps(tuple(plans), tuple(steps), weak)
 
     def _direct(self, named_args: Mapping[str, Any]) -> Settled | None:
-        """Return what is decided with lists, bitmaps and tables as they are given, if it can be.
-
-        If not with all of them, then with those alone that are found at once.
-        """
+        """Return what is decided with all that is used as it is given, or what is located alone."""
         for direct in (is_direct, is_located):
             try:
                 found = self._settled(named_args, direct)
             except LoweringError:
                 continue  # there may be a way with other levels
             layouts = {name: argument.operand.layout for name, argument in found[0].items()}
-            if not any(map(is_direct, layouts.values())):
-                return None
-            if suits(found[1], layouts, self.semiring):
+            given = [layout for layout in layouts.values() if is_direct(layout)]
+            if given and suits(found[1], layouts, self.semiring):
                 return found
+            if all(map(is_located, given)):  # the same, or nothing, would be asked again
+                return None
         return None
 
     def _settled(self, named_args: Mapping[str, Any], direct: Direct = nothing) -> Settled:

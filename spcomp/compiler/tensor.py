@@ -246,12 +246,10 @@ class Tensor:
         """Whether the elements of a list, as ``coo`` is, ascend: none is there twice."""
         if (0, "listed") not in self._known:
             columns = [level.indices for level in self.levels if level is not None]
-            rises = np.zeros(max(self.values.size - 1, 0), bool)
-            for own in reversed(columns):
-                if own is None:
-                    return False
-                rises = (own[1:] > own[:-1]) | ((own[1:] == own[:-1]) & rises)
-            self._known[0, "listed"] = bool(rises.all())
+            axes = [own for own in columns if own is not None]
+            if len(axes) < len(columns):
+                return False
+            self._known[0, "listed"] = validate.rise(axes)
         return self._known[0, "listed"]
 
     def elements(self) -> tuple[tuple[Array, ...], Array]:

@@ -7,6 +7,7 @@ routines trust their input.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -218,6 +219,14 @@ def ascends(indptr: Array | None, indices: Array, width: int, *, strict: bool) -
     rises[begins - 1] = True
     first, last = int(indptr[0]), int(indptr[-1])
     return bool(rises[first : max(first, last - 1)].all())
+
+
+def rise(axes: Sequence[Array]) -> bool:
+    """Return whether elements are in the order of their coordinates, and none is there twice."""
+    above = np.zeros(max(len(axes[0]) - 1, 0), bool)
+    for own in reversed(axes):
+        above = (own[1:] > own[:-1]) | ((own[1:] == own[:-1]) & above)
+    return bool(above.all())
 
 
 def ordered(who: str, indptr: Array, indices: Array, high: int, *, strict: bool) -> bool:

@@ -78,7 +78,7 @@ def _goes_through(plan: Plan, name: str) -> bool:
 def _probes(nest: Nest, access: Access, layout: Layout) -> bool:
     """Whether *access* is asked of tables, as often as *nest* meets what another operand stores."""
     kinds = [loop.kind for loop in nest.loops if loop.index in access.indices]
-    return is_located(layout) and kinds[-1:] != [] and kinds[-1] not in ("dense", "along")
+    return is_located(layout) and bool(kinds) and kinds[-1] not in ("dense", "along")
 
 
 def _nests(nests: Sequence[Nest]) -> Iterator[Nest]:

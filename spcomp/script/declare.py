@@ -56,27 +56,26 @@ class Declarations:
             fields["length"] = self._size(length)
             fields |= self._ARRAYS[kind](self, args, count or args.get("nnz"), call)
         axis = Axis(self._name(target), kind, **fields)
-        if axis.padded and (axis.sorted or axis.indices is None):
-            raise self.ctx.error(
-                call,
+        for wrong, what, how in (
+            (
+                axis.padded and (axis.sorted or axis.indices is None),
                 "an axis with padding has coordinates in no order, in an array that is given",
-                hint="declare it with sorted=False",
-                kind=FormatError,
-            )
-        if axis.shifted and not (axis.padded and axis.is_below_root):
-            raise self.ctx.error(
-                call,
+                "sorted=False",
+            ),
+            (
+                axis.shifted and not (axis.padded and axis.is_below_root),
                 "an axis that is shifted has padding, and stands below a dense_fixed one",
-                hint="declare it with padded=True",
-                kind=FormatError,
-            )
-        if axis.hashed and not (axis.padded and axis.unique):
-            raise self.ctx.error(
-                call,
+                "padded=True",
+            ),
+            (
+                axis.hashed and not (axis.padded and axis.unique),
                 "the tables of a hashed axis have free slots, and a coordinate once",
-                hint="declare it with padded=True and unique=True",
-                kind=FormatError,
-            )
+                "padded=True and unique=True",
+            ),
+        ):
+            if wrong:
+                hint = f"declare it with {how}"
+                raise self.ctx.error(call, what, hint=hint, kind=FormatError)
         self.ctx.bind(axis.name, axis, target)
         self.ctx.axes.append(axis)
         self.ctx.features.setdefault("an axis", call)
