@@ -197,11 +197,12 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``."""
+    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*."""
 
     target: Access
     value: Expr
     accumulates: bool = False
+    is_dense: bool = False
     at: Span | None = field(default=None, compare=False)
 
     def __str__(self) -> str:

@@ -107,6 +107,8 @@ class Chooser:
         plain = dense(len(self.stmt.target.indices))
         if (wanted is not None and wanted.is_dense) or not plain.order:
             return Output(plain)
+        if self.stmt.is_dense:
+            return Output(plain, why="a reduction inside a value is present everywhere")
         formula, product = self.pattern()
         if formula != ALWAYS:
             return self._decided(formula, wanted)
