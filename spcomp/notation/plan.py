@@ -116,8 +116,7 @@ def plan_statement(
     if output.storage == "split":
         return Plan(stmt, output)
     converts, nests = planner.attempt(output)
-    under = output.storage == "product" and output.like is not None
-    if under and nests and not _stands_under(nests[0], output, layouts):
+    if output.storage == "product" and nests and not _is_row_by_row(nests[0], output, layouts):
         output = chooser.by_keys()
         converts, nests = planner.attempt(output)
     if nests and output.keys is not None:
@@ -126,9 +125,15 @@ def plan_statement(
     return Plan(stmt, output, nests, converts)
 
 
-def _stands_under(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
-    """Whether the loops of *nest* go through the outer levels of the operand of *output*."""
-    assert output.like is not None
+def _is_row_by_row(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether *nest* is one iteration, through the outer levels of the operand of *output*.
+
+    A reduction that is computed between its loops makes several of it.
+    """
+    if any(temp.depth for temp in nest.temps):
+        return False
+    if output.like is None:
+        return True
     loops = {loop.index: loop for loop in nest.loops}
     outer = levels(output.like, layouts[output.like.name])[: len(output.layout.order) - 1]
     return all(

@@ -119,7 +119,8 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
     if is_unit(axis):
         return False
-    ranges = {v: (ZERO, limit(it, v)) for v in it.vars}
+    nests = [it, *(n for n in walk(it.body) if isinstance(n, SpIter))]
+    ranges = {v: (ZERO, limit(nest, v)) for nest in nests for v in nest.vars}
     for store in stores:
         indices = tuple(i for i in store.indices if i is not None)
         if injective(indices, var, ranges):
