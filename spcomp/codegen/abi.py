@@ -25,7 +25,18 @@ _LIBC = (  # what is called by name, or by LLVM on its own account
     *("log10", "cbrt", "fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
     *("fmaximum", "rint", "nearbyint", "roundeven", "lrint", "llrint", "lround", "llround"),
 )
-_TAKEN = frozenset(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
+_C_WORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class co_await"
+    " co_return co_yield compl concept const const_cast consteval constexpr constinit continue"
+    " decltype default delete do double dynamic_cast else enum explicit export extern false float"
+    " for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator"
+    " or or_eq private protected public register reinterpret_cast requires restrict return short"
+    " signed sizeof static static_assert static_cast struct switch template this thread_local throw"
+    " true try typedef typeid typename typeof typeof_unqual union unsigned using virtual void"
+    " volatile wchar_t while xor xor_eq linux unix"
+)  # keywords of C and C++, and names that compilers define: no declaration can have them
+_KEYWORDS = frozenset(_C_WORDS.split())
+_TAKEN = _KEYWORDS.union(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +90,27 @@ def symbols(names: Iterable[str]) -> list[tuple[str, str]]:
     taken: set[str] = set(_TAKEN)
     result = []
     for name in names:
-        symbol = re.sub(r"[^A-Za-z0-9_]", lambda m: f"_u{ord(m[0]):x}", name)
+        symbol = _ascii(name)
         while symbol in taken or f"{symbol}__packed" in taken or symbol.startswith("spcomp_"):
             symbol = f"k_{symbol}"
         taken |= {symbol, f"{symbol}__packed"}
         result.append((symbol, f"{symbol}__packed"))
     return result
+
+
+def c_parameters(names: Iterable[str]) -> list[str]:
+    """Return what a C declaration calls the parameters *names*: ASCII, distinct, no keywords."""
+    result: list[str] = []
+    for name in names:
+        word = _ascii(name)
+        while word in _KEYWORDS or word in result:
+            word += "_"
+        result.append(word)
+    return result
+
+
+def _ascii(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", lambda m: f"_u{ord(m[0]):x}", name)
 
 
 def pack(dtype: DType, value: float) -> int:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from time import perf_counter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, overload
@@ -35,6 +33,7 @@ from spcomp.errors import (
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
+from spcomp.locks import Lock, cached_property
 from spcomp.schedule.default_trace import Facts
 from spcomp.schedule.hubs import longest_row
 from spcomp.schedule.step import Trace
@@ -60,20 +59,7 @@ if TYPE_CHECKING:
 _NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _renew_locks() -> None:
-    """In the child of a fork: a thread that held a lock is not there."""
-    global _lock
-    _lock = threading.Lock()
-    for made in vars(Compiled).values():
-        if isinstance(made, cached_property) and hasattr(made, "lock"):  # before Python 3.12
-            made.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,13 @@ class NotationKernel(Timed):
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
         self._prepared: Prepared = prepare(program)
-        unknown = sorted(set(self._formats) - {*self.arguments, *self._prepared.targets})
+        own = {stmt.target.name: None for stmt in program.statements if not stmt.is_dense}
+        known = (*self.arguments, *own)
+        unknown = sorted(set(self._formats) - {*known})
         if unknown:
             raise ArgumentError(
                 f"argument formats: the program has no {unknown[0]}",
-                hint=f"it has {', '.join((*self.arguments, *self._prepared.targets))}",
+                hint=f"it has {', '.join(known)}",
             )
         self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)

@@ -8,7 +8,10 @@ from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spcomp.ir.expr import Var
+from spcomp.errors import FormatError
+from spcomp.ir.arith import simplify
+from spcomp.ir.axis import Axis, SparseBuffer
+from spcomp.ir.expr import Const, Var
 from spcomp.ir.module import Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
@@ -83,13 +86,14 @@ def lower(
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
     resolved (``vector_bits`` known). *trusted*: a program that was written below coordinate space
     is believed in its parallel loops and its indices, which are else checked. *facts*: what the
-    default schedule may know of the data. Raises LoweringError, ScheduleError.
+    default schedule may know of the data. Raises FormatError, LoweringError, ScheduleError.
     """
     schedule = None if isinstance(program, (Func, Module)) else program
     done = Trace() if schedule is None else schedule.trace
     if schedule is not None and schedule.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
+    _refuse_negative_extents(module.source)
     written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
@@ -122,6 +126,24 @@ def lower(
     lap("finish")
     used = done.then(used)
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
+
+
+def _refuse_negative_extents(func: Func) -> None:
+    """Raise FormatError for an axis or buffer of *func* that no argument fits: it is too short."""
+    for owner in (*func.axes, *func.buffers):
+        if isinstance(owner, SparseBuffer):
+            continue  # as long as its axes say
+        sizes = (
+            (owner.length, owner.nnz, owner.nnz_cols) if isinstance(owner, Axis) else owner.shape
+        )
+        for size in sizes:
+            known = None if size is None else simplify(size)
+            if isinstance(known, Const) and known.value < 0:
+                raise FormatError(
+                    f"{owner.name} has the extent {known.value}",
+                    owner.span,
+                    hint="an extent is 0 or more, also where constants are compiled in",
+                )
 
 
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, domain_axes
 from spcomp.ir.printer import print_expr
+from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

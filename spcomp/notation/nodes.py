@@ -180,7 +180,8 @@ class Reduce(Term):
 class Masked(Term):
     """``value if cond``, absent elsewhere, or ``value if cond else other``.
 
-    A condition that is an access to a sparse operand asks whether the coordinate is stored.
+    A condition that is an access to a sparse operand asks whether the coordinate is stored, as
+    the function ``stored`` does of any operand.
     """
 
     value: Expr
@@ -197,11 +198,12 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``."""
+    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*."""
 
     target: Access
     value: Expr
     accumulates: bool = False
+    is_dense: bool = False
     at: Span | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -225,6 +227,14 @@ def fault_of_target(target: Access) -> str:
     if len(set(target.indices)) < len(target.indices):
         return f"an index occurs twice in the result {target}"
     return ""
+
+
+def fault_of_stored(args: tuple[Expr, ...]) -> tuple[str, str] | None:
+    """Say why *args* cannot be asked whether they are stored, and what can; None if they can."""
+    if len(args) == 1 and isinstance(args[0], Access) and args[0].indices:
+        return None
+    shown = ", ".join(map(str, args))
+    return f"only an operand with indices is stored, not {shown}", "write stored(A[i, j])"
 
 
 def children(term: Expr) -> tuple[Expr, ...]:

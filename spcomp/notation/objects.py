@@ -28,6 +28,7 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, parse
@@ -300,6 +301,8 @@ def call(name: str, *args: Any) -> Value:
         return Value(reduce(lambda left, right: Call(name, (left, right)), terms))
     if ARITY.get(name) != len(terms):
         raise ScriptError(f"{name} does not take {len(terms)} arguments")
+    if name == "stored" and (fault := fault_of_stored(terms)):
+        raise ScriptError(fault[0], hint=fault[1])
     return Value(Call(name, terms))
 
 

@@ -24,12 +24,13 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.text import Text, parse_text
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
-ARITY = dict.fromkeys((*CALLS, *TYPES), 1) | {"pow": 2, "fma": 3, "where": 3}
+ARITY = dict.fromkeys((*CALLS, *TYPES, "stored"), 1) | {"pow": 2, "fma": 3, "where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
 
 
@@ -118,10 +119,27 @@ class _Parser:
             raise self.text.error(
                 node, "comparisons do not chain here", "join two of them with and"
             )
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            return self._is_none(node)
         if type(node.ops[0]) not in BINARY_OPS:
-            raise self.text.error(node, "is and in have no meaning here", "use == or !=")
+            raise self.text.error(node, "in has no meaning here", "use == or !=")
         args = self.expr(node.left), self.expr(node.comparators[0])
         return Op(BINARY_OPS[type(node.ops[0])], args, at=self.text.span(node))
+
+    def _is_none(self, node: ast.Compare) -> Expr:
+        """``A[i, j] is None``: not stored."""
+        none = node.comparators[0]
+        if not isinstance(none, ast.Constant) or none.value is not None:
+            hint = "use == or !=; A[i, j] is None asks whether nothing is stored there"
+            raise self.text.error(node, "is has no meaning here, but before None", hint)
+        found = self._stored(node, (self.expr(node.left),))
+        absent = isinstance(node.ops[0], ast.Is)
+        return Op("not", (found,), at=found.at) if absent else found
+
+    def _stored(self, node: ast.expr, args: tuple[Expr, ...]) -> Expr:
+        if fault := fault_of_stored(args):
+            raise self.text.error(node, *fault)
+        return Call("stored", args, at=self.text.span(node))
 
     def _unary_op(self, node: ast.UnaryOp) -> Expr:
         value = self.expr(node.operand)
@@ -207,6 +225,8 @@ class _Parser:
             return self._extreme(EXTREMES.get(name, name), args)
         if ARITY.get(name) != len(args):
             raise self.text.error(node, *_no_call(name, len(args)))
+        if name == "stored":
+            return self._stored(node, args)
         return Call(name, args, at=at)
 
     def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:

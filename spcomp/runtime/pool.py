@@ -12,7 +12,6 @@ import operator
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.errors import ArgumentError
+from spcomp.locks import Lock
 from spcomp.runtime import native
 from spcomp.runtime.pool_ir import SPIN, pool_ir
 from spcomp.target import Target
@@ -30,18 +30,8 @@ POOL_IR = pool_ir(
     _FAMILY.get(platform.machine().lower(), platform.machine().lower()), sys.platform
 )  # for this machine; see object_with_pool for others
 
-_lock = threading.RLock()
+_lock = Lock()
 _threads: int | None = None  # None: not asked for yet
-
-
-def _renew_lock() -> None:
-    """In the child of a fork: the thread that may have held the lock is not there."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def get_num_threads() -> int:
