@@ -320,8 +320,6 @@ def program(rng: Random) -> Program:
     statements: list[t.Statement] = []
     for at in range(count):
         statement = author.statement("C" if at == count - 1 else f"t{at}")
-        if at == count - 1 and rng.random() < 0.08:
-            statement = _added(author, statement)
         statements.append(statement)
         if at < count - 1:
             _remember(author, statement)
@@ -329,6 +327,8 @@ def program(rng: Random) -> Program:
     semiring = "plus_times"
     if rng.random() < 0.15:
         semiring = rng.choice([*SEMIRINGS, "max min", "+ max", "min *", "* +", "max first"])
+    if semiring == "plus_times" and "C" not in formats and rng.random() < 0.08:
+        statements[-1] = _added(author, statements[-1])
     return Program(statements, author.operands, formats, semiring)
 
 

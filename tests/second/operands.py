@@ -183,6 +183,12 @@ def below(dimensions: Sequence[int]) -> Close:
     return close
 
 
+def diagonals(mask: Array) -> Array:
+    """Return *mask* with whole diagonals, which is what an offset level stores."""
+    rows, columns = np.nonzero(mask)
+    return np.isin(np.subtract.outer(*map(np.arange, mask.shape)), rows - columns)
+
+
 def _level(
     text: str, rank: int, *, order: Sequence[int] | None = None, wide: bool = False
 ) -> Storage:
@@ -190,7 +196,6 @@ def _level(
     parsed = spcomp.Format.parse(text, rank)
     idtype = "int64" if wide else "int32"
     format = spcomp.Format(parsed.levels, order or parsed.order, idtype)
-    levels = text.split(",")
     ends: list[int] = []
     for level, dimension in zip(reversed(format.levels), reversed(format.order), strict=True):
         if level != "dense":
@@ -203,7 +208,9 @@ def _level(
 
     name = f"Format({text}, {format.order}, {idtype})"
     closed = below(ends) if "(" not in text else _open
-    return Storage(name, make, rank, closed, zeros="offset" not in levels, half=True)
+    if "offset" in parsed.levels:
+        closed = diagonals
+    return Storage(name, make, rank, closed, half=True)
 
 
 def _blocked(text: str, block: tuple[int, int]) -> Storage:
@@ -271,7 +278,7 @@ def _sparse_storages() -> list[Storage]:
         _level("csf", 3, order=(1, 2, 0)),
         _level("csf", 4, order=(2, 0, 3, 1)),
     ]
-    out += [_level(text, 2) for text in ("csr", "csc", "dcsr", "dcsc", "ell", "sell(2)")]
+    out += [_level(text, 2) for text in ("csr", "csc", "dcsr", "dcsc", "ell", "dia", "sell(2)")]
     return out
 
 

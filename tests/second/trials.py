@@ -15,7 +15,7 @@ from spcomp.errors import SpcompError
 from tests.second import grammar, operands, oracle
 from tests.second import terms as t
 from tests.second.operands import Storage
-from tests.second.values import Array, Value, cast, exact, merged
+from tests.second.values import Array, Value, cast, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
 MOST = 60_000  # coordinates that the oracle looks at
@@ -193,6 +193,14 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
     return results
 
 
+def _narrowed(value: Value, dtype: Any) -> Value:
+    """Return *value* as it is added to a result of *dtype*, term by term."""
+    out = cast(value, dtype)
+    if "f" not in (value.dtype.kind, out.dtype.kind) or not eps(value.dtype):
+        return out
+    return Value(out.number, out.present, out.error * max(1.0, eps(out.dtype) / eps(value.dtype)))
+
+
 def _dense(statement: t.Statement, value: Value, ring: tuple[str, str]) -> Value:
     """Return *value* as an array holds it: what is absent is 0, or nothing reduced."""
     empty = neutrals(statement, ring, value.dtype)[-1]
@@ -213,6 +221,8 @@ def opened(result: Any) -> tuple[Array, Array | None]:
         mask = np.zeros(coo.shape, bool)
         mask[coo.coords] = True
         return np.asarray(coo.toarray()), mask
+    if isinstance(result, spcomp.Parts):
+        return opened(result.to("csr"))
     if isinstance(result, spcomp.Tensor):
         mask = np.zeros(result.shape, bool)
         mask[result.coordinates()] = True
@@ -267,6 +277,8 @@ def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[
             out.append(oracle.neutral(term.name, dtype))
     if ring[0] != "+":
         out.append(oracle.neutral(oracle.REDUCED[ring[0]], dtype))
+    if isinstance(statement.value, t.Op) and statement.value.name == "neg":
+        out += [-one for one in out]
     return out
 
 
