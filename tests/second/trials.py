@@ -271,10 +271,9 @@ def _close(got: Array, number: Array, error: Array) -> Array:
 
 def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[float]:
     """Return what may stand where nothing is present."""
-    out: list[float] = [0]
-    for term in statement.value.walk():
-        if isinstance(term, t.Reduce) and not term.name.startswith("arg"):
-            out.append(oracle.neutral(term.name, dtype))
+    reductions = [term.name for term in statement.value.walk() if isinstance(term, t.Reduce)]
+    names = [name for name in reductions if not name.startswith("arg")]
+    out: list[float] = [0, *(oracle.neutral(name, dtype) for name in names)]
     if ring[0] != "+":
         out.append(oracle.neutral(oracle.REDUCED[ring[0]], dtype))
     if isinstance(statement.value, t.Op) and statement.value.name == "neg":
@@ -329,8 +328,14 @@ def check(case: Trial, kernel: Any, given: dict[str, Any], data: Data, rng: Rand
     if len(results) != len(want):
         raise Failure("results", f"{len(results)} results, expected {list(want)}")
     statements = {statement.target.name: statement for statement in case.program.statements}
-    for (one, value), result in zip(want.items(), results, strict=True):
-        compare(one, result, value, neutrals(statements[one], case.program.ring(), value.dtype))
+    try:
+        for (one, value), result in zip(want.items(), results, strict=True):
+            compare(one, result, value, neutrals(statements[one], case.program.ring(), value.dtype))
+    except Failure as failure:
+        ways = "out=, " * bool(options) + f"bound {fixed}" * bool(fixed)
+        raise Failure(
+            f"{'out ' * bool(options)}{failure.kind}", f"{failure.text} {ways}"
+        ) from failure
 
 
 def run(case: Trial) -> str:
