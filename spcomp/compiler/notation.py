@@ -29,9 +29,11 @@ from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, expect, refuse_deep_nests
 from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
+from spcomp.notation.asked import refuse_negated
 from spcomp.notation.direct import is_direct, suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
+from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_apart
 from spcomp.notation.layout import Layout, is_bitmap, is_located
 from spcomp.notation.nodes import Program, accesses
@@ -98,14 +100,6 @@ class NotationKernel(Timed):
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
         self._prepared: Prepared = prepare(program)
-        own = {stmt.target.name: None for stmt in program.statements if not stmt.is_dense}
-        known = (*self.arguments, *own)
-        unknown = sorted(set(self._formats) - {*known})
-        if unknown:
-            raise ArgumentError(
-                f"argument formats: the program has no {unknown[0]}",
-                hint=f"it has {', '.join(known)}",
-            )
         self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)
         self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
@@ -435,8 +429,12 @@ class NotationKernel(Timed):
         first, *others = {argument.operand.dtype for argument in arguments.values()} or {bool_}
         alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
         names = frozenset(arguments if alike else ())
+        bools = {self._source(n) for n, a in arguments.items() if a.operand.dtype == bool_}
         plans: list[Plan] = []
-        for stmt in self._prepared.program.statements:
+        for at, stmt in enumerate(self._prepared.program.statements):
+            sparse = {self._source(n) for n, layout in layouts.items() if not layout.is_dense}
+            refuse_negated(self.program.statements[at], sparse, bools)
+            refuse_dense(self.program.statements[at], sparse, self.semiring)
             target = stmt.target.name
             wanted = self._wanted.get(target)
             if stmt.accumulates and target in layouts:
@@ -495,6 +493,8 @@ def compile_notation(
     expect("formats", formats, (Mapping, NoneType), "formats by the names of tensors")
     expect("functions", functions, (Mapping, NoneType), "functions by their names")
     with refuse_deep_nests(ScriptError):
-        notation, rest = with_numbers(as_program(program, dict(functions or {})), options.constants)
+        semiring = as_semiring(semiring)
+        notation = as_program(program, dict(functions or {}), semiring)
+        notation, rest = with_numbers(notation, options.constants)
         options = replace(options, constants=rest)
-        return NotationKernel(notation, formats or {}, as_semiring(semiring), options)
+        return NotationKernel(notation, formats or {}, semiring, options)

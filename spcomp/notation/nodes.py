@@ -170,6 +170,7 @@ class Reduce(Term):
     op: str
     indices: tuple[str, ...]
     body: Expr
+    is_written: bool = field(default=True, compare=False)
 
     def __str__(self) -> str:
         over = self.indices[0] if len(self.indices) == 1 else f"({', '.join(self.indices)})"
