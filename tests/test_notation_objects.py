@@ -125,6 +125,6 @@ def test_a_kernel_is_called_as_its_text():
     long = spcomp.compile(" + ".join(["C[i] = exp(A[i])", *["exp(A[i])"] * 30]))
     assert long.name.startswith("C_i_exp_A_i_exp")
     assert len(long.name) <= 48
-    odd = spcomp.compile("ζ[ι] = α[ι]")
+    odd = spcomp.compile("ζ[ξ] = λ[ξ]")
     assert odd.name.isidentifier()
-    np.testing.assert_array_equal(odd(α=np.ones(2)), 1)
+    np.testing.assert_array_equal(odd(λ=np.ones(2)), 1)
