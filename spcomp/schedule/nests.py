@@ -83,12 +83,6 @@ class Replace(Rewriter):
             return self.new
         return super().visit(node) if self.deep or not isinstance(node, Expr) else node
 
-    def visit_Seq(self, stmt: Seq) -> Node:
-        """Keep lists of statements flat."""
-        new = self.visit_Node(stmt)
-        assert isinstance(new, Seq)
-        return new if new is stmt else seq(*new.body)
-
 
 def replaced(func: Func, old: Stmt, new: Stmt) -> Func:
     """Return *func* with *new* in the place of *old*; only what leads there is looked at."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spcomp.errors import ScheduleError, Span, expect
+from spcomp.errors import ScheduleError, Span, expect, front_doors
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Launch, Module
@@ -30,6 +30,7 @@ from spcomp.schedule.step import Step, Trace
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
+@front_doors
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     """A program at any level, and the trace of steps applied to it.
