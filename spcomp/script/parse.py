@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
-from spcomp.errors import ScriptError, refuse_deep_nests
+from spcomp.errors import ScriptError, Span, expect, refuse_deep_nests
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
@@ -55,6 +56,26 @@ def parse_function(function: Callable[..., Any], names: Mapping[str, Any] | None
     return _function(source, node, {**function.__globals__, **(names or {}), **closed})
 
 
+def parse(text: str) -> Program:
+    """Return the program that *text* defines: a function at any level, or a Module.
+
+    That is what ``Kernel.stage``, ``Func.script`` and ``Schedule.func.script()`` print, edited or
+    not, and ``spcomp.compile`` takes. Nothing in *text* is run. Raises ScriptError or FormatError
+    at the line that is wrong, and ScriptError unless there is one program.
+    """
+    expect("text", text, str, "a program as text")
+    file = f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
+    programs = parse_source(text, file)
+    if len(programs) != 1:
+        count = len(programs) or "no"
+        raise ScriptError(
+            f"the text has {count} programs, and should have one",
+            Span(file, 1),
+            hint="a program is a function with @T.prim_func, or a class with @T.ir_module",
+        )
+    return programs[0]
+
+
 def parse_source(text: str, filename: str) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
@@ -84,7 +105,7 @@ def _programs(text: str, filename: str) -> list[Program]:
 def decorate(function: Callable[..., Any]) -> Func:
     """Parse the function that ``T.prim_func`` decorates."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax")
+    ours = (__name__, "spcomp.script.syntax", "spcomp.errors")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
@@ -279,9 +300,9 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
     dense = [buffer for buffer in (*ctx.buffers, *local) if isinstance(buffer, Buffer)]
     if any(len(buffer.shape) != 1 or buffer.strides for buffer in dense):
         ctx.features[MANY] = node
-    level = ctx.attrs.pop(LEVEL, None)
-    if level is None:
-        level = _infer(ctx, body)
+    level, found = ctx.attrs.pop(LEVEL, None), _infer(ctx, body)
+    if level is None or (level == 0 and "T.block" in ctx.features):  # SparseTIR has blocks there
+        level = found
     elif level not in _LEVELS:
         where = ctx.features.get("T.func_attr", node)
         raise ctx.error(where, f"{LEVEL} is 2, 1 or 0, not {level!r}")
@@ -290,16 +311,16 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
             raise ctx.error(
                 ctx.features[feature],
                 f"{feature} has no meaning in a function of {_SPACE[level]} space",
-                hint=_foreign_hint(feature, level),
+                hint=_foreign_hint(feature, level, found),
             )
     return int(level)
 
 
-def _foreign_hint(feature: str, level: int) -> str:
+def _foreign_hint(feature: str, level: int, found: int) -> str:
+    if level != found:
+        return f'the function says "{LEVEL}": {level}; leave that out'
     if feature == "a handle matched twice":
         return "give the second buffer a handle of its own"
-    if feature == "T.sp_iter":
-        return f'the function says "{LEVEL}": {level}; leave that out'
     return "use it in a function without T.sp_iter" if level == 2 else ""
 
 
