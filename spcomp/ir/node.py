@@ -66,3 +66,7 @@ class Node:
         """Return a copy with *changes*; the span stays."""
         same = zip(self.FIELDS, self.values_of(self), strict=True)
         return type(self)(**{**dict(same), **changes})
+
+    def same_as(self, other: object) -> bool:
+        """Whether *other* is this very node, as TVM's programs ask."""
+        return self is other
