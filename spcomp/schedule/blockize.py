@@ -26,14 +26,14 @@ from spcomp.schedule.step import Makes, Step
 
 @dataclass(frozen=True, slots=True)
 class Blockize(Step):
-    """``for i: for k: block(v = i * 4 + k): s  ->  for i: block_o(vi = i): for k: block(v = k): s``.
+    """``for i: for k: block(v=i * 4 + k): s  ->  for i: block_o(vi=i): for k: block(v=k): s``.
 
     The nest from *loop* inwards becomes a block, called as the one in it and ``_o``. Its iters are
     what is left of those of the block without the loops inside: the part of each value that the
     loops around make up, divided by what all of it is a multiple of; else these loops. The block in
-    it keeps the rest (``v`` is ``vi * 4 + v`` in its body), and no iter of which is none. A reduction
-    that loops around go on with starts in the new block. Legal for a perfect nest around one
-    block, if no loop around both reduces and picks the element. Source: TVM's blockize.
+    it keeps the rest: what was ``v`` is ``vi * 4 + v`` in its body. A reduction that loops around
+    go on with starts in the new block. Legal for a perfect nest around one block, if no loop around
+    both reduces and picks the element. Source: TVM's blockize.
     """
 
     name: ClassVar[str] = "blockize"
@@ -136,9 +136,7 @@ class _Outer:
             for part in (block.init, block.body, block.where)
         )
         assert body is not None
-        return nest(
-            loops, block.replace(iters=tuple(made), init=init, body=body, where=where)
-        )
+        return nest(loops, block.replace(iters=tuple(made), init=init, body=body, where=where))
 
     def _extent(self, outer: Linear) -> Expr | None:
         """Return how many values *outer* takes at most; None if it is no plain sum of loops."""

@@ -60,8 +60,8 @@ def build(mod: IRModule | Func, target: str = "llvm") -> Function:
     kind = target.split(" ")[0]
     if kind.split("/")[0].split(":")[0] in GPUS:
         warn(
-            "spcomp.sparsetir has no code for GPUs yet: targets of NVIDIA's run on the CPU, where the"
-            " grid is emulated"
+            "spcomp.sparsetir has no code for GPUs yet: what is built for one runs on the CPU,"
+            " where the grid is emulated"
         )
         kind = "llvm"
     return Function(as_module(mod), "cpu" if kind in HOST else target)

@@ -39,7 +39,7 @@ def as_read(func: Func) -> Func:
     for part in parts:
         if isinstance(part, SpIter) and part.init is not None:
             made += _begun(part, begun, names)
-            part = part.replace(init=None)  # noqa: PLW2901
+            part = part.replace(init=None)
         made.append(part)
     func = func.replace(body=seq(*made), attrs=tuple({**attrs, "horizontal_fuse": True}.items()))
     return with_whole_fibers(func)

@@ -30,5 +30,7 @@ def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:  
 def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:  # noqa: FBT001, FBT002
     """Raise ValueError, with both as they are compared, unless structural_equal holds."""
     if not structural_equal(lhs, rhs, map_free_vars):
-        both = (g.script() if isinstance(g, IRModule) else normal_form(g).script() for g in (lhs, rhs))
+        both = (
+            g.script() if isinstance(g, IRModule) else normal_form(g).script() for g in (lhs, rhs)
+        )
         raise ValueError("the programs differ:\n\n{}\n\nand\n\n{}".format(*both))

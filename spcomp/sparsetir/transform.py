@@ -19,6 +19,7 @@ from spcomp.passes import preprocess
 from spcomp.passes.regions import annotate_regions
 from spcomp.schedule.schedule import Schedule
 from spcomp.sparsetir import sparse
+from spcomp.sparsetir.fusion import fuse_horizontally
 from spcomp.sparsetir.module import IRModule
 
 Transform: TypeAlias = Callable[[IRModule], IRModule]
@@ -39,6 +40,20 @@ def LowerSparseBuffer() -> Transform:  # noqa: N802
 def Simplify() -> Transform:  # noqa: N802
     """Return the pass that computes with fewer operations, and drops what never runs."""
     return lambda mod: mod.map(lambda schedule: _over(schedule, simplify_stmt(schedule.func)))
+
+
+def HorizontalFusion() -> Transform:  # noqa: N802
+    """Return the pass that makes one launch of functions that say ``horizontal_fuse``.
+
+    Only where loops are bound to a grid: for the CPU, see ``Schedule.horizontal_fuse``.
+    """
+
+    def fused(func: Func) -> Func:
+        if isinstance(func, PosFunc) and func.attr("horizontal_fuse"):
+            return fuse_horizontally(func)
+        return func
+
+    return lambda mod: mod.map_funcs(fused)
 
 
 def _over(schedule: Schedule, func: Func) -> Schedule:

@@ -13,7 +13,7 @@ from typing import Any
 from spcomp.script.syntax import *  # noqa: F403
 
 
-def prim_func(function: Callable[..., Any]) -> Any:
+def prim_func(function: Callable[..., Any]) -> Any:  # type: ignore[no-redef]
     """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
 
     Raises ScriptError or FormatError at the line that is wrong.
