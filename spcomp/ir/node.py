@@ -70,3 +70,7 @@ class Node:
     def rebuilt(self, **children: Any) -> Node:
         """Return what this is with other *children*; see Rewriter."""
         return self.replace(**children)
+
+    def same_as(self, other: object) -> bool:
+        """Whether *other* is this very node, as TVM's programs ask."""
+        return self is other

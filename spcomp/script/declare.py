@@ -254,7 +254,8 @@ class Declarations:
         if "axes" not in args:
             return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
         axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))
-        if (conflict := layout_conflict(axes)) is not None:
+        conflict = None if self.ctx.published else layout_conflict(axes)
+        if conflict is not None:
             raise self.ctx.error(call, conflict.message, hint=conflict.hint, kind=FormatError)
         if "fill" in args:
             options["fill"] = self.ex.number(args["fill"])

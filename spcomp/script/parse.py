@@ -44,16 +44,22 @@ _SPACE = {2: "coordinate", 1: "position", 0: "flat"}
 _FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, namesakes included
 
 
-def parse_function(function: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Func:
+def parse_function(
+    function: Callable[..., Any],
+    names: Mapping[str, Any] | None = None,
+    *,
+    published: bool = False,
+) -> Func:
     """Return the CoordFunc, PosFunc or FlatFunc that the Python *function* spells.
 
-    *names* are Python names that it may use besides its globals and what it closes over. Raises
-    ScriptError or FormatError at the line that is wrong.
+    *names* are Python names that it may use besides its globals and what it closes over. For
+    *published* see Context. Raises ScriptError or FormatError at the line that is wrong.
     """
     source, node = read_function(function)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closed = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
-    return _function(source, node, {**function.__globals__, **(names or {}), **closed})
+    outer = {**function.__globals__, **(names or {}), **closed}
+    return _function(source, node, outer, published=published)
 
 
 def parse(text: str) -> Program:
@@ -76,17 +82,18 @@ def parse(text: str) -> Program:
     return programs[0]
 
 
-def parse_source(text: str, filename: str) -> list[Program]:
+def parse_source(text: str, filename: str, *, published: bool = False) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
-    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
+    Errors show *filename*. For *published* see Context. Raises ScriptError or FormatError at the
+    line that is wrong.
     """
     with refuse_deep_nests(ScriptError):
-        return _programs(text, filename)
+        return _programs(text, filename, published=published)
 
 
-def _programs(text: str, filename: str) -> list[Program]:
+def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
@@ -94,7 +101,7 @@ def _programs(text: str, filename: str) -> list[Program]:
     for node in tree.body:
         match node:
             case ast.FunctionDef() if _is_decorated(node, "prim_func"):
-                made.append(_function(source, node, outer, alias))
+                made.append(_function(source, node, outer, alias, published=published))
             case ast.ClassDef() if _is_decorated(node, "ir_module"):
                 made.append(_class(source, node, outer, alias))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
@@ -102,15 +109,18 @@ def _programs(text: str, filename: str) -> list[Program]:
     return made
 
 
-def decorate(function: Callable[..., Any]) -> Func:
-    """Parse the function that ``T.prim_func`` decorates."""
+def decorate(function: Callable[..., Any], *, published: bool = False) -> Func:
+    """Parse the function that ``T.prim_func`` decorates; for *published* see Context."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax", "spcomp.errors")
+    ours = (
+        *(__name__, "spcomp.script.syntax", "spcomp.errors"),
+        "spcomp.sparsetir.script.tir",
+    )
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
     with refuse_deep_nests(ScriptError):
-        func = parse_function(function, names)
+        func = parse_function(function, names, published=published)
     if "__qualname__" in names:  # a class body
         names.setdefault(_FUNCTIONS, []).append(func)
     return func
@@ -193,8 +203,10 @@ def _function(
     node: ast.FunctionDef,
     outer: Mapping[str, Any],
     alias: frozenset[str] = frozenset({"T"}),
+    *,
+    published: bool = False,
 ) -> Func:
-    ctx = Context(source, outer, node.name, alias)
+    ctx = Context(source, outer, node.name, alias, published=published)
     st = Statements(ctx)
     _parameters(st, node)
     rest = (stmt for stmt in node.body if not _declaration(st, stmt))
