@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import FormatError, SpcompWarning
+from spcomp.ir import interpret_stmt
 from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.printer import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify import verify
 from spcomp.script.parse import parse_source
@@ -94,6 +97,16 @@ def test_a_stage_means_what_the_oracle_says(program, stage, dtype, idtype):
         inputs = program.inputs(case, dtype, idtype)
         results = interpreted(module, fresh(inputs))
         program.check(inputs, results, dtype, f"{stage}, {case}")
+
+
+@every_program
+def test_what_a_prefetch_reads_on_its_way_is_there(program, monkeypatch):
+    module = stages(program.name).flat
+    if "T.prefetch(" not in print_program(module):
+        return
+    monkeypatch.setattr(interpret_stmt, "suppress", lambda _: nullcontext())
+    for case in program.cases:
+        interpreted(module, fresh(program.inputs(case, program.dtypes[0])))
 
 
 @every_variant
