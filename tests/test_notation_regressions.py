@@ -137,7 +137,7 @@ def test_a_reduction_inside_that_runs_across_rows_is_computed_before(text, form)
     given = {"A": sps.coo_array(A).asformat(form), "X": X, "Y": Y, "x": x, "z": z}
     made = kernel(**{name: given[name] for name in kernel.arguments})
     np.testing.assert_allclose(made.toarray() if sps.issparse(made) else made, ACROSS[text]())
-    assert kernel.name == text[0]
+    assert kernel.name.startswith(f"{text[0]}_")
     assert "if stored" not in kernel.explain()
 
 

@@ -21,6 +21,7 @@ from spcomp.passes.cleanup import Cleanup
 from spcomp.passes.guard_accesses import GuardAccesses
 from spcomp.passes.levels import TO_FLAT, TO_POSITION
 from spcomp.passes.loop_kinds import LoopKinds
+from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default_trace import Facts, default_schedule
 from spcomp.schedule.step import Step, Trace
@@ -173,7 +174,7 @@ def scheduled(
     """Return *module* with *trace*, or the default steps, applied, and the trace."""
     funcs: list[Func] = []
     used = Trace()
-    for func in module.funcs:
+    for func in module.with_funcs(*map(distinct, module.funcs)).funcs:
         if trace is None:
             new, steps = default_schedule(func, target, facts)
         else:

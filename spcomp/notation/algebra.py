@@ -201,7 +201,7 @@ def _reduced(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
             return replace(term, args=tuple(_reduced(arg, bound, semiring) for arg in args))
         case Masked(value=value, cond=cond, other=None) if not set(missing) & set(free(cond)):
             return _outward(replace(term, value=_reduced(value, bound, semiring)), semiring)
-    return Reduce(semiring.add, missing, term, at=term.at)
+    return Reduce(semiring.add, missing, term, is_written=False, at=term.at)
 
 
 def _outward(term: Masked, semiring: Semiring) -> Expr:

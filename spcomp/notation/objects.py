@@ -12,6 +12,7 @@ from typing import Any, cast
 from spcomp.errors import ArgumentError, ScriptError, Span, expect
 from spcomp.ir.expr import CALLS
 from spcomp.notation.algebra import rebuilt
+from spcomp.notation.implied import refuse_unclear
 from spcomp.notation.inner import is_across, with_inner_apart
 from spcomp.notation.nodes import (
     SYMBOLS,
@@ -32,6 +33,7 @@ from spcomp.notation.nodes import (
     fault_of_target,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, parse
+from spcomp.notation.semiring import Semiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,10 +315,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
+def as_program(program: Any, functions: Mapping[str, Any], semiring: Semiring) -> Program:
     """Return what *program*, a string, symbols or a Program, says; *functions* put in.
 
-    Reductions in it that go across an operand are statements of their own.
+    Reductions in it that go across an operand are statements of their own. Raises ScriptError.
     """
     known = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
     if isinstance(program, str):
@@ -333,6 +335,8 @@ def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
         made = Program(tuple(s for symbol in given for s in symbol.statements))
     if not made.statements:
         raise ScriptError("there is no statement", hint="assign a tensor: C[i, k] = ...")
+
+    refuse_unclear(made, semiring)
 
     def rewrite(term: Expr) -> Expr:
         term = rebuilt(term, rewrite)

@@ -91,7 +91,8 @@ class _Parser:
 
     def _constant(self, node: ast.Constant) -> Expr:
         if not isinstance(node.value, (bool, int, float)):
-            raise self.text.error(node, f"{ast.unparse(node)} is no number")
+            hint = "" if node.value is not None else "A[i, j] is None: nothing is stored there"
+            raise self.text.error(node, f"{ast.unparse(node)} is no number", hint)
         return Number(node.value, at=self.text.span(node))
 
     def _name(self, node: ast.Name) -> Expr:

@@ -11,6 +11,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from spcomp.codegen.cpu.llvm import ROOM, require_room
 from spcomp.errors import BackendError
 
 TOGETHER = 32  # objects that one linker has; it keeps some kilobytes of each as long as it lives
@@ -51,6 +52,7 @@ def load(
     for name in symbols:
         builder.export_symbol(name)
     number = next(_NUMBERS)
+    require_room(ROOM + 4 * len(obj))
     try:
         tracker = builder.link(_linker(number // TOGETHER), f"spcomp{number}")
     except RuntimeError as error:

@@ -5,6 +5,7 @@ The vectorisers of LLVM stay off: vectors are explicit in the IR (see DESIGN 7).
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from spcomp.codegen.cpu.machine import resolve, triple
 from spcomp.errors import InternalError
 from spcomp.target import Target
 
+ROOM = 32 << 20  # bytes that LLVM may want at once, at most, and for each character of its text
+ROOM_EACH = 256
 LLVM_VERSION = ".".join(str(part) for part in llvm.llvm_version_info)
 
 
@@ -25,6 +28,15 @@ class CompiledObject:
 
     object: bytes = field(repr=False)
     timings: dict[str, float]
+
+
+def require_room(size: int) -> None:
+    """Raise MemoryError unless *size* bytes can be had: where LLVM has none, the process ends."""
+    private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    try:
+        mmap.mmap(-1, size, *([private] if private else [])).close()
+    except (OSError, OverflowError):
+        raise MemoryError(f"no memory for machine code: {size >> 20} MiB are wanted") from None
 
 
 def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
@@ -61,6 +73,7 @@ def link(llvm_ir: str, others: Iterable[str]) -> str:
 
 
 def _parse(llvm_ir: str) -> llvm.ModuleRef:
+    require_room(ROOM + ROOM_EACH * len(llvm_ir))
     _initialize()
     try:
         return llvm.parse_assembly(llvm_ir)  # parsing verifies
