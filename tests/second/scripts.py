@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ UPDATES = {"+": "sum", "*": "prod", "max": "max", "min": "min"}
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer: the variables that read it; those of the tree first if it is stored as the tree is."""
+    """A buffer: the variables that read it, those of the tree first if it lies along the tree."""
 
     name: str
     variables: tuple[str, ...]
@@ -68,7 +67,7 @@ class Script:
 
     def variables(self) -> list[str]:
         """Return the variables whose axes the program has."""
-        return ["i", "j", "l"][: self.depth] + ["k", "f"]
+        return [*["i", "j", "l"][: self.depth], "k", "f"]
 
 
 def spelled(term: t.Term) -> str:
@@ -165,10 +164,8 @@ def _nest_lines(nest: Nest, script: Script) -> list[str]:
     letters = "".join("S" if variable in nest.target.variables else "R" for variable in nest.order)
     target = t.Ref(nest.target.name, tuple(map(t.Index, nest.target.variables))).text()
     value = spelled(nest.value)
-    lines = [
-        f"    with T.sp_iter([{', '.join(axes)}], {letters!r}, {nest.name!r}) as "
-        f"[{', '.join(nest.order)}]:"
-    ]
+    head = f"T.sp_iter([{', '.join(axes)}], {letters!r}, {nest.name!r})"
+    lines = [f"    with {head} as [{', '.join(nest.order)}]:"]
     if not nest.update:
         return [*lines, f"        {target} = {value}"]
     lines += ["        with T.init():", f"            {target} = {nest.start!r}"]

@@ -12,7 +12,6 @@ import numpy as np
 
 import spcomp
 from spcomp.errors import SpcompError
-from spcomp.script.parse import parse_source
 from tests.second import scripts, trials
 from tests.second.scripts import Buffer, Given, Script
 from tests.second.trials import Failure
@@ -162,7 +161,7 @@ def compare(found: dict[str, Any], want: dict[str, Value], script: Script, data:
 
 def kernels(case: ScriptTrial, rng: Random) -> Iterator[tuple[str, Any, list[str]]]:
     """Yield kernels of the program, what they are, and how they can be called."""
-    func = parse_source(scripts.text(case.script), "<program>")[0]
+    func = spcomp.parse(scripts.text(case.script))
     every = ["named", "tensors", "position"]
     base = spcomp.compile(func)
     yield "default", base, every
@@ -176,10 +175,9 @@ def kernels(case: ScriptTrial, rng: Random) -> Iterator[tuple[str, Any, list[str
         yield f"schedule {at}: {log}", kernel, every
         stage = rng.choice(("coordinate", "position", "flat") if at else ("position", "flat"))
         printed = (base if at else kernel).stage(stage)
-        again = parse_source(printed, "<printed>")
         yield (
             f"{stage} stage of {log if not at else 'default'} read back",
-            spcomp.compile(again[0]),
+            spcomp.compile(spcomp.parse(printed)),
             ["position"],
         )
     matrix = [
@@ -241,14 +239,17 @@ def random_step(schedule: Any, rng: Random) -> tuple[Any, ...]:
         ("reorder", *rng.sample(loops, len(loops))), ("loop_partition", loop, size),
         ("add_unit_loop", loop), ("lift_loop", loop), ("parallel", loop), ("vectorize", loops[-1]),
         ("vectorize", loop), ("unroll", loop), ("bind", loop, "blockIdx.x"),
-        ("bind", loop, "threadIdx.x"), ("split_nnz", loop, size), ("split_hubs", loop, rng.choice(loops), size),
+        ("bind", loop, "threadIdx.x"), ("split_nnz", loop, size),
+        ("split_hubs", loop, rng.choice(loops), size),
         ("group_runs", loop), ("prefetch", loop, size), ("partial_results", loop),
         ("cache_read", block, at, scope), ("cache_write", block, 0, scope),
         ("cache_write", block, 0, "local", loop), ("reverse_cache_read", block, at, scope, []),
         ("compute_at", block, loop), ("reverse_compute_at", block, loop), ("compute_inline", block),
-        ("reverse_compute_inline", block), ("decompose_reduction", block, loop), ("rfactor", loop, at),
+        ("reverse_compute_inline", block), ("decompose_reduction", block, loop),
+        ("rfactor", loop, at),
         ("blockize", loop), ("pad_einsum", block, [size] * 3), ("annotate", loop, "grain", size),
-        ("horizontal_fuse", rng.sample(loops, min(2, len(loops))), size), ("set_scope", block, 0, "shared"),
+        ("horizontal_fuse", rng.sample(loops, min(2, len(loops))), size),
+        ("set_scope", block, 0, "shared"),
         ("storage_align", block, 0, 0, size, 1), ("reorder_block_iter_var", block, [1, 0]),
         ("compact", rng.choice(("OUT", "A_")), loop), ("annotate", block, "atomic", True),
     ]  # fmt: skip
