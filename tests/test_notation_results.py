@@ -353,7 +353,7 @@ def test_a_result_is_added_to_by_or(dtype):
 def test_nothing_is_subtracted_in_a_semiring_without_minus():
     with pytest.raises(ScriptError, match="1:1: this semiring has no -, it adds by min"):
         spcomp.compile("y[i] -= x[i]", semiring="min_plus")
-    (i,), (x, y) = spcomp.indices("i"), spcomp.symbols("x y")
+    i, (x, y) = spcomp.indices("i"), spcomp.symbols("x y")
     y[i] -= x[i]
     with pytest.raises(ScriptError, match="this semiring has no -, it adds by min"):
         spcomp.compile(y, semiring="min_plus")
