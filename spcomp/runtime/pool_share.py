@@ -71,7 +71,7 @@ rouse:
   br label %take
 take:                                      ; a turn, or as many again as were taken, and look
   %so.far = phi i64 [ 0, %publish ], [ %took.0, %rouse ], [ %took, %early ], [ %took, %ask ]
-  %quota = phi i64 [ 1, %publish ], [ %turn, %rouse ], [ %took, %early ], [ %turn, %ask ]
+  %quota = phi i64 [ 1, %publish ], [ %turn, %rouse ], [ %took, %early ], [ %again.turn, %ask ]
   %roused = phi i1 [ false, %publish ], [ true, %rouse ], [ false, %early ], [ true, %ask ]
   %more = call i64 @take(i64 %next, i64 %quota)
   %took = add i64 %so.far, %more
@@ -79,15 +79,18 @@ take:                                      ; a turn, or as many again as were ta
   br i1 %none, label %taken, label %look.up
 look.up:
   %now = call i64 @now()
+  %spent = sub i64 %now, %begun
   br i1 %roused, label %ask, label %judge
 ask:
+  %each = udiv i64 %spent, %took
+  %dear = icmp ugt i64 %each, EASY
+  %again.turn = select i1 %dear, i64 1, i64 %turn
   %stop = call i1 @asked(i64 %now)
   br i1 %stop, label %drop, label %take
 drop:
   call void @drop(i64 %chunks)
   br label %wait
 judge:
-  %spent = sub i64 %now, %begun
   %long = sitofp i64 %spent to double
   %late.is = fcmp ogt double %long, WORTH
   br i1 %late.is, label %late, label %early
