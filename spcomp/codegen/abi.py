@@ -19,7 +19,9 @@ from spcomp.ir.expr import CALLS
 OK, DIVISION = 0, -1
 INTERRUPTED = -2  # a signal wants the call to end: see runtime.pool_ir
 OUT_OF_MEMORY = "out of memory"
-PARALLEL_FOR = "spcomp_parallel_for"  # i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
+# i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool; an object of 0.6, which may be linked
+# beside, has one that returns nothing
+PARALLEL_FOR = "spcomp_parallel_for2"
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
     *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "tan", "exp2", "exp10"),

@@ -73,7 +73,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def address() -> int:
-    """Return the address of ``spcomp_parallel_for``; the first time, make the pool."""
+    """Return the address of the function PARALLEL_FOR; the first time, make the pool."""
     with _lock:
         if not _native.cache_info().currsize:
             count = get_num_threads()

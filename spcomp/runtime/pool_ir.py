@@ -1,6 +1,6 @@
 """The worker pool's machine code, as LLVM IR: it runs the chunks of a parallel loop.
 
-``spcomp_parallel_for(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for ranges that cover
+``spcomp_parallel_for2(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for ranges that cover
 ``0..n``; they are made of chunks whose boundaries depend on *n* and *grain* only. The caller begins
 at once, alone: a job that is over in PATIENCE concerns nobody else. If it is not, or if the last
 job of the same *fn* says that this one will be long, the rest is published in ``@word``, which
@@ -142,7 +142,7 @@ define weak void @spcomp_reset() {
   ret void
 }
 
-define weak i32 @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak i32 @spcomp_parallel_for2(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
 entry:
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %divide, label %done
@@ -348,7 +348,7 @@ define weak void @spcomp_reset() {
 define weak void @spcomp_watch(ptr %poll, i64 %thread) {
   ret void
 }
-define weak i32 @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak i32 @spcomp_parallel_for2(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %go, label %exit
 go:

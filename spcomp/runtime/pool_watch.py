@@ -17,9 +17,8 @@ WATCH = """
 @inside = internal global i32 0         ; whether that thread is in a job that asks
 @polled = internal global i64 0         ; when it last asked
 
-; Let %thread ask %poll from now on, and begin outside of any job.
+; Let %thread ask %poll from now on.
 define weak void @spcomp_watch(ptr %poll, i64 %thread) {
-  store i32 0, ptr @inside
   store atomic i64 %thread, ptr @main release, align 8
   store atomic ptr %poll, ptr @poll release, align 8
   ret void
