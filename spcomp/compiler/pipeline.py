@@ -9,14 +9,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.ir.expr import Var
-from spcomp.ir.module import Module, single
+from spcomp.ir.module import MEASURED, Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.bind_threads import BindThreads
 from spcomp.passes.cleanup import Cleanup
 from spcomp.passes.guard_accesses import GuardAccesses
-from spcomp.passes.levels import TO_FLAT, TO_POSITION
+from spcomp.passes.levels import TO_FLAT, TO_POSITION, legal
 from spcomp.passes.loop_kinds import LoopKinds
 from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims, without_permissions
@@ -91,6 +91,10 @@ def lower(
     if schedule is not None and schedule.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
+    if not done and not (schedule is not None and schedule.lowered):
+        module = legal(module)
+    if schedule is None and stage_of(module) is not Stage.COORDINATE and not _is_alone(module):
+        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
     written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
@@ -123,6 +127,11 @@ def lower(
     lap("finish")
     used = done.then(used)
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
+
+
+def _is_alone(module: Module[Any]) -> bool:
+    """Whether the one function of *module* declares what calls are checked against."""
+    return module.funcs == (module.source,)
 
 
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
