@@ -196,11 +196,14 @@ def warnings_noted() -> Iterator[list[str]]:
 
 
 class InternalError(Exception):
-    """A bug in spcomp: the IR that *where* left behind breaks a law of its level."""
+    """A bug in spcomp: the IR that *where* left behind breaks a law of its level.
 
-    def __init__(self, where: str, message: str) -> None:
+    *law* is the message without what it is about, *span* where that was written.
+    """
+
+    def __init__(self, where: str, message: str, law: str = "", span: Span | None = None) -> None:
         super().__init__(f"a bug in spcomp: after {where}: {message}")
-        self.where, self.message = where, message
+        self.where, self.message, self.law, self.span = where, message, law or message, span
 
     def __reduce__(self) -> tuple[object, ...]:
         return InternalError, (self.where, self.message)

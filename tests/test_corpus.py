@@ -17,6 +17,7 @@ from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.printer import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify import verify
+from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from tests.layers import (
     STAGES,
@@ -115,6 +116,19 @@ def test_machine_code_computes_what_the_oracle_says(program, dtype, idtype):
         inputs = program.inputs(case, dtype, idtype)
         results = called(program.name, fresh(inputs), dtype, idtype)
         program.check(inputs, results, dtype, f"compiled, {case}")
+
+
+@every_program
+@pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
+@pytest.mark.parametrize("trace", [None, Trace()], ids=["default", "none"])
+def test_a_stage_that_was_printed_is_compiled_again_and_computes_the_same(program, trace):
+    dtype = program.dtypes[0]
+    first = spcomp.compile(source(program.name, dtype), trace=trace)
+    for stage, check in (("position", "full"), ("position", "off"), ("flat", "full")):
+        again = spcomp.compile(spcomp.parse(first.stage(stage)), check=check)
+        inputs = program.inputs("random", dtype)
+        results = called(program.name, fresh(inputs), dtype, compiled=again)
+        program.check(inputs, results, dtype, f"{stage}, check={check}")
 
 
 @every_program

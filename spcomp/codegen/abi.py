@@ -3,7 +3,7 @@
 A function is two symbols. ``i32 symbol(parameters in order)`` has C types: a pointer per handle,
 the bits of a 16-bit float as ``uint16_t``, a bool as ``uint8_t``. ``i32 packed(ptr slots)`` takes
 an array of 8-byte slots in the same order. Both return the status: 0, the number of the message
-plus one, or ``DIVISION`` for an integer divided by zero.
+plus one, ``DIVISION`` for an integer divided by zero, or ``INTERRUPTED``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from spcomp.dtypes import DType
 from spcomp.ir.expr import CALLS
 
 OK, DIVISION = 0, -1
+INTERRUPTED = -2  # a signal wants the call to end: see runtime.pool_ir
 OUT_OF_MEMORY = "out of memory"
-PARALLEL_FOR = "spcomp_parallel_for"  # void (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
+# i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool; an object of 0.6, which may be linked
+# beside, has one that returns nothing
+PARALLEL_FOR = "spcomp_parallel_for2"
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
     *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "tan", "exp2", "exp10"),
@@ -62,7 +65,8 @@ class FunctionABI:
 
     def message(self, status: int) -> str:
         """Return what a *status* other than 0 says to the user."""
-        return "integer division by zero" if status == DIVISION else self.messages[status - 1]
+        known = {DIVISION: "integer division by zero", INTERRUPTED: "interrupted"}
+        return known.get(status) or self.messages[status - 1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from spcomp.errors import (
     warned_before,
     warnings_noted,
 )
-from spcomp.ir.module import Module
+from spcomp.ir.module import MEASURED, Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
 from spcomp.locks import Lock, cached_property
@@ -135,6 +135,11 @@ class Compiled:
         options = replace(self.options, constants=constants, facts=version.facts)
         with warned_before():
             return _compiled(self.program, options)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        """Whether a person wrote what the host program launches: nobody vouches for the results."""
+        return any(func.attr(MEASURED, False) for func in self.funcs.values())
 
     @property
     def is_chosen(self) -> bool:

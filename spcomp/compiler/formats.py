@@ -129,6 +129,12 @@ def settled(
             rules = tuple(replace(rule, padded=False) for rule in rules)
         done = decompose_func(made, rules)
         others = [b.name for b in done.old.beside if b.data is not None]
+        assembled = next((axis.name for axis in func.axes if axis.is_assembled), None)
+        if others and assembled is not None:
+            raise FormatError(
+                f"{others[0]} lies along {name}, and {assembled} is assembled in the same program",
+                hint="split the program in two",
+            )
         if others and isinstance(layout, SlicedDiagonal):
             raise FormatError(
                 f"{others[0]} lies along {name}, and {layout} has no place for other buffers",

@@ -206,7 +206,7 @@ class Kernel(Timed):
             frame.take(name, arg, verify=self._verifies)
         arrays, code, made = self._run(frame)
         calls.consider(frame, named, made, code, verify=self._verifies)
-        return collect(frame, arrays)
+        return collect(frame, arrays, verify=bool(arrays) and code.is_measured)
 
     @property
     def _verifies(self) -> bool:

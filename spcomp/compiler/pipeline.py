@@ -12,14 +12,14 @@ from spcomp.errors import FormatError
 from spcomp.ir.arith import simplify
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Const, Var
-from spcomp.ir.module import Module, single
+from spcomp.ir.module import MEASURED, Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.bind_threads import BindThreads
 from spcomp.passes.cleanup import Cleanup
 from spcomp.passes.guard_accesses import GuardAccesses
-from spcomp.passes.levels import TO_FLAT, TO_POSITION
+from spcomp.passes.levels import TO_FLAT, TO_POSITION, legal
 from spcomp.passes.loop_kinds import LoopKinds
 from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims, without_permissions
@@ -95,6 +95,10 @@ def lower(
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
     _refuse_negative_extents(module.source)
+    if not done and not (schedule is not None and schedule.lowered):
+        module = legal(module)
+    if schedule is None and stage_of(module) is not Stage.COORDINATE and not _is_alone(module):
+        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
     written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
@@ -145,6 +149,11 @@ def _refuse_negative_extents(func: Func) -> None:
                     owner.span,
                     hint="an extent is 0 or more, also where constants are compiled in",
                 )
+
+
+def _is_alone(module: Module[Any]) -> bool:
+    """Whether the one function of *module* declares what calls are checked against."""
+    return module.funcs == (module.source,)
 
 
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:

@@ -56,7 +56,8 @@ class ExprVerifier(Visitor[None]):
     def fail(self, message: str, node: Node) -> NoReturn:
         """Raise InternalError with the function's name and the place *node* came from."""
         place = f" ({node.span})" if node.span is not None else ""
-        raise InternalError(self.after, f"{self.LEVEL} function {self.func.name}: {message}{place}")
+        where = f"{self.LEVEL} function {self.func.name}: {message}{place}"
+        raise InternalError(self.after, where, message, node.span)
 
     # What is asked of several nodes
 

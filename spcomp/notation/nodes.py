@@ -201,12 +201,16 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*."""
+    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*.
+
+    ``target -= value`` *subtracts*: it adds the negative.
+    """
 
     target: Access
     value: Expr
     accumulates: bool = False
     is_dense: bool = False
+    subtracts: bool = field(default=False, compare=False)
     at: Span | None = field(default=None, compare=False)
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from spcomp.ir.module import Launch, Module
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import statements
-from spcomp.passes.levels import lower_sparse_buffer, lower_sparse_iter
+from spcomp.passes.levels import legal, lower_sparse_buffer, lower_sparse_iter
 from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.coordinate import find_iteration
@@ -126,9 +126,12 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     def checked(self) -> Func:
         """Return the program; raises ScheduleError for a loop whose claim to be parallel is false.
 
-        What the compiler lowered, and what steps were applied to, has been checked.
+        And ScriptError for a program that breaks a law of its level. What the compiler lowered, and
+        what steps were applied to, has been checked.
         """
-        return self.func if self.trace or self.lowered else without_false_claims(self.func)
+        if self.trace or self.lowered:
+            return self.func
+        return without_false_claims(legal(self.mod).funcs[0])
 
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
