@@ -78,8 +78,10 @@ def evaluate(term: t.Term, scope: Scope) -> Value:
         case t.Masked():
             return _masked(term, scope)
         case t.Stored(ref, spelling):
+            if spelling.startswith("T."):
+                return _loaded(t.Ref(f"stored {ref.name}", ref.places), scope)
             there = _loaded(ref, scope).present
-            return exact(there if "not" in spelling.split() or spelling == "stored({})" else ~there)
+            return exact(there if spelling in ("stored({})", "{} is not None") else ~there)
         case t.Op(name, args):
             return operation(name, [evaluate(arg, scope) for arg in args], scope.semiring)
     raise TypeError(term)

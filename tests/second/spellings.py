@@ -53,18 +53,8 @@ def _is_python(statement: t.Statement) -> bool:
         and any(isinstance(child, plain) for child in term.children()[:1])
         for term in statement.value.walk()
     )
-    logic = any(
-        isinstance(term, t.Op) and term.name in ("and", "or", "not")
-        for term in statement.value.walk()
-    )
     choice = any(isinstance(term, t.Masked) and term.other for term in statement.value.walk())
-    return (
-        numbers
-        or logic
-        or choice
-        or not statement.target.places
-        or isinstance(statement.value, t.Number)
-    )
+    return numbers or choice or not statement.target.places or isinstance(statement.value, t.Number)
 
 
 def _place(place: t.Place) -> Any:
