@@ -156,8 +156,9 @@ class Schedule:
         Iters of length 1 are kept in any case.
         """
         del preserve_unit_iters
-        made: str = self._stepping("blockize", self._now.blockize)(loop)
-        return made
+        made = self._stepping("blockize", self._now.blockize)(loop)
+        first: str = made if isinstance(made, str) else made[0]  # behind it, one of its init
+        return first
 
     def cache_write(
         self, block: str, write_buffer_index: int = 0, storage_scope: str = "local"
