@@ -21,23 +21,7 @@ from spcomp.sparsetir.sparse import (
     lower_sparse_iter,
     specialize_buffer,
 )
-
-HEAD = "from spcomp.sparsetir.script import tir as T\n\n\n@T.prim_func\n"
-
-
-@T.prim_func
-def rowsum(a: T.handle, b: T.handle, p: T.handle, j: T.handle, m: T.int32, n: T.int32,
-           nnz: T.int32) -> None:  # fmt: skip
-    T.func_attr({"global_symbol": "main", "tir.noalias": True, "sparse_tir_level": 2})
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (p, j), "int32")
-    A = T.match_sparse_buffer(a, (I, J), "float32")
-    B = T.match_sparse_buffer(b, (I,), "float32")
-    with T.sp_iter([I, J], "SR", "rowsum") as [vi, vj]:
-        with T.init():
-            B[vi] = 0.0
-        B[vi] = B[vi] + A[vi, vj]
-
+from tests.shim_helpers import HEAD, nest, rowsum
 
 # -- text ---------------------------------------------------------------------------------------
 
@@ -118,149 +102,6 @@ def test_a_flat_listing_keeps_its_blocks_and_computes():
     b = np.full(6, 7, np.float32)
     tvm.build(flat_rowsum)(csr.data, b, csr.indptr.astype(np.int32), 6, 9, csr.nnz)
     assert np.allclose(b, csr.sum(1))
-
-
-# -- comparisons --------------------------------------------------------------------------------
-
-
-def nest(body: str, head: str = "n: T.int32") -> object:
-    """A function over X, Y and Z, each of 8 x 8 floats, with this *body*."""
-    lines = "\n    ".join(body.strip("\n").splitlines())
-    args = "x: T.handle, y: T.handle, z: T.handle"
-    declared = "\n    ".join(
-        f'{name.upper()} = T.match_buffer({name}, (8, 8), "float32")' for name in "xyz"
-    )
-    return tvm.script.from_source(
-        f"{HEAD}def f({args}, {head}) -> None:\n    {declared}\n    {lines}\n"
-    )
-
-
-UPDATE = """
-for i in T.serial(8):
-    with T.block("outer"):
-        vi = T.axis.spatial(8, i)
-        for j, k in T.grid(8, 8):
-            with T.block("inner"):
-                vj, vk = T.axis.remap("SR", [j, k])
-                with T.init():
-                    Z[vi, vj] = T.float32(0)
-                Z[vi, vj] = Z[vi, vj] + X[vi, vk] * Y[vk, vj]
-"""
-SAME = {
-    "names": UPDATE.replace("vj", "w").replace('"inner"', '"core"').replace("for i", "for row")
-    .replace("8, i)", "8, row)"),
-    "regions": UPDATE.replace("                with T.init", "                T.reads(X[vi, vk])\n"
-                              "                T.writes(Z[vi, vj])\n                with T.init"),
-    "what an iter is called": UPDATE.replace("(8, i)", "(8, i * 1 + 0)"),
-    "a root block": "with T.block('root'):\n" + "\n".join(
-        f"    {line}" for line in UPDATE.strip().splitlines()
-    ),
-    "sums of numbers": UPDATE.replace("T.grid(8, 8)", "T.grid(4 + 4, 8)"),
-}  # fmt: skip
-OTHER = {
-    "an operand": UPDATE.replace("Y[vk, vj]", "X[vk, vj]"),
-    "an index": UPDATE.replace("Y[vk, vj]", "Y[vj, vk]"),
-    "an operation": UPDATE.replace("X[vi, vk] * Y", "X[vi, vk] + Y"),
-    "a number": UPDATE.replace("T.float32(0)", "T.float32(1)"),
-    "the range of a loop": UPDATE.replace("for j, k in T.grid(8, 8)", "for j, k in T.grid(8, 7)"),
-    "the order of loops": UPDATE.replace("for j, k in", "for k, j in"),
-    "the kind of a loop": UPDATE.replace("T.serial(8)", "T.parallel(8)"),
-    "the kind of an iter": UPDATE.replace('"SR"', '"SS"'),
-    "no init": "\n".join(
-        line for line in UPDATE.splitlines() if "init" not in line and "float32(0)" not in line
-    ),
-    "where the init stands": UPDATE.replace(
-        "                with T.init():\n                    Z[vi, vj] = T.float32(0)\n", ""
-    ).replace("        for j, k", "        with T.init():\n            for j in T.serial(8):\n"
-              "                Z[vi, j] = T.float32(0)\n        for j, k"),
-    "no block": UPDATE.replace('    with T.block("outer"):\n        vi = T.axis.spatial(8, i)\n',
-                               "").replace("vi", "i").replace("\n    ", "\n"),
-    "a note": UPDATE.replace("                with T.init",
-                             '                T.block_attr({"atomic": True})\n'
-                             "                with T.init"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("body", SAME.values(), ids=SAME)
-def test_programs_that_differ_in_what_follows_from_the_rest_are_one(body):
-    tvm.ir.assert_structural_equal(nest(UPDATE), nest(body))
-
-
-@pytest.mark.parametrize("body", OTHER.values(), ids=OTHER)
-def test_programs_that_differ_in_anything_else_are_two(body):
-    assert not tvm.ir.structural_equal(nest(UPDATE), nest(body))
-    with pytest.raises(ValueError, match="the programs differ"):
-        tvm.ir.assert_structural_equal(nest(UPDATE), nest(body))
-
-
-DRIVEN = """
-for i, k in T.grid(8, 2):
-    with T.block("outer"):
-        vi = T.axis.spatial(8, i)
-        vk = T.axis.reduce(2, k)
-        for j in T.serial(4):
-            with T.block("inner"):
-                vj = T.axis.reduce(8, vk * 4 + j)
-                with T.init():
-                    Z[vi, 0] = T.float32(0)
-                Z[vi, 0] = Z[vi, 0] + X[vi, vj]
-"""
-
-
-def test_an_init_that_runs_anew_in_each_outer_iteration_is_another():
-    loose = nest("""
-for i, k, j in T.grid(8, 2, 4):
-    with T.block("inner"):
-        vi = T.axis.spatial(8, i)
-        vj = T.axis.reduce(8, k * 4 + j)
-        with T.init():
-            Z[vi, 0] = T.float32(0)
-        Z[vi, 0] = Z[vi, 0] + X[vi, vj]
-""")
-    assert not tvm.ir.structural_equal(nest(DRIVEN), loose)
-
-
-def test_parameters_and_levels_must_agree():
-    lowered = lower_sparse_iter(tvm.IRModule.from_expr(rowsum))
-    assert not tvm.ir.structural_equal(rowsum, lowered["main"])
-    assert not tvm.ir.structural_equal(nest(UPDATE), nest(UPDATE, "n: T.int64"))
-    assert tvm.ir.structural_equal(lowered, lower_sparse_iter(lowered))
-    with pytest.raises(ValueError, match="differ"):
-        tvm.ir.assert_structural_equal(lowered, tvm.IRModule.from_expr(rowsum))
-    with pytest.raises(spcomp.errors.ArgumentError, match="rhs"):
-        tvm.ir.structural_equal(rowsum, 3)
-
-
-def test_the_indices_of_an_axis_lie_along_it_or_along_its_dense_image():
-    listing = tvm.script.from_source(
-        HEAD
-        + """def g(
-    a: T.handle, b: T.handle, p: T.handle, j: T.handle, m: T.int32, n: T.int32, nnz: T.int32
-) -> None:
-    T.func_attr({"sparse_tir_level": 1})
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (p, j), idtype="int32", sorted=True)
-    J_dense = T.dense_variable(I, (n, nnz), p, idtype="int32")
-    A = T.match_sparse_buffer(a, [I, J], dtype="float32")
-    B = T.match_sparse_buffer(b, [I], dtype="float32")
-    P = T.match_sparse_buffer(p, [I], dtype="int32", extra_storage=1)
-    Q = T.match_sparse_buffer(j, [I, J_dense], dtype="int32")
-    T.assume_buffer_domain(P, [0, nnz])
-    for i in T.serial(m):
-        with T.block("rowsum0"):
-            vi = T.axis.spatial(m, i)
-            T.reads(P[vi : vi + 2], A[vi, 0:n])
-            T.writes(B[vi])
-            for k in T.serial(P[vi + 1] - P[vi]):
-                with T.block("rowsum1"):
-                    vk = T.axis.reduce(n, k)
-                    with T.init():
-                        B[vi] = T.float32(0)
-                    B[vi] = B[vi] + A[vi, vk]
-"""
-    )
-    lowered = lower_sparse_iter(tvm.IRModule.from_expr(rowsum))["main"]
-    tvm.ir.assert_structural_equal(lowered, listing, True)
 
 
 # -- parts of a format --------------------------------------------------------------------------
@@ -437,6 +278,43 @@ def test_a_block_in_a_block_keeps_what_the_loops_inside_make_up():
     z = np.full((8, 8), 3, np.float32)
     tvm.build(sch.mod)(x, y, z)
     assert np.allclose(z, x @ y, rtol=1e-5)
+
+
+@T.prim_func
+def layer(y: T.handle, w: T.handle, e: T.handle, x: T.handle, p: T.handle, j: T.handle,
+          m: T.int32, n: T.int32, nnz: T.int32) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (p, j), "int32")
+    N = T.dense_fixed(n)
+    F = T.dense_fixed(4)
+    G = T.dense_fixed(4)
+    E = T.match_sparse_buffer(e, (I, J), "float32")
+    W = T.match_sparse_buffer(w, (I, F, G), "float32")
+    X = T.match_sparse_buffer(x, (N, G), "float32")
+    Y = T.match_sparse_buffer(y, (I, F), "float32")
+    with T.sp_iter([I, J, F, G], "SRSR", "layer") as [i, v, f, g]:
+        with T.init():
+            Y[i, f] = 0.0
+        Y[i, f] = Y[i, f] + E[i, v] * W[i, f, g] * X[v, g]
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "E"), (2, "W"), (3, "X")])
+def test_what_an_outer_block_reads_is_numbered_as_what_the_blocks_in_it_read(number, name):
+    """Its fibers first, then the values; indices behind what they pick; no output."""
+    mod = lower_sparse_iter(tvm.IRModule.from_expr(layer))
+    sch = tir.Schedule(mod)
+    made = sch.cache_read("layer0", number, "local")
+    assert f"{name}_local" in sch.mod["main"].script()
+    assert len(sch.get_loops(made)) == {"E": 2, "W": 3, "X": 2}[name]
+
+
+def test_a_copy_has_a_loop_for_each_axis_of_what_it_copies():
+    sch = tir.Schedule(lower_sparse_iter(tvm.IRModule.from_expr(layer)))
+    made = sch.cache_read("layer1", 1, "local")  # W[i], of the row around
+    first, *rest = sch.get_loops(made)
+    assert "W_local" in sch.mod["main"].script()
+    assert f"for {first} in T.serial(1)" in sch.mod["main"].script()
+    assert len(rest) == 2
 
 
 # -- one launch of several ----------------------------------------------------------------------
