@@ -151,6 +151,24 @@ def test_parts_that_begin_with_different_numbers_are_refused():
         tvm.script.from_source(HEAD + PARTS.replace("C[i] = 0.0", "C[i] = B[i]"))
 
 
+def test_parts_that_are_lowered_or_in_a_class_are_refused():
+    lowered = lower_sparse_iter(tvm.IRModule.from_expr(rowsum))["main"]
+    text = lowered.with_attr("composable", 1).script()
+    with pytest.raises(FormatError, match="each begins anew"):
+        tvm.script.from_source(text)
+    with pytest.raises(FormatError, match="over the parts of a format"):
+
+        @T.ir_module
+        class Both:
+            @T.prim_func
+            def run(c: T.handle, m: T.int32) -> None:
+                T.func_attr({"composable": 1})
+                M = T.dense_fixed(m)
+                C = T.match_sparse_buffer(c, (M,), "float32")
+                with T.sp_iter([M], "S", "one") as [i]:
+                    C[i] = 1.0
+
+
 @T.prim_func
 def blocks(a: T.handle, p: T.handle, j: T.handle, m: T.int32, n: T.int32, nnz: T.int32,
            size: T.int32) -> None:  # fmt: skip
