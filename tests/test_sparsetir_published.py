@@ -151,22 +151,34 @@ def test_parts_that_begin_with_different_numbers_are_refused():
         tvm.script.from_source(HEAD + PARTS.replace("C[i] = 0.0", "C[i] = B[i]"))
 
 
-def test_parts_that_are_lowered_or_in_a_class_are_refused():
+def test_parts_that_are_lowered_are_refused():
     lowered = lower_sparse_iter(tvm.IRModule.from_expr(rowsum))["main"]
     text = lowered.with_attr("composable", 1).script()
     with pytest.raises(FormatError, match="each begins anew"):
         tvm.script.from_source(text)
-    with pytest.raises(FormatError, match="over the parts of a format"):
 
-        @T.ir_module
-        class Both:
-            @T.prim_func
-            def run(c: T.handle, m: T.int32) -> None:
-                T.func_attr({"composable": 1})
-                M = T.dense_fixed(m)
-                C = T.match_sparse_buffer(c, (M,), "float32")
-                with T.sp_iter([M], "S", "one") as [i]:
-                    C[i] = 1.0
+
+def test_parts_in_a_class_are_read_alike():
+    @T.ir_module
+    class Both:
+        @T.prim_func
+        def run(c: T.handle, m: T.int32) -> None:
+            T.func_attr({"composable": 1})
+            M = T.dense_fixed(m)
+            N = T.dense_fixed(3)
+            C = T.match_sparse_buffer(c, (M,), "float32")
+            with T.sp_iter([M, N], "SR", "one") as [i, _]:
+                with T.init():
+                    C[i] = 0.0
+                C[i] = C[i] + 1.0
+            with T.sp_iter([M, N], "SR", "two") as [i, _]:
+                with T.init():
+                    C[i] = 0.0
+                C[i] = C[i] + 2.0
+
+    c = np.full(2, 7, np.float32)
+    spcomp.compile(Both)(c=c, m=2)
+    assert c.tolist() == [9, 9]
 
 
 @T.prim_func

@@ -61,18 +61,23 @@ def parse_function(
     return _function(source, node, outer, published=published)
 
 
-def parse_source(text: str, filename: str, *, published: bool = False) -> list[Program]:
+def parse_source(text: str, filename: str) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
-    Errors show *filename*. For *published* see Context. Raises ScriptError or FormatError at the
-    line that is wrong.
+    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
     """
     with refuse_deep_nests(ScriptError):
-        return _programs(text, filename, published=published)
+        return _programs(text, filename)
 
 
-def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
+def parse_published(text: str, filename: str) -> list[Program]:
+    """Return what parse_source does for programs of SparseTIR's, see Context."""
+    with refuse_deep_nests(ScriptError):
+        return _programs(text, filename, published=True)
+
+
+def _programs(text: str, filename: str, *, published: bool = False) -> list[Program]:
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
@@ -88,15 +93,16 @@ def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
     return made
 
 
-def decorate(function: Callable[..., Any], *, published: bool = False) -> Func:
-    """Parse the function that ``T.prim_func`` decorates; for *published* see Context."""
+def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | None = None) -> Func:
+    """Parse the function that ``T.prim_func`` decorates; *published* makes our program of it."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax", "spcomp.sparsetir.script.tir")
+    ours = (__name__, "spcomp.script.syntax")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
     with refuse_deep_nests(ScriptError):
-        func = parse_function(function, names, published=published)
+        func = parse_function(function, names, published=published is not None)
+    func = func if published is None else published(func)
     if "__qualname__" in names:  # a class body
         names.setdefault(_FUNCTIONS, []).append(func)
     return func
@@ -288,11 +294,9 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
     dense = [buffer for buffer in (*ctx.buffers, *local) if isinstance(buffer, Buffer)]
     if any(len(buffer.shape) != 1 or buffer.strides for buffer in dense):
         ctx.features[MANY] = node
-    level = ctx.attrs.pop(LEVEL, None)
-    if level == 0 and ctx.published and "T.block" in ctx.features:
-        level = 1  # SparseTIR's flat functions keep their blocks
-    if level is None:
-        level = _infer(ctx, body)
+    level, found = ctx.attrs.pop(LEVEL, None), _infer(ctx, body)
+    if level is None or (level == 0 and "T.block" in ctx.features):  # SparseTIR has blocks there
+        level = found
     elif level not in _LEVELS:
         where = ctx.features.get("T.func_attr", node)
         raise ctx.error(where, f"{LEVEL} is 2, 1 or 0, not {level!r}")
