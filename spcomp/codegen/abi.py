@@ -21,8 +21,8 @@ OUT_OF_MEMORY = "out of memory"
 PARALLEL_FOR = "spcomp_parallel_for"  # void (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
-    *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "tan", "exp2", "exp10"),
-    *("log10", "cbrt", "fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
+    *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "exp10"),
+    *("fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
     *("fmaximum", "rint", "nearbyint", "roundeven", "lrint", "llrint", "lround", "llround"),
 )
 _TAKEN = frozenset(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))

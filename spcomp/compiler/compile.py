@@ -86,6 +86,7 @@ class Options:
     threads: int | None = None
     check: Check = "full"
     trace: Trace | None = None
+    fast_math: bool = False
     facts: Facts | None = None  # None: all calls get this version, whatever their data is like
 
 
@@ -225,6 +226,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> FormatKernel: ...
 
 
@@ -238,6 +240,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> ChoosingKernel: ...
 
 
@@ -254,6 +257,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> NotationKernel: ...
 
 
@@ -267,6 +271,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> Kernel: ...
 
 
@@ -279,6 +284,7 @@ def compile(  # noqa: A001
     threads: int | None = None,
     check: Check | None = None,
     trace: Trace | None = None,
+    fast_math: bool = False,
     **notation: Any,
 ) -> Kernel | FormatKernel | ChoosingKernel | NotationKernel:
     """Compile *program* to a callable Kernel.
@@ -297,6 +303,9 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
+        fast_math: Whether sums and products of floats may be computed in another order and by
+            other formulas than written, as if numbers were exact. What is no number or infinite
+            stays so. By default nothing is moved, but ``a * b + c`` may be rounded once.
         **notation: For index notation, *formats* by name (texts, Formats, those of
             ``spcomp.formats``), the *semiring* that ``+`` and ``*`` are of, and *functions* of the
             user's by name.
@@ -305,7 +314,7 @@ def compile(  # noqa: A001
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
             BackendError; ArgumentError for an option that does not exist.
     """
-    options = _options(target, name, constants, threads, check, trace)
+    options = _options(target, name, constants, threads, check, trace, fast_math=fast_math)
     if isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION:
         from spcomp.compiler.notation import compile_notation
 
@@ -331,12 +340,22 @@ def _options(
     threads: int | None,
     check: Check | None,
     trace: Trace | None,
+    *,
+    fast_math: bool,
 ) -> Options:
     expect("name", name, (str, NoneType), "a string")
     expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
     expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
-    fixed = dict(constants or {})
-    return Options(parse_target(target), name, fixed, _threads(threads), _check(check), trace)
+    expect("fast_math", fast_math, bool, "True or False")
+    return Options(
+        parse_target(target),
+        name,
+        dict(constants or {}),
+        _threads(threads),
+        _check(check),
+        trace,
+        fast_math,
+    )
 
 
 def _kernel(program: Any, options: Options) -> Kernel:
@@ -385,7 +404,7 @@ def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
         with warnings_noted() as noted:
             stages = _lower(program, options, target)
         timings |= {**stages.timings, "lower": perf_counter() - begin}
-        emitted = cpu.emit(stages.flat, target)
+        emitted = cpu.emit(stages.flat, target, fast_math=options.fast_math)
         timings["emit"] = perf_counter() - begin - timings["lower"]
         flat = stages.flat
         known = saved.Saved(
@@ -446,7 +465,7 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     trusted = options.check == "off"
     own = () if base is program else (program.trace, program.decided, program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
-    return (*key, options.facts, type(program).__name__, *own)
+    return (*key, options.facts, options.fast_math, type(program).__name__, *own)
 
 
 def _checked_program(program: Any) -> Any:
