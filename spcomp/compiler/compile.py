@@ -304,8 +304,8 @@ def compile(  # noqa: A001
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
         fast_math: Whether sums and products of floats may be computed in another order and by
-            other formulas than written, as if numbers were exact. What is no number or infinite
-            stays so. By default nothing is moved, but ``a * b + c`` may be rounded once.
+            other formulas than written, as if numbers were exact. By default nothing is moved,
+            but ``a * b + c`` may be rounded once.
         **notation: For index notation, *formats* by name (texts, Formats, those of
             ``spcomp.formats``), the *semiring* that ``+`` and ``*`` are of, and *functions* of the
             user's by name.
