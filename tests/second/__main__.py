@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import select
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 PATIENCE = 60.0  # seconds that a program may take
+CHILD = [sys.executable, "-X", "faulthandler", "-m", "tests.second"]
 
 
 @dataclass
@@ -59,19 +62,26 @@ def work(seeds: range, seconds: float) -> None:
 
     warnings.simplefilter("ignore")
     for seed in seeds:
-        print(json.dumps({"begin": seed}), flush=True)  # noqa: T201
         print(json.dumps(report.outcome(seed, seconds)), flush=True)  # noqa: T201
 
 
-def _lines(child: subprocess.Popen[str]) -> Any:
-    """Yield what *child* says; ends where it ends, or says nothing for too long."""
+def _messages(child: subprocess.Popen[str], patience: float) -> Iterator[dict[str, Any]]:
+    """Yield what *child* says; ends where it ends, and ends it where it says nothing for long."""
     assert child.stdout is not None
-    while select.select([child.stdout], [], [], PATIENCE)[0]:
-        line = child.stdout.readline()
-        if not line:
-            return
-        yield json.loads(line)
-    child.kill()
+    lines: Queue[str] = Queue()
+    stdout = child.stdout
+
+    def read() -> None:
+        for line in stdout:
+            lines.put(line)
+        lines.put("")
+
+    Thread(target=read, daemon=True).start()
+    try:
+        while line := lines.get(timeout=patience):
+            yield json.loads(line)
+    except Empty:
+        child.kill()
 
 
 def job(seeds: range, seconds: float, tally: Tally) -> None:
@@ -80,14 +90,12 @@ def job(seeds: range, seconds: float, tally: Tally) -> None:
     while at < len(seeds):
         rest = seeds[at:]
         span = f"{rest.start}:{rest.stop}:{rest.step}"
-        command = [sys.executable, "-X", "faulthandler", "-m", "tests.second", "--work", span]
-        child = subprocess.Popen(
-            [*command, "--shrink", str(seconds)], stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-        for message in _lines(child):
-            if "begin" not in message:
-                tally.add(message)
-                at += 1
+        command = [*CHILD, "--work", span]
+        command += ["--shrink", str(seconds)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for message in _messages(child, PATIENCE + seconds):
+            tally.add(message)
+            at += 1
         code = child.wait()
         if at < len(seeds):
             kind = "hang" if code == -9 else f"crash {code}"

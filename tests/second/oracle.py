@@ -311,8 +311,6 @@ def addends(term: t.Term) -> list[tuple[str, t.Term]]:
             if name == "-":
                 rest = [(turned[sign], one) for sign, one in rest]
             return [*addends(left), *rest]
-        case t.Op("neg", (inner,)):
-            return [("-" if sign == "+" else "+", one) for sign, one in addends(inner)]
         case t.Masked(inner, condition, None):
             return [(sign, t.Masked(one, condition)) for sign, one in addends(inner)]
     return [("+", term)]
@@ -343,16 +341,23 @@ def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
     total: Value | None = None
     for sign, addend in addends(term):
-        value = evaluate(addend, scope)
-        missing = sorted(addend.free() - set(names))
-        if missing:
-            axes = [scope.axes[name] for name in missing]
-            value = reduced(
-                REDUCED[scope.semiring[0]], value, axes, [scope.lengths[name] for name in missing]
-            )
+        value = _addend(addend, names, scope)
         if total is None:
             total = value if sign == "+" else combined("neg", [value])
         else:
             total = merged(scope.semiring[0] if sign == "+" else "-", total, value)
     assert total is not None
     return total
+
+
+def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:
+    """Return *term* reduced over what it has and the result has not; what is negated, before."""
+    if isinstance(term, t.Op) and term.name == "neg":
+        return combined("neg", [_total(term.args[0], names, scope)])
+    missing = sorted(term.free() - set(names))
+    value = evaluate(term, scope)
+    if not missing:
+        return value
+    axes = [scope.axes[name] for name in missing]
+    lengths = [scope.lengths[name] for name in missing]
+    return reduced(REDUCED[scope.semiring[0]], value, axes, lengths)

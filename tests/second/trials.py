@@ -12,13 +12,14 @@ import numpy as np
 
 import spcomp
 from spcomp.errors import SpcompError
-from tests.second import grammar, operands, oracle
+from tests.second import grammar, operands, oracle, spellings
 from tests.second import terms as t
 from tests.second.operands import Storage
-from tests.second.values import Array, Value, cast, eps, exact, merged
+from tests.second.values import Array, Value, cast, common, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
 MOST = 60_000  # coordinates that the oracle looks at
+PLAIN = (int, float, bool)  # Python numbers, whose types give way
 Sizes = Mapping[str, int]
 
 
@@ -170,27 +171,34 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
     """Return what the program returns: what it assigns and does not read again."""
     tensors: dict[str, oracle.Operand] = {}
     for name, one in case.program.operands.items():
-        weak = (
-            given[name]
-            if isinstance(given[name], int | float) and not isinstance(given[name], np.generic)
-            else None
-        )
         number = np.where(data.masks[name], data.numbers[name], np.zeros((), one.dtype))
-        tensors[name] = oracle.Operand(exact(number, data.masks[name], weak), one.sparse)
+        if type(given[name]) in PLAIN:
+            number = number.astype(_argument_type(case.program, given, name))
+        tensors[name] = oracle.Operand(exact(number, data.masks[name]), one.sparse)
     results: dict[str, Value] = {}
     read = used(case.program) - set(case.program.operands)
     for statement in case.program.statements:
         name = statement.target.name
         value = oracle.assigned(statement, tensors, case.program.ring())
         if statement.sign != "=":
+            add = case.program.ring()[0] if statement.sign == "+=" else "-"
             before = tensors[name].value
-            value = cast(
-                merged("+" if statement.sign == "+=" else "-", before, value), before.dtype
-            )
+            value = merged(add, before, _narrowed(value, before.dtype))
         tensors[name] = oracle.Operand(_dense(statement, value, case.program.ring()))
         if name not in read:
             results[name] = value
     return results
+
+
+def _argument_type(program: grammar.Program, given: Mapping[str, Any], name: str) -> Any:
+    """Return the type of a Python number: that which the other arguments have together."""
+    others = [
+        one.dtype for other, one in program.operands.items() if type(given[other]) not in PLAIN
+    ]
+    if not others:
+        return np.asarray(given[name]).dtype
+    together = common([exact(np.zeros((), dtype)) for dtype in others])
+    return np.dtype("float64") if together.kind != "f" and type(given[name]) is float else together
 
 
 def _narrowed(value: Value, dtype: Any) -> Value:
@@ -242,8 +250,8 @@ def compare(name: str, result: Any, value: Value, neutral: Sequence[float]) -> N
     if got.dtype != number.dtype:
         raise Failure("dtype", f"{name} is {got.dtype}, expected {number.dtype}")
     known = ~np.isinf(error)
-    if stored is not None and (known & present & ~stored).any():
-        at = tuple(np.argwhere(known & present & ~stored)[0].tolist())
+    if stored is not None and (known & present & ~stored & (number != 0)).any():
+        at = tuple(np.argwhere(known & present & ~stored & (number != 0))[0].tolist())
         raise Failure("pattern", f"{name}{list(at)} is not stored, expected {number[at]}")
     inside = present if stored is None else present & stored
     close = _close(got, number, error)
@@ -271,10 +279,9 @@ def _close(got: Array, number: Array, error: Array) -> Array:
 
 def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[float]:
     """Return what may stand where nothing is present."""
-    out: list[float] = [0]
-    for term in statement.value.walk():
-        if isinstance(term, t.Reduce) and not term.name.startswith("arg"):
-            out.append(oracle.neutral(term.name, dtype))
+    reductions = [term.name for term in statement.value.walk() if isinstance(term, t.Reduce)]
+    names = [name for name in reductions if not name.startswith("arg")]
+    out: list[float] = [0, *(oracle.neutral(name, dtype) for name in names)]
     if ring[0] != "+":
         out.append(oracle.neutral(oracle.REDUCED[ring[0]], dtype))
     if isinstance(statement.value, t.Op) and statement.value.name == "neg":
@@ -282,12 +289,15 @@ def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[
     return out
 
 
-def compiled(program: grammar.Program) -> Any:
-    """Return the kernel of *program*."""
+def compiled(program: grammar.Program, rng: Random) -> Any:
+    """Return the kernel of *program*, at times made of Python objects."""
     semiring: Any = program.semiring
     if " " in semiring:
         semiring = spcomp.Semiring(*semiring.split())
-    return spcomp.compile(program.text(), formats=program.formats, semiring=semiring)
+    source: Any = program.text()
+    if rng.random() < 0.15:
+        source = spellings.as_objects(program) or source
+    return spcomp.compile(source, formats=program.formats, semiring=semiring)
 
 
 def called(kernel: Any, fixed: list[str], given: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -301,6 +311,32 @@ def called(kernel: Any, fixed: list[str], given: dict[str, Any], options: dict[s
         raise
     except Exception as error:
         raise Failure(type(error).__name__, str(error)) from error
+
+
+def spelled_otherwise(program: grammar.Program, given: dict[str, Any], found: Any) -> Any:
+    """Return what einsum gives, if *program* is one, else *found*."""
+    spelled = spellings.as_einsum(program)
+    if spelled is None or " " in program.semiring:
+        return found
+    subscripts, names = spelled
+    try:
+        return spcomp.einsum(
+            subscripts, *(given[name] for name in names), semiring=program.semiring
+        )
+    except SpcompError as error:
+        raise Failure("einsum", f"refused, the kernel was not: {error}") from error
+
+
+def _specialized(kernel: Any, given: dict[str, Any]) -> None:
+    """Read the stages of *kernel* back, if it is one program."""
+    try:
+        single = kernel.specialize(**given)
+    except SpcompError:
+        return
+    try:
+        spellings.read_back(single)
+    except Exception as error:
+        raise Failure("read back", f"{type(error).__name__}: {error}") from error
 
 
 def check(case: Trial, kernel: Any, given: dict[str, Any], data: Data, rng: Random) -> None:
@@ -323,14 +359,24 @@ def check(case: Trial, kernel: Any, given: dict[str, Any], data: Data, rng: Rand
         fixed = [one for one in fixed if one != "C"]
     case.counts["calls"] += 1
     found = called(kernel, fixed, given, options)
+    if rng.random() < 0.05 and not case.program.formats:
+        found = spelled_otherwise(case.program, given, found)
+    if rng.random() < 0.05:
+        _specialized(kernel, given)
     if options and found is not options["out"]:
         raise Failure("out", "what is returned is not what was given as out=")
     results = [found] if len(want) == 1 else list(found)
     if len(results) != len(want):
         raise Failure("results", f"{len(results)} results, expected {list(want)}")
     statements = {statement.target.name: statement for statement in case.program.statements}
-    for (one, value), result in zip(want.items(), results, strict=True):
-        compare(one, result, value, neutrals(statements[one], case.program.ring(), value.dtype))
+    try:
+        for (one, value), result in zip(want.items(), results, strict=True):
+            compare(one, result, value, neutrals(statements[one], case.program.ring(), value.dtype))
+    except Failure as failure:
+        ways = "out=, " * bool(options) + f"bound {fixed}" * bool(fixed)
+        raise Failure(
+            f"{'out ' * bool(options)}{failure.kind}", f"{failure.text} {ways}"
+        ) from failure
 
 
 def run(case: Trial) -> str:
@@ -338,9 +384,11 @@ def run(case: Trial) -> str:
     rng = Random(case.seed + 1)
     program = case.program
     try:
-        kernel = compiled(program)
+        kernel = compiled(program, rng)
     except SpcompError as error:
         return str(error)
+    except Exception as error:
+        raise Failure(type(error).__name__, str(error)) from error
     refused, accepted = "", [0, 0]
     sizes = random_sizes(program, rng, case.most)
     data: Data | None = None

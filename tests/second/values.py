@@ -57,9 +57,13 @@ def bounded(number: Array, present: Array, error: Array, unknown: Array) -> Valu
 
 
 def common(values: list[Value]) -> np.dtype[Any]:
-    """Return the type in which *values* are combined: numpy's, Python numbers weak."""
-    kinds = [value.dtype if value.weak is None else value.weak for value in values]
-    found = np.result_type(*kinds)
+    """Return the type in which *values* are combined: numpy's, but integers take that of floats."""
+    strong = [value.dtype for value in values if value.weak is None]
+    weak = [value.weak for value in values if value.weak is not None]
+    floats = [dtype for dtype in strong if dtype.kind == "f"]
+    if floats:
+        return np.dtype(np.result_type(*floats))
+    found = np.dtype(np.result_type(*strong, *weak))
     return np.dtype("int64") if found.kind == "b" else found
 
 
@@ -144,6 +148,8 @@ def _computed(
         number = compute(*numbers)
     moved = _moved(compute, numbers, [value.error for value in values])
     unknown = unknown | np.isinf(moved)
+    if number.dtype == np.float16:  # computed in float32, where less is infinite
+        unknown = unknown | ~np.isfinite(number)
     if number.dtype.kind == "f":
         size = np.abs(number.astype("float64"))
         moved = moved + ulps * (size * eps(number.dtype) + TINY[number.dtype])
@@ -152,7 +158,7 @@ def _computed(
 
 def compare(name: str, a: Value, b: Value) -> Value:
     """Return whether *a* and *b* compare so; unknown where rounding decides."""
-    if a.dtype.kind in "iu" and b.dtype.kind in "iu" and None in (a.weak, b.weak):
+    if a.dtype.kind in "iub" and b.dtype.kind in "iub":
         number = COMPARISONS[name](a.number, b.number)
         return bounded(number, a.present & b.present, np.zeros(()), a.unknown() | b.unknown())
     kind = common([a, b])
@@ -192,7 +198,17 @@ def _power(x: Array, y: Array) -> Array:
 
 
 def combined(name: str, args: list[Value]) -> Value:
-    """Return the operator or function *name* of *args*, present where all are."""
+    """Return the operator or function *name* of *args*, present where all are.
+
+    Python numbers that meet only each other stay Python numbers.
+    """
+    out = _combined(name, args)
+    if any(arg.weak is None for arg in args) or out.dtype.kind == "b":
+        return out
+    return Value(out.number, out.present, out.error, out.number.item())
+
+
+def _combined(name: str, args: list[Value]) -> Value:
     if name in COMPARISONS:
         return compare(name, *args)
     if name in ("and", "or", "not"):
@@ -206,7 +222,7 @@ def combined(name: str, args: list[Value]) -> Value:
         branches = [cast(arg, kind) for arg in args[1:]]
         return _computed(np.where, [truth(args[0]), *branches], 1)
     if name in (*BITWISE, "~"):
-        kind = np.result_type(*(arg.dtype if arg.weak is None else arg.weak for arg in args))
+        kind = common(args) if any(arg.dtype.kind != "b" for arg in args) else np.dtype("bool")
         compute = np.invert if name == "~" else BITWISE[name]
         return _computed(compute, [cast(arg, kind) for arg in args], 0)
     return _arithmetic(name, args)
@@ -258,7 +274,7 @@ def _arithmetic(name: str, args: list[Value]) -> Value:
 def merged(name: str, a: Value, b: Value, *, everywhere: bool = False) -> Value:
     """Return *a* and *b* added up: present where one is, and what is absent adds nothing."""
     both = combined(name, [a, b])
-    if everywhere:
+    if everywhere or both.weak is not None:
         return both
     kind = both.dtype
     one = truth(a) if name in ("or", "and") else cast(a, kind)
