@@ -40,8 +40,9 @@ def names_of(page: str) -> dict[str, object]:
     spmm = source("csrmm")
     known: dict[str, object] = {
         "spcomp": spcomp, "csr": CSR, "csc": CSR.tocsc(), "dense": DENSE, "b": DENSE, "B": DENSE,
-        "x": X, "z": X, "program": spmm, "spmm": spmm, "kernel": spcomp.compile(spmm),
-        "a": CSR.data, "c": np.empty((34, 64), np.float32), "y": np.empty(34, np.float32),
+        "x": X, "z": X, "program": spmm, "spmm": spmm, "csrmm": spmm, "a": CSR.data,
+        "kernel": spcomp.compile(spmm), "c": np.empty((34, 64), np.float32),
+        "y": np.empty(34, np.float32),
         "indptr": CSR.indptr, "indices": CSR.indices, "m": 34, "n": 34, "feat": 64, "nnz": CSR.nnz,
     }  # fmt: skip
     if page == "formats":
@@ -60,7 +61,7 @@ def names_of(page: str) -> dict[str, object]:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("page", ["README", "notation", "formats", "calling", "io"])
+@pytest.mark.parametrize("page", ["README", "notation", "formats", "calling", "io", "sparsetir"])
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """Blocks with dots in the place of something, or inside of a program, are left out."""
     monkeypatch.chdir(tmp_path)

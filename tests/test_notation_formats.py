@@ -363,6 +363,6 @@ def test_a_pattern_in_parts_is_not_shared_beside_an_assembled_result():
     np.testing.assert_array_equal(full(found.t), [3, 0, 0])
     np.testing.assert_array_equal(found.C.toarray(), A.toarray().T)
     with pytest.raises(
-        FormatError, match="C lies along A, and .* is assembled in the same program"
+        FormatError, match=r"C lies along A, and .* is assembled in the same program"
     ):
         spcomp.compile(text, formats={"A": "hyb"})(A=A, x=x, z=z)

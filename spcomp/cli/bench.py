@@ -56,6 +56,7 @@ def _libraries(
     help=f"Rivals for products of a matrix: {', '.join(RIVALS)}.",
 )  # fmt: skip
 @options.const
+@options.fast_math
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(2))
 @click.option("--threads", type=click.IntRange(1), help="For all.  [default: as the machine says]")
 @click.option("--json", "as_json", is_flag=True, help="Print every sample for programs to read.")
@@ -65,6 +66,7 @@ def bench(
     data: dict[str, Path],
     vs: tuple[str, ...],
     constants: options.Constants,
+    fast_math: bool,  # noqa: FBT001
     rounds: int,
     threads: int | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
@@ -76,7 +78,7 @@ def bench(
     if len(programs) > 1:
         raise click.BadParameter(f"name one of {', '.join(programs)}", param_hint="NAME")
     ((name, program),) = programs.items()
-    kernel = options.compiled(name, program, "cpu", constants)
+    kernel = options.compiled(name, program, "cpu", constants, fast_math=fast_math)
     if threads:
         set_num_threads(threads)
     arguments = _arguments(kernel, data, constants)

@@ -46,6 +46,9 @@ const = click.option(
     "--const", "constants", metavar="NAME=NUMBER", multiple=True, callback=_constants,
     help="Fix a scalar parameter; may be repeated.",
 )  # fmt: skip
+fast_math = click.option(
+    "--fast-math", is_flag=True, help="Let floats be added and multiplied in any order."
+)
 
 
 def source(program: Program) -> Func:
@@ -84,7 +87,9 @@ def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[
     }
 
 
-def compiled(name: str, program: Program, target: str, constants: Constants) -> Kernel:
+def compiled(
+    name: str, program: Program, target: str, constants: Constants, *, fast_math: bool = False
+) -> Kernel:
     """Return the Kernel of *program*, called *name* in stages and machine code.
 
     What is built is called without checks, so indices that a printed stage computes are trusted: it
@@ -94,7 +99,9 @@ def compiled(name: str, program: Program, target: str, constants: Constants) -> 
 
     if isinstance(program, Func) and program.name != name:
         program = program.replace(name=name)
-    return compile(program, target=target, name=name, constants=constants, check="off")
+    return compile(
+        program, target=target, name=name, constants=constants, check="off", fast_math=fast_math
+    )
 
 
 def write(path: Path, content: bytes) -> None:

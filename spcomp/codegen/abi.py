@@ -24,8 +24,8 @@ OUT_OF_MEMORY = "out of memory"
 PARALLEL_FOR = "spcomp_parallel_for2"
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
-    *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "tan", "exp2", "exp10"),
-    *("log10", "cbrt", "fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
+    *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "exp10"),
+    *("fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
     *("fmaximum", "rint", "nearbyint", "roundeven", "lrint", "llrint", "lround", "llround"),
 )
 _C_WORDS = (

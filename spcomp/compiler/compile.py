@@ -73,6 +73,7 @@ class Options:
     threads: int | None = None
     check: Check = "full"
     trace: Trace | None = None
+    fast_math: bool = False
     facts: Facts | None = None  # None: all calls get this version, whatever their data is like
 
 
@@ -217,6 +218,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> FormatKernel: ...
 
 
@@ -230,6 +232,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> ChoosingKernel: ...
 
 
@@ -246,6 +249,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> NotationKernel: ...
 
 
@@ -259,6 +263,7 @@ def compile(  # noqa: A001
     threads: int | None = ...,
     check: Check | None = ...,
     trace: Trace | None = ...,
+    fast_math: bool = ...,
 ) -> Kernel: ...
 
 
@@ -271,6 +276,7 @@ def compile(  # noqa: A001
     threads: int | None = None,
     check: Check | None = None,
     trace: Trace | None = None,
+    fast_math: bool = False,
     formats: Mapping[str, str | Format | ComposableFormat] | None = None,
     semiring: Semiring | str | None = None,
     functions: Mapping[str, Function] | None = None,
@@ -292,6 +298,9 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
+        fast_math: Whether sums and products of floats may be computed in another order and by
+            other formulas than written, as if numbers were exact. By default nothing is moved,
+            but ``a * b + c`` may be rounded once.
         formats: Of index notation: how tensors are stored, by their names (texts, Formats, those of
             ``spcomp.formats``); the others as their arguments are, and as the notation's rules say.
         semiring: Of index notation: what ``+`` and ``*`` mean, a Semiring or the name of a built-in
@@ -306,7 +315,7 @@ def compile(  # noqa: A001
     for wrong in unknown:
         hint = "for index notation there are formats, semiring and functions besides"
         raise ArgumentError(f"argument {wrong}: is none of compile's", hint=hint)
-    options = _options(target, name, constants, threads, check, trace)
+    options = _options(target, name, constants, threads, check, trace, fast_math=fast_math)
     if isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION:
         from spcomp.compiler.notation_program import compile_notation
 
@@ -336,14 +345,24 @@ def _options(
     threads: int | None,
     check: Check | None,
     trace: Trace | None,
+    *,
+    fast_math: bool,
 ) -> Options:
     expect("name", name, (str, NoneType), "a string")
     if name is not None and (not name.isidentifier() or iskeyword(name)):
         raise ArgumentError(f"argument name: got {name!r}", hint="write an identifier, as spmm_2")
     expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
     expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
-    fixed = dict(constants or {})
-    return Options(parse_target(target), name, fixed, _threads(threads), _check(check), trace)
+    expect("fast_math", fast_math, bool, "True or False")
+    return Options(
+        parse_target(target),
+        name,
+        dict(constants or {}),
+        _threads(threads),
+        _check(check),
+        trace,
+        fast_math,
+    )
 
 
 def _kernel(program: Any, options: Options) -> Kernel:
@@ -392,7 +411,7 @@ def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
         with warnings_noted() as noted:
             stages = _lower(program, options, target)
         timings |= {**stages.timings, "lower": perf_counter() - begin}
-        emitted = cpu.emit(stages.flat, target)
+        emitted = cpu.emit(stages.flat, target, fast_math=options.fast_math)
         timings["emit"] = perf_counter() - begin - timings["lower"]
         flat = stages.flat
         known = saved.Saved(
@@ -453,7 +472,7 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     trusted = options.check == "off"
     own = () if base is program else (program.trace, program.decided, program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
-    return (*key, options.facts, type(program).__name__, *own)
+    return (*key, options.facts, options.fast_math, type(program).__name__, *own)
 
 
 def _checked_program(program: Any) -> Any:

@@ -262,7 +262,8 @@ class NotationKernel(Timed):
         stored = shown(found.kernel, found.stored)
         levels = found.stored.keys() & (self._wanted.keys() - self._parts.keys())
         stored |= {name: str(self._wanted[name]) for name in levels}
-        return explain(made.plans, operands, made.converted, self.semiring, stored)
+        text = explain(made.plans, operands, made.converted, self.semiring, stored)
+        return f"floats in any order (fast_math)\n{text}" if self._options.fast_math else text
 
     def stage(self, name: str) -> str:
         """Return the version that ran last, printed at a stage, as ``Kernel.stage``."""

@@ -62,6 +62,10 @@ class Node:
     values_of: ClassVar[attrgetter[Any]]  # gets all FIELDS of a node at once
     span: Span | None = attr(default=None, kw_only=True)
 
+    def same_as(self, other: object) -> bool:
+        """Whether *other* is this very node, as TVM's programs ask."""
+        return self is other
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with *changes*; the span stays."""
         same = zip(self.FIELDS, self.values_of(self), strict=True)
@@ -70,7 +74,3 @@ class Node:
     def rebuilt(self, **children: Any) -> Node:
         """Return what this is with other *children*; see Rewriter."""
         return self.replace(**children)
-
-    def same_as(self, other: object) -> bool:
-        """Whether *other* is this very node, as TVM's programs ask."""
-        return self is other

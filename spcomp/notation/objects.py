@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from spcomp.errors import ArgumentError, ScriptError, Span, expect
-from spcomp.ir.expr import CALLS
+from spcomp.ir.expr import CALLS, NUMPY_NAMES
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.implied import refuse_unclear
 from spcomp.notation.inner import is_across, with_inner_apart
@@ -148,9 +148,10 @@ for _name, _op in (
     setattr(Value, f"__{_name}__", _operator(_op)[0])
 
 
-for _name in ("exp", "log", "log2", "sqrt", "sin", "cos", "tanh"):
-    # numpy's function of this name calls the method: np.exp(A[i, j])
-    setattr(Value, _name, partialmethod(lambda self, name: call(name, self), _name))
+for _name in CALLS:
+    # numpy's function calls the method of its name: np.exp(A[i, j])
+    _method = partialmethod(lambda self, name, *args: call(name, self, *args), _name)
+    setattr(Value, NUMPY_NAMES.get(_name, _name), _method)
 
 
 class Increase(Value):
@@ -312,7 +313,7 @@ def call(name: str, *args: Any) -> Value:
 
 def __getattr__(name: str) -> Any:
     """The functions of index notation: ``exp``, ``where``, ``maximum`` ..."""
-    if name in CALLS or name in ARITY or name in EXTREMES:
+    if name in ARITY or name in EXTREMES:
         return lambda *args: call(name, *args)
     raise AttributeError(name)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from spcomp.errors import ScriptError
-from spcomp.ir.expr import CALLS
+from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
     REDUCTIONS,
@@ -30,7 +30,7 @@ from spcomp.notation.nodes import (
 from spcomp.notation.text import Text, parse_text
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
-ARITY = dict.fromkeys((*CALLS, *TYPES, "stored"), 1) | {"pow": 2, "fma": 3, "where": 3}
+ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
 
 

@@ -82,18 +82,23 @@ def parse(text: str) -> Program:
     return programs[0]
 
 
-def parse_source(text: str, filename: str, *, published: bool = False) -> list[Program]:
+def parse_source(text: str, filename: str) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
-    Errors show *filename*. For *published* see Context. Raises ScriptError or FormatError at the
-    line that is wrong.
+    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
     """
     with refuse_deep_nests(ScriptError):
-        return _programs(text, filename, published=published)
+        return _programs(text, filename)
 
 
-def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
+def parse_published(text: str, filename: str) -> list[Program]:
+    """Return what parse_source does for programs of SparseTIR's, see Context."""
+    with refuse_deep_nests(ScriptError):
+        return _programs(text, filename, published=True)
+
+
+def _programs(text: str, filename: str, *, published: bool = False) -> list[Program]:
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
@@ -109,18 +114,16 @@ def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
     return made
 
 
-def decorate(function: Callable[..., Any], *, published: bool = False) -> Func:
-    """Parse the function that ``T.prim_func`` decorates; for *published* see Context."""
+def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | None = None) -> Func:
+    """Parse the function that ``T.prim_func`` decorates; *published* makes our program of it."""
     frame = inspect.currentframe()
-    ours = (
-        *(__name__, "spcomp.script.syntax", "spcomp.errors"),
-        "spcomp.sparsetir.script.tir",
-    )
+    ours = (__name__, "spcomp.script.syntax", "spcomp.errors")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
     with refuse_deep_nests(ScriptError):
-        func = parse_function(function, names, published=published)
+        func = parse_function(function, names, published=published is not None)
+    func = func if published is None else published(func)
     if "__qualname__" in names:  # a class body
         names.setdefault(_FUNCTIONS, []).append(func)
     return func

@@ -27,10 +27,16 @@ COMPOSABLE = "composable"
 def as_read(func: Func) -> Func:
     """Return *func* in our form if it says ``composable``, as SparseTIR's decomposition does.
 
-    Raises FormatError where parts begin with different values.
+    Raises FormatError where parts begin with different values, and for parts that are lowered.
     """
-    if not isinstance(func, CoordFunc) or not func.attr(COMPOSABLE):
+    if not func.attr(COMPOSABLE):
         return func
+    if not isinstance(func, CoordFunc):
+        raise FormatError(
+            f"{func.name} runs over the parts of a format, and each begins anew",
+            func.span,
+            hint="decompose and lower the program here, or leave composable and all inits but one",
+        )
     attrs = {name: value for name, value in func.attrs if name != COMPOSABLE}
     parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
     names = Names(func)

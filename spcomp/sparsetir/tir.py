@@ -12,7 +12,7 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
 from spcomp.ir.indexmap import IndexMap as IndexMap
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For
+from spcomp.ir.stmt import For, Store
 from spcomp.ir.stmt import Func as PrimFunc
 from spcomp.ir.visitor import statements
 from spcomp.passes.scope import variables
@@ -23,6 +23,7 @@ from spcomp.schedule.sites import touched
 from spcomp.schedule.step import Trace
 from spcomp.sparsetir import transform as transform
 from spcomp.sparsetir.module import IRModule, as_module
+from spcomp.sparsetir.numbers import read_buffers
 
 __all__ = ["IndexMap", "PrimFunc", "Schedule", "ScheduleError", "TensorIntrin", "transform"]
 
@@ -156,7 +157,29 @@ class Schedule:
         Iters of length 1 are kept in any case.
         """
         del preserve_unit_iters
-        made: str = self._stepping("blockize", self._now.blockize)(loop)
+        made = self._stepping("blockize", self._now.blockize)(loop)
+        first: str = made if isinstance(made, str) else made[0]  # behind it, one of its init
+        return first
+
+    def cache_read(self, block: str, read_buffer_index: int, storage_scope: str) -> str:
+        """Give what *block* reads a copy; return the block that makes it.
+
+        See :meth:`spcomp.Schedule.cache_read`. As TVM has it, there is a loop for each axis of the
+        buffer, of length 1 where the block reads one place.
+        """
+        step = self._stepping("cache_read", self._now.cache_read)
+        made: str = step(block, read_buffer_index, storage_scope)
+        (copy,) = (n for n in self._blocks() if n.name == made)
+        now, anchor = self._now, made
+        own = {x.var: x.value.name for x in copy.iters if isinstance(x.value, Var)}
+        indices = copy.body.indices if isinstance(copy.body, Store) else ()
+        for index in reversed([index for index in indices if index is not None]):
+            if isinstance(index, Var) and index in own:
+                anchor = own[index]
+            else:
+                now = now.add_unit_loop(anchor)
+                anchor = now.made[0]
+        self._mod.schedules[self._name] = now
         return made
 
     def cache_write(
@@ -225,25 +248,21 @@ class Schedule:
     def _counted(self, name: str, args: list[Any]) -> list[Any]:
         """Return the arguments of a step with what a block reads numbered as spcomp does.
 
-        TVM leaves out what a reduction updates, which it reads, too, until its init stands apart.
         What is to be hidden may be no region here: copies have none.
         """
         numbered = {"cache_read": 1, "reverse_cache_read": 1, "hide_buffer_access": 2}.get(name, 0)
         if not numbered or len(args) <= numbered or args[1] == "write":
             return args
         block = next((n for n in self._blocks() if n.name == args[0]), None)
-        if block is not None and any(own.kind == "R" for own in block.iters):
-            regions = tuple(region.buffer for region in block.reads)
-            given = regions if numbered == 2 else touched(block, writes=False)
-            own = touched(block, writes=True)
-            first = [k for k, buffer in enumerate(given) if buffer in own]
-            places = first if args[0] in self._updates else []
-            places += [k for k, buffer in enumerate(given) if buffer not in own]
-            which = args[numbered]
-            if isinstance(which, tuple):
-                args[numbered] = tuple(places[k] for k in which if 0 <= k < len(places))
-            elif isinstance(which, int) and 0 <= which < len(places):
-                args[numbered] = places[which]
+        if block is None:
+            return args
+        order, which = read_buffers(block, self._updates), args[numbered]
+        if isinstance(which, tuple):
+            hidden = {order[k] for k in which if isinstance(k, int) and 0 <= k < len(order)}
+            regions = enumerate(region.buffer for region in block.reads)
+            args[numbered] = tuple(k for k, buffer in regions if buffer in hidden)
+        elif isinstance(which, int) and 0 <= which < len(order):
+            args[numbered] = touched(block, writes=False).index(order[which])
         return args
 
 

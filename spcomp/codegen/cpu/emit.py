@@ -10,7 +10,7 @@ from spcomp.codegen.cpu.machine import attributes, has_half, resolve
 from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
 from spcomp.codegen.emit_convert import decode
 from spcomp.codegen.emit_stmt import NO_VECTORIZE, Messages, Stmts
-from spcomp.codegen.ops import memory, register
+from spcomp.codegen.ops import EXACT, FAST, memory, register
 from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
 from spcomp.ir.axis import AnyBuffer
@@ -24,13 +24,14 @@ ALIKE = 4  # loops in a row that are looked at for some that come to the same co
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
 
-def emit(module: Module[FlatFunc], target: Target) -> Emitted:
+def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -> Emitted:
     """Return the LLVM IR of the functions of *module* for the CPU *target*.
 
+    *fast_math*: the arithmetic of floats may be moved about as that of numbers.
     Raises LoweringError for what a CPU cannot do and BackendError for an unknown target.
     """
     target = resolve(target)
-    unit = Unit(cpu_half=has_half(target))
+    unit = Unit(has_half(target), FAST if fast_math else EXACT)
     names = symbols(func.name for func in module.funcs)
     functions = tuple(
         _Function(unit, func, symbol, packed).write()

@@ -14,6 +14,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from spcomp.codegen.cpu.machine import resolve, triple
+from spcomp.codegen.cpu.symbols import check_symbols
 from spcomp.errors import InternalError
 from spcomp.target import Target
 
@@ -42,7 +43,8 @@ def require_room(size: int) -> None:
 def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
     """Return the machine code of *llvm_ir*, position independent, for JIT and linker alike.
 
-    *opt* is 0 (registers and peepholes) to 3. Raises BackendError for an unknown target.
+    *opt* is 0 (registers and peepholes) to 3. Raises BackendError for an unknown target, and
+    InternalError where the code came to call what *llvm_ir* does not.
     """
     target = resolve(target)
     timings: dict[str, float] = {}
@@ -50,6 +52,7 @@ def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # no
     start = time.perf_counter()
     data = machine.emit_object(module)
     timings["codegen"] = time.perf_counter() - start
+    check_symbols(data, llvm_ir)
     return CompiledObject(data, timings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -45,9 +46,11 @@ hold_while_forking(llvm.ffi.lib._lock._lock)  # noqa: SLF001
 def resolve(target: Target) -> Target:
     """Return *target* with features and vector width; raises BackendError for an unknown CPU.
 
-    ``native`` becomes the host CPU with the features it reports, since its name alone may promise
-    what a virtual machine hides.
+    ``native`` becomes what SPCOMP_CPU names, else the host CPU with the features it reports, since
+    its name alone may promise what a virtual machine hides.
     """
+    if target.cpu == "native" and (chosen := os.environ.get("SPCOMP_CPU")):
+        target = dataclasses.replace(target, cpu=chosen)
     if target.kind != "cpu":
         raise BackendError(f"{target} is not a CPU target")
     if target.features:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spcomp.errors import ScriptError
 from spcomp.ir.stmt import Func
-from spcomp.script.parse import parse_source
+from spcomp.script.parse import parse_published
 from spcomp.sparsetir.composable import as_read
 from spcomp.sparsetir.script import tir as tir
 
@@ -16,7 +16,7 @@ def from_source(text: str) -> Func:
 
     Raises ScriptError or FormatError at the line that is wrong.
     """
-    found = parse_source(text, "<source>", published=True)
+    found = parse_published(text, "<source>")
     if len(found) != 1 or not isinstance(found[0], Func):
         raise ScriptError(f"the text defines {len(found)} programs, expected one function")
     return as_read(found[0])

@@ -7,18 +7,10 @@ of a format are one computation, see :mod:`spcomp.sparsetir.composable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
+from spcomp.script.parse import decorate
 from spcomp.script.syntax import *  # noqa: F403
+from spcomp.sparsetir.composable import as_read
 
-
-def prim_func(function: Callable[..., Any]) -> Any:  # type: ignore[no-redef]
-    """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
-
-    Raises ScriptError or FormatError at the line that is wrong.
-    """
-    from spcomp.script.parse import decorate
-    from spcomp.sparsetir.composable import as_read
-
-    return as_read(decorate(function, published=True))
+prim_func = partial(decorate, published=as_read)
