@@ -11,10 +11,10 @@ from tests.second.oracle import CASTS, SEMIRINGS
 
 Extent = str | int  # a label, whose length each call chooses, or a length
 
-UNARY = ("exp", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "floor", "ceil",
-         "round", "trunc", "sin", "cos", "neg", "tan", "asin", "acos", "atan", "sinh", "cosh",
-         "log10", "cbrt", "expm1", "log1p")  # fmt: skip
-BINARY = ("maximum", "minimum", "/", "pow", "**", "//", "%", "atan2")
+UNARY = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "cbrt", "abs",
+         "sigmoid", "erf", "floor", "ceil", "round", "trunc", "sin", "cos", "tan", "asin", "acos",
+         "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "neg")  # fmt: skip
+BINARY = ("maximum", "minimum", "/", "pow", "**", "//", "%", "atan2", "hypot")
 COMPARED = ("<", "<=", ">", ">=", "==", "!=")
 REDUCTIONS = ("sum", "sum", "sum", "max", "min", "prod", "any", "all")
 DTYPES = ["float64"] * 8 + ["float32"] * 5 + ["int64", "int32"] * 2 + [*CASTS]
