@@ -128,6 +128,8 @@ def _joined(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
         return None
     if not isinstance(begin.value, Const) or begin.buffer is not store.buffer:
         return None
+    if not _all_of(begin):
+        return None
     return update.replace(init=store.replace(value=begin.value, atomic=False))
 
 
