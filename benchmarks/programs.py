@@ -54,7 +54,7 @@ SPMM_MEAN = (
     with T.sp_iter([I, J, K], "SRS", "spmm_mean") as [i, j, k]:
         with T.init():
             C[i, k] = 0.0
-        C[i, k] = C[i, k] + A[i, j] * B[j, k] * W[i]
+        C[i, k] = C[i, k] + W[i] * A[i, j] * B[j, k]
 """
 )
 

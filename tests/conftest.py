@@ -42,9 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
+    parser.addoption("--long", action="store_true", help="run the tests that take long, too")
+    parser.addoption("--cpu", metavar="NAME", help="let code be for this CPU where none is named")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if cpu := config.getoption("--cpu"):
+        os.environ["SPCOMP_CPU"] = cpu
     for name, (text, _, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
     try:
@@ -65,6 +69,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name, (_, present, reason) in NEEDS.items():
         if item.get_closest_marker(name) and not present():
             pytest.skip(reason)
+    if item.get_closest_marker("long") and not item.config.getoption("--long"):
+        pytest.skip("takes long: pytest --long runs it")
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ from tests.script_helpers import body, cases, check_error
     ("T.lower_bound(«None, 0, 1, w)", "a buffer is given by its name", ""),
     ("«T.min(m)", "T.min takes two or more values", ""),
     ("«T.serial(m)", "T.serial has no value", ""),
-    ("«T.cast(m, 'handle')", "nothing can be cast to a handle", ""),
+    ("T.cast(m, «'handle')", "a handle is a parameter, and no type of values", ""),
     ("T.cast(m, «'float33')", "unknown dtype 'float33'", "did you mean 'float32'?"),
     ("T.cast(m, «n)", "a dtype is a string", "write it in quotes"),
     ("«T.handle(m)", "T.handle is the type of a parameter, not of a value", ""),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spcomp.cli import options
+from spcomp.cli import native, options
 from spcomp.cli.load import load, select
 from spcomp.cli.table import print_table, size
 
@@ -28,7 +28,7 @@ SUFFIX = {
     "llvm": ".ll",
     "asm": ".s",
     "obj": ".o",
-    "so": ".so",
+    "so": native.LIBRARY,
     "header": ".h",
 }  # every artefact, in the order of the route
 PYTHON_STEPS = ("parse", "lower", "emit")
@@ -68,6 +68,7 @@ def _artefacts(
     help=f"What to write: {', '.join(SUFFIX)} or all.  [default: all that is possible]",
 )  # fmt: skip
 @options.const
+@options.fast_math
 @click.option("--json", "as_json", is_flag=True, help="Print a summary for programs to read.")
 def build(
     file: str,
@@ -76,16 +77,17 @@ def build(
     target: str,
     emit: tuple[str, ...] | None,
     constants: options.Constants,
+    fast_math: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Compile the programs in FILE, or those named, and write their artefacts."""
     programs = select(load(file), names)
     fixed = options.constants_of(constants, programs)
     _make(output)
-    built = [
-        _build(name, program, target, fixed[name], emit, output)
-        for name, program in _progress(programs)
-    ]
+    built = []
+    for name, program in _progress(programs):
+        kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
+        built.append(_build(name, program, kernel, emit, output))
     if as_json:
         click.echo(json.dumps(_summary(file, target, built), indent=2))
     else:
@@ -112,12 +114,10 @@ def _progress(programs: Mapping[str, Program]) -> Iterable[tuple[str, Program]]:
 def _build(
     name: str,
     program: Program,
-    target: str,
-    constants: options.Constants,
+    kernel: Kernel,
     emit: tuple[str, ...] | None,
     folder: Path,
 ) -> Built:
-    kernel = options.compiled(name, program, target, constants)
     files = {}
     for kind, content in _contents(name, program, kernel, emit):
         files[kind] = folder / f"{name}{SUFFIX[kind]}"
@@ -129,8 +129,6 @@ def _contents(
     name: str, program: Program, kernel: Kernel, emit: tuple[str, ...] | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what to write, by artefact; what is only possible sometimes, only if asked for."""
-    from spcomp.cli import native
-
     stages, linker = options.stages(program), native.compiler()
     for kind in SUFFIX if emit is None else emit:
         match kind:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from spcomp.cli.load import did_you_mean
+from spcomp.io.replace import replacing
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module
@@ -45,6 +46,9 @@ const = click.option(
     "--const", "constants", metavar="NAME=NUMBER", multiple=True, callback=_constants,
     help="Fix a scalar parameter; may be repeated.",
 )  # fmt: skip
+fast_math = click.option(
+    "--fast-math", is_flag=True, help="Let floats be added and multiplied in any order."
+)
 
 
 def source(program: Program) -> Func:
@@ -83,7 +87,9 @@ def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[
     }
 
 
-def compiled(name: str, program: Program, target: str, constants: Constants) -> Kernel:
+def compiled(
+    name: str, program: Program, target: str, constants: Constants, *, fast_math: bool = False
+) -> Kernel:
     """Return the Kernel of *program*, called *name* in stages and machine code.
 
     What is built is called without checks, so indices that a printed stage computes are trusted: it
@@ -93,12 +99,18 @@ def compiled(name: str, program: Program, target: str, constants: Constants) -> 
 
     if isinstance(program, Func) and program.name != name:
         program = program.replace(name=name)
-    return compile(program, target=target, name=name, constants=constants, check="off")
+    return compile(
+        program, target=target, name=name, constants=constants, check="off", fast_math=fast_math
+    )
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file; raises click's file error where that is not possible."""
+    """Write a file, whole or not at all; raises click's file error where that is not possible."""
     try:
-        path.write_bytes(content)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a pipe, or a device: it cannot be replaced
+            return
+        with replacing(path) as file:
+            file.write(content)
     except OSError as error:
         raise click.FileError(str(path), error.strerror or "") from error

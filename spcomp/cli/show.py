@@ -33,6 +33,7 @@ SOURCES = ("llvm", "asm")
 )
 @options.target
 @options.const
+@options.fast_math
 def show(
     file: str,
     names: tuple[str, ...],
@@ -41,6 +42,7 @@ def show(
     svg: str | None,
     target: str,
     constants: options.Constants,
+    fast_math: bool,  # noqa: FBT001
 ) -> None:
     """Print the stages of the programs in FILE, or of those named."""
     programs = select(load(file), names)
@@ -49,7 +51,7 @@ def show(
         return
     fixed = options.constants_of(constants, programs)
     for name, program in programs.items():
-        kernel = options.compiled(name, program, target, fixed[name])
+        kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
         for stage in stages or options.stages(program):
             text = kernel.source(stage) if stage in SOURCES else kernel.stage(stage)
             if len(programs) > 1 or len(stages) != 1:

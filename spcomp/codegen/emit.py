@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from spcomp.codegen.ops import register, splat, suffix, vector
+from spcomp.codegen.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer
@@ -19,16 +19,22 @@ STATUS = Var("status", handle)  # the word that failures are written to; see Cod
 
 @dataclass(slots=True)
 class Unit:
-    """What the functions of one LLVM module share; *cpu_half*: the target converts float16."""
+    """What the functions of one LLVM module share.
+
+    *cpu_half*: the target converts float16. *flags* of the arithmetic of floats say what LLVM may
+    make of it.
+    """
 
     cpu_half: bool = False
+    flags: str = EXACT
     declarations: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     metadata: list[str] = field(default_factory=list)
 
-    def declare(self, name: str, result: str, arguments: str) -> str:
-        """Declare an external function once; return its name with the ``@``."""
-        self.declarations.setdefault(name, f"declare {result} @{name}({arguments})")
+    def declare(self, name: str, result: str, arguments: str, facts: str = "") -> str:
+        """Declare an external function once, with *facts*; return its name with the ``@``."""
+        text = f"declare {result} @{name}({arguments}) {facts}".rstrip()
+        self.declarations.setdefault(name, text)
         return f"@{name}"
 
     def loop_metadata(self, facts: list[str]) -> str:
@@ -112,6 +118,12 @@ class Code:
     def branch(self, cond: str, then: str, otherwise: str) -> None:
         """End the block with a branch on the i1 *cond*."""
         self.lines.append(f"  br i1 {cond}, label %{then}, label %{otherwise}")
+
+    def arithmetic(self, op: str, dtype: DType, lhs: str, rhs: str) -> str:
+        """Return ``lhs op rhs`` of operands of *dtype* by the instruction for it."""
+        flags = f" {self.unit.flags}" if dtype.is_float and op in "+-*/" else ""
+        name = ARITHMETIC[op][row(dtype)]
+        return self.value(f"{name}{flags} {register(dtype)} {lhs}, {rhs}")
 
     def intrinsic(self, name: str, llvm_type: str, *operands: str, flags: str = "") -> str:
         """Call ``llvm.name`` overloaded on *llvm_type*, its type for operands and result."""

@@ -14,6 +14,7 @@ from spcomp.codegen.emit_memory import FEW, Access, read, search, sought
 from spcomp.codegen.ops import (
     ARITHMETIC,
     BOOLEAN,
+    EXTREME,
     INTRINSICS,
     literal,
     register,
@@ -66,7 +67,7 @@ class Exprs(Visitor[str]):
         if dtype.kind == "bool" and op in BOOLEAN:
             return code.value(f"{BOOLEAN[op]} {kind} {lhs}, {rhs}")
         if op in INTRINSICS:
-            flags = "nsz" if dtype.is_float else ""
+            flags = EXTREME if dtype.is_float else ""
             return code.intrinsic(INTRINSICS[op][row(dtype)], kind, lhs, rhs, flags=flags)
         if op in ("//", "%"):
             return divide(code, op, dtype, lhs, rhs, partial(self._zero_divisor, dtype.lanes))
@@ -76,7 +77,7 @@ class Exprs(Visitor[str]):
             return folded
         if not ARITHMETIC[op][row(dtype)]:
             raise LoweringError(f"{op} of {dtype} values", hint="cast the operands first")
-        return code.value(f"{ARITHMETIC[op][row(dtype)]} {kind} {lhs}, {rhs}")
+        return code.arithmetic(op, dtype, lhs, rhs)
 
     def _zero_divisor(self, lanes: int, is_zero: str) -> None:
         active = self._active(lanes)

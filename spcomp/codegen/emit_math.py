@@ -6,16 +6,17 @@ Nothing here traps: divisors of integers are made safe and a zero is reported to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 
 from spcomp.codegen.emit import Code
 from spcomp.codegen.emit_exp import exp
+from spcomp.codegen.emit_pow import power
 from spcomp.codegen.ops import (
     BOOLEAN,
-    EXTERNAL,
-    FAST,
+    EXTREME,
     MATH,
+    PURE,
     REDUCTIONS,
     float_literal,
     literal,
@@ -147,12 +148,22 @@ def call(code: Code, func: str, dtype: DType, args: list[str]) -> str:
         case "exp" if "float" in kind:
             return exp(code, kind, args[0])
         case "sigmoid":
-            power = call(code, "exp", dtype, [code.value(f"fneg {kind} {args[0]}")])
-            return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {power}')}")
-    if func in EXTERNAL:
-        return _per_lane(code, func + ("f" if "float" in kind else ""), kind, args, dtype.lanes)
-    exact = func in ("sqrt", "fma", "abs", "floor", "ceil", "trunc", "round")
-    return code.intrinsic(MATH[func], kind, *args, flags="" if exact else FAST)
+            above = call(code, "exp", dtype, [code.value(f"fneg {kind} {args[0]}")])
+            return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {above}')}")
+        case "pow":
+            base, exponent = args
+            return power(code, dtype, base, exponent, partial(library, code, dtype))
+    if func in MATH:
+        return code.intrinsic(MATH[func], kind, *args)
+    return library(code, dtype, func, *args)
+
+
+def library(code: Code, dtype: DType, func: str, *args: str) -> str:
+    """Return the C library's *func* of *args*, lane by lane: ``sin`` or, of float32, ``sinf``."""
+    kind, scalar = register(dtype), register(dtype.element)
+    name = func + ("f" if scalar == "float" else "")
+    code.unit.declare(name, scalar, ", ".join([scalar] * len(args)), PURE)
+    return _per_lane(code, name, kind, args, dtype.lanes)
 
 
 def _call_of_integers(code: Code, func: str, dtype: DType, args: list[str]) -> str:
@@ -171,7 +182,7 @@ def _call_of_integers(code: Code, func: str, dtype: DType, args: list[str]) -> s
         name = f"spcomp.pow.{dtype.kind}{dtype.bits}"
         text = integer_power(name, scalar, "slt" if dtype.kind == "int" else "ult")
         code.unit.declarations.setdefault(name, text)
-        return _per_lane(code, name, kind, args, dtype.lanes, known=True)
+        return _per_lane(code, name, kind, args, dtype.lanes)
     raise LoweringError(f"{func} of {dtype} values", hint="cast the argument to a float type")
 
 
@@ -205,32 +216,55 @@ exit:
 }}"""
 
 
-def _per_lane(
-    code: Code, name: str, kind: str, args: list[str], lanes: int, *, known: bool = False
-) -> str:
+def _per_lane(code: Code, name: str, kind: str, args: Sequence[str], lanes: int) -> str:
     """Return the scalar function *name* applied to each lane of *args*."""
     scalar = kind if lanes == 1 else kind[1:-1].partition(" x ")[2]
-    if not known:
-        code.unit.declare(name, scalar, ", ".join([scalar] * len(args)))
     if lanes == 1:
         operands = ", ".join(f"{scalar} {arg}" for arg in args)
         return code.value(f"call {scalar} @{name}({operands})")
     result = "poison"
     for lane in range(lanes):
         parts = [code.value(f"extractelement {kind} {arg}, i64 {lane}") for arg in args]
-        one = _per_lane(code, name, scalar, parts, 1, known=known)
+        one = _per_lane(code, name, scalar, parts, 1)
         result = code.value(f"insertelement {kind} {result}, {scalar} {one}, i64 {lane}")
     return result
 
 
 def reduce(code: Code, op: str, dtype: DType, operand: str) -> str:
     """Return the lanes of *operand* (a vector of *dtype*) combined by *op*."""
+    if dtype.is_float and op in ("+", "*"):
+        return _halves(code, op, dtype, operand)
     kind, scalar = register(dtype), register(dtype.element)
     name = BOOLEAN.get(op, op) if dtype.kind == "bool" else REDUCTIONS[op][row(dtype)]
     name = f"llvm.vector.reduce.{name}.{suffix(kind)}"
-    if dtype.is_float and op in ("+", "*"):
-        start = float_literal(-0.0 if op == "+" else 1.0)
-        called = code.unit.declare(name, scalar, f"{scalar}, {kind}")
-        return code.value(f"call {FAST} {scalar} {called}({scalar} {start}, {kind} {operand})")
     called = code.unit.declare(name, scalar, kind)
-    return code.value(f"call {'nsz ' if dtype.is_float else ''}{scalar} {called}({kind} {operand})")
+    flags = EXTREME if dtype.is_float else ""
+    return code.value(f"call {flags} {scalar} {called}({kind} {operand})")
+
+
+def _halves(code: Code, op: str, dtype: DType, operand: str) -> str:
+    """Return the lanes combined in a fixed order: the first half with the second, and so on.
+
+    Where they are no power of two, the lanes that are missing hold what changes nothing.
+    """
+    kind, lanes, width = register(dtype), dtype.lanes, 1 << (dtype.lanes - 1).bit_length()
+    if lanes < width:
+        neutral = splat(kind, float_literal(-0.0 if op == "+" else 1.0))
+        order = _order(min(lane, lanes) for lane in range(width))
+        operand = code.value(f"shufflevector {kind} {operand}, {kind} {neutral}, {order}")
+    while width > 2:
+        kind, width = register(dtype.with_lanes(width)), width // 2
+        sides = [
+            code.value(f"shufflevector {kind} {operand}, {kind} poison, {_order(half)}")
+            for half in (range(width), range(width, 2 * width))
+        ]
+        operand = code.arithmetic(op, dtype.with_lanes(width), *sides)
+    kind = register(dtype.with_lanes(width))
+    last = [code.value(f"extractelement {kind} {operand}, i64 {lane}") for lane in range(width)]
+    return code.arithmetic(op, dtype.element, *last) if width > 1 else operand
+
+
+def _order(places: Iterable[int]) -> str:
+    """Return the mask of a shuffle that takes the lanes at *places*."""
+    lanes = [f"i32 {place}" for place in places]
+    return f"<{len(lanes)} x i32> <{', '.join(lanes)}>"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spcomp.codegen.emit import Code
 from spcomp.codegen.emit_convert import convert, decode, encode
-from spcomp.codegen.ops import ARITHMETIC, memory, register, row, suffix, vector, zero
+from spcomp.codegen.ops import memory, register, suffix, vector, zero
 from spcomp.dtypes import DType, int64, promote
 from spcomp.ir.axis import HASH
 from spcomp.ir.expr import SearchKind
@@ -178,9 +178,8 @@ class Sought:
         if self.slope:
             rise = code.value(f"mul i64 {position}, {self.slope}")
             value = code.value(f"add i64 {value}, {rise}")
-        test = ARITHMETIC[op][row(self.common)]
         key = code.splat(self.key, self.common, lanes) if lanes > 1 else self.key
-        return code.value(f"{test} {register(common)} {value}, {key}")
+        return code.arithmetic(op, common, value, key)
 
 
 def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int) -> Sought:

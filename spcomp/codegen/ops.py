@@ -9,17 +9,19 @@ from spcomp.codegen.abi import rounded
 from spcomp.dtypes import DType
 from spcomp.errors import LoweringError
 
+EXACT = "contract"  # a product and a sum may be rounded once, as fma; nothing else is moved
 FAST = "reassoc nsz contract afn"  # never nnan or ninf: NaN and infinity mean what they mean
+EXTREME = "nsz"  # of min and max: either zero of two; telling them apart costs a fifth more time
 
 MOST_LANES = 1 << 7  # gathers of more take LLVM minutes, thousands end the process
 _FLOATS = {16: "float", 32: "float", 64: "double"}
 _LETTERS = {"float": "f32", "double": "f64"}
 
 ARITHMETIC: dict[str, tuple[str, str, str]] = {  # op -> for floats, signed, unsigned and bool
-    "+": (f"fadd {FAST}", "add", "add"),
-    "-": (f"fsub {FAST}", "sub", "sub"),
-    "*": (f"fmul {FAST}", "mul", "mul"),
-    "/": (f"fdiv {FAST}", "", ""),
+    "+": ("fadd", "add", "add"),
+    "-": ("fsub", "sub", "sub"),
+    "*": ("fmul", "mul", "mul"),
+    "/": ("fdiv", "", ""),
     "&": ("", "and", "and"),
     "|": ("", "or", "or"),
     "^": ("", "xor", "xor"),
@@ -40,19 +42,20 @@ INTRINSICS: dict[str, tuple[str, str, str]] = {
     "max": ("maximum", "smax", "umax"),
 }
 REDUCTIONS: dict[str, tuple[str, str, str]] = {
-    "+": ("fadd", "add", "add"),
-    "*": ("fmul", "mul", "mul"),
+    "+": ("", "add", "add"),
+    "*": ("", "mul", "mul"),
     "min": ("fminimum", "smin", "umin"),
     "max": ("fmaximum", "smax", "umax"),
 }
-# Functions of floats that LLVM knows; rint rounds to even, and is in every C library.
+# Functions of floats that are instructions; rint rounds to even, and is in every C library.
 MATH = {
-    **{name: name for name in ("exp", "log", "log2", "sqrt", "tanh", "pow", "sin", "cos", "fma")},
-    **{name: name for name in ("floor", "ceil", "trunc")},
+    **{name: name for name in ("sqrt", "fma", "floor", "ceil", "trunc")},
     "abs": "fabs",
     "round": "rint",
 }
-EXTERNAL = frozenset({"erf"})  # functions of the C library only
+# What a declaration says of a function of the C library: it may be moved and merged, and is no
+# name that LLVM knows, which makes sin(x) / cos(x) a tan that it then calls with vectors.
+PURE = "nocallback nofree nosync nounwind speculatable willreturn memory(none) nobuiltin"
 
 
 def row(dtype: DType) -> int:

@@ -11,7 +11,7 @@ from spcomp.compiler.sizes import evaluate
 from spcomp.compiler.validate import span
 from spcomp.errors import ArgumentError, InternalError
 from spcomp.ir.axis import Buffer
-from spcomp.ir.module import HostAlloc, Launch, Return, Scan, Trim
+from spcomp.ir.module import MEASURED, HostAlloc, Launch, Return, Scan, Trim
 from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:
@@ -79,18 +79,21 @@ def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:
 
 
 def _measure(func: Func, host: Sequence[HostOp], values: Mapping[str, Any]) -> None:
-    """Refuse arrays that the host program made smaller than *func* declares them."""
+    """Refuse arrays that are smaller than *func* declares them.
+
+    Those that the host program made; of a function that a person wrote, all.
+    """
     made = {op.buffer.name for op in host if isinstance(op, HostAlloc)}
+    every = func.attr(MEASURED, False)
     for buffer in func.buffers:
         name = buffer.data.name if buffer.data is not None else ""
-        if name not in made or not isinstance(buffer, Buffer) or name not in values:
+        if not (every or name in made) or not isinstance(buffer, Buffer) or name not in values:
             continue
-        size = int(evaluate(buffer.shape[0], values))
-        if values[name].size < size:
-            raise ArgumentError(
-                f"{func.name} takes {size} elements of {name}, the host program made"
-                f" {values[name].size}"
-            )
+        size, array = int(evaluate(buffer.shape[0], values)), values[name]
+        there = 0 if array is None else array.size
+        if there < size:
+            who = "the host program made" if name in made else "there are"
+            raise ArgumentError(f"{func.name} takes {size} elements of {name}, {who} {there}")
 
 
 def _scan(array: Array) -> Array:

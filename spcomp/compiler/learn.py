@@ -22,7 +22,7 @@ from spcomp.compiler.validate import ANY, span
 from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
 from spcomp.ir.expr import Expr, Load
-from spcomp.ir.module import Launch, Return
+from spcomp.ir.module import MEASURED, Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.runtime.entry import reach, width
 from spcomp.runtime.plan import Plan
@@ -61,7 +61,7 @@ def learn(
     launches = [op.func for op in code.host if isinstance(op, Launch)]
     if len(launches) != 1 or not all(isinstance(op, (Launch, Return)) for op in code.host):
         return None
-    if isinstance(code.executable, BackendError):
+    if isinstance(code.executable, BackendError) or code.funcs[launches[0]].attr(MEASURED, False):
         return None
     address = code.executable.address(launches[0])
     try:

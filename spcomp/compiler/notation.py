@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.convert import is_parts
@@ -26,19 +25,21 @@ from spcomp.compiler.notation_steps import Step, Steps
 from spcomp.compiler.notation_stored import Windows
 from spcomp.compiler.outputs import Results
 from spcomp.dtypes import bool_
-from spcomp.errors import ArgumentError, LoweringError, ScriptError, expect, refuse_deep_nests
+from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
 from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
+from spcomp.notation.asked import refuse_negated
 from spcomp.notation.direct import is_direct, suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
+from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_apart
 from spcomp.notation.layout import Layout, is_bitmap, is_located
 from spcomp.notation.nodes import Program, accesses
-from spcomp.notation.objects import Function, as_program, with_numbers
 from spcomp.notation.plan import Plan, plan_statement
 from spcomp.notation.prepare import Prepared, free_name, prepare
-from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
+from spcomp.notation.semiring import Semiring
+from spcomp.notation.sizes import Sizes, Unbound
 from spcomp.notation.split import fits_one, one_by_one
 
 if TYPE_CHECKING:
@@ -56,12 +57,16 @@ MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """The coordinate program for arguments of one kind, before anything is compiled."""
+    """The coordinate program for arguments of one kind, before anything is compiled.
+
+    *unbound*: indices whose length only a given result tells.
+    """
 
     plans: tuple[Plan, ...]
     arguments: Mapping[str, Argument]
     func: CoordFunc
     converted: frozenset[str]
+    unbound: tuple[Unbound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,12 +103,6 @@ class NotationKernel(Timed):
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
         self._prepared: Prepared = prepare(program)
-        unknown = sorted(set(self._formats) - {*self.arguments, *self._prepared.targets})
-        if unknown:
-            raise ArgumentError(
-                f"argument formats: the program has no {unknown[0]}",
-                hint=f"it has {', '.join((*self.arguments, *self._prepared.targets))}",
-            )
         self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)
         self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
@@ -118,8 +117,8 @@ class NotationKernel(Timed):
 
     @property
     def name(self) -> str:
-        """The name given to ``compile``, else the first result's."""
-        return str(self._options.name or self._prepared.results[0])
+        """The name given to ``compile``, else the program's text as an identifier."""
+        return self._options.name or self.program.name
 
     def __call__(self, *args: Any, out: Any = None, **named_args: Any) -> Any:
         """Run the program; see the class for what it takes and returns. Raises ArgumentError."""
@@ -154,6 +153,8 @@ class NotationKernel(Timed):
             found = self._renewed(planned, every, given) or found
         if isinstance(found, Steps):
             return self._pick(found.run(every, given, given.keys() - named, execute))
+        for index in planned.unbound:
+            index.check(given)
         self._delivery.check(planned.plans, every, given)
         stored = found.stored if isinstance(found, Version) else {}
         handed = self._handed(planned, named_args, stored)
@@ -261,7 +262,8 @@ class NotationKernel(Timed):
         stored = shown(found.kernel, found.stored)
         levels = found.stored.keys() & (self._wanted.keys() - self._parts.keys())
         stored |= {name: str(self._wanted[name]) for name in levels}
-        return explain(made.plans, operands, made.converted, self.semiring, stored)
+        text = explain(made.plans, operands, made.converted, self.semiring, stored)
+        return f"floats in any order (fast_math)\n{text}" if self._options.fast_math else text
 
     def stage(self, name: str) -> str:
         """Return the version that ran last, printed at a stage, as ``Kernel.stage``."""
@@ -277,7 +279,7 @@ class NotationKernel(Timed):
         return "\n".join(of(one.kernel) for one in every)
 
     def __repr__(self) -> str:
-        return f"<NotationKernel {str(self.program)!r}>"
+        return f"<NotationKernel {self.name}: {str(self.program)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NotationKernel, (self.program, self._formats, self.semiring, self._options)
@@ -359,7 +361,8 @@ class NotationKernel(Timed):
         for name in [n for n in kept if self._source(n) in in_formats]:
             given = str(in_formats[self._source(name)].format)
             kept[name] = replace(kept[name], operand=replace(kept[name].operand, given=given))
-        return Planned(plans, kept, func, frozenset(converts))
+        unbound = Sizes(plans, str).unbound(self._prepared.operands)
+        return Planned(plans, kept, func, frozenset(converts), tuple(unbound))
 
     def _steps(self, plans: Sequence[Plan], arguments: Mapping[str, Argument]) -> Steps:
         """Return a program for each statement, or piece of one."""
@@ -433,8 +436,12 @@ class NotationKernel(Timed):
         first, *others = {argument.operand.dtype for argument in arguments.values()} or {bool_}
         alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
         names = frozenset(arguments if alike else ())
+        bools = {self._source(n) for n, a in arguments.items() if a.operand.dtype == bool_}
         plans: list[Plan] = []
-        for stmt in self._prepared.program.statements:
+        for at, stmt in enumerate(self._prepared.program.statements):
+            sparse = {self._source(n) for n, layout in layouts.items() if not layout.is_dense}
+            refuse_negated(self.program.statements[at], sparse, bools)
+            refuse_dense(self.program.statements[at], sparse, self.semiring)
             target = stmt.target.name
             wanted = self._wanted.get(target)
             if stmt.accumulates and target in layouts:
@@ -473,26 +480,3 @@ class BoundNotation(Timed):
 
     def __repr__(self) -> str:
         return f"<{self.kernel!r} with {', '.join(self.bound)} bound>"
-
-
-def compile_notation(
-    program: Any,
-    options: Options,
-    *,
-    formats: Mapping[str, str | Format | ComposableFormat] | None = None,
-    semiring: Semiring | str = ORDINARY,
-    functions: Mapping[str, Function] | None = None,
-    **unknown: Any,
-) -> NotationKernel:
-    """Return the kernel of a string of index notation, of assigned symbols, or of a Program."""
-    if unknown:
-        raise ArgumentError(
-            f"argument {next(iter(unknown))}: is none of compile's",
-            hint="for index notation there are formats, semiring and functions besides",
-        )
-    expect("formats", formats, (Mapping, NoneType), "formats by the names of tensors")
-    expect("functions", functions, (Mapping, NoneType), "functions by their names")
-    with refuse_deep_nests(ScriptError):
-        notation, rest = with_numbers(as_program(program, dict(functions or {})), options.constants)
-        options = replace(options, constants=rest)
-        return NotationKernel(notation, formats or {}, as_semiring(semiring), options)

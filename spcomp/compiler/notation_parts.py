@@ -34,6 +34,13 @@ def asked_for(
 
     What is to be stored in parts is compressed by rows before. Raises ArgumentError.
     """
+    own = [stmt.target.name for stmt in prepared.program.statements if not stmt.is_dense]
+    known = dict.fromkeys((*prepared.arguments, *own))
+    unknown = sorted(set(formats) - {*known})
+    if unknown:
+        raise ArgumentError(
+            f"argument formats: the program has no {unknown[0]}", hint=f"it has {', '.join(known)}"
+        )
     layouts: dict[str, Layout] = {}
     parts: dict[str, ComposableFormat] = {}
     for name, given in formats.items():

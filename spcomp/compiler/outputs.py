@@ -99,16 +99,28 @@ def refuse_overlap(frame: Frame) -> None:
                 )
 
 
-def collect(frame: Frame, assembled: dict[str, Array]) -> Any:
+def collect(frame: Frame, assembled: dict[str, Array], *, verify: bool = False) -> Any:
     """Return the outputs: one as it is, several as ``Results``, in the order of the parameters.
 
     What was given comes back as it was given; *assembled* has the arrays of assembled outputs.
+    *verify*: whether they make a tensor is not known. Raises ArgumentError if they make none.
     """
     plans = frame.interface.outputs
     found = tuple(_result(frame, plan, assembled) for plan in plans)
+    for plan, made in zip(plans, found, strict=True):
+        if verify and plan.is_assembled and not isinstance(made, Tensor):  # which looks itself
+            _verify(plan.name, made)
     if len(found) == 1:
         return found[0]
     return Results.of(tuple(plan.name for plan in plans), found) if found else None
+
+
+def _verify(name: str, made: Any) -> None:
+    """Raise ArgumentError unless the arrays of *made*, an array or matrix of scipy, fit."""
+    try:
+        made.check_format(full_check=True)
+    except ValueError as error:
+        raise ArgumentError(f"result {name}: the program made no such tensor: {error}") from None
 
 
 def pattern_of(frame: Frame, plan: BufferPlan) -> tuple[str, Level | None, Any]:
@@ -126,7 +138,8 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
         return frame.given[plan.handle]
     values = frame.values[plan.handle]
     style, level, given = pattern_of(frame, plan)
-    if level is not None and style in ("array", "matrix") and plan.layout in ("csr", "bsr"):
+    known = plan.layout == "csr" or (plan.layout == "bsr" and _block(frame, plan))
+    if level is not None and style in ("array", "matrix") and known:
         return _scipy(frame, plan, style, values, (level.indptr, level.indices))
     if style == "raw":
         return values
@@ -134,6 +147,11 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
     if isinstance(given, Tensor) and given.shape == shape and _alike(given, plan):
         return given.with_values(values)
     return Tensor(shape, tuple(_level(frame, axis) for axis in plan.axes), values)
+
+
+def _block(frame: Frame, plan: BufferPlan) -> int:
+    """How many elements a block of the matrix of *plan* has; scipy knows none without any."""
+    return frame.size_of(plan.shape[2]) * frame.size_of(plan.shape[3])
 
 
 def _alike(tensor: Tensor, plan: BufferPlan) -> bool:

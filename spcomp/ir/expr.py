@@ -22,9 +22,16 @@ COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but for isnan and isinf
     (
         *("exp", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "pow"),
-        *("floor", "ceil", "round", "trunc", "sin", "cos", "fma", "isnan", "isinf", "popcount"),
+        *("exp2", "expm1", "log10", "log1p", "cbrt", "sin", "cos", "tan", "asin", "acos", "atan"),
+        *("sinh", "cosh", "asinh", "acosh", "atanh", "atan2", "hypot"),
+        *("floor", "ceil", "round", "trunc", "fma", "isnan", "isinf", "popcount"),
     )
 )
+NUMPY_NAMES = {  # of those that numpy calls otherwise
+    **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+    "round": "rint",
+}
+ARITY = dict.fromkeys(CALLS, 1) | {"pow": 2, "atan2": 2, "hypot": 2, "fma": 3}
 
 
 @node

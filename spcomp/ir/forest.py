@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
@@ -12,6 +11,7 @@ from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, SparseBuffer
 from spcomp.ir.printer import print_expr
 from spcomp.ir.stmt import Alloc, Func
 from spcomp.ir.visitor import statements
+from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -17,6 +17,7 @@ from spcomp.dtypes import DType
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, home
 from spcomp.ir.expr import (
+    NUMPY_NAMES,
     BinOp,
     Broadcast,
     Call,
@@ -92,9 +93,12 @@ def _pow(a: Any, b: Any) -> Any:
     return np.where(b >= 0, np.power(a, np.maximum(b, 0)), np.where(np.abs(a) == 1, signs, 0))
 
 
-_SAME_NAME = "exp log log2 sqrt abs tanh sin cos floor ceil trunc isnan isinf"
+_SAME_NAME = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt cbrt abs sin cos tan sinh cosh tanh hypot"
+    " floor ceil trunc isnan isinf"
+)
 _CALLS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _SAME_NAME.split()} | {
-    "round": np.rint,
+    **{name: getattr(np, numpys) for name, numpys in NUMPY_NAMES.items()},
     "popcount": lambda x: np.bitwise_count(x.view(f"u{x.dtype.itemsize}")),  # not of abs(x)
     "pow": _pow,
     "fma": _fma,

@@ -9,6 +9,8 @@ from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Expr
 from spcomp.ir.stmt import Func
 
+MEASURED = "measured"
+"""Attribute of a function whose arrays are measured at every launch: nobody vouches for them."""
 F = TypeVar("F", bound=Func)
 G = TypeVar("G", bound=Func)
 

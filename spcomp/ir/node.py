@@ -70,3 +70,7 @@ class Node:
         """Return a copy with *changes*; the span stays."""
         same = zip(self.FIELDS, self.values_of(self), strict=True)
         return type(self)(**{**dict(same), **changes})
+
+    def rebuilt(self, **children: Any) -> Node:
+        """Return what this is with other *children*; see Rewriter."""
+        return self.replace(**children)

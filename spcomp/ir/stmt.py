@@ -42,6 +42,10 @@ class Seq(Stmt):
 
     body: tuple[Stmt, ...]
 
+    def rebuilt(self, **children: Any) -> Node:
+        """Return the statements that are left: lists of statements stay flat."""
+        return seq(*children["body"])
+
 
 @node
 class Let(Stmt):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, Axis
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
+from spcomp.ir.node import Node
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Func
 from spcomp.ir.verify_stmt import CoordVerifier, FlatVerifier, PosVerifier, StmtVerifier
@@ -125,7 +128,7 @@ class _Declarations:
 
 
 class _HostVerifier:
-    """Checks that the host program makes what it uses before it uses it."""
+    """Checks that the host program makes what it uses before it uses it, and as it is used."""
 
     def __init__(self, module: Module[Any], after: str) -> None:
         self.module, self.after = module, after
@@ -133,6 +136,8 @@ class _HostVerifier:
         params = module.source.params
         self.known = {param.name for param in params}
         self.taken = {param.name for param in params if param.dtype.kind != "handle"}
+        self.kinds = {param.name: param.dtype for param in params}
+        self.dtypes = dict(_arrays(module.source))
 
     def check(self) -> None:
         """Raise InternalError for the first operation that is wrong."""
@@ -142,35 +147,77 @@ class _HostVerifier:
             self._fail("it has two functions of one name")
         for op in self.module.host:
             self._op(op)
+        back = {b.name for op in self.module.host if isinstance(op, Return) for b in op.buffers}
+        for name in (
+            () if isinstance(self.module.funcs[0], CoordFunc) else _results(self.module.source)
+        ):
+            if name not in back:
+                self._fail(f"the host does not return {name}, which is of a result")
 
     def _op(self, op: HostOp) -> None:
         match op:
             case Launch(func=name):
                 if name not in self.funcs:
                     self._fail(f"the host launches {name}, which does not exist")
-                self._uses([param.name for param in self.funcs[name].params], name)
+                self._launch(self.funcs[name])
             case HostAlloc(buffer=buffer):
                 if len(buffer.shape) != 1:
-                    self._fail(f"the host allocates {buffer.name}, not one-dimensional")
+                    self._fail(f"the host allocates {buffer.name}, not one-dimensional", buffer)
                 if buffer.name in self.taken:
-                    self._fail(f"the host allocates {buffer.name} twice, or as a scalar")
+                    self._fail(f"the host allocates {buffer.name} twice, or as a scalar", buffer)
                 self.taken.add(buffer.name)
                 self._uses(_names(buffer.shape[0]), f"the size of {buffer.name}")
                 self.known.add(buffer.name)
+                self.kinds[buffer.name] = handle
+                self.dtypes[buffer.name] = buffer.dtype
             case Scan(buffer=buffer):
                 self._uses([buffer.name], "a scan")
+                if not buffer.dtype.is_integer:
+                    self._fail(f"a scan adds up {buffer.name}, which is {buffer.dtype}", buffer)
             case Trim(buffer=buffer, size=size):
                 self._uses([buffer.name, *_names(size)], "a trim")
             case Return(buffers=buffers):
                 self._uses([buffer.name for buffer in buffers], "the return")
+
+    def _launch(self, func: Func) -> None:
+        """Check that what *func* is given is what it declares; parameters are bound by name."""
+        self._uses([param.name for param in func.params], func.name)
+        for param in func.params:
+            if param.dtype != (kind := self.kinds[param.name]):
+                self._fail(f"{func.name} takes {param.name} as {param.dtype}, it is {kind}", param)
+        for name, dtype in _arrays(func):
+            if dtype != (made := self.dtypes.get(name, dtype)):
+                self._fail(f"{func.name} takes {name} as {dtype}, it is {made}", func)
 
     def _uses(self, names: list[str], where: str) -> None:
         for name in names:
             if name not in self.known:
                 self._fail(f"{where} uses {name}, which is neither given nor allocated before")
 
-    def _fail(self, message: str) -> NoReturn:
-        raise InternalError(self.after, f"module {self.module.source.name}: {message}")
+    def _fail(self, message: str, node: Node | None = None) -> NoReturn:
+        name, span = self.module.source.name, None if node is None else node.span
+        raise InternalError(self.after, f"module {name}: {message}", message, span)
+
+
+def _arrays(func: Func) -> Iterator[tuple[str, DType]]:
+    """Yield the arrays that *func* takes, by the names of their parameters, with their dtypes."""
+    for axis in func.axes:
+        for array in (axis.indptr, axis.indices):
+            if array is not None:
+                yield array.name, axis.idtype
+    for buffer in func.buffers:
+        if buffer.data is not None:
+            yield buffer.data.name, buffer.dtype
+
+
+def _results(source: Func) -> Iterator[str]:
+    """Yield the names of the arrays that a host program for *source* has to return."""
+    assembled = [axis for axis in source.axes if axis.is_assembled]
+    for axis in assembled:
+        yield from (f"{axis.name}_indptr", f"{axis.name}_indices")
+    for buffer in source.buffers:
+        if buffer.data is not None and {*assembled} & {*getattr(buffer, "axes", ())}:
+            yield buffer.data.name
 
 
 def _names(expr: Expr) -> list[str]:

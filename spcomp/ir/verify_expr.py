@@ -9,6 +9,7 @@ from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.bounds import dtype_range
 from spcomp.ir.expr import (
+    ARITY,
     CALLS,
     COMPARISONS,
     BinOp,
@@ -34,7 +35,6 @@ from spcomp.ir.visitor import Visitor
 
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
 _SHIFTS = frozenset({"<<", ">>"})
-_ARITY = {"pow": 2, "fma": 3}
 _FLOAT_CALLS = CALLS - {"abs", "pow", "floor", "ceil", "round", "trunc", "fma", "popcount"}
 
 
@@ -56,7 +56,8 @@ class ExprVerifier(Visitor[None]):
     def fail(self, message: str, node: Node) -> NoReturn:
         """Raise InternalError with the function's name and the place *node* came from."""
         place = f" ({node.span})" if node.span is not None else ""
-        raise InternalError(self.after, f"{self.LEVEL} function {self.func.name}: {message}{place}")
+        where = f"{self.LEVEL} function {self.func.name}: {message}{place}"
+        raise InternalError(self.after, where, message, node.span)
 
     # What is asked of several nodes
 
@@ -194,7 +195,7 @@ class ExprVerifier(Visitor[None]):
 
     def visit_Call(self, node: Call) -> None:
         """Check the function's name, number and dtype of arguments."""
-        if node.func not in CALLS or len(node.args) != _ARITY.get(node.func, 1):
+        if node.func not in CALLS or len(node.args) != ARITY[node.func]:
             self.fail(f"a call of {node.func} with {len(node.args)} arguments", node)
         for arg in node.args:
             self.visit(arg)

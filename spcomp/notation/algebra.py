@@ -91,9 +91,11 @@ def presence(term: Expr, sparse: frozenset[str]) -> Presence:
     """Return where *term* is present, if the operands named in *sparse* do not store everything.
 
     ``+`` and ``-``: where one side is; every other operator and function: where all arguments
-    are; a reduction: everywhere.
+    are; a reduction, and what ``stored`` says: everywhere.
     """
     match term:
+        case Call(func="stored"):
+            return ALWAYS
         case Access(name=name):
             return Stored(term) if name in sparse else ALWAYS
         case Op(op="+" | "-", args=(left, right)):
@@ -105,9 +107,29 @@ def presence(term: Expr, sparse: frozenset[str]) -> Presence:
         case Op(args=args) | Call(args=args) | Declared(args=args):
             return both(*(presence(arg, sparse) for arg in args))
         case Masked(value=value, cond=cond, other=other):
-            kept = both(presence(value, sparse), presence(cond, sparse))
+            kept = both(presence(value, sparse), _holds(cond, sparse))
             return kept if other is None else either(kept, presence(other, sparse))
     return ALWAYS
+
+
+def _holds(cond: Expr, sparse: frozenset[str]) -> Presence:
+    """Return where the condition *cond* can hold."""
+    match cond:
+        case Call(func="stored", args=(access,)):
+            return presence(access, sparse)
+        case Op(op="and" | "&", args=args):
+            return both(*(_holds(arg, sparse) for arg in args))
+    return presence(cond, sparse)
+
+
+def asked_of(cond: Expr, sparse: frozenset[str]) -> Access | None:
+    """Return the operand of which *cond* only asks whether it is stored; None: it asks values."""
+    match cond:
+        case Call(func="stored", args=(Access() as access,)):
+            return access
+        case Access(name=name) if name in sparse:
+            return cond
+    return None
 
 
 def keep(formula: Presence, wanted: frozenset[Access]) -> Presence:
@@ -179,7 +201,7 @@ def _reduced(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
             return replace(term, args=tuple(_reduced(arg, bound, semiring) for arg in args))
         case Masked(value=value, cond=cond, other=None) if not set(missing) & set(free(cond)):
             return _outward(replace(term, value=_reduced(value, bound, semiring)), semiring)
-    return Reduce(semiring.add, missing, term, at=term.at)
+    return Reduce(semiring.add, missing, term, is_written=False, at=term.at)
 
 
 def _outward(term: Masked, semiring: Semiring) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -56,8 +57,9 @@ def with_inner_apart(program: Program, takes: Takes = is_small) -> Program:
     """Return *program* with the reductions inside a value that *takes* holds for as statements.
 
     ``C[i, j] = e[i, j] / sum(k, e[i, k])`` becomes ``sum_2[i] = sum(k, e[i, k])`` and
-    ``C[i, j] = e[i, j] / sum_2[i]``, in which each operand is iterated by itself. Those that are a
-    whole addend stay where they are.
+    ``C[i, j] = e[i, j] / sum_2[i]``, in which each operand is iterated by itself. The new results
+    are dense: a reduction inside a value is present everywhere. Those that are a whole addend stay
+    where they are.
     """
     taken = {stmt.target.name for stmt in program.statements}
     for stmt in program.statements:
@@ -68,7 +70,7 @@ def with_inner_apart(program: Program, takes: Takes = is_small) -> Program:
         value = _addends(
             stmt.value, partial(_apart, stmt=stmt, takes=takes, made=made, taken=taken)
         )
-        made.append(Assignment(stmt.target, value, stmt.accumulates, stmt.at))
+        made.append(replace(stmt, value=value))
     return Program(tuple(made))
 
 
@@ -93,7 +95,7 @@ def _apart(
         return term
     name = free_name(SYMBOLS[term.op], taken)
     target = Access(name, indices, at=term.at)
-    made.append(Assignment(target, term, at=term.at))
+    made.append(Assignment(target, term, is_dense=True, at=term.at))
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -38,6 +39,7 @@ _STRENGTH = {
 _STRENGTH |= dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4)
 _STRENGTH |= dict.fromkeys(("<<", ">>"), 8) | dict.fromkeys(("*", "/", "//", "%"), 10)
 ATOM = 13
+MOST_NAME = 48  # characters of a name that is made of a program's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ class Reduce(Term):
     op: str
     indices: tuple[str, ...]
     body: Expr
+    is_written: bool = field(default=True, compare=False)
 
     def __str__(self) -> str:
         over = self.indices[0] if len(self.indices) == 1 else f"({', '.join(self.indices)})"
@@ -180,7 +183,8 @@ class Reduce(Term):
 class Masked(Term):
     """``value if cond``, absent elsewhere, or ``value if cond else other``.
 
-    A condition that is an access to a sparse operand asks whether the coordinate is stored.
+    A condition that is an access to a sparse operand asks whether the coordinate is stored, as
+    the function ``stored`` does of any operand.
     """
 
     value: Expr
@@ -197,11 +201,16 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``."""
+    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*.
+
+    ``target -= value`` *subtracts*: it adds the negative.
+    """
 
     target: Access
     value: Expr
     accumulates: bool = False
+    is_dense: bool = False
+    subtracts: bool = field(default=False, compare=False)
     at: Span | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -217,6 +226,14 @@ class Program:
     def __str__(self) -> str:
         return "\n".join(map(str, self.statements))
 
+    @property
+    def name(self) -> str:
+        """Its text as an identifier, as far as that is short: ``C_i_k_A_i_j_B_j_k``."""
+        words = re.findall(r"[A-Za-z0-9]+", str(self))
+        *_, last = (at for at in range(len(words) + 1) if len("_".join(words[:at])) <= MOST_NAME)
+        made = "_".join(words[:last])
+        return made if made[:1].isalpha() else f"program_{made}".rstrip("_")
+
 
 def fault_of_target(target: Access) -> str:
     """Say why *target* cannot be assigned, nothing if it can."""
@@ -225,6 +242,14 @@ def fault_of_target(target: Access) -> str:
     if len(set(target.indices)) < len(target.indices):
         return f"an index occurs twice in the result {target}"
     return ""
+
+
+def fault_of_stored(args: tuple[Expr, ...]) -> tuple[str, str] | None:
+    """Say why *args* cannot be asked whether they are stored, and what can; None if they can."""
+    if len(args) == 1 and isinstance(args[0], Access) and args[0].indices:
+        return None
+    shown = ", ".join(map(str, args))
+    return f"only an operand with indices is stored, not {shown}", "write stored(A[i, j])"
 
 
 def children(term: Expr) -> tuple[Expr, ...]:

@@ -10,8 +10,9 @@ from numbers import Integral, Real
 from typing import Any, cast
 
 from spcomp.errors import ArgumentError, ScriptError, Span, expect
-from spcomp.ir.expr import CALLS
+from spcomp.ir.expr import CALLS, NUMPY_NAMES
 from spcomp.notation.algebra import rebuilt
+from spcomp.notation.implied import refuse_unclear
 from spcomp.notation.inner import is_across, with_inner_apart
 from spcomp.notation.nodes import (
     SYMBOLS,
@@ -28,9 +29,11 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, parse
+from spcomp.notation.semiring import Semiring
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ class Value:
         return Increase(self.term, unwrap(other))
 
     def __isub__(self, other: Any) -> Value:  # noqa: PYI034
-        return Increase(self.term, Op("neg", (unwrap(other),)))
+        return Increase(self.term, Op("neg", (unwrap(other),)), subtracts=True)
 
     def __pow__(self, other: Any) -> Value:
         return Value(Call("pow", (self.term, unwrap(other))))
@@ -145,19 +148,20 @@ for _name, _op in (
     setattr(Value, f"__{_name}__", _operator(_op)[0])
 
 
-for _name in ("exp", "log", "log2", "sqrt", "sin", "cos", "tanh"):
-    # numpy's function of this name calls the method: np.exp(A[i, j])
-    setattr(Value, _name, partialmethod(lambda self, name: call(name, self), _name))
+for _name in CALLS:
+    # numpy's function calls the method of its name: np.exp(A[i, j])
+    _method = partialmethod(lambda self, name, *args: call(name, self, *args), _name)
+    setattr(Value, NUMPY_NAMES.get(_name, _name), _method)
 
 
 class Increase(Value):
     """What ``A[i] += value`` makes of A[i]: a sum, which assigns *added* to *base* with ``+=``."""
 
-    __slots__ = ("added", "base")
+    __slots__ = ("added", "base", "subtracts")
 
-    def __init__(self, base: Expr, added: Expr) -> None:
+    def __init__(self, base: Expr, added: Expr, *, subtracts: bool = False) -> None:
         super().__init__(Op("+", (base, added)))
-        self.base, self.added = base, added
+        self.base, self.added, self.subtracts = base, added, subtracts
 
 
 class Index(Value):
@@ -199,9 +203,11 @@ class Symbol(Value):
         if fault := fault_of_target(target):
             raise ScriptError(fault)
         target = Access(target.name, target.indices)
-        adds = isinstance(value, Increase) and value.base == target
-        term = cast("Increase", value).added if adds else unwrap(value)
-        self.statements.append(Assignment(target, term, accumulates=adds))
+        if isinstance(value, Increase) and value.base == target:
+            stmt = Assignment(target, value.added, accumulates=True, subtracts=value.subtracts)
+        else:
+            stmt = Assignment(target, unwrap(value))
+        self.statements.append(stmt)
 
     def _access(self, key: Any) -> Access:
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
@@ -300,20 +306,22 @@ def call(name: str, *args: Any) -> Value:
         return Value(reduce(lambda left, right: Call(name, (left, right)), terms))
     if ARITY.get(name) != len(terms):
         raise ScriptError(f"{name} does not take {len(terms)} arguments")
+    if name == "stored" and (fault := fault_of_stored(terms)):
+        raise ScriptError(fault[0], hint=fault[1])
     return Value(Call(name, terms))
 
 
 def __getattr__(name: str) -> Any:
     """The functions of index notation: ``exp``, ``where``, ``maximum`` ..."""
-    if name in CALLS or name in ARITY or name in EXTREMES:
+    if name in ARITY or name in EXTREMES:
         return lambda *args: call(name, *args)
     raise AttributeError(name)
 
 
-def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
+def as_program(program: Any, functions: Mapping[str, Any], semiring: Semiring) -> Program:
     """Return what *program*, a string, symbols or a Program, says; *functions* put in.
 
-    Reductions in it that go across an operand are statements of their own.
+    Reductions in it that go across an operand are statements of their own. Raises ScriptError.
     """
     known = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
     if isinstance(program, str):
@@ -330,6 +338,11 @@ def as_program(program: Any, functions: Mapping[str, Any]) -> Program:
         made = Program(tuple(s for symbol in given for s in symbol.statements))
     if not made.statements:
         raise ScriptError("there is no statement", hint="assign a tensor: C[i, k] = ...")
+
+    for stmt in made.statements:
+        if stmt.subtracts and semiring.add != "+":
+            raise ScriptError(f"this semiring has no -, it adds by {semiring.add}", stmt.at)
+    refuse_unclear(made, semiring)
 
     def rewrite(term: Expr) -> Expr:
         term = rebuilt(term, rewrite)

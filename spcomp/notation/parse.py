@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from spcomp.errors import ScriptError
-from spcomp.ir.expr import CALLS
+from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
     REDUCTIONS,
@@ -24,12 +24,13 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Window,
+    fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.text import Text, parse_text
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
-ARITY = dict.fromkeys((*CALLS, *TYPES), 1) | {"pow": 2, "fma": 3, "where": 3}
+ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
 
 
@@ -62,9 +63,12 @@ class _Parser:
         """Return an assignment."""
         if isinstance(stmt, ast.AugAssign) and isinstance(stmt.op, (ast.Add, ast.Sub)):
             target, value = self._target(stmt.target), self.expr(stmt.value)
-            if isinstance(stmt.op, ast.Sub):
+            subtracts = isinstance(stmt.op, ast.Sub)
+            if subtracts:
                 value = Op("neg", (value,), at=value.at)
-            return Assignment(target, value, accumulates=True, at=self.text.span(stmt))
+            return Assignment(
+                target, value, accumulates=True, subtracts=subtracts, at=self.text.span(stmt)
+            )
         if isinstance(stmt, ast.Assign) and len(stmt.targets) == 1:
             target = self._target(stmt.targets[0])
             return Assignment(target, self.expr(stmt.value), at=self.text.span(stmt))
@@ -90,7 +94,8 @@ class _Parser:
 
     def _constant(self, node: ast.Constant) -> Expr:
         if not isinstance(node.value, (bool, int, float)):
-            raise self.text.error(node, f"{ast.unparse(node)} is no number")
+            hint = "" if node.value is not None else "A[i, j] is None: nothing is stored there"
+            raise self.text.error(node, f"{ast.unparse(node)} is no number", hint)
         return Number(node.value, at=self.text.span(node))
 
     def _name(self, node: ast.Name) -> Expr:
@@ -118,10 +123,27 @@ class _Parser:
             raise self.text.error(
                 node, "comparisons do not chain here", "join two of them with and"
             )
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            return self._is_none(node)
         if type(node.ops[0]) not in BINARY_OPS:
-            raise self.text.error(node, "is and in have no meaning here", "use == or !=")
+            raise self.text.error(node, "in has no meaning here", "use == or !=")
         args = self.expr(node.left), self.expr(node.comparators[0])
         return Op(BINARY_OPS[type(node.ops[0])], args, at=self.text.span(node))
+
+    def _is_none(self, node: ast.Compare) -> Expr:
+        """``A[i, j] is None``: not stored."""
+        none = node.comparators[0]
+        if not isinstance(none, ast.Constant) or none.value is not None:
+            hint = "use == or !=; A[i, j] is None asks whether nothing is stored there"
+            raise self.text.error(node, "is has no meaning here, but before None", hint)
+        found = self._stored(node, (self.expr(node.left),))
+        absent = isinstance(node.ops[0], ast.Is)
+        return Op("not", (found,), at=found.at) if absent else found
+
+    def _stored(self, node: ast.expr, args: tuple[Expr, ...]) -> Expr:
+        if fault := fault_of_stored(args):
+            raise self.text.error(node, *fault)
+        return Call("stored", args, at=self.text.span(node))
 
     def _unary_op(self, node: ast.UnaryOp) -> Expr:
         value = self.expr(node.operand)
@@ -207,6 +229,8 @@ class _Parser:
             return self._extreme(EXTREMES.get(name, name), args)
         if ARITY.get(name) != len(args):
             raise self.text.error(node, *_no_call(name, len(args)))
+        if name == "stored":
+            return self._stored(node, args)
         return Call(name, args, at=at)
 
     def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:

@@ -116,14 +116,19 @@ def plan_statement(
     if output.storage == "split":
         return Plan(stmt, output)
     converts, nests = planner.attempt(output)
-    under = output.storage == "product" and output.like is not None
-    if under and nests and not _stands_under(nests[0], output, layouts):
+    if nests and output.storage == "product" and not _is_one_nest(nests[0], output, layouts):
         output = chooser.by_keys()
         converts, nests = planner.attempt(output)
     if nests and output.keys is not None:
         rows = nests[0].loops[0].kind == "dense" and len(nests[0].loops) > 1
         output = replace(output, keys=replace(output.keys, rows=rows))
     return Plan(stmt, output, nests, converts)
+
+
+def _is_one_nest(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether the product *nest* is one iteration, below the levels that *output* is under."""
+    whole = not any(temp.depth for temp in nest.temps)
+    return whole and (output.like is None or _stands_under(nest, output, layouts))
 
 
 def _stands_under(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:

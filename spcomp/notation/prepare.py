@@ -90,12 +90,12 @@ def _assigned(term: Expr, targets: frozenset[str]) -> Expr:
     return rebuilt(term, lambda child: _assigned(child, targets))
 
 
-def _check_reduce(term: Reduce, target: Access) -> None:
-    inner = set(free(term.body))
+def _check_reduce(term: Reduce, stmt: Assignment) -> None:
+    inner, lost = set(free(term.body)), {*stmt.target.indices} - {*free(stmt.value)}
     for index in term.indices:
         if index not in inner:
             raise ScriptError(f"{index} does not occur in what is reduced over it", term.at)
-        if index in target.indices:
+        if index in lost:
             hint = "call the index of the reduction something else"
             raise ScriptError(f"{index} is reduced, and an index of the result", term.at, hint=hint)
     if len(set(term.indices)) < len(term.indices):
@@ -108,7 +108,7 @@ def _apart(stmt: Assignment) -> Expr:
     """The value of *stmt* where no reduction hides an index of the terms around it."""
     for term in walk(stmt.value):
         if isinstance(term, Reduce):
-            _check_reduce(term, stmt.target)
+            _check_reduce(term, stmt)
     names = {t.name for t in walk(stmt.value) if isinstance(t, (Access, Scalar, IndexValue))}
     names |= {i for t in walk(stmt.value) if isinstance(t, Access) for i in t.indices}
 

@@ -15,6 +15,7 @@ from spcomp.notation.algebra import (
     ALWAYS,
     Presence,
     addends,
+    asked_of,
     keep,
     leaves,
     presence,
@@ -107,6 +108,8 @@ class Chooser:
         plain = dense(len(self.stmt.target.indices))
         if (wanted is not None and wanted.is_dense) or not plain.order:
             return Output(plain)
+        if self.stmt.is_dense:
+            return Output(plain, why="a reduction inside a value is present everywhere")
         formula, product = self.pattern()
         if formula != ALWAYS:
             return self._decided(formula, wanted)
@@ -390,7 +393,6 @@ def _factors(term: Expr) -> list[Expr]:
 def filters(term: Expr, sparse: frozenset[str]) -> bool:
     """Return whether values decide where *term* is present."""
     if isinstance(term, Masked):
-        pattern = isinstance(term.cond, Access) and term.cond.name in sparse
-        if not pattern or term.other is not None:
+        if asked_of(term.cond, sparse) is None or term.other is not None:
             return True
     return any(filters(child, sparse) for child in children(term) if not isinstance(term, Reduce))

@@ -27,6 +27,7 @@ from spcomp.ir.expr import Call as CallExpr
 from spcomp.ir.promotion import Value, arguments, literal, operands, settle, truth, unify
 from spcomp.ir.reduction import Combiner, identity
 from spcomp.notation import nodes
+from spcomp.notation.algebra import asked_of
 from spcomp.notation.nodes import Access, Call, Declared, IndexValue, Masked, Number, Op, Scalar
 from spcomp.notation.semiring import Semiring
 
@@ -62,6 +63,9 @@ class Terms:
                 return Value(self.index(name)), None
             case Access():
                 return self._access(term)
+            case Call(func="stored", args=(operand,)):
+                present = self.term(operand)[1]
+                return Value(const(True, bool_) if present is None else present), None
             case Op(op="+" | "-", args=(left, right)):
                 return self._sum(term, left, right)
             case Masked():
@@ -139,8 +143,9 @@ class Terms:
         return choose(test, value, other), cond
 
     def _condition(self, cond: nodes.Expr) -> Cond:
-        if isinstance(cond, Access) and cond.name in self.sparse:
-            return self.term(cond)[1]
+        operand = asked_of(cond, self.sparse)
+        if operand is not None:
+            return self.term(operand)[1]
         value, present = self.term(cond)
         return _all([present, condition(value)])
 

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from spcomp.errors import LoweringError, expect
+from spcomp.errors import InternalError, LoweringError, ScriptError, expect
 from spcomp.ir.module import Module, single
 from spcomp.ir.stmt import Func
+from spcomp.ir.verify import verify
 from spcomp.passes.base import Pipeline, Stage, stage_of
 from spcomp.passes.flatten_buffers import FlattenBuffers
 from spcomp.passes.lower_blocks import LowerBlocks
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.passes.lower_merge import LowerMerge
+from spcomp.passes.names import distinct
 from spcomp.passes.pack_results import PackResults
 
 P = TypeVar("P", Func, Module[Any])
 
 TO_POSITION = Pipeline((LowerIterations(),))
 TO_FLAT = Pipeline((PackResults(), LowerMerge(), LowerBlocks(), FlattenBuffers()))
+
+
+def legal(module: Module[Any]) -> Module[Any]:
+    """Return *module*, as a user wrote it, with names that are distinct.
+
+    Raises ScriptError, at its line, for what breaks a law of its level: no rule of the language is
+    in the way of it, and no pass reckons with it.
+    """
+    module = module.with_funcs(*map(distinct, module.funcs))
+    try:
+        verify(module, "parsing")
+    except InternalError as error:
+        raise ScriptError(error.law, error.span or module.source.span) from None
+    return module
 
 
 def lower_sparse_iter(
@@ -60,7 +76,7 @@ def _lowered(program: P, level: Stage, pipeline: Pipeline) -> P:
             module.source.span,
             hint="lower_sparse_iter comes first",
         )
-    made: Any = pipeline.run(module)
+    made: Any = pipeline.run(legal(module))
     if isinstance(program, Func) and not made.is_single:
         raise LoweringError(
             f"{program.name} assembles its output in {len(made.funcs)} phases",

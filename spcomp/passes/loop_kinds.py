@@ -215,8 +215,6 @@ class _Vectorizer(Rewriter):
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
 
-        zero = Broadcast(identity(op, dtype), lanes)
-
         def inside(stmt: Stmt) -> Stmt:
             return _inside(nest, self.names, stmt)
 
@@ -228,7 +226,11 @@ class _Vectorizer(Rewriter):
         def several(base: Expr) -> Stmt:
             return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
 
-        start = [Store(acc, at(k), zero) for k in range(count)]
+        # 0 is nearest at hand, but a first term that is added to -0 needs no addition
+        apart = const(-0.0, dtype) if op == "+" and dtype.is_float else identity(op, dtype)
+        nothing = Broadcast(identity(op, dtype) if count == 1 else apart, lanes)
+        start = [Store(acc, at(k), nothing) for k in range(count)]
+        start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
         main, tail = self._split(loop.replace(body=inside(one)), count * lanes, several)
         some: Stmt | None = None
         if count > 1:
@@ -244,7 +246,7 @@ class _Vectorizer(Rewriter):
         while len(partial) > 1:
             partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
         total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
-        finish = store.replace(value=BinOp(op, Load(store.buffer, store.indices), so_far))
+        finish = store.replace(value=so_far)
         body = seq(*start, main, some, total, last, finish)
         made: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
         return If(BinOp("<", loop.begin, loop.end), made) if self._is_ragged(loop) else made

@@ -98,7 +98,9 @@ def _phases(module: Module[Any]) -> _Phases | None:
                 for axis in fill.axes
                 if axis.indptr and axis.indices and made == (axis.indptr.name, axis.indices.name)
             ]
-            if isinstance(fill, PosFunc) and len(own) == 1 and own[0].parent is not None:
+            handles = {buffer.data for buffer in fill.buffers}
+            own = [axis for axis in own if axis.indptr in handles and axis.parent is not None]
+            if isinstance(fill, PosFunc) and len(own) == 1:
                 return _Phases(fill, own[0], indptr, indices, values)
     return None
 

@@ -26,9 +26,10 @@ def _runs_serially(body: Stmt, var: Var) -> bool:
 def without_false_claims(func: Func) -> Func:
     """Return *func* with no loop that claims to be parallel, bound or vectorized and is not.
 
-    In position space such a claim raises ScheduleError at the loop's line; in flat buffers, where
-    much of what would prove it is gone, the loop runs serially, with a warning. That rows may be
-    made in blocks is for the compiler to say: such a claim is left out.
+    In position space such a claim raises ScheduleError at the loop's line. In flat buffers, where
+    much of what would prove it is gone, the loop runs serially, with a warning; so does one over
+    chunks (``grain``), which the step that made it has proved, of a program that it no longer is.
+    That rows may be made in blocks is for the compiler to say: such a claim is left out.
     """
     func = unclaimed(func)
     while True:
@@ -44,7 +45,7 @@ def without_false_claims(func: Func) -> Func:
             if not (found := conflicts(loop, atomic=atomic, ascending=known)):
                 continue
             kind = f"bound to {loop.thread}" if loop.thread else loop.kind
-            if not isinstance(func, FlatFunc):
+            if not isinstance(func, FlatFunc) and "grain" not in dict(loop.attrs):
                 message = f"loop {loop.var.name} cannot be {kind}: {found[0]}"
                 raise ScheduleError(message, loop.span)
             where = f"{loop.span}: " if loop.span else ""

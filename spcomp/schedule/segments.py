@@ -340,18 +340,20 @@ def _keys(func: Func, loop: For, load: Load) -> Keys | None:
     if axis.parent is None or axis.parent.parent is not None or buffer.axes != axis.path():
         return None
     (row,) = outer
-    if row is None or variables(row) & inside:
+    if row is None or variables(row) & inside or (fiber := _fiber(func, axis, row)) is None:
         return None
-    begin, size = _fiber(func, axis, row)
+    begin, size = fiber
     return Keys(axis, buffer, (row,), begin) if expr_equal(loop.end, size) else None
 
 
-def _fiber(func: Func, axis: Axis, row: Expr) -> tuple[Expr, Expr]:
-    """Return the absolute position where the fiber of *row* begins, and its size."""
+def _fiber(func: Func, axis: Axis, row: Expr) -> tuple[Expr, Expr] | None:
+    """Return the absolute position where the fiber of *row* begins, and its size, if it is read."""
     if axis.nnz_cols is not None:
         size = cast(axis.nnz_cols, int64)
         return binary("*", row, size), size
-    indptr = next(buffer for buffer in func.buffers if buffer.data is axis.indptr)
+    indptr = next((buffer for buffer in func.buffers if buffer.data is axis.indptr), None)
+    if indptr is None:
+        return None
     begin, end = (Load(indptr, (plus(row, k),)) for k in (0, 1))
     return cast(begin, int64), cast(binary("-", end, begin), int64)
 

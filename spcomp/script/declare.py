@@ -274,13 +274,17 @@ class Declarations:
         return buffer.replace(shape=shape, strides=strides or None)
 
     def domain_of_values(self, call: ast.Call) -> None:
-        """Note the promise of ``T.assume_buffer_domain``."""
+        """Note the promise of ``T.assume_buffer_domain``, which a call checks.
+
+        Of a local buffer, which no caller can promise anything of, it is left out.
+        """
         args = self.ctx.arguments(call)
         buffer, bounds = self.ctx.buffer(args["buffer"]), items(args["domain"])
         if len(bounds) != 2:
             raise self.ctx.error(args["domain"], "a domain is [low, high]")
-        low, high = (self.ex.integer(bound) for bound in bounds)
-        self.ctx.domains.append(BufferDomain(buffer, low, high))
+        low, high = (self._size(bound) for bound in bounds)
+        if buffer.data is not None:
+            self.ctx.domains.append(BufferDomain(buffer, low, high))
 
     def _name(self, target: ast.expr) -> str:
         if not isinstance(target, ast.Name):

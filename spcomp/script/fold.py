@@ -48,8 +48,13 @@ _RULES: dict[str, Callable[..., Any]] = {
     "fma": lambda a, b, c: a * b + c,
     "popcount": int.bit_count,
 }
-_SAME = (math.exp, math.log, math.log2, math.sqrt, math.tanh, math.erf, math.sin, math.cos)
-_RULES |= {rule.__name__: rule for rule in (*_SAME, math.isnan, math.isinf)}
+_SAME = (
+    *(math.exp, math.exp2, math.expm1, math.log, math.log2, math.log10, math.log1p, math.sqrt),
+    *(math.cbrt, math.erf, math.hypot, math.isnan, math.isinf),
+    *(math.sin, math.cos, math.tan, math.asin, math.acos, math.atan, math.atan2),
+    *(math.sinh, math.cosh, math.tanh, math.asinh, math.acosh, math.atanh),
+)
+_RULES |= {rule.__name__: rule for rule in _SAME}
 
 
 def fold(op: str, values: Sequence[Value]) -> Value:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
-from spcomp.errors import ScriptError, refuse_deep_nests
+from spcomp.errors import ScriptError, Span, expect, refuse_deep_nests
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
@@ -61,6 +62,26 @@ def parse_function(
     return _function(source, node, outer, published=published)
 
 
+def parse(text: str) -> Program:
+    """Return the program that *text* defines: a function at any level, or a Module.
+
+    That is what ``Kernel.stage``, ``Func.script`` and ``Schedule.func.script()`` print, edited or
+    not, and ``spcomp.compile`` takes. Nothing in *text* is run. Raises ScriptError or FormatError
+    at the line that is wrong, and ScriptError unless there is one program.
+    """
+    expect("text", text, str, "a program as text")
+    file = f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
+    programs = parse_source(text, file)
+    if len(programs) != 1:
+        count = len(programs) or "no"
+        raise ScriptError(
+            f"the text has {count} programs, and should have one",
+            Span(file, 1),
+            hint="a program is a function with @T.prim_func, or a class with @T.ir_module",
+        )
+    return programs[0]
+
+
 def parse_source(text: str, filename: str) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
@@ -96,7 +117,7 @@ def _programs(text: str, filename: str, *, published: bool = False) -> list[Prog
 def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | None = None) -> Func:
     """Parse the function that ``T.prim_func`` decorates; *published* makes our program of it."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax")
+    ours = (__name__, "spcomp.script.syntax", "spcomp.errors")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
@@ -264,7 +285,7 @@ def _scalar(ctx: Context, node: ast.expr) -> DType:
         raise ctx.error(
             node, f"{ast.unparse(node)} is no type of a parameter", hint="use T.handle or T.int32"
         )
-    return ctx.dtype(node)
+    return handle if ctx.syntax_name(node) == "handle" else ctx.dtype(node)
 
 
 def _declaration(st: Statements, stmt: ast.stmt) -> bool:
@@ -305,16 +326,16 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
             raise ctx.error(
                 ctx.features[feature],
                 f"{feature} has no meaning in a function of {_SPACE[level]} space",
-                hint=_foreign_hint(feature, level),
+                hint=_foreign_hint(feature, level, found),
             )
     return int(level)
 
 
-def _foreign_hint(feature: str, level: int) -> str:
+def _foreign_hint(feature: str, level: int, found: int) -> str:
+    if level != found:
+        return f'the function says "{LEVEL}": {level}; leave that out'
     if feature == "a handle matched twice":
         return "give the second buffer a handle of its own"
-    if feature == "T.sp_iter":
-        return f'the function says "{LEVEL}": {level}; leave that out'
     return "use it in a function without T.sp_iter" if level == 2 else ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spcomp.errors import front_door
 from spcomp.script.syntax_host import (
     host_alloc,
     host_return,
@@ -22,19 +23,21 @@ from spcomp.script.syntax_host import (
 
 # fmt: off
 __all__ = (
-    "abs", "alloc_buffer", "alloc_sparse_buffer", "assume_buffer_domain", "attach", "axis",
-    "bfloat16", "block", "block_attr", "bool", "broadcast", "Buffer", "case", "cast", "Cast",
-    "ceil", "cos", "cursor", "dense_fixed", "dense_variable", "erf", "evaluate", "exp", "fail",
-    "flatten", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma",
+    "abs", "acos", "acosh", "alloc_buffer", "alloc_sparse_buffer", "asin", "asinh",
+    "assume_buffer_domain", "atan", "atan2", "atanh", "attach", "axis", "bfloat16", "block",
+    "block_attr", "bool", "broadcast", "Buffer", "case", "Cast", "cast", "cbrt", "ceil", "cos",
+    "cosh", "cursor", "dense_fixed", "dense_variable", "erf", "evaluate", "exp", "exp2", "expm1",
+    "fail", "flatten", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma",
     "func_attr", "fuse", "gallop", "grid", "handle", "hash_probe", "host", "host_alloc",
-    "host_return", "if_then_else", "init", "int16", "int32", "int64", "int8", "intersect",
-    "ir_module", "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log2",
-    "lower_bound", "masked_load", "match_buffer", "match_sparse_buffer", "max", "max_value",
-    "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix", "prim_func",
-    "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial", "sigmoid", "sin",
-    "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt", "store", "stored",
-    "tanh", "thread_binding", "trim", "trunc", "uint16", "uint32", "uint64", "uint8", "union",
-    "unroll", "upper_bound", "vector_reduce", "vectorized", "where", "writes",
+    "host_return", "hypot", "if_then_else", "init", "int16", "int32", "int64", "int8", "intersect",
+    "ir_module", "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log10",
+    "log1p", "log2", "lower_bound", "masked_load", "match_buffer", "match_sparse_buffer", "max",
+    "max_value", "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix",
+    "prim_func", "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
+    "sigmoid", "sin", "sinh", "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt",
+    "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc", "uint16", "uint32",
+    "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized", "where",
+    "writes",
 )
 # fmt: on
 
@@ -70,6 +73,7 @@ class Buffer:
         return cls
 
 
+@front_door
 def prim_func(function: Callable[..., Any]) -> Any:
     """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
 
@@ -80,6 +84,7 @@ def prim_func(function: Callable[..., Any]) -> Any:
     return decorate(function)
 
 
+@front_door
 def ir_module(cls: type) -> Any:
     """Return the Module that a class of ``T.prim_func`` functions and one ``T.host`` spells.
 
@@ -463,6 +468,16 @@ def pow(x: Any, y: Any, dtype: Any = None) -> Any:
 
 
 @only_in_scripts
+def atan2(y: Any, x: Any, dtype: Any = None) -> Any:
+    """The angle of the point (*x*, *y*), in radians."""
+
+
+@only_in_scripts
+def hypot(x: Any, y: Any, dtype: Any = None) -> Any:
+    """The length of (*x*, *y*), without overflow on the way."""
+
+
+@only_in_scripts
 def fma(a: Any, b: Any, c: Any, dtype: Any = None) -> Any:
     """``a * b + c``, rounded once."""
 
@@ -478,7 +493,11 @@ class MathName:
         raise outside(self.__name__)
 
 
-exp, log, log2, sqrt, rsqrt = map(MathName, ("exp", "log", "log2", "sqrt", "rsqrt"))
-sigmoid, tanh, erf, sin, cos = map(MathName, ("sigmoid", "tanh", "erf", "sin", "cos"))
+exp, exp2, expm1 = map(MathName, ("exp", "exp2", "expm1"))
+log, log2, log10, log1p = map(MathName, ("log", "log2", "log10", "log1p"))
+sqrt, rsqrt, cbrt, sigmoid, erf = map(MathName, ("sqrt", "rsqrt", "cbrt", "sigmoid", "erf"))
+sin, cos, tan, sinh, cosh, tanh = map(MathName, ("sin", "cos", "tan", "sinh", "cosh", "tanh"))
+asin, acos, atan = map(MathName, ("asin", "acos", "atan"))
+asinh, acosh, atanh = map(MathName, ("asinh", "acosh", "atanh"))
 floor, ceil, round, trunc = map(MathName, ("floor", "ceil", "round", "trunc"))
 abs, popcount, isnan, isinf = map(MathName, ("abs", "popcount", "isnan", "isinf"))
