@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
+
+from spcomp.errors import front_door
 
 if TYPE_CHECKING:
     from spcomp import errors as errors
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from spcomp.runtime.pool import set_num_threads as set_num_threads
     from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
+    from spcomp.script.parse import parse as parse
 
 __version__ = "0.6.0"
 
@@ -61,6 +65,7 @@ _HOME = {
     "read": "spcomp.io.read",
     "write": "spcomp.io.write",
     "Schedule": "spcomp.schedule.schedule",
+    "parse": "spcomp.script.parse",
     "register_intrinsic": "spcomp.schedule.intrinsics",
     "lower_sparse_iter": "spcomp.passes.levels",
     "lower_sparse_buffer": "spcomp.passes.levels",
@@ -103,6 +108,7 @@ __all__ = [
     "lower_sparse_iter",
     "notation",
     "num_threads",
+    "parse",
     "read",
     "register_intrinsic",
     "remove_preprocess",
@@ -121,6 +127,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
     value = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")
+    if isinstance(value, FunctionType):
+        value = front_door(value)
+        value.__module__ = __name__  # where pickle finds it
     globals()[name] = value
     return value
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 WIDTH = 160  # characters of a source line that a message shows
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E", bound=BaseException)
+_PACKAGE = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120 (imported always)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,51 @@ def _around(text: str, col: int) -> tuple[str, int]:
 
 def _rebuild(kind: type[SpcompError], message: str, span: Span | None, hint: str) -> SpcompError:
     return kind(message, span, hint=hint)
+
+
+def outside(error: E) -> E:
+    """Return *error* with a traceback that leaves out what happened inside this package.
+
+    The place and the message say what is wrong; ``SPCOMP_DEBUG=1`` keeps all of it.
+    """
+    if os.environ.get("SPCOMP_DEBUG", "0") in ("", "0"):
+        error.__traceback__ = _outside(error.__traceback__)
+        if error.__cause__ is not None:
+            outside(error.__cause__)
+    return error
+
+
+def _outside(trace: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            frames.append(trace)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
+
+
+def front_door(function: Callable[P, R]) -> Callable[P, R]:
+    """Make *function* raise what is the user's to fix as if it happened right there."""
+
+    @functools.wraps(function)
+    def opened(*args: P.args, **named: P.kwargs) -> R:
+        __tracebackhide__ = True  # IPython and pytest leave this frame out, too
+        try:
+            return function(*args, **named)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
+
+    return opened
+
+
+def front_doors(cls: type[R]) -> type[R]:
+    """Make all public methods of *cls* front doors, and how it is made."""
+    for name, made in list(vars(cls).items()):
+        if callable(made) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, front_door(made))
+    return cls
 
 
 class ScriptError(SpcompError):

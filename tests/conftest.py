@@ -42,9 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
+    parser.addoption("--long", action="store_true", help="run the tests marked long, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: takes minutes; run by pytest --long")
     for name, (text, _, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
     try:
@@ -62,6 +64,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and not item.config.getoption("--long"):
+        pytest.skip("takes minutes: pytest --long")
     for name, (_, present, reason) in NEEDS.items():
         if item.get_closest_marker(name) and not present():
             pytest.skip(reason)

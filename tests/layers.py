@@ -13,6 +13,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.ir.interpret import interpret
+from spcomp.ir.module import Launch, Module
 from spcomp.ir.printer import print_program
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
@@ -20,6 +21,10 @@ from tests.corpus_base import Inputs
 from tests.programs import BY_NAME
 
 TARGET = Target("cpu", "x86-64-v3", vector_bits=256)
+WIDTHS = tuple(
+    Target("cpu", f"x86-64{level}", vector_bits=bits)
+    for level, bits in (("", 128), ("-v3", 256), ("-v4", 512))
+)
 STAGES = ("coordinate", "position", "flat")
 
 
@@ -49,6 +54,14 @@ def reparsed(program: Any, name: str) -> Any:
     """Return what the parser reads from the printed *program*."""
     (back,) = parse_source(print_program(program), f"{name}.py")
     return back
+
+
+def as_read(module: Any, name: str) -> Any:
+    """Return what the parser reads from the printed *module*, as a Module."""
+    back = reparsed(module, name)
+    if isinstance(back, Module):
+        return back
+    return Module(module.source, (back,), (Launch(back.name),))
 
 
 def interpreted(program: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spcomp
-from spcomp.errors import ArgumentError, BackendError
+from spcomp.errors import ArgumentError, BackendError, FormatError
 from tests.test_api import A, B, random_csr, scale, spmm
 
 
@@ -17,6 +17,23 @@ def test_constants_are_compiled_in():
     np.testing.assert_allclose(kernel(A=A, B=B), A @ B, rtol=1e-5)
     with pytest.raises(ArgumentError, match="argument B: dimension 1"):
         kernel(A=A, B=B[:, :2].copy())
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64", "cpu:x86-64-v3", "cpu:x86-64-v4"])
+def test_a_constant_extent_of_zero_is_compiled_for_every_target(target):
+    assert "float32[m, 0] out" in repr(spcomp.compile(spmm, constants={"feat": 0}, target=target))
+
+
+def test_a_result_without_columns_has_none():
+    for kernel in (spcomp.compile(spmm, constants={"feat": 0}), spcomp.compile(spmm)):
+        assert kernel(A=A, B=B[:, :0].copy()).shape == (A.shape[0], 0)
+
+
+@pytest.mark.parametrize("extent", [-1, -64, -(2**31)])
+def test_a_negative_constant_extent_is_refused_where_the_axis_is_declared(extent):
+    with pytest.raises(FormatError, match=f"has the extent {extent}") as caught:
+        spcomp.compile(spmm, constants={"feat": extent})
+    assert "T.dense_fixed(feat)" in str(caught.value)
 
 
 def test_equal_programs_share_their_code():

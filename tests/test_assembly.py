@@ -251,6 +251,33 @@ def test_axes_over_the_same_arrays_share_positions_without_a_search():
 
 
 @T.prim_func
+def large_products(
+    a: T.handle, ip: T.handle, ii: T.handle, c: T.handle, m: T.int32, n: T.int32, p: T.int32
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, p), (ip, ii))
+    Z = T.sparse_variable(I, (n, None), (None, None))
+    R = T.dense_fixed(2)
+    A = T.match_sparse_buffer(a, (I, J), "float64")
+    C = T.match_sparse_buffer(c, (I, Z), "float64")
+    with T.sp_iter([I, J, R], "SSR", "large_products") as [i, j, _r]:
+        with T.init():
+            C[i, j] = 10.0
+        if A[i, j] > 1.0:
+            C[i, j] = C[i, j] * A[i, j]
+
+
+def test_an_init_says_what_elements_start_with_and_creates_none():
+    a = csr(8)
+    args = {"a": a.data, "ip": a.indptr, "ii": a.indices, "m": 5, "n": 6, "p": a.nnz}
+    stages_agree(large_products, args)
+    made = spcomp.compile(large_products)(A=a)
+    want = np.where(a.toarray() > 1, 10 * a.toarray() ** 2, 0)
+    np.testing.assert_array_equal(made.toarray(), want)
+    assert made.nnz == (want != 0).sum() > 0
+
+
+@T.prim_func
 def short_hops(
     x: T.handle,
     y: T.handle,

@@ -409,3 +409,30 @@ def test_a_rival_that_disagrees_is_refused(mtx, monkeypatch):
     run = bench("csrmm", "--data", f"A={mtx}", "--const", "feat=4", "--vs", "scipy")
     assert run.exit_code == 1
     assert "scipy computes A @ B and gets another result" in run.output
+
+
+def test_a_library_that_is_missing_is_left_out(mtx, monkeypatch):
+    from spcomp.cli import peers
+
+    def missing(*_):
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setitem(peers.RIVALS, "torch", missing)
+    arguments = ("csrmm", "--data", f"A={mtx}", "--const", "feat=4", "--rounds", "2", "--json")
+    run = bench(*arguments, "--vs", "scipy,torch")
+    assert run.exit_code == 0, run.output
+    assert "torch is left out, it is not installed: No module named 'torch'" in run.stderr
+    assert list(json.loads(run.stdout)["ratios"]) == ["scipy"]
+
+
+def test_a_ratio_of_disturbed_samples_says_so(mtx, monkeypatch):
+    from spcomp.cli import timing
+
+    monkeypatch.setattr(timing, "PAUSE", 0)
+    monkeypatch.setattr(timing.Usage, "was_disturbed", lambda *_: True)
+    arguments = ("csrmm", "--data", f"A={mtx}", "--const", "feat=4", "--rounds", "2")
+    run = bench(*arguments, "--vs", "scipy", "--json")
+    assert json.loads(run.stdout)["ratios"]["scipy"]["clean"] is False
+    run = bench(*arguments, "--vs", "scipy")
+    assert "~ " in run.stdout
+    assert "~: of disturbed samples" in " ".join(run.stdout.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import json
 import os
 import pty
@@ -11,9 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import scipy.sparse as sps
+
+from spcomp.cli import options
+from spcomp.codegen.abi import c_parameters
+from spcomp.io.replace import replacing
 
 ROOT = Path(__file__).parents[1]
 KERNEL = ROOT / "examples" / "kernel.py"
@@ -281,3 +288,80 @@ def test_a_program_without_a_parallel_loop_has_no_pool_in_its_library(tmp_path):
     scalars = (ctypes.c_int32(5), ctypes.c_double(0.5))
     assert library.total(*pointers, None, *scalars) == 0
     assert y[0] == 5.0
+
+
+KEYWORDS = """
+from spcomp import script as T
+
+@T.prim_func
+def double(int: T.handle, class_: T.handle, größe: T.int32) -> None:
+    A = T.match_buffer(int, (größe,), "float32")
+    B = T.match_buffer(class_, (größe,), "float32")
+    for i in T.serial(größe):
+        A[i] = B[i]
+"""
+
+
+@needs_cc
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_a_header_is_c_and_cpp_whatever_the_names_of_a_program(tmp_path, language):
+    (tmp_path / "words.py").write_text(KEYWORDS)
+    done = spcomp("build", tmp_path / "words.py", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "double.h").read_text()
+    assert "int32_t k_double(\n    float *int_,\n    const float *class_,\n" in text
+    command = ["cc", "-Wall", "-Werror", "-fsyntax-only", "-x", language, tmp_path / "double.h"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert ctypes.CDLL(str(tmp_path / "double.so")).k_double(None, None, 0) == 0
+
+
+def test_parameters_of_a_header_are_distinct():
+    assert c_parameters(["int", "int_", "x", "ä"]) == ["int_", "int__", "x", "_ue4"]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [("/bin/true", "it wrote no library"), ("{here}/text", "text cannot link csrmm: ")],
+)
+def test_a_compiler_that_does_not_link_is_named(tmp_path, compiler, message):
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "text").chmod(0o755)
+    command = ("build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "so")
+    done = spcomp(*command, CC=compiler.format(here=tmp_path))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+    class Full:
+        def write(self, content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    @contextlib.contextmanager
+    def opened(path):
+        with replacing(path) as file:
+            file.write(b"; half of it")
+            yield Full()
+
+    (tmp_path / "csrmm.ll").write_text("what was there before")
+    monkeypatch.setattr(options, "replacing", opened)
+    with pytest.raises(click.FileError, match="No space left on device"):
+        options.write(tmp_path / "csrmm.ll", b"")
+    assert (tmp_path / "csrmm.ll").read_text() == "what was there before"
+    assert [path.name for path in tmp_path.iterdir()] == ["csrmm.ll"]
+
+
+def test_a_library_is_called_as_the_platform_calls_it():
+    code = """import sys; sys.platform = sys.argv[1]
+from spcomp.cli import native; print(native.LIBRARY, *native._LIBRARIES)"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    names = {
+        platform: subprocess.run(
+            [sys.executable, "-c", code, platform], env=env, capture_output=True, text=True
+        )
+        for platform in ("linux", "darwin", "win32")
+    }
+    shown = {platform: run.stdout.strip() or run.stderr for platform, run in names.items()}
+    assert shown == {"linux": ".so -lm -lpthread", "darwin": ".dylib", "win32": ".dll"}

@@ -63,6 +63,22 @@ def test_a_terminal_gets_colour(monkeypatch):
     assert "range" in terminal.getvalue()
 
 
+def test_names_have_the_colour_of_the_terminals_text(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    highlight.emit("for i in range(3):\n    x = y  # z\n", "flat")
+    shown = terminal.getvalue()
+    assert "    x = y  \x1b[" in shown  # the comment is the first that has a colour again
+    assert "\x1b[97m" not in shown  # bright white, which cannot be read on white
+    assert "\x1b[40m" not in shown
+
+
 def test_the_forest_is_drawn_as_text():
     done = invoke("show", KERNEL, "csrmm", "--forest")
     assert done.exit_code == 0, done.stderr

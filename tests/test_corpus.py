@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,24 @@ from hypothesis import strategies as st
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import FormatError, SpcompWarning
+from spcomp.ir import interpret_stmt
 from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.printer import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify import verify
 from spcomp.script.parse import parse_source
-from tests.layers import STAGES, TARGET, called, interpreted, kernel, reparsed, source, stages
+from tests.layers import (
+    STAGES,
+    TARGET,
+    WIDTHS,
+    as_read,
+    called,
+    interpreted,
+    kernel,
+    reparsed,
+    source,
+    stages,
+)
 from tests.programs import BY_NAME, PROGRAMS, PUBLISHED_BMM, Program, fresh, variants
 from tests.strategies import DrawnByHypothesis
 
@@ -61,9 +75,18 @@ def test_the_source_means_what_the_oracle_says(program, dtype, idtype):
 def test_a_stage_is_legal_and_prints_to_the_same_program(program, stage):
     module = getattr(stages(program.name, program.dtypes[0]), stage)
     verify(module, stage)
-    back = reparsed(module, program.name)
-    again = module.funcs[0] if module.is_single and not hasattr(back, "funcs") else module
-    assert structural_equal(back, again)
+    assert structural_equal(as_read(module, program.name), module)
+
+
+@every_program
+@pytest.mark.parametrize("target", WIDTHS, ids=lambda target: target.cpu)
+@pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
+def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program, target):
+    def check(step, module):
+        verify(module, step.name)
+        assert structural_equal(as_read(module, program.name), module), step
+
+    lower(source(program.name, program.dtypes[0]), target, after=check)
 
 
 @every_stage
@@ -74,6 +97,16 @@ def test_a_stage_means_what_the_oracle_says(program, stage, dtype, idtype):
         inputs = program.inputs(case, dtype, idtype)
         results = interpreted(module, fresh(inputs))
         program.check(inputs, results, dtype, f"{stage}, {case}")
+
+
+@every_program
+def test_what_a_prefetch_reads_on_its_way_is_there(program, monkeypatch):
+    module = stages(program.name).flat
+    if "T.prefetch(" not in print_program(module):
+        return
+    monkeypatch.setattr(interpret_stmt, "suppress", lambda _: nullcontext())
+    for case in program.cases:
+        interpreted(module, fresh(program.inputs(case, program.dtypes[0])))
 
 
 @every_variant

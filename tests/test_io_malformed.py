@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import re
+import sys
 import zipfile
 
 import numpy as np
@@ -12,7 +13,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError, FileError
-from spcomp.io import archive, frostt, matrix_market, source
+from spcomp.io import archive, frostt, grammar, matrix_market, source
 
 BANNER = "%%MatrixMarket matrix "
 REAL = BANNER + "coordinate real general\n"
@@ -126,6 +127,8 @@ def refused(path, content, **options):
      (SYMMETRIC + "2 2 2\n2 1 1\n2 1 1\n", 4, "the entry of line 3 is repeated"),
      (ARRAY + "2 2 4\n1\n2\n3\n4\n", 2, "got 3 sizes, expected 2: rows, columns"),
      (ARRAY + "2 2\n1 2\n3 4\n", 3, "got 2 words, expected 1: one value"),
+     (ARRAY + "0 9223372036854775807\n", 2, "no array has the shape (0, 9223372036854775807)"),
+     (ARRAY + "9223372036854775807 0\n", 2, "no array has the shape (9223372036854775807, 0)"),
      (ARRAY + "2 2\n1\n2\n3\n", 5, "the file ends after 3 of 4 values"),
      (ARRAY + "2 1\n1\n2\n3\n", 5, "there are more values than the 2 declared"),
      (ARRAY + "2 1\n1\nx\n", 4, "'x' is not a number"),
@@ -311,3 +314,57 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, mo
     monkeypatch.setattr(archive, "memory", lambda: 1 << 20)
     message = refused(tmp_path / "a.npz", _archive(data=np.zeros(1 << 18)))
     assert "more than the memory" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "filler", "line"),
+    [
+        ("a.mtx.gz", REAL, "% is it over?\n", 2),
+        ("a.mtx.gz", REAL, "\n", 2),
+        ("a.mtx.gz", REAL + "2 2 2\n1 1 1\n", "\n", 4),
+        ("a.mtx.gz", REAL + "2 2 2\n1 1 1\n", "   \t\n", 4),
+        ("a.tns.gz", "", "# is it over?\n", 1),
+        ("a.tns.gz", "1 1 1 1\n", "\n", 2),
+    ],
+)
+def test_comments_and_blanks_without_an_end_are_refused(
+    tmp_path, monkeypatch, way, name, before, filler, line
+):
+    monkeypatch.setattr(source, "PROSE", 1 << 17)
+    text = before + filler * (1 << 18)
+    at = line + source.PROSE // len(filler)
+    message = refused(tmp_path / name, gzip.compress(text.encode(), 1))
+    assert f"{name}:{at}: more than 128 KiB of comments and blank lines" in message
+
+
+def test_entries_behind_those_declared_are_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix_market, "WHOLE", 0)
+    text = REAL + "2 2 1\n" + "1 1 1\n" * 10_000_000
+    path, looked_at = tmp_path / "a.mtx.gz", []
+    good = grammar._good
+    monkeypatch.setattr(grammar, "_good", lambda *args: looked_at.append(args) or good(*args))
+    message = refused(path, gzip.compress(text.encode(), 1))
+    assert ":4: there are more entries than the 1 declared" in message
+    assert sum(len(lines) for lines, _ in looked_at) <= source.PROSE + 2 * source.BLOCK
+
+
+def test_a_tensor_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, way, monkeypatch):
+    monkeypatch.setattr(source, "memory", lambda: 1 << 20)
+    message = refused(tmp_path / "a.tns.gz", gzip.compress(b"1 1 1\n" * 100_000))
+    assert "the entries up to here take 0.0 GiB, more than the memory" in message
+
+
+@pytest.mark.parametrize("missing", ["function", "name"])
+def test_a_system_that_does_not_say_its_memory_has_no_limit(tmp_path, monkeypatch, missing):
+    if missing == "function":
+        monkeypatch.delattr(os, "sysconf")
+    else:
+        monkeypatch.setattr(os, "sysconf", _unknown_name)
+    path = tmp_path / "a.mtx"
+    path.write_text(REAL + "2 2 1\n1 1 1\n")
+    assert spcomp.read(path).nnz == 1
+    assert source._installed() == sys.maxsize
+
+
+def _unknown_name(name):
+    raise ValueError(f"unrecognized configuration name {name}")

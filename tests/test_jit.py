@@ -70,6 +70,14 @@ def test_many_executables_come_and_go():
         check(build(squares()))
 
 
+def test_code_stays_when_the_linker_and_its_neighbours_are_gone():
+    obj = cpu.object_code("define i32 @f(ptr %s) {\n ret i32 7\n}\n", target("cpu"))
+    kept = [jit.load(obj, ["f"]) for _ in range(100)][::40]
+    for _ in range(3 * jit.TOGETHER):
+        jit.load(obj, ["f"])
+    assert [loaded.function("f")(None) for loaded in kept] == [7, 7, 7]
+
+
 def test_an_executable_pickles_with_its_object():
     executable = build(squares())
     copy = pickle.loads(pickle.dumps(executable))

@@ -81,10 +81,32 @@ def test_what_numpy_writes_in_another_way_is_translated(text, hint):
 
 def test_a_length_that_no_argument_has_comes_with_the_result():
     kernel = spcomp.compile("y[i, k] = x[i] * k")
-    with pytest.raises(ArgumentError, match="no array says what it is") as caught:
+    with pytest.raises(ArgumentError, match="no argument gives k a length") as caught:
         kernel(x=np.ones(2))
     assert "out=" in caught.value.hint
     assert kernel(x=np.ones(2), out=np.zeros((2, 3))).tolist() == [[0, 1, 2]] * 2
+    kernel = spcomp.compile("C[i, j, k] = A[i, j] * (k > 1)")
+    given = spcomp.compile("C[i, j, k] = A[i, j] * B[k]")(A=sps.csr_array(np.eye(2)), B=np.ones(3))
+    made = kernel(A=sps.csr_array(np.eye(2)), out=given)
+    np.testing.assert_array_equal(made.to_dense(), np.einsum("ij,k->ijk", np.eye(2), [0, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("C[i, j, k] = A[i, j] * (k != d[i])", 24),
+        ("C[i, j, k] = A[i, j] * A[j, i] * (k > 1)", 34),
+        ("C[i, j, k] = A[i, j] * d[i]", 0),
+        ("W[i, k] = d[i] * k\nC[i] = W[i, k] + sum(j, A[i, j])", 17),
+        ("C[i, k] = sum(j, A[i, j] * A[j, i]) * k", 38),
+    ],
+)
+def test_an_index_that_only_stands_as_a_number_has_no_length(text, column):
+    args = {"A": sps.csr_array(np.eye(3)), "d": np.ones(3)}
+    kernel = spcomp.compile(text)
+    with pytest.raises(ArgumentError, match="no argument gives k a length") as caught:
+        kernel(**{name: args[name] for name in kernel.arguments})
+    assert caught.value.span.col == column
 
 
 def test_a_column_behind_an_inserted_else_is_the_users():

@@ -355,3 +355,16 @@ def test_random_programs_compute_what_masked_numpy_does_or_say_why_not(start):
         reasons = ["present everywhere, but", "by itself"]
         reasons += ["cannot be stored as"] if case.formats else []
         assert any(text in refused for text in reasons), f"seed {seed}: {refused}\n{case}"
+
+
+def test_a_pattern_in_parts_is_not_shared_beside_an_assembled_result():
+    A = sps.csr_array(np.array([[1.0, 0, 2], [0, 3, 0]]))
+    x, z = (spcomp.convert(np.array(v), "sparse") for v in ([1.0, 0, 2], [3.0, 4, 0]))
+    text = "t[j] = x[j] * z[j]; C[j, i] = A[i, j]"
+    found = spcomp.compile(text)(A=spcomp.convert(A, formats.ell(2)), x=x, z=z)
+    np.testing.assert_array_equal(full(found.t), [3, 0, 0])
+    np.testing.assert_array_equal(found.C.toarray(), A.toarray().T)
+    with pytest.raises(
+        FormatError, match="C lies along A, and .* is assembled in the same program"
+    ):
+        spcomp.compile(text, formats={"A": "hyb"})(A=A, x=x, z=z)

@@ -112,3 +112,19 @@ def test_what_means_nothing_is_refused(call, message):
 def test_a_tensor_has_no_elements_to_go_through():
     with pytest.raises(TypeError, match="not iterable"):
         list(X)
+
+
+def test_a_kernel_is_called_as_its_text():
+    text = "C[i, k] = A[i, j] * B[j, k]"
+    kernel = spcomp.compile(text)
+    assert kernel.name == "C_i_k_A_i_j_B_j_k"
+    assert repr(kernel) == f"<NotationKernel C_i_k_A_i_j_B_j_k: {text!r}>"
+    args = {"A": np.ones((2, 2)), "B": np.ones((2, 2))}
+    assert repr(kernel.specialize(**args)).startswith("<Kernel C_i_k_A_i_j_B_j_k_kernel for cpu")
+    assert spcomp.compile(text, name="spmm").name == "spmm"
+    long = spcomp.compile(" + ".join(["C[i] = exp(A[i])", *["exp(A[i])"] * 30]))
+    assert long.name.startswith("C_i_exp_A_i_exp")
+    assert len(long.name) <= 48
+    odd = spcomp.compile("ζ[ξ] = λ[ξ]")
+    assert odd.name.isidentifier()
+    np.testing.assert_array_equal(odd(λ=np.ones(2)), 1)

@@ -37,9 +37,9 @@ def rule(error: SpcompError) -> int | None:
     return next((n for text, n in RULES.items() if text in error.message), None)
 
 
-def run(seed: int, *, compiled: bool) -> bool:
-    """Check the program of *seed*; False: it is refused, by a rule."""
-    case = Writer(seed).write()
+def run(seed: int, *, compiled: bool, writer: type[Writer] = Writer) -> bool:
+    """Check the program that *writer* makes of *seed*; False: it is refused, by a rule."""
+    case = writer(seed).write()
     if case.unclear:
         refuses(case, seed)
         return True

@@ -10,7 +10,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler import conversions_sort
-from spcomp.errors import ArgumentError, LoweringError
+from spcomp.errors import ArgumentError, LoweringError, ScriptError
 from tests.random_notation import elements, interpreted
 
 RNG = np.random.default_rng(11)
@@ -329,3 +329,33 @@ def test_a_large_result_with_compressed_levels_is_that_of_many_threads():
         pairs = zip(own.arrays, other.arrays, strict=True)
         assert all(x.tobytes() == y.tobytes() for x, y in pairs)
     spcomp.Tensor(made[0].shape, [level.spec for level in made[0].levels], made[0].values)
+
+
+def test_an_array_is_no_place_for_a_result_with_a_pattern():
+    x, B = np.arange(1.0, 4), spcomp.convert(np.array([1.0, 3]), "sparse")
+    out = np.zeros((3, 2))
+    with pytest.raises(ArgumentError, match=r"argument out: C has the pattern of B\[l\], an array"):
+        spcomp.compile("C[i, l] = x[i] * B[l]")(x=x, B=B, out=out)
+    dense = spcomp.compile("C[i, l] = x[i] * B[l]", formats={"C": "dense"})
+    assert dense(x=x, B=B, out=out) is out
+    np.testing.assert_array_equal(out, np.outer(x, [1, 3]))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "bool"])
+def test_a_result_is_added_to_by_or(dtype):
+    A, B = (spcomp.convert(np.array(v), "sparse") for v in ([0.0, 2, 3], [1.0, 0]))
+    C = np.array([[1, 0], [0, 0], [0, 1]], dtype)
+    made = spcomp.compile("C[i, j] += A[i] * B[j]", semiring="or_and")(A=A, B=B, C=C)
+    assert made is C
+    np.testing.assert_array_equal(C, np.array([[1, 0], [1, 0], [1, 1]], dtype))
+
+
+def test_nothing_is_subtracted_in_a_semiring_without_minus():
+    with pytest.raises(ScriptError, match="1:1: this semiring has no -, it adds by min"):
+        spcomp.compile("y[i] -= x[i]", semiring="min_plus")
+    i, (x, y) = spcomp.indices("i"), spcomp.symbols("x y")
+    y[i] -= x[i]
+    with pytest.raises(ScriptError, match="this semiring has no -, it adds by min"):
+        spcomp.compile(y, semiring="min_plus")
+    added = spcomp.compile("y[i] += -x[i]", semiring="min_plus")
+    np.testing.assert_array_equal(added(y=np.array([3.0, 1]), x=np.array([1.0, 2])), [-1, -2])

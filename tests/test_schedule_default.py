@@ -9,12 +9,13 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import ScheduleError
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import ScheduleError, warned_before
 from spcomp.ir import stmt as st
 from spcomp.ir.relink import specialize
 from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.default_trace import Facts, _Plan
+from spcomp.schedule.default_trace import Facts, _Plan, default_schedule
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.loops import Parallel
 from spcomp.schedule.prefetch import Prefetch, gathers
@@ -24,7 +25,7 @@ from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
-from tests.programs import BY_NAME
+from tests.programs import BY_NAME, PROGRAMS
 from tests.test_schedule_steps import check, names, scheduled
 
 CPU = Target(vector_bits=256)
@@ -280,3 +281,20 @@ def test_a_prefetch_by_a_person_neither_fails_nor_reads_outside():
     program = below("for k in T.serial(n):\n    T.prefetch(A, E[k + 1000])\n    A[k] = E[k]")
     assert called(program, 9, 0) == list(range(9))
     assert "T.if_then_else" in spcomp.compile(program).stage("flat")
+
+
+@pytest.mark.parametrize("extent", [0, 2**31 - 1])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
+def test_no_extent_is_too_short_or_too_long_for_registers_of_any_width(program, extent):
+    func = source(program.name)
+    with warned_before():
+        for name in (param.name for param in func.params if param.type.is_integer):
+            for bits in (128, 512):
+                lower(func, Target(vector_bits=bits), {name: extent})
+
+
+@pytest.mark.parametrize("facts", [Facts(), Facts(hubs=True, skewed=True, runs=True)])
+def test_rows_of_no_columns_are_scheduled_as_others_are(facts):
+    for bits in (128, 256, 512):
+        steps = default_schedule(fixed("csrmm", feat=0).func, Target(vector_bits=bits), facts)[1]
+        assert any(isinstance(step, Parallel) for step in steps)

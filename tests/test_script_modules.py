@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
 from spcomp import script as T
+from spcomp.errors import ArgumentError, ScriptError
 from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan
+from spcomp.ir.position import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
 from tests.layers import reparsed
@@ -80,3 +87,91 @@ class C:
     assert module.funcs == (module.source,)
     (single,) = parse_source(text[: text.index("    @T.host")], "class2.py")
     assert single.is_single
+
+
+# -- printed programs ----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.* is not proved to be parallel:spcomp.errors.SpcompWarning")
+@pytest.mark.parametrize("stage", ["position", "flat"])
+def test_a_printed_stage_is_parsed_and_compiled_again(stage):
+    kernel = spcomp.compile("C[i, j] = A[i, j] + B[i, j]", formats={"A": "csr", "B": "csr"})
+    A = sps.random_array((6, 7), density=0.5, format="csr", rng=np.random.default_rng(0))
+    text = kernel.specialize(A=A, B=A).stage(stage)
+    program = spcomp.parse(text)
+    assert isinstance(program, Module)
+    again = spcomp.compile(program)(A=A, B=A)
+    np.testing.assert_array_equal(again.toarray(), 2 * A.toarray())
+
+
+def test_a_function_is_parsed_from_what_it_prints():
+    assert structural_equal(spcomp.parse(Phases.source.script()), Phases.source)
+
+
+def test_a_text_without_a_program_or_with_several_is_refused():
+    text = Phases.source.script()
+    two = text + text.replace("def total", "def other").split("\n\n\n", 1)[1]
+    for wrong, count in (("x = 1\n", "no programs"), (two, "2 programs")):
+        with pytest.raises(ScriptError, match=f"the text has {count}"):
+            spcomp.parse(wrong)
+    with pytest.raises(ArgumentError, match="argument text: got NoneType"):
+        spcomp.parse(None)
+
+
+def test_a_script_given_as_index_notation_is_told_how_it_is_compiled():
+    with pytest.raises(ScriptError) as caught:
+        spcomp.compile(Phases.source.script())
+    assert caught.value.message == "this is a script, no index notation"
+    assert "spcomp.parse" in caught.value.hint
+    assert caught.value.span.line == 4
+
+
+BLOCKS = """from spcomp import script as T
+
+@T.prim_func
+def scale(a: T.handle, n: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 0})
+    A = T.match_buffer(a, (n,), "float32")
+    for i in T.serial(n):
+        with T.block("scale0"):
+            vi = T.axis.spatial(n, i)
+            A[vi] = A[vi] * 2.0
+"""
+
+
+def test_blocks_make_a_program_of_position_space_whatever_level_it_says_as_sparsetir_prints_it():
+    func = spcomp.parse(BLOCKS)
+    assert isinstance(func, PosFunc)
+    assert structural_equal(spcomp.parse(func.script()), func)
+    a = np.ones(5, "float32")
+    spcomp.compile(func)(a, 5)
+    assert (a == 2).all()
+    for wrong in ("for j in T.serial(n):", 'with T.sp_iter([I], "S", "f") as [j]:'):
+        text = BLOCKS.replace("for i in T.serial(n):", "I = T.dense_fixed(n)\n    " + wrong)
+        text = text.replace('with T.block("scale0"):', "if True:").replace("spatial(n, i)", "")
+        with pytest.raises(ScriptError) as caught:
+            spcomp.parse(text.replace("vi = T.axis.", "").replace("vi", "j"))
+        assert caught.value.hint == 'the function says "sparse_tir_level": 0; leave that out'
+
+
+def test_what_is_assumed_of_a_local_buffer_is_no_promise_of_the_callers():
+    text = """from spcomp import script as T
+
+@T.prim_func
+def f(b: T.handle, n: T.int32) -> None:
+    T.func_attr({"sparse_tir_level": 1})
+    I = T.dense_fixed(n)
+    B = T.match_sparse_buffer(b, (I,), "int32")
+    mid = T.alloc_sparse_buffer((I,), "int32")
+    T.assume_buffer_domain(mid, [0, n - 1])
+    T.assume_buffer_domain(B, [0, n])
+    for i in T.serial(n):
+        mid[i] = i + 1
+        B[i] = mid[i] if mid[i] < n else 0
+"""
+    func = spcomp.parse(text)
+    assert [domain.buffer.name for domain in func.domains] == ["B"]
+    assert structural_equal(spcomp.parse(func.script()), func)
+    b = np.zeros(4, "int32")
+    spcomp.compile(func)(b, 4)
+    assert b.tolist() == [1, 2, 3, 0]

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 from spcomp import sparsetir as tvm
-from spcomp.errors import ArgumentError, BackendError, ScheduleError
+from spcomp.errors import ArgumentError, BackendError, ScheduleError, SpcompWarning
 from spcomp.script.parse import parse_source
 from spcomp.sparsetir.script import tir as T
 from spcomp.sparsetir.sparse import (
@@ -351,9 +351,14 @@ def test_what_no_schedule_has_is_no_attribute():
         schedule.get_block("no such block")
 
 
-def test_a_target_without_a_code_generator_is_refused_by_name():
-    with pytest.raises(BackendError, match="cuda"):
-        tvm.build(tvm.IRModule.from_expr(source("csrmm")), target="cuda")
+def test_a_gpu_is_emulated_with_a_warning_and_a_target_that_nobody_has_is_refused():
+    mod = tvm.IRModule.from_expr(source("csrmm"))
+    for target in ("cuda", "cuda -arch=sm_80", "nvidia/nvidia-a100"):
+        with pytest.warns(SpcompWarning, match="on the CPU"):
+            built = tvm.build(mod, target=target)
+        assert "define" in built.imported_modules[0].get_source()
+    with pytest.raises(BackendError, match="rocm"):
+        tvm.build(mod, target="rocm")
 
 
 def test_arrays_are_copies_and_give_copies():

@@ -14,7 +14,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler import compile as route
-from spcomp.compiler import saved
+from spcomp.compiler import plain, saved
 from spcomp.compiler.variants import (
     MAX_EXTENT,
     MAX_KEPT,
@@ -294,6 +294,33 @@ def test_a_program_with_a_warning_warns_in_every_process(fresh_memory):
         fresh_memory.clear()
         with pytest.warns(SpcompWarning):
             spcomp.compile(source("scatter_claimed"))
+
+
+@pytest.mark.parametrize("name", ["csrmm", "csr_add", "spgemm", "ell_product", "coo_segment"])
+def test_what_is_saved_is_text_that_reads_back_with_what_is_shared(fresh_memory, monkeypatch, name):
+    kept = []
+    monkeypatch.setattr(saved, "store", lambda key, target, made: kept.append(made))
+    spcomp.compile(source(name))
+    (made,) = kept
+    data = plain.encode(made)
+    again = plain.decode(data)
+    assert plain.encode(again) == data  # an object that was shared is one row, so it still is
+    assert (again.emitted, again.trace) == (made.emitted, made.trace)
+    assert [func.params[0].name for func in again.heads] == [f.params[0].name for f in made.heads]
+
+
+@pytest.mark.parametrize("value", [object(), np.float32(1), {"a": 1}, (spcomp.Tensor,), Variants])
+def test_what_is_no_plain_description_is_not_written(value):
+    with pytest.raises(TypeError):
+        plain.encode(value)
+
+
+@pytest.mark.parametrize(
+    "rows", ['["os.system","id"]', '["spcomp.ir.stmt.sys"]', '["spcomp.ir.expr.Var"]', "[7]", "7"]
+)
+def test_what_names_anything_else_is_not_read(rows):
+    with pytest.raises(plain.UNREADABLE):
+        plain.decode(f"[{rows},[0]]".encode())
 
 
 def test_what_another_compiler_saved_is_not_taken(fresh_memory, monkeypatch):

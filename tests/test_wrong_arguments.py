@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,12 @@ WRONG: list[tuple[Callable[[], Any], type[SpcompError], str]] = [
     (lambda: spcomp.compile(SPMV, formats={"A": None}), ArgumentError, "formats: got NoneType"),
     (lambda: spcomp.compile(SPMV, functions=3), ArgumentError, "functions: got int"),
     (lambda: spcomp.compile(SPMV, speed=3), ArgumentError, "speed: is none of compile's"),
+    (lambda: spcomp.compile(SPMM, semiring="or_and"), ArgumentError, "semiring: is for index"),
+    *(
+        (partial(spcomp.compile, program, name=name), ArgumentError, f"name: got {name!r}")
+        for program in (SPMV, SPMM)
+        for name in ("1x", "a b", "a-b", "", "class")
+    ),
     (lambda: spcomp.compile("y[i] = a * x[i]", constants={"a": "2"}), ArgumentError, "got str"),
     (lambda: spcomp.einsum(3, MATRIX), ArgumentError, "subscripts: got int"),
     (lambda: spcomp.indices(3), ArgumentError, "names: got int"),

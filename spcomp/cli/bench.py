@@ -83,8 +83,7 @@ def bench(
     calls, result = _ours(kernel, arguments, data)
     product = product_of(options.source(program))
     if product is not None:
-        count = threads or get_num_threads()
-        calls |= {lib: _checked(lib, product, arguments, result, count) for lib in vs}
+        calls |= _rivals(vs, product, arguments, result, threads or get_num_threads())
     samples = timing.measure(calls, rounds=rounds)
     ratios = {
         library: timing.ratio({library: (samples[library], samples["spcomp bound"])})
@@ -190,16 +189,28 @@ def _ours(
     return calls, np.array(result) if out else result
 
 
-def _checked(
-    library: str, product: Product, arguments: Mapping[str, Any], result: Any, threads: int
-) -> Any:
-    """Return the rival's call; raises ArgumentError if it is not there, or disagrees with us."""
-    try:
-        call = rival(library, product, arguments, threads)
-    except ImportError as error:
-        raise ArgumentError(
-            f"argument --vs: {library} is not installed: {error}", hint="pip install spcomp[bench]"
-        ) from error
+def _rivals(
+    libraries: tuple[str, ...],
+    product: Product,
+    arguments: Mapping[str, Any],
+    result: Any,
+    threads: int,
+) -> dict[str, Any]:
+    """Return the call of each of *libraries* by name; one that is not installed is left out."""
+    calls = {}
+    for library in libraries:
+        try:
+            call = rival(library, product, arguments, threads)
+        except ImportError as error:
+            click.echo(f"{library} is left out, it is not installed: {error}", err=True)
+            click.echo("hint: pip install spcomp[bench]", err=True)
+        else:
+            calls[library] = _checked(library, call, product, result)
+    return calls
+
+
+def _checked(library: str, call: Any, product: Product, result: Any) -> Any:
+    """Return the rival's *call*; raises ArgumentError if it disagrees with us."""
     theirs = np.asarray(call())
     bound = TOLERANCE * max(1.0, float(np.abs(result).max(initial=0)))
     if theirs.shape != result.shape or not np.allclose(theirs, result, rtol=0, atol=bound):
@@ -212,7 +223,10 @@ def _document(
 ) -> dict[str, Any]:
     return {
         "median_seconds": {name: timing.median(taken) for name, taken in samples.items()},
-        "ratios": {n: {"value": r.value, "low": r.low, "high": r.high} for n, r in ratios.items()},
+        "ratios": {
+            n: {"value": r.value, "low": r.low, "high": r.high, "clean": r.clean}
+            for n, r in ratios.items()
+        },
         "samples": {name: [s.seconds for s in taken] for name, taken in samples.items()},
     }
 
@@ -230,10 +244,12 @@ def _print(
         rows.append(
             (
                 *(who, f"{1e3 * timing.median(taken):#.3g} ms"),
-                f"{r.value:.2f}" if r else "",
+                f"{'' if r.clean else '~ '}{r.value:.2f}" if r else "",
                 f"{r.low:.2f}..{r.high:.2f}" if r else "",
                 f"{dirty} of {len(taken)}",
             )
         )
     caption = f"{name}{f': {product}' if product else ''}; ratio: their time over spcomp bound"
+    if not all(r.clean for r in ratios.values()):
+        caption += "; ~: of disturbed samples, too few are clean"
     print_table(("", ">median", ">ratio", "95 %", ">disturbed"), [rows], caption)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spcomp.cli import options
+from spcomp.cli import native, options
 from spcomp.cli.load import load, select
 from spcomp.cli.table import print_table, size
 
@@ -28,7 +28,7 @@ SUFFIX = {
     "llvm": ".ll",
     "asm": ".s",
     "obj": ".o",
-    "so": ".so",
+    "so": native.LIBRARY,
     "header": ".h",
 }  # every artefact, in the order of the route
 PYTHON_STEPS = ("parse", "lower", "emit")
@@ -129,8 +129,6 @@ def _contents(
     name: str, program: Program, kernel: Kernel, emit: tuple[str, ...] | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yield what to write, by artefact; what is only possible sometimes, only if asked for."""
-    from spcomp.cli import native
-
     stages, linker = options.stages(program), native.compiler()
     for kind in SUFFIX if emit is None else emit:
         match kind:

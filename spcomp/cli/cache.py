@@ -23,6 +23,7 @@ def info() -> None:
         ("objects", str(found.entries)),
         ("size", size(found.size)),
         ("limit", size(found.limit)),
+        *([("refused", found.refused)] if found.refused else []),
     ]
     print_table(("what", "is"), [rows])
 

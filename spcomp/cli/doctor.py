@@ -75,7 +75,7 @@ def _tools() -> Iterator[tuple[str, str]]:
     from spcomp.runtime import cache
 
     kept = cache.info()
-    yield "cache", f"{kept.directory} ({kept.entries} objects, {size(kept.size)})"
+    yield "cache", kept.refused or f"{kept.directory} ({kept.entries} objects, {size(kept.size)})"
     yield "C compiler", _c_compiler()
     yield "CUDA", _cuda()
 

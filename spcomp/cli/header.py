@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from spcomp import __version__
-from spcomp.codegen.abi import DIVISION, OK
+from spcomp.codegen.abi import DIVISION, OK, c_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,10 +55,11 @@ extern "C" {{
 
 
 def _declaration(function: FunctionABI, notes: Mapping[str, str]) -> str:
-    lines = [f" * {param.name}: {_note(param, notes)}" for param in function.params]
+    named = list(zip(c_parameters(p.name for p in function.params), function.params, strict=True))
+    lines = [f" * {name}: {_note(param, notes)}" for name, param in named]
     codes = [f"{OK}: done", f"{DIVISION}: integer division by zero"]
     codes += [f"{at}: {message}" for at, message in enumerate(function.messages, 1)]
-    params = ",\n    ".join(_parameter(param) for param in function.params) or "void"
+    params = ",\n    ".join(_parameter(name, param) for name, param in named) or "void"
     text = "\n".join(["/*", *lines, " * Returns", *(f" *   {code}" for code in codes), " */"])
     return f"{text}\nint32_t {function.symbol}(\n    {params});\n"
 
@@ -70,12 +71,12 @@ def _note(param: Param, notes: Mapping[str, str]) -> str:
     return notes.get(param.name, made)
 
 
-def _parameter(param: Param) -> str:
+def _parameter(name: str, param: Param) -> str:
     if param.dtype.kind != "handle":
-        return f"{_c_type(param.dtype)} {param.name}"
+        return f"{_c_type(param.dtype)} {name}"
     element = "void" if param.element is None else _c_type(param.element)
     const = "" if param.written else "const "
-    return f"{const}{element} *{param.name}"
+    return f"{const}{element} *{name}"
 
 
 def _c_type(dtype: DType) -> str:

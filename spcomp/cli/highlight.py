@@ -6,6 +6,14 @@ import sys
 
 import click
 
+# Names have the colour of the terminal's text, so that all is read on light and dark backgrounds.
+COLOURS = {
+    ("Comment",): "bright_black",
+    ("Keyword",): "magenta",
+    ("Literal", "Number"): "cyan",
+    ("Literal", "String"): "green",
+    ("Name", "Decorator"): "blue",
+}
 LEXERS = {"llvm": "llvm", "asm": "gas"}  # every other stage is Python
 
 
@@ -16,7 +24,9 @@ def emit(text: str, stage: str) -> None:
         click.echo(text)
         return
     from rich.console import Console
-    from rich.syntax import Syntax
+    from rich.style import Style
+    from rich.syntax import ANSISyntaxTheme, Syntax
 
-    syntax = Syntax("", LEXERS.get(stage, "python"), background_color="default")
+    theme = ANSISyntaxTheme({kind: Style(color=colour) for kind, colour in COLOURS.items()})
+    syntax = Syntax("", LEXERS.get(stage, "python"), theme=theme)
     Console().print(syntax.highlight(text), soft_wrap=True, end="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from spcomp.compiler.kernel import Kernel
     from spcomp.ir.stmt import Func
 
-
+LIBRARY = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+_LIBRARIES = ("-lm", "-lpthread") if LIBRARY == ".so" else ()  # elsewhere they are parts of libc
 _VERBS = {
     "in": "read",
     "out": "written",
@@ -50,16 +52,25 @@ def library(kernel: Kernel, linker: str | None) -> bytes:
             hint="install one, set CC to its path, or leave out so: --emit obj,header",
         )
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "kernel.o"), Path(folder, "kernel.so")
+        source, target = Path(folder, "kernel.o"), Path(folder, f"kernel{LIBRARY}")
         source.write_bytes(object_file(kernel))
-        command = [linker, "-shared", "-o", str(made), str(source), "-lm", "-lpthread"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        command = [linker, "-shared", "-o", str(target), str(source), *_LIBRARIES]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise _unlinked(kernel, linker, error.strerror or str(error)) from None
         if run.returncode:
-            raise BackendError(
-                f"{linker} cannot link {kernel.name}: {run.stderr.strip()}",
-                hint="a library is for this machine; for another, link the object file there",
-            )
-        return made.read_bytes()
+            raise _unlinked(kernel, linker, run.stderr.strip())
+        if not target.exists():
+            raise _unlinked(kernel, linker, "it wrote no library")
+        return target.read_bytes()
+
+
+def _unlinked(kernel: Kernel, linker: str, reason: str) -> BackendError:
+    return BackendError(
+        f"{linker} cannot link {kernel.name}: {reason}",
+        hint="a library is for this machine; for another, link the object file there",
+    )
 
 
 def header(name: str, kernel: Kernel, source: Func) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from spcomp.cli.load import did_you_mean
+from spcomp.io.replace import replacing
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module
@@ -97,8 +98,12 @@ def compiled(name: str, program: Program, target: str, constants: Constants) -> 
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file; raises click's file error where that is not possible."""
+    """Write a file, whole or not at all; raises click's file error where that is not possible."""
     try:
-        path.write_bytes(content)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a pipe, or a device: it cannot be replaced
+            return
+        with replacing(path) as file:
+            file.write(content)
     except OSError as error:
         raise click.FileError(str(path), error.strerror or "") from error

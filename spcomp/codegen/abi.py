@@ -3,7 +3,7 @@
 A function is two symbols. ``i32 symbol(parameters in order)`` has C types: a pointer per handle,
 the bits of a 16-bit float as ``uint16_t``, a bool as ``uint8_t``. ``i32 packed(ptr slots)`` takes
 an array of 8-byte slots in the same order. Both return the status: 0, the number of the message
-plus one, or ``DIVISION`` for an integer divided by zero.
+plus one, ``DIVISION`` for an integer divided by zero, or ``INTERRUPTED``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,29 @@ from spcomp.dtypes import DType
 from spcomp.ir.expr import CALLS
 
 OK, DIVISION = 0, -1
+INTERRUPTED = -2  # a signal wants the call to end: see runtime.pool_ir
 OUT_OF_MEMORY = "out of memory"
-PARALLEL_FOR = "spcomp_parallel_for"  # void (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool
+# i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool; an object of 0.6, which may be linked
+# beside, has one that returns nothing
+PARALLEL_FOR = "spcomp_parallel_for2"
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
     *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "tan", "exp2", "exp10"),
     *("log10", "cbrt", "fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
     *("fmaximum", "rint", "nearbyint", "roundeven", "lrint", "llrint", "lround", "llround"),
 )
-_TAKEN = frozenset(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
+_C_WORDS = (
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class co_await"
+    " co_return co_yield compl concept const const_cast consteval constexpr constinit continue"
+    " decltype default delete do double dynamic_cast else enum explicit export extern false float"
+    " for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator"
+    " or or_eq private protected public register reinterpret_cast requires restrict return short"
+    " signed sizeof static static_assert static_cast struct switch template this thread_local throw"
+    " true try typedef typeid typename typeof typeof_unqual union unsigned using virtual void"
+    " volatile wchar_t while xor xor_eq linux unix"
+)  # keywords of C and C++, and names that compilers define: no declaration can have them
+_KEYWORDS = frozenset(_C_WORDS.split())
+_TAKEN = _KEYWORDS.union(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,8 @@ class FunctionABI:
 
     def message(self, status: int) -> str:
         """Return what a *status* other than 0 says to the user."""
-        return "integer division by zero" if status == DIVISION else self.messages[status - 1]
+        known = {DIVISION: "integer division by zero", INTERRUPTED: "interrupted"}
+        return known.get(status) or self.messages[status - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +94,27 @@ def symbols(names: Iterable[str]) -> list[tuple[str, str]]:
     taken: set[str] = set(_TAKEN)
     result = []
     for name in names:
-        symbol = re.sub(r"[^A-Za-z0-9_]", lambda m: f"_u{ord(m[0]):x}", name)
+        symbol = _ascii(name)
         while symbol in taken or f"{symbol}__packed" in taken or symbol.startswith("spcomp_"):
             symbol = f"k_{symbol}"
         taken |= {symbol, f"{symbol}__packed"}
         result.append((symbol, f"{symbol}__packed"))
     return result
+
+
+def c_parameters(names: Iterable[str]) -> list[str]:
+    """Return what a C declaration calls the parameters *names*: ASCII, distinct, no keywords."""
+    result: list[str] = []
+    for name in names:
+        word = _ascii(name)
+        while word in _KEYWORDS or word in result:
+            word += "_"
+        result.append(word)
+    return result
+
+
+def _ascii(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", lambda m: f"_u{ord(m[0]):x}", name)
 
 
 def pack(dtype: DType, value: float) -> int:

@@ -55,6 +55,7 @@ class Stmts(Visitor[None]):
         self.copies = 1  # of what is being written, by the unrolled loops around it
         self.exprs = Exprs(code, scope)
         self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
+        self.heap: list[str] = []  # what is allocated while the statements around run
 
     def visit_Seq(self, node: st.Seq) -> None:
         """One after the other."""
@@ -262,7 +263,9 @@ class Stmts(Visitor[None]):
         code.jump(join)
         code.start(ready)
         self.scope[buffer] = self._next_line(pointer)
+        self.heap.append(pointer)
         self.visit(body)
+        self.heap.pop()
         code.do(f"call void {free}(ptr {pointer})")
         code.jump(join)
         code.start(join)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from keyword import iskeyword
 from time import perf_counter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, overload
@@ -35,6 +34,7 @@ from spcomp.errors import (
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
+from spcomp.locks import Lock, cached_property
 from spcomp.schedule.default_trace import Facts
 from spcomp.schedule.hubs import longest_row
 from spcomp.schedule.step import Trace
@@ -60,20 +60,7 @@ if TYPE_CHECKING:
 _NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
-_lock = threading.Lock()
-
-
-def _renew_locks() -> None:
-    """In the child of a fork: a thread that held a lock is not there."""
-    global _lock
-    _lock = threading.Lock()
-    for made in vars(Compiled).values():
-        if isinstance(made, cached_property) and hasattr(made, "lock"):  # before Python 3.12
-            made.lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+_lock = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +266,10 @@ def compile(  # noqa: A001
     threads: int | None = None,
     check: Check | None = None,
     trace: Trace | None = None,
-    **notation: Any,
+    formats: Mapping[str, str | Format | ComposableFormat] | None = None,
+    semiring: Semiring | str | None = None,
+    functions: Mapping[str, Function] | None = None,
+    **unknown: Any,
 ) -> Kernel | FormatKernel | ChoosingKernel | NotationKernel:
     """Compile *program* to a callable Kernel.
 
@@ -289,7 +279,7 @@ def compile(  # noqa: A001
             ``"C[i, k] = A[i, j] * B[j, k]"``, which gives a NotationKernel.
         target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
             read, not run.
-        name: What the Kernel is called; the program's name if not given.
+        name: What the Kernel is called, an identifier; the program's name if not given.
         constants: Values of scalar parameters to compile in.
         threads: How many threads a call uses at most; by default the process's setting.
         check: How much of the index arrays is checked: ``full`` at every call, ``bind`` only in
@@ -297,21 +287,26 @@ def compile(  # noqa: A001
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
             compilation, edited, or ``Trace()`` for none.
-        **notation: For index notation, *formats* by name (texts, Formats, those of
-            ``spcomp.formats``), the *semiring* that ``+`` and ``*`` are of, and *functions* of the
-            user's by name.
+        formats: Of index notation: how tensors are stored, by their names (texts, Formats, those of
+            ``spcomp.formats``); the others as their arguments are, and as the notation's rules say.
+        semiring: Of index notation: what ``+`` and ``*`` mean, a Semiring or the name of a built-in
+            one; ``plus_times`` if not given.
+        functions: Of index notation: the user's own, by name.
+        **unknown: Refused.
 
     Raises:
         SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
             BackendError; ArgumentError for an option that does not exist.
     """
+    for wrong in unknown:
+        hint = "for index notation there are formats, semiring and functions besides"
+        raise ArgumentError(f"argument {wrong}: is none of compile's", hint=hint)
     options = _options(target, name, constants, threads, check, trace)
     if isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION:
-        from spcomp.compiler.notation import compile_notation
+        from spcomp.compiler.notation_program import compile_notation
 
-        return compile_notation(program, options, **notation)
-    if notation:
-        raise ArgumentError(f"argument {next(iter(notation))}: is for index notation only")
+        return compile_notation(program, options, formats, semiring, functions)
+    _refuse_notation(formats=formats, semiring=semiring, functions=functions)
     if not isinstance(program, (Func, Module)):
         from spcomp.compiler.formats import Decomposed, FormatKernel
 
@@ -324,6 +319,11 @@ def compile(  # noqa: A001
     return _kernel(program, options)
 
 
+def _refuse_notation(**options: Any) -> None:
+    for name in (name for name, value in options.items() if value is not None):
+        raise ArgumentError(f"argument {name}: is for index notation only")
+
+
 def _options(
     target: str | Target,
     name: str | None,
@@ -333,6 +333,8 @@ def _options(
     trace: Trace | None,
 ) -> Options:
     expect("name", name, (str, NoneType), "a string")
+    if name is not None and (not name.isidentifier() or iskeyword(name)):
+        raise ArgumentError(f"argument name: got {name!r}", hint="write an identifier, as spmm_2")
     expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
     expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
     fixed = dict(constants or {})

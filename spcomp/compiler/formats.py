@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ from spcomp.formats.rules import ComposableFormat, Composed, FormatRewriteRule, 
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import CoordFunc
+from spcomp.locks import cached_property
 from spcomp.passes.decompose_formats import decompose as decompose_func
 from spcomp.passes.decompose_formats import without_unused
 from spcomp.passes.decompose_parts import Part
@@ -129,6 +129,12 @@ def settled(
             rules = tuple(replace(rule, padded=False) for rule in rules)
         done = decompose_func(made, rules)
         others = [b.name for b in done.old.beside if b.data is not None]
+        assembled = next((axis.name for axis in func.axes if axis.is_assembled), None)
+        if others and assembled is not None:
+            raise FormatError(
+                f"{others[0]} lies along {name}, and {assembled} is assembled in the same program",
+                hint="split the program in two",
+            )
         if others and isinstance(layout, SlicedDiagonal):
             raise FormatError(
                 f"{others[0]} lies along {name}, and {layout} has no place for other buffers",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +19,7 @@ from spcomp.compiler.kernel import with_outputs
 from spcomp.compiler.outputs import allocate, collect, new_array, refuse_overlap
 from spcomp.compiler.tensor import Level
 from spcomp.errors import ArgumentError
+from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from spcomp.compiler.formats import Decomposed

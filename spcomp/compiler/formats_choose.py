@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from spcomp.compiler.signature import Interface, interface
 from spcomp.errors import ArgumentError
 from spcomp.formats.rules import ComposableFormat
 from spcomp.ir.coordinate import CoordFunc
+from spcomp.locks import Lock
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
@@ -92,7 +92,7 @@ class ChoosingKernel(Timed):
         self._made: OrderedDict[tuple[ComposableFormat, ...], FormatKernel] = OrderedDict()
         self._last: tuple[list[weakref.ref[Any]], FormatKernel] | None = None
         self._latest: FormatKernel | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; returns as the Kernel does. Raises ArgumentError."""

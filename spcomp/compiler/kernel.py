@@ -14,7 +14,7 @@ from spcomp.compiler.convert import put_together
 from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
 from spcomp.compiler.turned import Turned, turned
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, SpcompError, front_door, outside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,13 +55,16 @@ class Kernel(Timed):
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; see the class for what it takes and returns."""
-        if not args and self._options.threads is None:
-            return self._calls.run(out, named)
-        calls, given = self._calls, named
-        if args:
-            calls, given, out = self._in_place, self._positional(args, out, named), None
-        with self._threads():
-            made = calls.run(out, given)
+        try:
+            if not args and self._options.threads is None:
+                return self._calls.run(out, named)
+            calls, given = self._calls, named
+            if args:
+                calls, given, out = self._in_place, self._positional(args, out, named), None
+            with self._threads():
+                made = calls.run(out, given)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
         return None if args else made
 
     def takes(self, name: str) -> bool:
@@ -69,6 +72,7 @@ class Kernel(Timed):
         face = self._face
         return name in face.by_name or name in face.scalars or name in face.index_names
 
+    @front_door
     def bind(self, **named: Any) -> BoundKernel:
         """Return a callable that takes the rest of the arguments, with *named* fixed.
 

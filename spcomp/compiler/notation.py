@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.convert import is_parts
@@ -26,7 +25,7 @@ from spcomp.compiler.notation_steps import Step, Steps
 from spcomp.compiler.notation_stored import Windows
 from spcomp.compiler.outputs import Results
 from spcomp.dtypes import bool_
-from spcomp.errors import ArgumentError, LoweringError, ScriptError, expect, refuse_deep_nests
+from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
 from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.asked import refuse_negated
@@ -37,10 +36,10 @@ from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_apart
 from spcomp.notation.layout import Layout, is_bitmap, is_located
 from spcomp.notation.nodes import Program, accesses
-from spcomp.notation.objects import Function, as_program, with_numbers
 from spcomp.notation.plan import Plan, plan_statement
 from spcomp.notation.prepare import Prepared, free_name, prepare
-from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
+from spcomp.notation.semiring import Semiring
+from spcomp.notation.sizes import Sizes, Unbound
 from spcomp.notation.split import fits_one, one_by_one
 
 if TYPE_CHECKING:
@@ -58,12 +57,16 @@ MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """The coordinate program for arguments of one kind, before anything is compiled."""
+    """The coordinate program for arguments of one kind, before anything is compiled.
+
+    *unbound*: indices whose length only a given result tells.
+    """
 
     plans: tuple[Plan, ...]
     arguments: Mapping[str, Argument]
     func: CoordFunc
     converted: frozenset[str]
+    unbound: tuple[Unbound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,8 +117,8 @@ class NotationKernel(Timed):
 
     @property
     def name(self) -> str:
-        """The name given to ``compile``, else the first result's."""
-        return str(self._options.name or self._prepared.results[0])
+        """The name given to ``compile``, else the program's text as an identifier."""
+        return self._options.name or self.program.name
 
     def __call__(self, *args: Any, out: Any = None, **named_args: Any) -> Any:
         """Run the program; see the class for what it takes and returns. Raises ArgumentError."""
@@ -150,6 +153,8 @@ class NotationKernel(Timed):
             found = self._renewed(planned, every, given) or found
         if isinstance(found, Steps):
             return self._pick(found.run(every, given, given.keys() - named, execute))
+        for index in planned.unbound:
+            index.check(given)
         self._delivery.check(planned.plans, every, given)
         stored = found.stored if isinstance(found, Version) else {}
         handed = self._handed(planned, named_args, stored)
@@ -273,7 +278,7 @@ class NotationKernel(Timed):
         return "\n".join(of(one.kernel) for one in every)
 
     def __repr__(self) -> str:
-        return f"<NotationKernel {str(self.program)!r}>"
+        return f"<NotationKernel {self.name}: {str(self.program)!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NotationKernel, (self.program, self._formats, self.semiring, self._options)
@@ -355,7 +360,8 @@ class NotationKernel(Timed):
         for name in [n for n in kept if self._source(n) in in_formats]:
             given = str(in_formats[self._source(name)].format)
             kept[name] = replace(kept[name], operand=replace(kept[name].operand, given=given))
-        return Planned(plans, kept, func, frozenset(converts))
+        unbound = Sizes(plans, str).unbound(self._prepared.operands)
+        return Planned(plans, kept, func, frozenset(converts), tuple(unbound))
 
     def _steps(self, plans: Sequence[Plan], arguments: Mapping[str, Argument]) -> Steps:
         """Return a program for each statement, or piece of one."""
@@ -473,28 +479,3 @@ class BoundNotation(Timed):
 
     def __repr__(self) -> str:
         return f"<{self.kernel!r} with {', '.join(self.bound)} bound>"
-
-
-def compile_notation(
-    program: Any,
-    options: Options,
-    *,
-    formats: Mapping[str, str | Format | ComposableFormat] | None = None,
-    semiring: Semiring | str = ORDINARY,
-    functions: Mapping[str, Function] | None = None,
-    **unknown: Any,
-) -> NotationKernel:
-    """Return the kernel of a string of index notation, of assigned symbols, or of a Program."""
-    if unknown:
-        raise ArgumentError(
-            f"argument {next(iter(unknown))}: is none of compile's",
-            hint="for index notation there are formats, semiring and functions besides",
-        )
-    expect("formats", formats, (Mapping, NoneType), "formats by the names of tensors")
-    expect("functions", functions, (Mapping, NoneType), "functions by their names")
-    with refuse_deep_nests(ScriptError):
-        semiring = as_semiring(semiring)
-        notation = as_program(program, dict(functions or {}), semiring)
-        notation, rest = with_numbers(notation, options.constants)
-        options = replace(options, constants=rest)
-        return NotationKernel(notation, formats or {}, semiring, options)

@@ -93,6 +93,11 @@ class Delivery:
                     f"argument out: {name} is assembled, so it has no array to write in place",
                     hint="leave it out: it is returned",
                 )
+            if name in given and not output.layout.is_dense and isinstance(given[name], np.ndarray):
+                raise ArgumentError(
+                    f"argument out: {name} has the pattern of {output.like}, an array has none",
+                    hint=f'leave it out, or ask for an array, formats={{"{name}": "dense"}}',
+                )
             if output.keys is not None:
                 check_keys(name, output.keys, self._lengths(plan, arguments))
 

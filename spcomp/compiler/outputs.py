@@ -126,7 +126,8 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
         return frame.given[plan.handle]
     values = frame.values[plan.handle]
     style, level, given = pattern_of(frame, plan)
-    if level is not None and style in ("array", "matrix") and plan.layout in ("csr", "bsr"):
+    known = plan.layout == "csr" or (plan.layout == "bsr" and _block(frame, plan))
+    if level is not None and style in ("array", "matrix") and known:
         return _scipy(frame, plan, style, values, (level.indptr, level.indices))
     if style == "raw":
         return values
@@ -134,6 +135,11 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
     if isinstance(given, Tensor) and given.shape == shape and _alike(given, plan):
         return given.with_values(values)
     return Tensor(shape, tuple(_level(frame, axis) for axis in plan.axes), values)
+
+
+def _block(frame: Frame, plan: BufferPlan) -> int:
+    """How many elements a block of the matrix of *plan* has; scipy knows none without any."""
+    return frame.size_of(plan.shape[2]) * frame.size_of(plan.shape[3])
 
 
 def _alike(tensor: Tensor, plan: BufferPlan) -> bool:

@@ -8,7 +8,10 @@ from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spcomp.ir.expr import Var
+from spcomp.errors import FormatError
+from spcomp.ir.arith import simplify
+from spcomp.ir.axis import Axis, SparseBuffer
+from spcomp.ir.expr import Const, Var
 from spcomp.ir.module import Module, single
 from spcomp.ir.relink import specialize, specialize_module
 from spcomp.ir.stmt import Func
@@ -18,6 +21,7 @@ from spcomp.passes.cleanup import Cleanup
 from spcomp.passes.guard_accesses import GuardAccesses
 from spcomp.passes.levels import TO_FLAT, TO_POSITION
 from spcomp.passes.loop_kinds import LoopKinds
+from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default_trace import Facts, default_schedule
 from spcomp.schedule.step import Step, Trace
@@ -83,13 +87,14 @@ def lower(
     *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
     resolved (``vector_bits`` known). *trusted*: a program that was written below coordinate space
     is believed in its parallel loops and its indices, which are else checked. *facts*: what the
-    default schedule may know of the data. Raises LoweringError, ScheduleError.
+    default schedule may know of the data. Raises FormatError, LoweringError, ScheduleError.
     """
     schedule = None if isinstance(program, (Func, Module)) else program
     done = Trace() if schedule is None else schedule.trace
     if schedule is not None and schedule.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
+    _refuse_negative_extents(module.source)
     written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
@@ -124,6 +129,24 @@ def lower(
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
 
 
+def _refuse_negative_extents(func: Func) -> None:
+    """Raise FormatError for an axis or buffer of *func* that no argument fits: it is too short."""
+    for owner in (*func.axes, *func.buffers):
+        if isinstance(owner, SparseBuffer):
+            continue  # as long as its axes say
+        sizes = (
+            (owner.length, owner.nnz, owner.nnz_cols) if isinstance(owner, Axis) else owner.shape
+        )
+        for size in sizes:
+            known = None if size is None else simplify(size)
+            if isinstance(known, Const) and known.value < 0:
+                raise FormatError(
+                    f"{owner.name} has the extent {known.value}",
+                    owner.span,
+                    hint="an extent is 0 or more, also where constants are compiled in",
+                )
+
+
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
     """Return *module*, in coordinate space, with the first steps of *trace* applied.
 
@@ -151,7 +174,7 @@ def scheduled(
     """Return *module* with *trace*, or the default steps, applied, and the trace."""
     funcs: list[Func] = []
     used = Trace()
-    for func in module.funcs:
+    for func in module.with_funcs(*map(distinct, module.funcs)).funcs:
         if trace is None:
             new, steps = default_schedule(func, target, facts)
         else:

@@ -7,31 +7,22 @@ compiler's own source; the machine code itself is found there by its LLVM IR.
 from __future__ import annotations
 
 import hashlib
-import pickle
 import sys
 from dataclasses import dataclass
 from functools import cache as remember
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spcomp.compiler import plain
 from spcomp.ir.stmt import Seq
 from spcomp.runtime import cache
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from spcomp.codegen.abi import Emitted
     from spcomp.ir.module import HostOp, Module
     from spcomp.ir.stmt import Func
     from spcomp.schedule.step import Trace
     from spcomp.target import Target
-
-
-# what unpickling raises for what another version of some library, or nobody, has written
-_UNREADABLE = (
-    *(pickle.UnpicklingError, AttributeError, EOFError, ImportError),
-    *(LookupError, TypeError, ValueError),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +31,7 @@ class Saved:
 
     emitted: Emitted
     heads: tuple[Func, ...]  # the flat functions without their bodies
-    host: Sequence[HostOp]
+    host: tuple[HostOp, ...]
     order_needed: frozenset[str]
     trace: Trace
 
@@ -56,15 +47,19 @@ def load(key: object, target: Target) -> Saved | None:
     if data is None:
         return None
     try:
-        found = pickle.loads(data)
-    except _UNREADABLE:
+        found = plain.decode(data)
+    except plain.UNREADABLE:
         return None
     return found if isinstance(found, Saved) else None
 
 
 def store(key: object, target: Target, saved: Saved) -> None:
-    """Keep *saved* for *key*."""
-    cache.put(_name(key, target), pickle.dumps(saved, pickle.HIGHEST_PROTOCOL))
+    """Keep *saved* for *key*, unless there is something in it that has no plain form."""
+    try:
+        data = plain.encode(saved)
+    except (TypeError, RecursionError):
+        return
+    cache.put(_name(key, target), data)
 
 
 def _name(key: object, target: Target) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, const
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.storage import layout
 from spcomp.ir.visitor import walk
+from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

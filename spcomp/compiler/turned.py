@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spcomp.dtypes import bfloat16, float16
 from spcomp.ir.coordinate import CoordFunc
+from spcomp.locks import Lock
 from spcomp.passes.gathered import gathered
 from spcomp.schedule.hubs import longest_row
 
@@ -36,7 +36,7 @@ class Turned:
 
     def __init__(self, bound: BoundKernel, values: Array, turned: Array, order: Array) -> None:
         self.bound, self.values, self.turned, self.order = bound, values, turned, order
-        self._seen, self._lock = values.copy(), threading.Lock()
+        self._seen, self._lock = values.copy(), Lock()
 
     def __call__(self, out: Any, named: Mapping[str, Any]) -> Any:
         """Run the program."""

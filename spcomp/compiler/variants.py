@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,6 +10,7 @@ import numpy as np
 
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
+from spcomp.locks import Lock
 from spcomp.schedule.default_trace import Facts
 from spcomp.schedule.hubs import longest_row
 
@@ -151,8 +149,7 @@ class Variants(Generic[T]):
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
         self.keys = keys
         self.made: dict[Version, T] = {}
-        self._lock = threading.RLock()
-        _ALL.add(self)
+        self._lock = Lock()
 
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters."""
@@ -172,19 +169,6 @@ class Variants(Generic[T]):
                 kept = list(self.made.items())[1 - MAX_KEPT :]
                 self.made = {**dict(kept), key: self.make(key)}
             return self.made[key]
-
-
-_ALL: weakref.WeakSet[Variants[Any]] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """In the child of a fork: a thread that was making a version is not there."""
-    for variants in list(_ALL):
-        variants._lock = threading.RLock()  # noqa: SLF001
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def is_worth(extent: int) -> bool:

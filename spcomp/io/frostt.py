@@ -17,11 +17,10 @@ import numpy as np
 from spcomp.errors import ArgumentError
 from spcomp.io import grammar
 from spcomp.io.coordinates import Entries, collected, refuse_repeated
-from spcomp.io.numbers import WORDS, index, real
+from spcomp.io.numbers import index, real
+from spcomp.io.source import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from scipy.sparse import csr_array
 
     from spcomp.compiler.tensor import Tensor
@@ -33,6 +32,7 @@ Shape: TypeAlias = tuple[int, ...]
 WHOLE = 1 << 16  # bytes of a file from which on scipy and our grammar are worth their loading
 EXACT = 1 << 53  # integers up to here are what they are as float64, too
 ORDERS = 32  # axes at most
+NUMBER = 16  # bytes of memory for one that is read: itself, and a copy in another order
 
 
 def read(source: Source, duplicates: Duplicates, shape: Shape | None) -> csr_array | Tensor:
@@ -54,26 +54,14 @@ def read(source: Source, duplicates: Duplicates, shape: Shape | None) -> csr_arr
     return made
 
 
-def _listed(source: Source) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield number and words of each line that is neither empty nor a comment."""
-    for number, line in source.lines():
-        words = WORDS.findall(line)
-        if words and not words[0].startswith(b"#"):
-            yield number, words
-
-
 def _first(source: Source) -> tuple[int, int, int]:
     """Return the line before the first entry, the byte where it ends, and the order."""
-    last = begin = 0
-    for number, line in source.lines():
-        words = WORDS.findall(line)
-        if words and not words[0].startswith(b"#"):
-            if not 2 <= len(words) <= ORDERS + 1:
-                expected = f"expected 1 to {ORDERS} coordinates and a value"
-                source.refuse(number, f"got {len(words)} words, {expected}")
-            return last, begin, len(words) - 1
-        last, begin = number, source.offset
-    return last, begin, 0
+    for number, words in source.entries(b"#"):
+        if not 2 <= len(words) <= ORDERS + 1:
+            expected = f"expected 1 to {ORDERS} coordinates and a value"
+            source.refuse(number, f"got {len(words)} words, {expected}")
+        return number - 1, source.begin, len(words) - 1
+    return source.number, source.offset, 0
 
 
 def _check_shape(source: Source, line: int, shape: Shape | None, order: int) -> None:
@@ -101,6 +89,7 @@ def _fast(
     def keep(lines: bytes) -> None:
         nonlocal rows
         rows += lines.count(b"\n")
+        source.require_room(0, body.tell() + len(lines) + rows * (order + 1) * NUMBER)
         body.write(lines.translate(apart))
 
     if not grammar.conforms(source, offset, (*[index_] * order, "real"), empty=False, sink=keep):
@@ -134,7 +123,7 @@ def _careful(source: Source, order: int, shape: Shape | None) -> Entries:
     limits = shape or (-1,) * order
     coords = tuple(array("q") for _ in range(order))
     lines, values = array("q"), array("d")
-    for number, words in _listed(source):
+    for number, words in source.entries(b"#"):
         if len(words) != order + 1:
             expected = f"expected {order} coordinates and a value"
             source.refuse(number, f"got {len(words)} words, {expected}")
@@ -143,6 +132,8 @@ def _careful(source: Source, order: int, shape: Shape | None) -> Entries:
             coord.append(index(source, number, words[axis], limits[axis], name))
         values.append(real(source, number, words[-1]))
         lines.append(number)
+        if len(lines) % REPORT == 0:
+            source.require_room(number, len(lines) * (order + 2) * NUMBER)
     arrays = tuple(np.array(coord) for coord in coords)
     extents = shape or tuple(int(coord.max()) + 1 for coord in arrays)
     return Entries(extents, arrays, np.array(values), np.array(lines))

@@ -9,6 +9,7 @@ what is legal: what it does not accept, the careful reading decides.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -135,9 +136,12 @@ def conforms(
     columns: tuple[Column, ...],
     *,
     empty: bool = True,
+    most: int = sys.maxsize,
     sink: Callable[[bytes], object] | None = None,
 ) -> bool:
     """Whether the file, from the byte *offset* on, consists of lines of *columns*.
+
+    More than *most* bytes of them are not looked at.
 
     *sink* gets the bytes that have been found good, a few lines at a time, all of them if so.
     """
@@ -149,7 +153,8 @@ def conforms(
         while got := file.readinto(view[kept:]):  # type: ignore[attr-defined]
             end = kept + got
             cut = block.rfind(b"\n", 0, end) + 1
-            if end - cut >= LONGEST or not _good(view[:cut], rules):
+            most -= got
+            if most < 0 or end - cut >= LONGEST or not _good(view[:cut], rules):
                 return False
             if sink:
                 sink(bytes(view[:cut]))

@@ -8,6 +8,7 @@ diagonal, of a skew-symmetric one those below. ``unsigned-integer``, which scipy
 
 from __future__ import annotations
 
+import sys
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -16,8 +17,8 @@ import numpy as np
 
 from spcomp.io import grammar
 from spcomp.io.coordinates import Entries, matrix, mirrored, refuse_repeated
-from spcomp.io.numbers import WORDS, index, integer, real, show
-from spcomp.io.source import require_room
+from spcomp.io.numbers import index, integer, real, show
+from spcomp.io.source import PROSE, WORDS, require_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,8 @@ SYMMETRIES = {
 }
 WHOLE = 1 << 16  # bytes of a file from which on scipy and our grammar are worth their loading
 INT64 = np.iinfo(np.int64)
+BYTES_OF_VALUE = 8
+LINE = 1 << 10  # bytes of a line that nobody has reason to exceed
 UNPACKS = 1100  # how often a byte of gzip can be repeated, at most
 
 
@@ -70,6 +73,8 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
     """Return the matrix in *source*, or the dense array; raises FileError at the line at fault."""
     header = _header(source)
     if header.layout == "array":
+        if max(header.shape) * BYTES_OF_VALUE > sys.maxsize:  # numpy has none, not even of nothing
+            source.refuse(header.line, f"no array has the shape {header.shape}")
         found = _fast_dense(source, header) if source.size >= WHOLE else None
         return _dense(source, header) if found is None else found
     if source.size >= WHOLE and (entries := _fast(source, header)):
@@ -84,16 +89,13 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
 
 def _header(source: Source) -> Header:
     """Read the first line, the comments and the sizes."""
-    kinds, number = ("", "", ""), 0
-    for number, line in source.lines():
-        words = WORDS.findall(line)
-        if number == 1:
-            kinds = _banner(source, words)
-        elif words and not words[0].startswith(b"%"):
-            return _sizes(source, number, words, kinds)
-    raise source.error(
-        number, "the file ends before the line of sizes" if number else "it is empty"
-    )
+    _, line = next(source.lines(), (0, b""))
+    if not source.number:
+        source.refuse(0, "it is empty")
+    kinds = _banner(source, WORDS.findall(line))
+    for number, words in source.entries(b"%", 1, source.offset):
+        return _sizes(source, number, words, kinds)
+    raise source.error(source.number, "the file ends before the line of sizes")
 
 
 def _banner(source: Source, words: list[bytes]) -> tuple[str, str, str]:
@@ -165,7 +167,8 @@ def _through_scipy(source: Source, header: Header) -> Any:
 
     if not header.count or _hopeless(source, header):
         return None  # an array without rows ends the process: scipy divides by their number
-    if not grammar.conforms(source, header.offset, header.columns):
+    most = PROSE + LINE * header.count
+    if not grammar.conforms(source, header.offset, header.columns, most=most):
         return None
     try:
         return mmread(source.path, spmatrix=False)
@@ -204,11 +207,8 @@ def _fast_dense(source: Source, header: Header) -> Array | None:
 
 def _body(source: Source, header: Header) -> Iterator[tuple[int, list[bytes]]]:
     """Yield number and words of each line with an entry; there are as many as declared."""
-    number, seen, what = header.line, 0, "values" if header.layout == "array" else "entries"
-    for number, line in source.lines(header.line, header.offset):
-        words = WORDS.findall(line)
-        if not words:
-            continue
+    seen, what = 0, "values" if header.layout == "array" else "entries"
+    for number, words in source.entries(None, header.line, header.offset):
         if words[0].startswith(b"%"):
             source.refuse(number, f"a comment among the {what}")
         if seen == header.count:
@@ -219,7 +219,7 @@ def _body(source: Source, header: Header) -> Iterator[tuple[int, list[bytes]]]:
         seen += 1
         yield number, words
     if seen < header.count:
-        source.refuse(number, f"the file ends after {seen} of {header.count} {what}")
+        source.refuse(source.number, f"the file ends after {seen} of {header.count} {what}")
 
 
 def _expected(header: Header) -> str:

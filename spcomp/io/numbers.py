@@ -18,7 +18,6 @@ INTEGER = re.compile(rb"[+-]?[0-9]{1,40}")
 REAL = re.compile(
     rb"[+-]?(?:([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE
 )
-WORDS = re.compile(rb"[^ \t]+")
 _INTEGERS = (f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 DTYPES = ("bool", *_INTEGERS, "float32", "float64")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gzip
 import os
+import re
 import stat
+import sys
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
 BLOCK = 1 << 22  # bytes that are read at a time
 REPORT = 1 << 14  # lines after which progress is reported
 LONGEST = 1 << 16  # bytes of a line: a longer one is no line of numbers
+PROSE = 1 << 24  # bytes of comments and blank lines, one after the other, at most
 BOM = b"\xef\xbb\xbf"
+WORDS = re.compile(rb"[^ \t]+")
 
 
 class Source:
@@ -39,7 +45,7 @@ class Source:
             self.refuse(0, f"it is {kind}")
         self.size = status.st_size
         self.zipped = self.path.suffix == ".gz"
-        self.offset = 0
+        self.number = self.begin = self.offset = 0  # of the line last read, with both its ends
         self.report: Callable[[int], object] = lambda _: None  # the bytes that have been read
 
     def refuse(self, line: int, reason: str, *, hint: str = "") -> NoReturn:
@@ -77,10 +83,12 @@ class Source:
     def lines(self, number: int = 0, offset: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield each line behind line *number*, which ends at byte *offset*, with its own number.
 
-        Line ends and the byte order mark are left out; ``offset`` is the end of the line yielded.
+        Line ends and the byte order mark are left out; the attributes ``number``, ``begin`` and
+        ``offset`` are those of the line yielded.
         """
         with self.opened() as file:
             file.seek(offset)
+            self.number, self.offset = number, offset
             while line := file.readline(LONGEST):
                 number, offset = number + 1, offset + len(line)
                 if len(line) == LONGEST:
@@ -89,8 +97,31 @@ class Source:
                     self.report(offset)
                 if number == 1:
                     line = line.removeprefix(BOM)
-                self.offset = offset
+                self.number, self.begin, self.offset = number, self.offset, offset
                 yield number, line.rstrip(b"\r\n")
+
+    def entries(
+        self, comment: bytes | None, number: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        """Yield number and words of each of the ``lines`` that is not blank.
+
+        Those that begin with *comment* are passed over, too. Raises FileError where nothing else
+        comes for long: a small compressed file can hold more of it than anybody wants to wait for.
+        """
+        last = offset
+        for line, text in self.lines(number, offset):
+            words = WORDS.findall(text)
+            if words and (comment is None or not words[0].startswith(comment)):
+                last = self.offset
+                yield line, words
+            elif self.offset - last > PROSE:
+                self.refuse(line, f"more than {PROSE >> 10} KiB of comments and blank lines")
+
+    def require_room(self, line: int, size: int) -> None:
+        """Raise FileError if the *size* bytes that the lines up to *line* take cannot be had."""
+        if size > memory():
+            taken = f"{size / 2**30:.1f} GiB"
+            self.refuse(line, f"the entries up to here take {taken}, more than the memory")
 
 
 def _lower(text: str) -> str:
@@ -107,12 +138,23 @@ def _reason(error: OSError) -> str:
 
 
 def memory() -> int:
-    """Return the bytes of memory that this process may use at most."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the bytes of memory that this process may use at most, as far as the system says."""
+    most = _installed()
     try:
         return min(most, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):  # no such limit
         return most
+
+
+def _installed() -> int:
+    """Return the bytes of memory that the machine has."""
+    if sys.platform == "win32":
+        kibibytes = ctypes.c_uint64()
+        known = ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kibibytes))
+        return kibibytes.value << 10 if known else sys.maxsize
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # not every system counts them
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
 
 
 def require_room(source: Source, line: int, shape: tuple[int, ...], size: int) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import uuid
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -18,6 +16,7 @@ from spcomp.io.coordinates import Entries, csr, tensor
 from spcomp.io.frostt import EXACT, ORDERS
 from spcomp.io.numbers import DTYPES
 from spcomp.io.read import suffix
+from spcomp.io.replace import replacing
 
 if TYPE_CHECKING:
     import os
@@ -54,22 +53,17 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def _replace(path: Path, fill: Fill, *, zipped: bool) -> None:
-    """Let *fill* write a temporary file, and give it the name *path*."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    """Let *fill* write the file *path*, if it can do so to the end."""
     try:
-        with temporary.open("xb") as plain:
+        with replacing(path) as plain:
             if zipped:
                 with gzip.GzipFile("", "wb", fileobj=plain, mtime=0) as file:
                     fill(cast("IO[bytes]", file))
             else:
                 fill(plain)
-        temporary.replace(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ArgumentError(f"argument path: {path} cannot be written: {reason}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _matrix_market(value: Any) -> Fill:

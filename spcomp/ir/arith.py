@@ -33,7 +33,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import coefficient, decide, divides, prove
 from spcomp.ir.relink import renamed
-from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, is_empty, seq
+from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, is_empty
 from spcomp.ir.visitor import Rewriter, walk
 
 if TYPE_CHECKING:
@@ -266,14 +266,12 @@ class Simplify(Rewriter):
         return self.visit_Node(func)
 
     def visit_Seq(self, stmts: Seq) -> Node:
-        """Flatten."""
-        if sum(isinstance(stmt, For) for stmt in stmts.body) < ALIKE:
-            new = cast("Seq", self.visit_Node(stmts))
-        else:
-            body = tuple(self._alike(stmts.body))
-            new = stmts.replace(body=body) if any(map(is_not, body, stmts.body)) else stmts
-        nested = len(new.body) == 1 or any(isinstance(s, Seq) for s in new.body)
-        return seq(*new.body) if nested else new
+        """Flatten; of many loops that differ only in names, look at one."""
+        many = sum(isinstance(stmt, For) for stmt in stmts.body) >= ALIKE
+        body = tuple(self._alike(stmts.body) if many else map(self.rewrite, stmts.body))
+        nested = len(body) == 1 or any(isinstance(stmt, Seq) for stmt in body)
+        changed = nested or any(map(is_not, body, stmts.body))
+        return stmts.rebuilt(body=body) if changed else stmts
 
     def _alike(self, stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
         """Yield what becomes of *stmts*; of those that differ only in names, one is looked at."""

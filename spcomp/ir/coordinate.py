@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spcomp.ir.axis import Domain
 from spcomp.ir.expr import Var
 from spcomp.ir.node import attr, binder, node
@@ -25,6 +27,16 @@ class SpIter(Stmt):
     init: Stmt | None
     body: Stmt
     attrs: Attrs = attr(default=())
+
+    @property
+    def sp_iter_vars(self) -> tuple[Var, ...]:
+        """The variables, as SparseTIR calls them."""
+        return self.vars
+
+    @property
+    def annotations(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return dict(self.attrs)
 
 
 @node

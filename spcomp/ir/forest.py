@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
-from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, domain_axes
+from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, SparseBuffer, domain_axes
 from spcomp.ir.printer import print_expr
+from spcomp.ir.stmt import Alloc, Func
+from spcomp.ir.visitor import statements
+from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -188,6 +190,17 @@ def layout_conflict(axes: Sequence[Axis]) -> Conflict | None:
                     f" its parent, T.{axis.kind}({other.name}, ...)",
                 )
     return None
+
+
+def check_layouts(func: Func) -> None:
+    """Raise FormatError for a buffer of *func* whose elements have no address.
+
+    The script language refuses it where it is declared; it reads published programs without that.
+    """
+    made = (node.buffer for node in statements(func.body) if isinstance(node, Alloc))
+    for buffer in (*func.buffers, *made):
+        if isinstance(buffer, SparseBuffer) and (found := layout_conflict(buffer.axes)) is not None:
+            raise FormatError(f"{buffer.name}: {found.message}", buffer.span, hint=found.hint)
 
 
 def draw(axes: Sequence[Axis], buffers: Sequence[AnyBuffer] = ()) -> str:

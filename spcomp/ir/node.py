@@ -66,3 +66,11 @@ class Node:
         """Return a copy with *changes*; the span stays."""
         same = zip(self.FIELDS, self.values_of(self), strict=True)
         return type(self)(**{**dict(same), **changes})
+
+    def rebuilt(self, **children: Any) -> Node:
+        """Return what this is with other *children*; see Rewriter."""
+        return self.replace(**children)
+
+    def same_as(self, other: object) -> bool:
+        """Whether *other* is this very node, as TVM's programs ask."""
+        return self is other

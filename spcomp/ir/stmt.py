@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
-from spcomp.ir.node import Node, attr, binder, declared, node
+from spcomp.ir.node import Node, attr, binder, declared, node, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,12 +23,28 @@ Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
 class Stmt(Node):
     """Has an effect and no value."""
 
+    @property
+    def block(self) -> Root:
+        """The root block that TVM has around the body of a function: ``func.body.block.body``."""
+        return Root(self)
+
+
+@record
+class Root:
+    """What TVM's programs find between a function and its *body*."""
+
+    body: Stmt
+
 
 @node
 class Seq(Stmt):
     """Statements in order; an empty one does nothing."""
 
     body: tuple[Stmt, ...]
+
+    def rebuilt(self, **children: Any) -> Node:
+        """Return the statements that are left: lists of statements stay flat."""
+        return seq(*children["body"])
 
 
 @node
@@ -173,8 +189,12 @@ class Func(Node):
     def __str__(self) -> str:
         return self.script()
 
-    def script(self) -> str:
-        """Return the function as a Python file that parses back to it."""
+    def script(self, *, show_meta: bool = False) -> str:
+        """Return the function as a Python file that parses back to it.
+
+        *show_meta* is TVM's: it asks for what no script can say, of which there is nothing here.
+        """
+        del show_meta
         from spcomp.ir.printer import print_func
 
         return print_func(self)

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 _SHARED = (Axis, SparseBuffer, Buffer)  # what a function refers to from many places
 
 
-def structural_equal(a: object, b: object) -> bool:
+def structural_equal(a: object, b: object, *, names: bool = True) -> bool:
     """Say whether *a* and *b* are one program.
 
     Takes functions, modules, nodes, host operations, domains and tuples of them. Spans and the
     names of variables do not count; variables, axes and buffers must correspond one to one, in
     both directions. Names of functions, blocks, axes, buffers and sparse iterations do count; so do
-    those of the parameters of a Module's functions, which are bound by name.
+    those of the parameters of a Module's functions, which are bound by name. *names* False: no name
+    of a function does, nor of what is in it.
     """
-    return a is b or _tokens(a) == _tokens(b)
+    return a is b or _tokens(a, names=names) == _tokens(b, names=names)
 
 
 def content_hash(a: object) -> str:
@@ -35,21 +36,24 @@ def content_hash(a: object) -> str:
     return hashlib.sha256("\n".join(_tokens(a)).encode()).hexdigest()
 
 
-def _tokens(root: object) -> list[str]:
+def _tokens(root: object, *, names: bool = True) -> list[str]:
     if not isinstance(root, Module):
-        return _walk(root, [])
+        return _walk(root, [], names=names)
     tokens = ["Module", str(len(root.funcs))]
     for func in (root.source, *root.funcs):  # each has variables of its own
         _walk((tuple(var.name for var in func.params), func), tokens)
     return _walk(root.host, tokens, by_name=True)
 
 
-def _walk(root: object, tokens: list[str], *, by_name: bool = False) -> list[str]:
+def _walk(
+    root: object, tokens: list[str], *, by_name: bool = False, names: bool = True
+) -> list[str]:
     """Append the canonical description of *root*: preorder, what is shared numbered as met.
 
     Every token tells how many items follow, so that no two trees have one description.
     """
     numbers: dict[object, int] = {}
+    known = _PARTS if names else _NAMELESS
     stack = [root]
     while stack:
         item = stack.pop()
@@ -58,7 +62,7 @@ def _walk(root: object, tokens: list[str], *, by_name: bool = False) -> list[str
             tokens.append(_variable(item, numbers, by_name=by_name))
         elif kind in _SHARED and item in numbers:
             tokens.append(f"@{numbers[item]}")
-        elif (parts := _PARTS.get(kind) or _composite(kind)) is not None:
+        elif (parts := known.get(kind) or _composite(kind, names=names)) is not None:
             if kind in _SHARED:
                 numbers[item] = len(numbers)
             tokens.append(kind.__name__)
@@ -89,16 +93,18 @@ def _dtype_name(dtype: Any) -> str:
 
 
 _PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+_NAMELESS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
-def _composite(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+def _composite(kind: type, *, names: bool) -> Callable[[Any], tuple[Any, ...]] | None:
     """Return what gets the fields of a *kind*, last first; None for what has none."""
     if not is_dataclass(kind) or kind is DType:
         return None
-    names = [field.name for field in reversed(fields(kind)) if field.name != "span"]
-    if len(names) == 1:  # attrgetter of one name gives no tuple
-        get = attrgetter(names[0])
-        _PARTS[kind] = lambda item: (get(item),)
+    known, left_out = (_PARTS, ("span",)) if names else (_NAMELESS, ("span", "name"))
+    given = [field.name for field in reversed(fields(kind)) if field.name not in left_out]
+    if len(given) == 1:  # attrgetter of one name gives no tuple
+        get = attrgetter(given[0])
+        known[kind] = lambda item: (get(item),)
     else:
-        _PARTS[kind] = attrgetter(*names) if names else lambda _: ()
-    return _PARTS[kind]
+        known[kind] = attrgetter(*given) if given else lambda _: ()
+    return known[kind]

@@ -226,19 +226,24 @@ class CoordVerifier(StmtVerifier):
 
 
 class PosVerifier(StmtVerifier):
-    """Position level: adds blocks and merges; names of blocks and loops are unique."""
+    """Position level: adds blocks and merges; blocks, loops, local buffers have unique names."""
 
     LEVEL = "position"
     COVERS: ClassVar[tuple[type[Node], ...]] = (Block, Merge)
 
     def __init__(self, func: Func, after: str) -> None:
         super().__init__(func, after)
-        self.names: dict[str, set[str]] = {"block": set(), "loop": set()}
+        self.names: dict[str, set[str]] = {"block": set(), "loop": set(), "buffer": set()}
 
     def visit_For(self, node: For) -> None:
         """Check the loop and that its name is unique."""
         self._name("loop", node.var.name, node)
         super().visit_For(node)
+
+    def visit_Alloc(self, node: Alloc) -> None:
+        """Check the buffer and that its name is unique."""
+        self._name("buffer", node.buffer.name, node)
+        super().visit_Alloc(node)
 
     def visit_Block(self, node: Block) -> None:
         """Check iters outside, and regions, guard, init and body inside their scope."""

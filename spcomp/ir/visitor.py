@@ -115,7 +115,7 @@ class Rewriter(Visitor[Node]):
                 changes[name] = new
         if not changes:
             return node
-        made = node.replace(**changes)
+        made = node.rebuilt(**changes)
         moved = [name for name in node.DECLARES if name in changes]
         return _followed(node, made, moved) if moved else made
 

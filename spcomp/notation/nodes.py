@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -38,6 +39,7 @@ _STRENGTH = {
 _STRENGTH |= dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4)
 _STRENGTH |= dict.fromkeys(("<<", ">>"), 8) | dict.fromkeys(("*", "/", "//", "%"), 10)
 ATOM = 13
+MOST_NAME = 48  # characters of a name that is made of a program's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +201,16 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*."""
+    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*.
+
+    ``target -= value`` *subtracts*: it adds the negative.
+    """
 
     target: Access
     value: Expr
     accumulates: bool = False
     is_dense: bool = False
+    subtracts: bool = field(default=False, compare=False)
     at: Span | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -219,6 +225,14 @@ class Program:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.statements))
+
+    @property
+    def name(self) -> str:
+        """Its text as an identifier, as far as that is short: ``C_i_k_A_i_j_B_j_k``."""
+        words = re.findall(r"[A-Za-z0-9]+", str(self))
+        *_, last = (at for at in range(len(words) + 1) if len("_".join(words[:at])) <= MOST_NAME)
+        made = "_".join(words[:last])
+        return made if made[:1].isalpha() else f"program_{made}".rstrip("_")
 
 
 def fault_of_target(target: Access) -> str:

@@ -112,7 +112,7 @@ class Value:
         return Increase(self.term, unwrap(other))
 
     def __isub__(self, other: Any) -> Value:  # noqa: PYI034
-        return Increase(self.term, Op("neg", (unwrap(other),)))
+        return Increase(self.term, Op("neg", (unwrap(other),)), subtracts=True)
 
     def __pow__(self, other: Any) -> Value:
         return Value(Call("pow", (self.term, unwrap(other))))
@@ -156,11 +156,11 @@ for _name in ("exp", "log", "log2", "sqrt", "sin", "cos", "tanh"):
 class Increase(Value):
     """What ``A[i] += value`` makes of A[i]: a sum, which assigns *added* to *base* with ``+=``."""
 
-    __slots__ = ("added", "base")
+    __slots__ = ("added", "base", "subtracts")
 
-    def __init__(self, base: Expr, added: Expr) -> None:
+    def __init__(self, base: Expr, added: Expr, *, subtracts: bool = False) -> None:
         super().__init__(Op("+", (base, added)))
-        self.base, self.added = base, added
+        self.base, self.added, self.subtracts = base, added, subtracts
 
 
 class Index(Value):
@@ -202,9 +202,11 @@ class Symbol(Value):
         if fault := fault_of_target(target):
             raise ScriptError(fault)
         target = Access(target.name, target.indices)
-        adds = isinstance(value, Increase) and value.base == target
-        term = cast("Increase", value).added if adds else unwrap(value)
-        self.statements.append(Assignment(target, term, accumulates=adds))
+        if isinstance(value, Increase) and value.base == target:
+            stmt = Assignment(target, value.added, accumulates=True, subtracts=value.subtracts)
+        else:
+            stmt = Assignment(target, unwrap(value))
+        self.statements.append(stmt)
 
     def _access(self, key: Any) -> Access:
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
@@ -336,6 +338,9 @@ def as_program(program: Any, functions: Mapping[str, Any], semiring: Semiring) -
     if not made.statements:
         raise ScriptError("there is no statement", hint="assign a tensor: C[i, k] = ...")
 
+    for stmt in made.statements:
+        if stmt.subtracts and semiring.add != "+":
+            raise ScriptError(f"this semiring has no -, it adds by {semiring.add}", stmt.at)
     refuse_unclear(made, semiring)
 
     def rewrite(term: Expr) -> Expr:

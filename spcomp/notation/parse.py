@@ -63,9 +63,12 @@ class _Parser:
         """Return an assignment."""
         if isinstance(stmt, ast.AugAssign) and isinstance(stmt.op, (ast.Add, ast.Sub)):
             target, value = self._target(stmt.target), self.expr(stmt.value)
-            if isinstance(stmt.op, ast.Sub):
+            subtracts = isinstance(stmt.op, ast.Sub)
+            if subtracts:
                 value = Op("neg", (value,), at=value.at)
-            return Assignment(target, value, accumulates=True, at=self.text.span(stmt))
+            return Assignment(
+                target, value, accumulates=True, subtracts=subtracts, at=self.text.span(stmt)
+            )
         if isinstance(stmt, ast.Assign) and len(stmt.targets) == 1:
             target = self._target(stmt.targets[0])
             return Assignment(target, self.expr(stmt.value), at=self.text.span(stmt))

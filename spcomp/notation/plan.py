@@ -116,7 +116,7 @@ def plan_statement(
     if output.storage == "split":
         return Plan(stmt, output)
     converts, nests = planner.attempt(output)
-    if output.storage == "product" and nests and not _is_row_by_row(nests[0], output, layouts):
+    if nests and output.storage == "product" and not _is_one_nest(nests[0], output, layouts):
         output = chooser.by_keys()
         converts, nests = planner.attempt(output)
     if nests and output.keys is not None:
@@ -125,15 +125,15 @@ def plan_statement(
     return Plan(stmt, output, nests, converts)
 
 
-def _is_row_by_row(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
-    """Whether *nest* is one iteration, through the outer levels of the operand of *output*.
+def _is_one_nest(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether the product *nest* is one iteration, below the levels that *output* is under."""
+    whole = not any(temp.depth for temp in nest.temps)
+    return whole and (output.like is None or _stands_under(nest, output, layouts))
 
-    A reduction that is computed between its loops makes several of it.
-    """
-    if any(temp.depth for temp in nest.temps):
-        return False
-    if output.like is None:
-        return True
+
+def _stands_under(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether the loops of *nest* go through the outer levels of the operand of *output*."""
+    assert output.like is not None
     loops = {loop.index: loop for loop in nest.loops}
     outer = levels(output.like, layouts[output.like.name])[: len(output.layout.order) - 1]
     return all(

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from spcomp.dtypes import int64
+from spcomp.errors import ArgumentError, Span
 from spcomp.ir.expr import Var
-from spcomp.notation.nodes import Access, Reduce, accesses, walk
+from spcomp.notation.nodes import Access, IndexValue, Reduce, accesses, walk
 from spcomp.notation.plan import Plan
 
 Key = tuple[str, int]  # an index of a statement, or a dimension of a tensor (in brackets)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    """An index that no argument gives a length; one of *results* does, where it is given."""
+
+    index: str
+    results: frozenset[str]
+    at: Span | None
+
+    def check(self, given: Collection[str]) -> None:
+        """Raise ArgumentError unless one of the results is *given*."""
+        if self.results.isdisjoint(given):
+            raise ArgumentError(
+                f"no argument gives {self.index} a length",
+                self.at,
+                hint=f"write {self.index} as an index of an argument, or give the array of the"
+                f" result, out=..., which has it ({', '.join(sorted(self.results))})",
+            )
 
 
 class Sizes:
@@ -17,6 +38,7 @@ class Sizes:
 
     def __init__(self, plans: Sequence[Plan], unique: Callable[[str], str]) -> None:
         self.statement = 0
+        self._plans = plans
         self._unique = unique
         self._same: dict[Key, Key] = {}
         self._params: dict[Key, Var] = {}
@@ -36,6 +58,20 @@ class Sizes:
     def params(self) -> Iterator[Var]:
         """Yield the parameters made so far."""
         yield from self._params.values()
+
+    def unbound(self, arguments: Collection[str]) -> Iterator[Unbound]:
+        """Yield the indices on the left of statements that none of *arguments* has."""
+        names: dict[Key, set[str]] = {}
+        for key in list(self._same):
+            if key[0].startswith("["):
+                names.setdefault(self._root(key), set()).add(key[0][1:-1])
+        for at, plan in enumerate(self._plans):
+            for index in plan.stmt.target.indices:
+                own = names[self._root((index, at))]
+                if own.isdisjoint(arguments):
+                    numbers = (t for t in walk(plan.stmt.value) if isinstance(t, IndexValue))
+                    place = next((t.at for t in numbers if t.name == index), plan.stmt.target.at)
+                    yield Unbound(index, frozenset(own), place)
 
     def _reserve(self, plan: Plan, at: int) -> None:
         for term in walk(plan.stmt.value):

@@ -385,5 +385,5 @@ def _joined(op: Combiner, conds: Sequence[Cond]) -> Cond:
 
 def _combined(op: Combiner, old: Expr, new: Expr) -> Expr:
     if op in ("and", "or"):
-        return combine(op, cast(old, bool_), new)
+        return cast(combine(op, cast(old, bool_), cast(new, bool_)), new.dtype)
     return binary(op, old, new)

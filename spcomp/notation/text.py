@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import linecache
+import re
 import tokenize
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -43,6 +44,10 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
     file = f"<notation {blake2b(source.encode(), digest_size=4).hexdigest()}>"
     linecache.cache[file] = (len(source), None, [f"{s}\n" for s in source.splitlines()], file)
     text = Text(source, file)
+    if (script := re.search(r"^@\w+\.(prim_func|ir_module)\b", source, re.MULTILINE)) is not None:
+        place = text.place(source.count("\n", 0, script.start()) + 1, 0)
+        hint = "spcomp.compile(spcomp.parse(text)) compiles what was printed"
+        raise ScriptError("this is a script, no index notation", place, hint=hint)
     try:
         try:
             completed, added = _complete(source)
@@ -53,9 +58,8 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
     except (SyntaxError, ValueError) as error:
         line, col, what = _where(error)
         place = text.place(min(line, source.count("\n") + 1), col)
-        raise ScriptError(
-            f"this is no index notation: {what}", place, hint='write "C[i, k] = A[i, j] * B[j, k]"'
-        ) from None
+        hint = 'write "C[i, k] = A[i, j] * B[j, k]"'
+        raise ScriptError(f"this is no index notation: {what}", place, hint=hint) from None
     except RecursionError:
         raise ScriptError("the expression nests too deeply", text.place(1, 0)) from None
 

@@ -137,6 +137,7 @@ class Ascending(Assembly):
     """
 
     fresh: frozenset[Axis] = frozenset()
+    starts: Mapping[AnyBuffer, Value] = field(default_factory=dict)  # of results with an init
     fibers: dict[Axis, _Fiber] = field(default_factory=dict)
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
@@ -156,7 +157,9 @@ class Ascending(Assembly):
         return wrap
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:
-        """Return the element if it is the last one created."""
+        """Return the element if it is the last one created, else what it starts with."""
+        if buffer in self.starts:
+            fill = const(self.starts[buffer], buffer.dtype)
         if self.counts_only:
             return fill
         fiber = self.fibers[place.axis]
@@ -369,14 +372,14 @@ def assemble(func: CoordFunc) -> Phases:
     indptrs = tuple(pair[0] for pair in handles.values())
     every = tuple(v for pair in handles.values() for v in pair)
     refuse_late_conditions(full, axes)
+    full, starts = without_inits(full, axes)
     ordered = in_order(full, axes)
     fresh = written_once(full, axes)
-    full, starts = (full, {}) if ordered else without_inits(full, axes)
     count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
     fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
     first = {b: starts.get(b, b.fill) for b in results}
     how: tuple[Assembly, Assembly] = (
-        (Ascending("count", axes, fresh=fresh), Ascending("fill", axes, fresh=fresh))
+        (Ascending("count", axes, fresh=fresh), Ascending("fill", axes, fresh=fresh, starts=starts))
         if ordered
         else (Marked("count", axes), Marked("fill", known=axes, starts=first))
     )

@@ -9,7 +9,7 @@ from spcomp.ir.arith import simplify_stmt
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, is_empty, seq
+from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, is_empty
 from spcomp.ir.visitor import Rewriter, statements, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.scope import may_fail
@@ -38,12 +38,6 @@ class _Tidy(Rewriter):
         if not (sized or may_fail(let.value) or any(node is let.var for node in walk(body))):
             return body
         return let if body is let.body else Let(let.var, let.value, body, span=let.span)
-
-    def visit_Seq(self, stmt: Seq) -> Node:
-        new = self.visit_Node(stmt)
-        assert isinstance(new, Seq)
-        kept = seq(*new.body)
-        return new if isinstance(kept, Seq) and len(kept.body) == len(new.body) else kept
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
         new = self.visit_Node(stmt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from spcomp.dtypes import int64
@@ -18,6 +18,7 @@ from spcomp.ir.printer_expr import print_expr
 from spcomp.ir.proof import Prover
 from spcomp.ir.storage import layout
 from spcomp.ir.visitor import substitute, walk
+from spcomp.locks import cached_property
 from spcomp.passes.positions import ZERO
 
 

@@ -279,11 +279,6 @@ class _Splitter(Rewriter):
         self.stored = {axis for axis in old.axes if axis.kind != "dense_fixed"}
         self.axes: list[Axis] = []
 
-    def visit_Seq(self, stmts: Seq) -> Node:
-        """Flatten what became of each statement."""
-        new = self.visit_Node(stmts)
-        return new if new is stmts or not isinstance(new, Seq) else seq(*new.body)
-
     def visit_Load(self, load: Load) -> Node:
         """Refuse to read what is rewritten, or lies along with it, outside an iteration of it."""
         self._check(load)

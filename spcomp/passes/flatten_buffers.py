@@ -11,6 +11,7 @@ from spcomp.dtypes import int64
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain
 from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, cast, const
 from spcomp.ir.flat import FlatFunc
+from spcomp.ir.forest import check_layouts
 from spcomp.ir.node import Node
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import Alloc, Prefetch, Store
@@ -31,6 +32,7 @@ class FlattenBuffers(FuncPass):
 
     def run_func(self, func: PosFunc) -> FlatFunc:
         """Return *func* over flat buffers of the same names."""
+        check_layouts(func)
         layout = Layout({b.data: b for b in func.buffers if b.data is not None})
         buffers = [layout.flat(buffer) for buffer in func.buffers]
         body = _Flatten(layout).rewrite(func.body)

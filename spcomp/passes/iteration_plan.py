@@ -119,8 +119,8 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     """Whether *var*, called spatial, does not tell the elements apart that are written."""
     if is_unit(axis):
         return False
-    nests = [it, *(n for n in walk(it.body) if isinstance(n, SpIter))]
-    ranges = {v: (ZERO, limit(nest, v)) for nest in nests for v in nest.vars}
+    around = [own for own in walk(it) if isinstance(own, SpIter)]
+    ranges = {v: (ZERO, limit(own, v)) for own in around for v in own.vars}
     for store in stores:
         indices = tuple(i for i in store.indices if i is not None)
         if injective(indices, var, ranges):

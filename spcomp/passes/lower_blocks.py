@@ -11,7 +11,7 @@ from spcomp.ir.expr import Expr, Load, Search, UnOp, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, PosFunc
 from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
@@ -82,11 +82,6 @@ class _LowerBlocks(Rewriter):
         if sides == [stmt.then, stmt.otherwise]:
             return stmt
         return stmt.replace(then=sides[0], otherwise=sides[1])
-
-    def visit_Seq(self, stmt: Seq) -> Node:
-        new = self.visit_Node(stmt)
-        assert isinstance(new, Seq)
-        return new if new is stmt else seq(*new.body)
 
     def visit_Block(self, block: Block) -> Node:
         outer, self.around = self.around, []

@@ -11,6 +11,7 @@ from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Attach, Intersect, SparseBuffer, Union, domain_axes
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.expr import Expr, binary
+from spcomp.ir.forest import check_layouts
 from spcomp.ir.module import Module
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind, PosFunc
 from spcomp.ir.reduction import under
@@ -48,6 +49,8 @@ class LowerIterations(Pass):
 
     def run(self, module: Module[Any]) -> Module[Any]:
         """Lower every function; a single one with assembled axes becomes several phases."""
+        for func in module.funcs:
+            check_layouts(func)
         if module.is_single and any(axis.is_assembled for axis in module.source.axes):
             plan = assemble(module.funcs[0])
             funcs = tuple(lower_function(f, a) for f, a in plan.phases)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.axis import Buffer, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block
-from spcomp.ir.stmt import Func
-from spcomp.ir.visitor import gathered
+from spcomp.ir.position import Block, Merge, PosFunc
+from spcomp.ir.stmt import Alloc, For, Func
+from spcomp.ir.visitor import Rewriter, gathered
+
+F = TypeVar("F", bound=Func)
 
 
 class Names:
@@ -48,3 +53,76 @@ def _names(node: Node) -> Iterator[str]:
         yield node.name
     if (buffer := getattr(node, "buffer", None)) is not None:
         yield buffer.name
+
+
+def distinct(func: F) -> F:
+    """Return *func*, in position space, with one name for each thing that steps call by name.
+
+    Of several loops, blocks, merges or local buffers of one name each gets a number, in the order
+    of the program, so that the name they share means none of them.
+    """
+    counted = Counter(_called(func.body)) if isinstance(func, PosFunc) else Counter[object]()
+    if len(counted) == counted.total():
+        return func
+    shared = {called for called, count in counted.items() if count > 1}
+    return func.replace(body=_Distinct(Names(func), shared).rewrite(func.body))
+
+
+class _Distinct(Rewriter):
+    """Numbers what is *shared*: pairs of what something is and how it is called."""
+
+    def __init__(self, names: Names, shared: Collection[object]) -> None:
+        self.names, self.shared = names, shared
+        self.values: dict[Var, Var] = {}
+
+    def _own(self, kind: type[Node], name: str) -> str:
+        return self.names.unique(name) if (kind, name) in self.shared else name
+
+    def _renamed(self, kind: type[Node], var: Var) -> Var:
+        name = self._own(kind, var.name)
+        self.values[var] = var if name == var.name else var.replace(name=name)
+        return self.values[var]
+
+    def visit_Var(self, var: Var) -> Node:
+        """Return the variable under the name it has now."""
+        return self.values.get(var, var)
+
+    def visit_For(self, loop: For) -> Node:
+        """Name a loop."""
+        var = self._renamed(For, loop.var)
+        return self.visit_Node(loop if var is loop.var else loop.replace(var=var))
+
+    def visit_Merge(self, merge: Merge) -> Node:
+        """Name a merge."""
+        var = self._renamed(Merge, merge.coordinate)
+        same = var is merge.coordinate
+        return self.visit_Node(merge if same else merge.replace(coordinate=var))
+
+    def visit_Block(self, block: Block) -> Node:
+        """Name a block."""
+        name = self._own(Block, block.name)
+        return self.visit_Node(block if name == block.name else block.replace(name=name))
+
+    def visit_Buffer(self, buffer: Buffer) -> Node:
+        """Name a local buffer."""
+        return self._local(buffer)
+
+    def visit_SparseBuffer(self, buffer: SparseBuffer) -> Node:
+        """Name a local buffer."""
+        return self._local(buffer)
+
+    def _local(self, buffer: Buffer | SparseBuffer) -> Node:
+        name = self._own(Alloc, buffer.name)
+        return self.visit_Node(buffer if name == buffer.name else buffer.replace(name=name))
+
+
+@gathered
+def _called(node: Node) -> Iterator[tuple[type[Node], str]]:
+    """Yield what the statement *node* alone is, and how steps call it."""
+    match node:
+        case For(var=var) | Merge(coordinate=var):
+            yield type(node), var.name
+        case Block(name=name):
+            yield Block, name
+        case Alloc(buffer=buffer):
+            yield Alloc, buffer.name

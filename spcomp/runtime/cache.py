@@ -1,43 +1,59 @@
 """Objects on disk, so that a program is compiled once per machine and not once per process.
 
-A file is a checksum and the object. It is written under a temporary name and renamed, so that
-readers see all of it or nothing; a damaged file is a miss. Nothing here ever raises for the state
-of the disk: without a writable directory there is no cache.
+The directory is the user's alone: one that belongs to another, or that others may write to, is not
+used. A file is a length, a code and the object; the code vouches for the object under this very
+name by a secret of the directory's, so that what is damaged, exchanged or not ours is a miss. It is
+written under a temporary name and renamed, so that readers see all of it or nothing. Nothing here
+ever raises for the state of the disk: without a directory to use there is no cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
+import secrets
+import stat
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from spcomp.codegen.cpu.llvm import LLVM_VERSION
+from spcomp.errors import SpcompWarning
 from spcomp.target import Target
 
-FORMAT = b"spcomp1\n"
+FORMAT = b"spcomp2\n"
 SIZE_LIMIT = 256 << 20  # bytes; the least recently used files go first
-_DIGEST = hashlib.sha256().digest_size
+MOST = 64 << 20  # bytes of one object
+_HEAD = len(FORMAT) + 8 + hashlib.sha256().digest_size
+_KEY = 32  # bytes of the secret, which is in the file "key"
+_FLAGS = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")  # where the system has them
+_OPEN = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in _FLAGS)
+_told: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What the cache holds: *entries* files of *size* bytes in *directory*."""
+    """What the cache holds: *entries* files of *size* bytes in *directory*.
+
+    *refused* says why the directory is not used, if it is not.
+    """
 
     directory: Path
     entries: int
     size: int
     limit: int = SIZE_LIMIT
+    refused: str = ""
 
 
 def directory() -> Path:
     """Return where objects are kept: SPCOMP_CACHE_DIR, else the user's cache directory."""
     if chosen := os.environ.get("SPCOMP_CACHE_DIR"):
-        return Path(chosen)
+        return Path(os.path.expanduser(chosen))  # noqa: PTH111 (it leaves what it does not know)
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("spcomp", appauthor=False))
@@ -65,13 +81,16 @@ def _versions() -> tuple[str, ...]:
 
 def get(name: str) -> bytes | None:
     """Return the object called *name*, or None; a hit makes it the most recently used."""
-    path = _path(name)
-    try:
-        data = path.read_bytes()
-    except OSError:
+    root = _usable()
+    secret = _read(root / "key", _KEY, private=True) if root is not None else None
+    if root is None or secret is None:
         return None
-    head, body = data[: len(FORMAT) + _DIGEST], data[len(FORMAT) + _DIGEST :]
-    if head != FORMAT + hashlib.sha256(body).digest():
+    path = _path(root, name)
+    data = _read(path, MOST)
+    if data is None:
+        return None
+    head, body = data[:_HEAD], data[_HEAD:]
+    if not hmac.compare_digest(head, _head(secret, name, body)):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
@@ -80,17 +99,16 @@ def get(name: str) -> bytes | None:
 
 def put(name: str, obj: bytes) -> None:
     """Keep *obj* as *name*, if the directory can be written; then delete what is over the limit."""
-    path = _path(name)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(FORMAT + hashlib.sha256(obj).digest() + obj)
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            return
+        directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = _usable()
+    if root is None or _HEAD + len(obj) > MOST:
+        return
+    with contextlib.suppress(OSError):
+        secret = _read(root / "key", _KEY, private=True) or _new_secret(root)
+        path = _path(root, name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _write(path, _head(secret, name, obj) + obj)
         if name.endswith("0"):  # listing the directory costs: do it for one in sixteen
             _evict()
 
@@ -98,7 +116,8 @@ def put(name: str, obj: bytes) -> None:
 def info() -> Info:
     """Return the directory, number of entries and bytes."""
     files = _files()
-    return Info(directory(), len(files), sum(size for _, size, _ in files))
+    size = sum(size for _, size, _ in files)
+    return Info(directory(), len(files), size, refused=_refusal(directory()))
 
 
 def clear() -> int:
@@ -111,19 +130,106 @@ def clear() -> int:
     return count
 
 
-def _path(name: str) -> Path:
-    return directory() / name[:2] / f"{name}.o"
+def _usable() -> Path | None:
+    """Return the directory, if there is one for this user alone to write to; warn once if not."""
+    root = directory()
+    if refused := _refusal(root):
+        if refused not in _told:
+            _told.add(refused)
+            warnings.warn(f"{refused}: programs are not kept on disk", SpcompWarning, stacklevel=2)
+        return None
+    return root
+
+
+def _refusal(root: Path) -> str:
+    """Why the directory *root* cannot be trusted; nothing if it can, or does not exist."""
+    try:
+        state = root.stat()
+    except OSError:
+        return ""
+    if not _is_ours(state):
+        return f"the cache directory {root} belongs to another user"
+    shared = hasattr(os, "getuid") and state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if shared and ("SPCOMP_CACHE_DIR" in os.environ or not _closed(root)):
+        return f"others may write to the cache directory {root} (chmod go-w makes it yours)"
+    return ""
+
+
+def _closed(root: Path) -> bool:
+    """Close *root*, which nobody meant to share: its place is the user's and its mode a habit."""
+    try:
+        root.chmod(0o700)
+    except OSError:
+        return False
+    return True
+
+
+def _is_ours(state: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or state.st_uid == os.geteuid()
+
+
+def _read(path: Path, most: int, *, private: bool = False) -> bytes | None:
+    """Return what is in the file *path*, of at most *most* bytes; None if it is no file of ours.
+
+    *private*: nor one that others may read.
+    """
+    try:
+        handle = os.open(path, _OPEN)
+    except (OSError, ValueError):
+        return None
+    try:
+        state = os.fstat(handle)
+        open_to = 0o077 if private and hasattr(os, "getuid") else 0
+        if not stat.S_ISREG(state.st_mode) or not _is_ours(state) or state.st_mode & open_to:
+            return None
+        if not 0 < state.st_size <= most:
+            return None
+        with open(handle, "rb", closefd=False) as file:
+            return file.read(most)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _new_secret(root: Path) -> bytes:
+    """Make the secret of *root*; if several processes do, the last one's stays."""
+    _write(root / "key", secrets.token_bytes(_KEY))
+    return _read(root / "key", _KEY, private=True) or b""
+
+
+def _head(secret: bytes, name: str, body: bytes) -> bytes:
+    """Return what stands before *body* in the file of *name*."""
+    start = FORMAT + len(body).to_bytes(8, "little")
+    return start + hmac.digest(secret, start + name.encode() + b"\0" + body, "sha256")
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put *data* into *path*, wholly or not at all. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp-")  # for its owner only
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _path(root: Path, name: str) -> Path:
+    return root / name[:2] / f"{name}.o"
 
 
 def _files(*, every: bool = False) -> list[tuple[float, int, Path]]:
     """Return (last use, size, path) of the entries, oldest first."""
-    found = []
-    pattern = "??/*" if every else "??/*.o"
+    found: list[tuple[float, int, Path]] = []
+    if _refusal(directory()):  # who knows where its links lead
+        return found
     with contextlib.suppress(OSError):
-        for path in directory().glob(pattern):
-            if path.name.startswith("tmp-") or path.suffix == ".o":
+        for path in directory().glob("??/*"):
+            if path.suffix == ".o" or (every and path.name.startswith("tmp-")):
                 with contextlib.suppress(OSError):
-                    state = path.stat()
+                    state = path.lstat()
                     found.append((state.st_mtime, state.st_size, path))
     return sorted(found)
 

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,11 +15,13 @@ from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.codegen.cpu.checks import LANES, checks_ir, symbols
 from spcomp.codegen.cpu.entry import (
     API,
+    CALLS,
     DATA,
     DESCR,
     ENTRY,
     FLAGS,
     NDIM,
+    POLL,
     SHAPE,
     TYPE,
     entry_ir,
@@ -87,7 +89,10 @@ def _native() -> Mapping[str, int]:
     for name in API:
         made = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
         imports[name] = made or 0
-    return native.load([checks_ir(facts), entry_ir(facts)], [ENTRY, *symbols()], imports)
+    names = [ENTRY, POLL, *CALLS.values(), *symbols()]
+    loaded = native.load([checks_ir(facts), entry_ir(facts)], names, imports)
+    pool.watch(loaded[POLL])
+    return loaded
 
 
 @cache
@@ -123,13 +128,21 @@ def make(plan: Plan, *keep: object) -> Callable[[dict[str, Any]], Any] | None:
     return made
 
 
+def function(address: int, count: int = 1) -> Callable[..., int]:
+    """Return the function ``int32 (int64...)`` of *count* arguments at *address*; see CALLS.
+
+    It runs without the GIL. If a signal comes meanwhile whose handler raises, so does the call.
+    """
+    kinds = [ctypes.c_int64] * count
+    if not available():
+        return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(address)
+    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *kinds)(_native()[CALLS[count]])
+    return partial(call, address)
+
+
 @cache
 def _check(name: str) -> Callable[..., int]:
-    arity = 6 if "pointers" in name else 7
-    kinds = [ctypes.c_void_p, *[ctypes.c_int64] * (arity - 1)]
-    if arity == 7:
-        kinds[5] = ctypes.c_void_p
-    return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(_native()[name])
+    return function(_native()[name], 6 if "pointers" in name else 7)
 
 
 def width(array: Array) -> int:

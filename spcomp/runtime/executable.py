@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from spcomp.codegen import cpu
-from spcomp.codegen.abi import PARALLEL_FOR, Emitted
-from spcomp.runtime import cache, jit, pool
+from spcomp.codegen.abi import PARALLEL_FOR, Emitted, FunctionABI
+from spcomp.runtime import cache, entry, jit, pool
 from spcomp.target import Target
 
 
@@ -31,8 +32,15 @@ class Executable:
         imports = {PARALLEL_FOR: pool.address()} if emitted.parallel else {}
         symbols = [abi.packed for abi in emitted.functions]
         self._loaded = jit.load(self.object_bytes, symbols, imports)
-        self._entries = {f.name: self._loaded.function(f.packed) for f in emitted.functions}
+        self._entries = {f.name: self._function(f) for f in emitted.functions}
         self.timings["link"] = time.perf_counter() - start
+
+    def _function(self, abi: FunctionABI) -> Callable[[int], int]:
+        """Return the packed entry of *abi*; what the pool runs, a signal may end."""
+        if abi.parallel:
+            return entry.function(self._loaded.addresses[abi.packed])
+        alone: Callable[[int], int] = self._loaded.function(abi.packed)
+        return alone
 
     def _object(self) -> bytes:
         start = time.perf_counter()
@@ -51,9 +59,8 @@ class Executable:
 
         Returns the status: 0, or one that ``abi(name).message`` explains. The GIL is released.
         """
-        where = slots.ctypes.data if isinstance(slots, np.ndarray) else slots
-        status: int = self._entries[name](where)
-        return status
+        where = slots.ctypes.data if isinstance(slots, np.ndarray) else ctypes.addressof(slots)
+        return self._entries[name](where)
 
     def address(self, name: str) -> int:
         """Return the address of the packed entry of the function *name*."""

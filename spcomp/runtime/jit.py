@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
-from spcomp.codegen.cpu.machine import hold_while_forking
+from spcomp.codegen.cpu.llvm import ROOM, require_room
 from spcomp.errors import BackendError
 
-_LOCK = threading.RLock()
-hold_while_forking(_LOCK)
+TOGETHER = 32  # objects that one linker has; it keeps some kilobytes of each as long as it lives
 _NUMBERS = itertools.count()
 
 
@@ -53,23 +51,23 @@ def load(
         builder.import_symbol(name, address)
     for name in symbols:
         builder.export_symbol(name)
-    with _LOCK:
-        try:
-            tracker = builder.link(_linker(), f"spcomp{next(_NUMBERS)}")
-        except RuntimeError as error:
-            raise BackendError(f"machine code does not link: {error}") from error
+    number = next(_NUMBERS)
+    require_room(ROOM + 4 * len(obj))
+    try:
+        tracker = builder.link(_linker(number // TOGETHER), f"spcomp{number}")
+    except RuntimeError as error:
+        raise BackendError(f"machine code does not link: {error}") from error
     if forever:
         _immortal(tracker)
     return Loaded({name: tracker[name] for name in symbols}, tracker)
 
 
-@cache
-def _linker() -> llvm.LLJIT:
+@lru_cache(maxsize=1)
+def _linker(group: int) -> llvm.LLJIT:  # noqa: ARG001
+    """Return the linker of the *group*; when the next is asked for, it goes with its objects."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    made = llvm.create_lljit_compiler(suppress_errors=True)
-    _immortal(made)
-    return made
+    return llvm.create_lljit_compiler(suppress_errors=True)
 
 
 def _immortal(made: object) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.errors import ArgumentError
+from spcomp.locks import Lock
 from spcomp.runtime import native
 from spcomp.runtime.pool_ir import SPIN, pool_ir
 from spcomp.target import Target
@@ -30,18 +31,8 @@ POOL_IR = pool_ir(
     _FAMILY.get(platform.machine().lower(), platform.machine().lower()), sys.platform
 )  # for this machine; see object_with_pool for others
 
-_lock = threading.RLock()
+_lock = Lock()
 _threads: int | None = None  # None: not asked for yet
-
-
-def _renew_lock() -> None:
-    """In the child of a fork: the thread that may have held the lock is not there."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def get_num_threads() -> int:
@@ -82,7 +73,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def address() -> int:
-    """Return the address of ``spcomp_parallel_for``; the first time, make the pool."""
+    """Return the address of the function PARALLEL_FOR; the first time, make the pool."""
     with _lock:
         if not _native.cache_info().currsize:
             count = get_num_threads()
@@ -103,10 +94,23 @@ def object_with_pool(llvm_ir: str, target: Target) -> bytes:
     return cpu.object_code(cpu.link(llvm_ir, [pool]), target)
 
 
+def watch(poll: int) -> None:
+    """Let Python's main thread ask the C function ``int poll(void)`` whether long loops go on."""
+
+    def ask() -> None:
+        main = threading.main_thread().ident or 0
+        kinds = (ctypes.c_void_p, ctypes.c_uint64)
+        ctypes.CFUNCTYPE(None, *kinds)(_native()["spcomp_watch"])(poll, main)
+
+    ask()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=ask)
+
+
 @cache
 def _native() -> dict[str, int]:
-    symbols = (PARALLEL_FOR, "spcomp_set_threads", "spcomp_set_spin", "spcomp_reset")
-    addresses = dict(native.load([POOL_IR], symbols))
+    own = ("set_threads", "set_spin", "reset", "watch")
+    addresses = dict(native.load([POOL_IR], [PARALLEL_FOR, *(f"spcomp_{name}" for name in own)]))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["spcomp_reset"]))
     return addresses

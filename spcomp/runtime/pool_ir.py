@@ -1,6 +1,6 @@
 """The worker pool's machine code, as LLVM IR: it runs the chunks of a parallel loop.
 
-``spcomp_parallel_for(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for ranges that cover
+``spcomp_parallel_for2(fn, ctx, n, grain)`` calls ``fn(ctx, begin, end)`` for ranges that cover
 ``0..n``; they are made of chunks whose boundaries depend on *n* and *grain* only. The caller begins
 at once, alone: a job that is over in PATIENCE concerns nobody else. If it is not, or if the last
 job of the same *fn* says that this one will be long, the rest is published in ``@word``, which
@@ -16,10 +16,15 @@ one another so closely that they will not fall asleep again. They are kept off t
 caller runs on: a virtual machine's scheduler takes an idle CPU for one that is not there, and would
 put them behind the caller. A second caller while a job runs (another thread, or a loop inside a
 chunk) runs its loop itself.
+
+How a loop ends early is told in ``runtime.pool_watch``.
 """
 
 from __future__ import annotations
 
+from spcomp.codegen.abi import INTERRUPTED
+from spcomp.runtime.pool_share import SHARE
+from spcomp.runtime.pool_watch import EASY, EVERY, WATCH
 from spcomp.runtime.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
 
 CHUNKS = 256  # chunks per loop where the loop does not say
@@ -66,6 +71,7 @@ _STATE = """
 declare ptr @getenv(ptr)
 declare i32 @atoi(ptr)
 declare i64 @sysconf(i32)
+declare i64 @pthread_self()
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
@@ -84,7 +90,16 @@ declare i32 @pthread_cond_broadcast(ptr)
 
 _ENTRY = """
 define weak void @spcomp_set_threads(i64 %count) {
-  store atomic i64 %count, ptr @threads monotonic, align 8
+  store atomic i64 %count, ptr @threads seq_cst, align 8
+  %is.ready = load atomic i32, ptr @ready acquire, align 4
+  %none = icmp eq i32 %is.ready, 0
+  br i1 %none, label %exit, label %tell
+tell:                                      ; those that are too many leave
+  %r0 = call i32 @pthread_mutex_lock(ptr @lock)
+  %r1 = call i32 @pthread_cond_broadcast(ptr @wake)
+  %r2 = call i32 @pthread_mutex_unlock(ptr @lock)
+  br label %exit
+exit:
   ret void
 }
 
@@ -118,7 +133,8 @@ define weak void @spcomp_reset() {
   store i64 0, ptr @started
   store i64 0, ptr @sleepers
   store i64 0, ptr @waiting
-  store i32 0, ptr @ready
+  store atomic i32 0, ptr @ready release, align 4
+  store i32 0, ptr @inside
   %old = load i64, ptr @word
   %closed = or i64 %old, 4294967295
   store i64 %closed, ptr @word
@@ -126,10 +142,10 @@ define weak void @spcomp_reset() {
   ret void
 }
 
-define weak void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak i32 @spcomp_parallel_for2(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
 entry:
   %some = icmp sgt i64 %n, 0
-  br i1 %some, label %divide, label %exit
+  br i1 %some, label %divide, label %done
 divide:
   %given = icmp sgt i64 %grain, 0
   %up = add i64 %n, CHUNKS_LESS_1
@@ -150,23 +166,40 @@ ask:
   br label %decide
 decide:
   %threads = phi i64 [ %set, %divide ], [ %asked.threads, %ask ]
-  %several = icmp sgt i64 %threads, 1
   %split = icmp sgt i64 %chunks, 1
-  %worth = and i1 %several, %split
+  br i1 %split, label %who, label %alone
+who:
+  %asks = call i1 @enter()
+  %several = icmp sgt i64 %threads, 1
+  %worth = or i1 %several, %asks
   br i1 %worth, label %claim, label %alone
 claim:
   %claimed = cmpxchg ptr @busy, i32 0, i32 1 acquire monotonic
   %ours = extractvalue { i32, i1 } %claimed, 1
-  br i1 %ours, label %publish, label %alone
+  br i1 %ours, label %publish, label %busy
+busy:
+  br i1 %asks, label %turns, label %alone
 alone:
   call void %fn(ptr %ctx, i64 0, i64 %n)
-  br label %exit
+  br label %done
+turns:
+  %r0 = call i32 @turns(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks)
+  br label %over
 publish:
-  call void @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads)
+  %r1 = call i32 @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads, i1 %asks)
+  br label %over
+over:
+  %result = phi i32 [ %r0, %turns ], [ %r1, %publish ]
+  br i1 %asks, label %leave, label %exit
+leave:
+  store i32 0, ptr @inside
   br label %exit
 exit:
-  ret void
+  ret i32 %result
+done:
+  ret i32 0
 }
+
 """
 
 _JOB = """
@@ -214,8 +247,8 @@ define internal double @scaled(i64 %time, i64 %times, i64 %by) {
 }
 
 ; Begin the job; share it if it is long. Only the owner of @busy comes here.
-define internal void @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks,
-                          i64 %threads) noinline {
+define internal i32 @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads,
+                         i1 %asks) noinline {
 entry:
   %begun = call i64 @now()
   %ended = load i64, ptr @ended
@@ -234,9 +267,27 @@ entry:
   %known = icmp eq ptr %whose, %fn
   %long = fcmp ogt double %expected, AT_ONCE
   %at.once = and i1 %known, %long
+  %single = icmp sle i64 %threads, 1
+  br i1 %single, label %own, label %team
+own:                                       ; there is nobody to share it with
+  %short = fcmp olt double %expected, EASY.0
+  %whole = and i1 %known, %short
+  br i1 %whole, label %one, label %several
+one:
+  call void %fn(ptr %ctx, i64 0, i64 %n)
+  br label %own.end
+several:
+  %turned = call i32 @turns(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks)
+  %through = icmp eq i32 %turned, 0
+  br i1 %through, label %own.end, label %close
+own.end:
+  %own.now = call i64 @now()
+  %own.time = sub i64 %own.now, %begun
+  br label %alone
+team:
   br i1 %at.once, label %share, label %try
 try:                                       ; as many chunks again as are done
-  %done = phi i64 [ 0, %entry ], [ %upto, %more ]
+  %done = phi i64 [ 0, %team ], [ %upto, %more ]
   %some = call i64 @llvm.umax.i64(i64 %done, i64 1)
   %ahead = add i64 %done, %some
   %upto = call i64 @llvm.umin.i64(i64 %ahead, i64 %chunks)
@@ -256,158 +307,31 @@ slow:
   %rest = call double @scaled(i64 %taken, i64 %left, i64 %upto)
   br label %share
 share:
-  %first = phi i64 [ 0, %entry ], [ %upto, %slow ]
-  %work = phi double [ %expected, %entry ], [ %rest, %slow ]
-  call void @share(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads, i64 %first,
-                   double %work)
+  %first = phi i64 [ 0, %team ], [ %upto, %slow ]
+  %work = phi double [ %expected, %team ], [ %rest, %slow ]
+  %shared = call i32 @share(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads,
+                            i64 %first, double %work, i1 %asks)
   %end = call i64 @now()
   br label %close
 alone:
-  call void @remember(ptr %fn, i64 %taken, i64 1, i64 1, i64 %n)
+  %at = phi i64 [ %now, %try ], [ %own.now, %own.end ]
+  %time = phi i64 [ %taken, %try ], [ %own.time, %own.end ]
+  call void @remember(ptr %fn, i64 %time, i64 1, i64 1, i64 %n)
   br label %close
 close:
-  %over = phi i64 [ %end, %share ], [ %now, %alone ]
+  %over = phi i64 [ %end, %share ], [ %at, %alone ], [ %begun, %several ]
+  %result = phi i32 [ %shared, %share ], [ 0, %alone ], [ %turned, %several ]
   store i64 %over, ptr @ended
   store atomic i32 0, ptr @busy release, align 4
-  ret void
-}
-
-; How many chunks to take at once: BATCH of work, at most a quarter of a thread's share.
-define internal i64 @batch.of(i64 %chunks, i64 %first, i64 %threads, double %expected) {
-  %rest = sub i64 %chunks, %first
-  %pieces = shl i64 %threads, 2
-  %share = udiv i64 %rest, %pieces
-  %count = sitofp i64 %rest to double
-  %each = fdiv double %expected, %count
-  %some = fdiv double BATCH, %each        ; infinite if there is no telling
-  %capped = call double @llvm.minnum.f64(double %some, double 1.0e6)
-  %whole = fptoui double %capped to i64
-  %least = call i64 @llvm.umax.i64(i64 %whole, i64 1)
-  %most = call i64 @llvm.umax.i64(i64 %share, i64 1)
-  %batch = call i64 @llvm.umin.i64(i64 %least, i64 %most)
-  ret i64 %batch
-}
-
-; Publish the job from chunk %first on, which is %expected nanoseconds of work; take part; wait for
-; what the others took.
-define internal void @share(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads,
-                            i64 %first, double %expected) noinline {
-entry:
-  %helpers = sub i64 %threads, 1
-  %started = load i64, ptr @started
-  %enough = icmp sge i64 %started, %helpers
-  br i1 %enough, label %publish, label %start
-start:
-  call void @start(i64 %helpers)
-  br label %publish
-publish:
-  %old = load atomic i64, ptr @word monotonic, align 8
-  %number = lshr i64 %old, 32
-  %after = add i64 %number, 1
-  %next = and i64 %after, 4294967295       ; as @word holds it
-  %job = shl i64 %next, 32
-  %closed = or i64 %job, 4294967295
-  %open = or i64 %job, %first
-  store atomic i64 %closed, ptr @word seq_cst, align 8
-  %fn.bits = ptrtoint ptr %fn to i64
-  %ctx.bits = ptrtoint ptr %ctx to i64
-  store atomic i64 %fn.bits, ptr @fn release, align 8
-  store atomic i64 %ctx.bits, ptr @ctx release, align 8
-  store atomic i64 %n, ptr @n release, align 8
-  store atomic i64 %size, ptr @size release, align 8
-  store atomic i64 %chunks, ptr @chunks release, align 8
-  store atomic i64 %helpers, ptr @helpers release, align 8
-  %batch = call i64 @batch.of(i64 %chunks, i64 %first, i64 %threads, double %expected)
-  store atomic i64 %batch, ptr @batch release, align 8
-  store atomic i64 %first, ptr @finished release, align 8
-  store atomic i64 %open, ptr @word seq_cst, align 8
-  %begun = call i64 @now()
-  %much = fcmp ogt double %expected, WORTH
-  %fair = fcmp ogt double %expected, INVEST
-  %series = load i64, ptr @series
-  %follows = icmp sge i64 %series, SERIES
-  %pauses = load atomic i64, ptr @spin monotonic, align 8
-  %stay = icmp sgt i64 %pauses, 0
-  %in.series = and i1 %follows, %stay
-  %invest = and i1 %fair, %in.series
-  %wanted = or i1 %much, %invest
-  br i1 %wanted, label %rouse, label %take
-rouse:
-  %took.0 = phi i64 [ 0, %publish ], [ %took, %late ]
-  call void @rouse()
-  br label %take
-take:                                      ; all, or as many again as were taken, and look
-  %so.far = phi i64 [ 0, %publish ], [ %took.0, %rouse ], [ %took, %early ]
-  %quota = phi i64 [ 1, %publish ], [ -1, %rouse ], [ %took, %early ]
-  %more = call i64 @take(i64 %next, i64 %quota)
-  %took = add i64 %so.far, %more
-  %none = icmp ult i64 %more, %quota
-  br i1 %none, label %taken, label %look.up
-look.up:
-  %now = call i64 @now()
-  %spent = sub i64 %now, %begun
-  %long = sitofp i64 %spent to double
-  %late.is = fcmp ogt double %long, WORTH
-  br i1 %late.is, label %late, label %early
-early:
-  br label %take
-late:                                      ; longer than expected
-  br label %rouse
-taken:
-  %some = icmp ne i64 %took, 0
-  br i1 %some, label %learn, label %wait
-learn:
-  %end = call i64 @now()
-  %time = sub i64 %end, %begun
-  call void @remember(ptr %fn, i64 %time, i64 %took, i64 %chunks, i64 %n)
-  br label %wait
-wait:
-  br label %look
-look:
-  %tried = phi i64 [ 0, %wait ], [ %again, %pause ]
-  %count = load atomic i64, ptr @finished acquire, align 8
-  %over = icmp eq i64 %count, %chunks
-  br i1 %over, label %close, label %not.yet
-not.yet:
-  %patient = icmp slt i64 %tried, %pauses
-  br i1 %patient, label %pause, label %sleep
-pause:
-  PAUSE
-  %again = add i64 %tried, 1
-  br label %look
-sleep:
-  %s0 = call i32 @pthread_mutex_lock(ptr @lock)
-  store atomic i64 1, ptr @waiting seq_cst, align 8
-  br label %check
-check:
-  %count2 = load atomic i64, ptr @finished seq_cst, align 8
-  %over2 = icmp eq i64 %count2, %chunks
-  br i1 %over2, label %woken, label %rest
-rest:
-  %s1 = call i32 @pthread_cond_wait(ptr @done, ptr @lock)
-  br label %check
-woken:
-  store atomic i64 0, ptr @waiting seq_cst, align 8
-  %s2 = call i32 @pthread_mutex_unlock(ptr @lock)
-  br label %close
-close:
-  ret void
-}
-
-; Wake the workers that sleep.
-define internal void @rouse() noinline {
-entry:
-  %asleep = load atomic i64, ptr @sleepers seq_cst, align 8
-  %all.awake = icmp eq i64 %asleep, 0
-  br i1 %all.awake, label %exit, label %wake
-wake:
-  call void @spread()
-  %r0 = call i32 @pthread_mutex_lock(ptr @lock)
-  %r1 = call i32 @pthread_cond_broadcast(ptr @wake)
-  %r2 = call i32 @pthread_mutex_unlock(ptr @lock)
-  br label %exit
+  %well = icmp eq i32 %result, 0
+  %question = and i1 %asks, %well
+  br i1 %question, label %ask, label %exit
+ask:                                       ; jobs may be short, and many
+  %halt = call i1 @asked(i64 %over)
+  %answer = select i1 %halt, i32 INTERRUPTED, i32 0
+  ret i32 %answer
 exit:
-  ret void
+  ret i32 %result
 }
 """
 
@@ -421,14 +345,17 @@ define weak void @spcomp_set_spin(i64 %count) {
 define weak void @spcomp_reset() {
   ret void
 }
-define weak void @spcomp_parallel_for(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
+define weak void @spcomp_watch(ptr %poll, i64 %thread) {
+  ret void
+}
+define weak i32 @spcomp_parallel_for2(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %go, label %exit
 go:
   call void %fn(ptr %ctx, i64 0, i64 %n)
   br label %exit
 exit:
-  ret void
+  ret i32 0
 }
 """
 
@@ -448,7 +375,8 @@ def pool_ir(family: str, platform: str) -> str:
     if platform == "win32":
         return _SERIAL
     affinity = AFFINITY if platform == "linux" else NO_AFFINITY
-    text = _STATE.format(spin=SPIN, cells=CELLS) + _ENTRY + _JOB + TAKE + WORKERS + affinity
+    text = _STATE.format(spin=SPIN, cells=CELLS)
+    text += _ENTRY + WATCH + _JOB + SHARE + TAKE + WORKERS + affinity
     declared, called = _PAUSES.get(family, ("", ""))
     text += f"declare void {declared}\n" if declared else ""
     numbers = {
@@ -461,6 +389,9 @@ def pool_ir(family: str, platform: str) -> str:
         "WORTH": WORTH,
         "INVEST": INVEST,
         "BATCH": BATCH,
+        "EVERY": EVERY,
+        "EASY": EASY,
+        "INTERRUPTED": INTERRUPTED,
         "CLOSE": CLOSE,
         "SERIES": SERIES,
         "CELLS": CELLS,

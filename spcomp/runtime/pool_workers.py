@@ -65,21 +65,25 @@ exit:
 """
 
 WORKERS = """
-; Create workers up to %wanted, as far as the system lets us. Only the owner of @busy comes here.
-define internal void @start(i64 %wanted) noinline {
+; Create workers up to %all, as far as the system lets us. Only the owner of @busy comes here.
+define internal void @start(i64 %all) noinline {
 entry:
   %thread = alloca i64
-  %is.ready = load i32, ptr @ready
+  %wanted = call i64 @llvm.umin.i64(i64 %all, i64 1024)
+  %is.ready = load atomic i32, ptr @ready acquire, align 4
   %done = icmp ne i32 %is.ready, 0
-  br i1 %done, label %head, label %init
+  br i1 %done, label %hold, label %init
 init:
   %i0 = call i32 @pthread_mutex_init(ptr @lock, ptr null)
   %i1 = call i32 @pthread_cond_init(ptr @wake, ptr null)
   %i2 = call i32 @pthread_cond_init(ptr @done, ptr null)
-  store i32 1, ptr @ready
+  store atomic i32 1, ptr @ready release, align 4
+  br label %hold
+hold:
+  %h0 = call i32 @pthread_mutex_lock(ptr @lock)
   br label %head
 head:
-  %started = load i64, ptr @started
+  %started = load atomic i64, ptr @started monotonic, align 8
   %more = icmp slt i64 %started, %wanted
   br i1 %more, label %create, label %exit
 create:
@@ -91,15 +95,38 @@ created:
   %id = load i64, ptr %thread
   %d = call i32 @pthread_detach(i64 %id)
   %count = add i64 %started, 1
-  store i64 %count, ptr @started
-  %storable = icmp ult i64 %started, 1024
-  br i1 %storable, label %note, label %head
-note:
+  store atomic i64 %count, ptr @started monotonic, align 8
   %id.at = getelementptr inbounds i64, ptr @ids, i64 %started
   store i64 %id, ptr %id.at
   br label %head
 exit:
+  %h1 = call i32 @pthread_mutex_unlock(ptr @lock)
   ret void
+}
+
+; Whether the worker of this index, which holds @lock, is one too many, or another has its place.
+define internal i1 @leaves(i64 %index) {
+  %threads = load atomic i64, ptr @threads seq_cst, align 8
+  %limited = icmp ne i64 %threads, 0
+  %number = add i64 %index, 1
+  %above = icmp sge i64 %number, %threads
+  %surplus = and i1 %limited, %above
+  %started = load atomic i64, ptr @started monotonic, align 8
+  %beyond = icmp sge i64 %index, %started
+  %id.at = getelementptr inbounds i64, ptr @ids, i64 %index
+  %id = load i64, ptr %id.at
+  %self = call i64 @pthread_self()
+  %other = icmp ne i64 %id, %self
+  %replaced = or i1 %beyond, %other
+  br i1 %replaced, label %exit, label %decide
+decide:
+  br i1 %surplus, label %cut, label %exit
+cut:                                       ; those above find themselves beyond
+  store atomic i64 %index, ptr @started monotonic, align 8
+  br label %exit
+exit:
+  %result = phi i1 [ true, %0 ], [ false, %decide ], [ true, %cut ]
+  ret i1 %result
 }
 
 ; Look for a job newer than the last one seen; spin, then sleep, then look again.
@@ -132,6 +159,13 @@ sleep:
   %s1 = atomicrmw add ptr @sleepers, i64 1 seq_cst
   br label %check
 check:
+  %leaves = call i1 @leaves(i64 %index)
+  br i1 %leaves, label %leave, label %stay
+leave:
+  %l0 = atomicrmw sub ptr @sleepers, i64 1 seq_cst
+  %l1 = call i32 @pthread_mutex_unlock(ptr @lock)
+  ret ptr null
+stay:
   %word2 = load atomic i64, ptr @word seq_cst, align 8
   %job2 = lshr i64 %word2, 32
   %chunk2 = and i64 %word2, 4294967295
@@ -191,8 +225,7 @@ clear:
   %others = xor i64 %bit, -1
   %rest = and i64 %word, %others
   store i64 %rest, ptr %at
-  %started = load i64, ptr @started
-  %count = call i64 @llvm.umin.i64(i64 %started, i64 1024)
+  %count = load atomic i64, ptr @started monotonic, align 8
   br label %head
 head:
   %w = phi i64 [ 0, %clear ], [ %w.next, %body ]

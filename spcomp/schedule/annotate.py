@@ -15,7 +15,7 @@ from spcomp.ir.stmt import For, Func, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests import replaced
-from spcomp.schedule.step import Step, known
+from spcomp.schedule.step import Step, known, the_one
 
 Value: TypeAlias = int | float | str | bool
 Target: TypeAlias = Block | For | SpIter
@@ -111,17 +111,8 @@ def targets(func: Func) -> Iterator[tuple[str, Target]]:
 
 def find_target(func: Func, name: str, step: object, span: Span | None) -> Target:
     """Return the block, loop or iteration called *name*; raises ScheduleError if it is not one."""
-    found = [node for own, node in targets(func) if isinstance(name, str) and own == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ScheduleError(f"{step}: {name!r} is the name of a block and of a loop", span)
-    names = dict.fromkeys(own for own, _ in targets(func))
-    raise ScheduleError(
-        f"{step}: nothing is called {name!r} in {func.name}",
-        span,
-        hint=known(names, "blocks, loops and iterations"),
-    )
+    none = f"{step}: nothing is called {name!r} in {func.name}"
+    return the_one(targets(func), name, none, "blocks, loops and iterations", span)
 
 
 def check_permissions(step: Step, node: Target, old: Func, new: Func, span: Span | None) -> None:

@@ -26,13 +26,14 @@ from spcomp.schedule.step import Makes, Step
 
 @dataclass(frozen=True, slots=True)
 class Blockize(Step):
-    """``for i: for k: block(i * 4 + k): s  ->  for i: block_o(vi = i): for k: block(vi * 4 + k)``.
+    """``for i: for k: block(v=i * 4 + k): s  ->  for i: block_o(vi=i): for k: block(v=k): s``.
 
     The nest from *loop* inwards becomes a block, called as the one in it and ``_o``. Its iters are
     what is left of those of the block without the loops inside: the part of each value that the
-    loops around make up, divided by what all of it is a multiple of; else these loops. A reduction
-    that loops around go on with starts in the new block. Legal for a perfect nest around one
-    block, if no loop around both reduces and picks the element. Source: TVM's blockize.
+    loops around make up, divided by what all of it is a multiple of; else these loops. The block in
+    it keeps the rest: what was ``v`` is ``vi * 4 + v`` in its body. A reduction that loops around
+    go on with starts in the new block. Legal for a perfect nest around one block, if no loop around
+    both reduces and picks the element. Source: TVM's blockize.
     """
 
     name: ClassVar[str] = "blockize"
@@ -116,20 +117,26 @@ class _Outer:
             if from_zero(x)
         }
         algebra = Algebra(Env(ranges), trusted=True)
-        made = []
+        made: list[BlockIter] = []
+        meant: dict[Var, Expr] = {}
         for own in block.iters:
             parts = self._parts(algebra, own.value, {x.var for x in loops})
-            if parts is not None:
-                outer, step, inner = parts
-                extent = self._extent(outer)
-                if extent is None:
-                    made.append(own)
-                    continue
-                var = self.called(outer.expr(), extent, own.kind)
-                value = plus(var if step == 1 else binary("*", var, step), simplify(inner))
-                own = own.replace(value=value)
-            made.append(own)
-        return nest(loops, block.replace(iters=tuple(made)))
+            extent = None if parts is None else self._extent(parts[0])
+            if parts is None or extent is None:
+                made.append(own)
+                continue
+            outer, step, inner, most = parts
+            var = self.called(outer.expr(), extent, own.kind)
+            base = var if step == 1 else binary("*", var, step)
+            if most > 0:
+                made.append(own.replace(extent=const(most + 1), value=simplify(inner)))
+            meant[own.var] = base if most == 0 else plus(base, own.var)
+        init, body, where = (
+            None if part is None else substitute(part, meant)
+            for part in (block.init, block.body, block.where)
+        )
+        assert body is not None
+        return nest(loops, block.replace(iters=tuple(made), init=init, body=body, where=where))
 
     def _extent(self, outer: Linear) -> Expr | None:
         """Return how many values *outer* takes at most; None if it is no plain sum of loops."""
@@ -145,8 +152,8 @@ class _Outer:
 
     def _parts(
         self, algebra: Algebra, value: Expr, inside: set[Var]
-    ) -> tuple[Linear, int, Expr] | None:
-        """Return o, c and i with ``value == o * c + i``, where o is outside, and i in ``0..c-1``.
+    ) -> tuple[Linear, int, Expr, int] | None:
+        """Return o, c, i and m with ``value == o * c + i``: o is outside, i in ``0..m``, m below c.
 
         None if there are none, or nothing in *value* is outside.
         """
@@ -163,7 +170,7 @@ class _Outer:
         whole = Linear(
             {k: type(t)(t.factor // step, t.atoms) for k, t in outer.terms.items()}, outer.dtype
         )
-        return whole, step, inner.expr()
+        return whole, step, inner.expr(), where.high
 
 
 def around(func: Func, loop: For) -> list[For]:

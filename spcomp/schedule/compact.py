@@ -17,7 +17,7 @@ from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, plus
 from spcomp.schedule.nests import Replace, find_loop, replaced
 from spcomp.schedule.split_nnz import named
-from spcomp.schedule.step import Step
+from spcomp.schedule.step import Step, the_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class Compact(Step):
     def apply(self, func: Func, span: Span | None = None) -> Func:
         """Return *func* with the buffer allocated inside the loop."""
         loop = find_loop(func, self.loop, self, span)
-        allocs = [n for n in walk(func.body) if isinstance(n, Alloc)]
-        alloc = next((n for n in allocs if n.buffer.name == self.buffer), None)
-        if alloc is None:
-            raise ScheduleError(f"{self}: {self.buffer} is not allocated here", span or func.span)
+        allocs = ((n.buffer.name, n) for n in walk(func.body) if isinstance(n, Alloc))
+        none = f"{self}: {self.buffer} is not allocated here"
+        alloc = the_one(allocs, self.buffer, none, "local buffers", span or func.span)
         path, outside = _loops_to(alloc.body, loop), _loops_to(func.body, alloc)
         if not path and loop not in outside:
             raise self._error("the loop is not inside its allocation, nor around it", loop, span)

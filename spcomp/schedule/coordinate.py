@@ -21,7 +21,7 @@ from spcomp.passes.positions import ZERO
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import replaced
 from spcomp.schedule.reductions import only_reduces
-from spcomp.schedule.step import Makes, Step, known
+from spcomp.schedule.step import Makes, Step, known, the_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +175,9 @@ def find_iteration(
             span,
             hint="they exist in coordinate space: take this step before lower_sparse_iter",
         )
-    every = [it.name for it in iterations_of(func)]
-    found = [it for it in iterations_of(func) if it.name == name]
-    if len(found) != 1:
-        what = "no sparse iteration" if not found else "more than one sparse iteration"
-        hint = known(every, "iterations")
-        raise ScheduleError(f"{prefix}{what} {name!r} in {func.name}", span, hint=hint)
-    return found[0]
+    every = ((it.name, it) for it in iterations_of(func))
+    none = f"{prefix}no sparse iteration {name!r} in {func.name}"
+    return the_one(every, name, none, "iterations", span)
 
 
 def known_of(it: SpIter) -> str:

@@ -264,7 +264,7 @@ class _Plan:
             assert isinstance(self.func, PosFunc)
             rows = [g for g in gathers(self.func, loop) if _is_worth_asking_for(g)]
             if rows or fibers(self.func, loop):
-                passes = max((self._passes(row) * row.rows for row in rows), default=1)
+                passes = max((1, *(self._passes(row) * row.rows for row in rows)))
                 distance = max(DISTANCE // 4, min(DISTANCE, PARTS_AHEAD // passes))
                 self.take(Prefetch(loop.var.name, distance))
 

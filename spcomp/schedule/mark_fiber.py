@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import Span
 from spcomp.ir.arith import simplify
 from spcomp.ir.axis import Axis, SparseBuffer, memory_of
 from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast
@@ -23,7 +23,7 @@ from spcomp.passes.scope import bound_by, variables
 from spcomp.passes.workspace import Ranks
 from spcomp.schedule.nests import replaced, runs_once
 from spcomp.schedule.sites import path_to, refusal
-from spcomp.schedule.step import Step, known
+from spcomp.schedule.step import Step, the_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,10 @@ def markable(func: PosFunc) -> Iterator[MarkFiber]:
 def _find(func: Func, step: MarkFiber, span: Span | None) -> Merge:
     if not isinstance(func, PosFunc):
         raise refusal(step, f"{func.name} has no merges at this level", span)
-    merges = {n.coordinate.name: n for n in walk(func.body, skip=Expr) if isinstance(n, Merge)}
-    if step.merge not in merges:
-        hint = known(merges, "coordinates of merges")
-        raise ScheduleError(f"{step}: nothing is merged along {step.merge!r}", span, hint=hint)
-    return merges[step.merge]
+    merges = (n for n in walk(func.body, skip=Expr) if isinstance(n, Merge))
+    every = ((n.coordinate.name, n) for n in merges)
+    none = f"{step}: nothing is merged along {step.merge!r}"
+    return the_one(every, step.merge, none, "coordinates of merges", span)
 
 
 def _reason(func: PosFunc, merge: Merge, cursor: int) -> str | None:

@@ -16,25 +16,20 @@ from spcomp.ir.visitor import REMEMBERED, Rewriter, children, gathered, holds, w
 from spcomp.passes.copies import Fresh as Fresh
 from spcomp.passes.copies import can_copy as can_copy
 from spcomp.passes.positions import from_zero
-from spcomp.schedule.dependence import loop_named, loops_of
-from spcomp.schedule.step import known
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.step import the_one
 
 
 def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
-    """Return the loop called *name*; raises ScheduleError if there is none, or no loops yet."""
+    """Return the loop called *name*; raises ScheduleError unless there is one."""
     if not isinstance(func, PosFunc):
         raise ScheduleError(
             f"{step}: {func.name} has no loops at this level",
             span,
             hint="loops exist in position space: lower the sparse iterations first",
         )
-    found = loop_named(func.body, name)
-    if found is None:
-        loops = dict.fromkeys(loop.var.name for loop in loops_of(func.body))
-        raise ScheduleError(
-            f"{step}: no loop {name!r} in {func.name}", span, hint=known(loops, "loops")
-        )
-    return found
+    loops = ((loop.var.name, loop) for loop in loops_of(func.body))
+    return the_one(loops, name, f"{step}: no loop {name!r} in {func.name}", "loops", span)
 
 
 def runs_once(loop: For) -> bool:
@@ -43,13 +38,9 @@ def runs_once(loop: For) -> bool:
 
 
 def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:
-    """Return the block called *name*; raises ScheduleError if there is none."""
-    blocks = {block.name: block for block in blocks_of(func.body)}
-    if not isinstance(name, str) or name not in blocks:
-        raise ScheduleError(
-            f"{step}: no block {name!r} in {func.name}", span, hint=known(blocks, "blocks")
-        )
-    return blocks[name]
+    """Return the block called *name*; raises ScheduleError unless there is one."""
+    blocks = ((block.name, block) for block in blocks_of(func.body))
+    return the_one(blocks, name, f"{step}: no block {name!r} in {func.name}", "blocks", span)
 
 
 @gathered
@@ -91,12 +82,6 @@ class Replace(Rewriter):
         if node is self.old:
             return self.new
         return super().visit(node) if self.deep or not isinstance(node, Expr) else node
-
-    def visit_Seq(self, stmt: Seq) -> Node:
-        """Keep lists of statements flat."""
-        new = self.visit_Node(stmt)
-        assert isinstance(new, Seq)
-        return new if new is stmt else seq(*new.body)
 
 
 def replaced(func: Func, old: Stmt, new: Stmt) -> Func:

@@ -207,8 +207,11 @@ def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
     yield st.Prefetch(bounds, (*outer, later))
 
 
-def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
-    """Return *place* at *distance* positions after the one at hand, or at the last."""
+def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Expr:
+    """Return *place* at *distance* positions after the one at hand, or at the last.
+
+    Padding, -1, becomes 0: where fibers begin is read at the coordinate.
+    """
     (*outer, here), stored = place.indices, _stored(axis)
     is_absolute = bool(outer) and outer[-1] is None
     start = ZERO if is_absolute else _begin(func, axis, tuple(outer))
@@ -216,7 +219,8 @@ def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
     assert stored is not None
     last = binary("-", stored, 1)
     ahead = binary("min", plus(start, binary("+", here, distance)), last)
-    return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
+    coordinate = place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
+    return binary("max", coordinate, 0) if axis.padded else coordinate
 
 
 def _hint(func: PosFunc, gather: Gather, distance: int, names: Names) -> Stmt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from spcomp.errors import front_doors
 from spcomp.schedule.blockize import Blockize
 from spcomp.schedule.blocks import HideBufferAccess, ReorderBlockIterVar
 from spcomp.schedule.caching import CacheRead, ReverseCacheRead, ReverseCacheWrite
@@ -21,6 +22,7 @@ from spcomp.schedule.step import Steps, listed
 from spcomp.schedule.tensorize import Tensorize
 
 
+@front_doors
 class BlockPrimitives(Steps):
     """Steps that change blocks; each raises ScheduleError where it would change the meaning."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
+from spcomp.errors import front_doors
 from spcomp.schedule.coordinate import SparseFuse, SparseReorder
 from spcomp.schedule.step import Steps, listed
 
 
+@front_doors
 class IterationPrimitives(Steps):
     """Steps in coordinate space; each raises ScheduleError where it would change the meaning."""
 

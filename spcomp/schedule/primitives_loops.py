@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self, cast
 
+from spcomp.errors import front_doors
 from spcomp.schedule.annotate import Annotate, Unannotate, Value
 from spcomp.schedule.bind import Bind
 from spcomp.schedule.blocks import LiftLoop
@@ -23,6 +24,7 @@ from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
 from spcomp.schedule.workspaces import ShareWorkspace
 
 
+@front_doors
 class LoopPrimitives(Sampled):
     """Steps that change loops; each raises ScheduleError where it would change the meaning."""
 

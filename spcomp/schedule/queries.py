@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from spcomp.errors import ScheduleError
+from spcomp.errors import ScheduleError, front_doors
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, Load, Search
 from spcomp.ir.node import Node
@@ -15,6 +15,7 @@ from spcomp.schedule.annotate import Value, find_target
 from spcomp.schedule.nests import find_block, find_loop
 
 
+@front_doors
 class Queries:
     """Questions about the program of a schedule; unknown names raise ScheduleError."""
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import isfinite, prod
 from typing import Any, ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import ScheduleError, Span, front_doors
 from spcomp.ir.arith import simplify
 from spcomp.ir.expr import Const, binary
 from spcomp.ir.stmt import For, Func
@@ -150,6 +150,7 @@ def draw_index(probs: Sequence[float], rng: random.Random) -> int:
     return next(k for k, bound in enumerate(total) if at < bound)
 
 
+@front_doors
 class Sampled(Steps):
     """What a schedule knows of choices by chance."""
 

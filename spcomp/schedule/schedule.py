@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spcomp.errors import ScheduleError, Span, expect
+from spcomp.errors import ScheduleError, Span, expect, front_doors
 from spcomp.ir.coordinate import CoordFunc, SpIter
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Launch, Module
@@ -16,6 +16,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Func
 from spcomp.ir.visitor import statements
 from spcomp.passes.levels import lower_sparse_buffer, lower_sparse_iter
+from spcomp.passes.names import distinct
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.coordinate import find_iteration
 from spcomp.schedule.dependence import loops_of
@@ -29,12 +30,14 @@ from spcomp.schedule.step import Step, Trace
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
+@front_doors
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     """A program at any level, and the trace of steps applied to it.
 
     Immutable: each step returns a new Schedule. Iterations, loops and blocks are called by name;
-    :attr:`made` has the names that the last step gave. ``compile`` finishes the levels that remain.
+    :attr:`made` has the names that the last step gave. Where a program has loops, or blocks, of one
+    name, each gets a number behind it. ``compile`` finishes the levels that remain.
 
     Args:
         func: A function, or the Module of one.
@@ -71,7 +74,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         expect("trace", trace, Trace, "a Trace")
         given = func.source if isinstance(func, Module) else func
         for name, value in (
-            ("func", _only(func) if isinstance(func, Module) else func),
+            ("func", distinct(_only(func) if isinstance(func, Module) else func)),
             ("trace", trace),
             ("lowered", lowered),
             ("source", source or given),

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from spcomp.errors import ScheduleError, Span, expect
+from spcomp.ir.node import Node
 from spcomp.ir.position import PosFunc
 from spcomp.ir.stmt import For, Func
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
+N = TypeVar("N", bound=Node)
 STEPS: dict[str, type[Step]] = {}  # every step class by name
 MOST = 2**31 - 1  # no number of a step is larger: products with trip counts stay in 64 bits
 
@@ -169,3 +182,24 @@ def listed(value: Any) -> Any:
 def known(names: Iterable[str], what: str) -> str:
     """Return a hint that lists *names*."""
     return f"{what} are {', '.join(names) or 'none'}"
+
+
+def the_one(
+    nodes: Iterable[tuple[str, N]], name: object, none: str, what: str, span: Span | None
+) -> N:
+    """Return which of *nodes*, each given with its name, is called *name*; *what* they all are.
+
+    Raises ScheduleError unless one is, saying *none* if none is; its hint lists the names, those
+    that could be meant with their lines.
+    """
+    every = list(nodes)
+    found = [node for own, node in every if isinstance(name, str) and own == name]
+    if len(found) == 1:
+        return found[0]
+    numbered = re.compile(rf"{re.escape(str(name))}(_\d+)?")
+    names = [
+        f"{own} (line {node.span.line})" if node.span and numbered.fullmatch(own) else own
+        for own, node in every
+    ]
+    several = f"{name!r} is the name of {len(found)} {what}"
+    raise ScheduleError(several if found else none, span, hint=known(names, what))

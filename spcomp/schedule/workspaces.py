@@ -8,7 +8,7 @@ from typing import ClassVar
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.axis import WORKSPACE, Buffer
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Alloc, For, Func, Seq, Stmt, seq
+from spcomp.ir.stmt import Alloc, For, Func, Stmt
 from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_loop, replaced
@@ -67,12 +67,6 @@ class _TakeOut(Rewriter):
     def visit_For(self, loop: For) -> Node:
         """Leave alone what several threads need at once."""
         return loop if loop.kind in CONCURRENT else self.visit_Node(loop)
-
-    def visit_Seq(self, stmt: Seq) -> Node:
-        """Keep lists of statements flat."""
-        new = self.visit_Node(stmt)
-        assert isinstance(new, Seq)
-        return new if new is stmt else seq(*new.body)
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         if alloc.buffer.scope != WORKSPACE or not isinstance(alloc.buffer, Buffer):

@@ -254,7 +254,8 @@ class Declarations:
         if "axes" not in args:
             return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
         axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))
-        if (conflict := layout_conflict(axes)) is not None:
+        conflict = None if self.ctx.published else layout_conflict(axes)
+        if conflict is not None:
             raise self.ctx.error(call, conflict.message, hint=conflict.hint, kind=FormatError)
         if "fill" in args:
             options["fill"] = self.ex.number(args["fill"])
@@ -273,13 +274,17 @@ class Declarations:
         return buffer.replace(shape=shape, strides=strides or None)
 
     def domain_of_values(self, call: ast.Call) -> None:
-        """Note the promise of ``T.assume_buffer_domain``."""
+        """Note the promise of ``T.assume_buffer_domain``, which a call checks.
+
+        Of a local buffer, which no caller can promise anything of, it is left out.
+        """
         args = self.ctx.arguments(call)
         buffer, bounds = self.ctx.buffer(args["buffer"]), items(args["domain"])
         if len(bounds) != 2:
             raise self.ctx.error(args["domain"], "a domain is [low, high]")
-        low, high = (self.ex.integer(bound) for bound in bounds)
-        self.ctx.domains.append(BufferDomain(buffer, low, high))
+        low, high = (self._size(bound) for bound in bounds)
+        if buffer.data is not None:
+            self.ctx.domains.append(BufferDomain(buffer, low, high))
 
     def _name(self, target: ast.expr) -> str:
         if not isinstance(target, ast.Name):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
-from spcomp.errors import ScriptError, refuse_deep_nests
+from spcomp.errors import ScriptError, Span, expect, refuse_deep_nests
 from spcomp.ir.axis import Buffer
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
@@ -43,29 +44,56 @@ _SPACE = {2: "coordinate", 1: "position", 0: "flat"}
 _FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, namesakes included
 
 
-def parse_function(function: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Func:
+def parse_function(
+    function: Callable[..., Any],
+    names: Mapping[str, Any] | None = None,
+    *,
+    published: bool = False,
+) -> Func:
     """Return the CoordFunc, PosFunc or FlatFunc that the Python *function* spells.
 
-    *names* are Python names that it may use besides its globals and what it closes over. Raises
-    ScriptError or FormatError at the line that is wrong.
+    *names* are Python names that it may use besides its globals and what it closes over. For
+    *published* see Context. Raises ScriptError or FormatError at the line that is wrong.
     """
     source, node = read_function(function)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     closed = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
-    return _function(source, node, {**function.__globals__, **(names or {}), **closed})
+    outer = {**function.__globals__, **(names or {}), **closed}
+    return _function(source, node, outer, published=published)
 
 
-def parse_source(text: str, filename: str) -> list[Program]:
+def parse(text: str) -> Program:
+    """Return the program that *text* defines: a function at any level, or a Module.
+
+    That is what ``Kernel.stage``, ``Func.script`` and ``Schedule.func.script()`` print, edited or
+    not, and ``spcomp.compile`` takes. Nothing in *text* is run. Raises ScriptError or FormatError
+    at the line that is wrong, and ScriptError unless there is one program.
+    """
+    expect("text", text, str, "a program as text")
+    file = f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
+    programs = parse_source(text, file)
+    if len(programs) != 1:
+        count = len(programs) or "no"
+        raise ScriptError(
+            f"the text has {count} programs, and should have one",
+            Span(file, 1),
+            hint="a program is a function with @T.prim_func, or a class with @T.ir_module",
+        )
+    return programs[0]
+
+
+def parse_source(text: str, filename: str, *, published: bool = False) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
-    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
+    Errors show *filename*. For *published* see Context. Raises ScriptError or FormatError at the
+    line that is wrong.
     """
     with refuse_deep_nests(ScriptError):
-        return _programs(text, filename)
+        return _programs(text, filename, published=published)
 
 
-def _programs(text: str, filename: str) -> list[Program]:
+def _programs(text: str, filename: str, *, published: bool) -> list[Program]:
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
@@ -73,7 +101,7 @@ def _programs(text: str, filename: str) -> list[Program]:
     for node in tree.body:
         match node:
             case ast.FunctionDef() if _is_decorated(node, "prim_func"):
-                made.append(_function(source, node, outer, alias))
+                made.append(_function(source, node, outer, alias, published=published))
             case ast.ClassDef() if _is_decorated(node, "ir_module"):
                 made.append(_class(source, node, outer, alias))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
@@ -81,15 +109,18 @@ def _programs(text: str, filename: str) -> list[Program]:
     return made
 
 
-def decorate(function: Callable[..., Any]) -> Func:
-    """Parse the function that ``T.prim_func`` decorates."""
+def decorate(function: Callable[..., Any], *, published: bool = False) -> Func:
+    """Parse the function that ``T.prim_func`` decorates; for *published* see Context."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax")
+    ours = (
+        *(__name__, "spcomp.script.syntax", "spcomp.errors"),
+        "spcomp.sparsetir.script.tir",
+    )
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
     with refuse_deep_nests(ScriptError):
-        func = parse_function(function, names)
+        func = parse_function(function, names, published=published)
     if "__qualname__" in names:  # a class body
         names.setdefault(_FUNCTIONS, []).append(func)
     return func
@@ -172,8 +203,10 @@ def _function(
     node: ast.FunctionDef,
     outer: Mapping[str, Any],
     alias: frozenset[str] = frozenset({"T"}),
+    *,
+    published: bool = False,
 ) -> Func:
-    ctx = Context(source, outer, node.name, alias)
+    ctx = Context(source, outer, node.name, alias, published=published)
     st = Statements(ctx)
     _parameters(st, node)
     rest = (stmt for stmt in node.body if not _declaration(st, stmt))
@@ -279,9 +312,9 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
     dense = [buffer for buffer in (*ctx.buffers, *local) if isinstance(buffer, Buffer)]
     if any(len(buffer.shape) != 1 or buffer.strides for buffer in dense):
         ctx.features[MANY] = node
-    level = ctx.attrs.pop(LEVEL, None)
-    if level is None:
-        level = _infer(ctx, body)
+    level, found = ctx.attrs.pop(LEVEL, None), _infer(ctx, body)
+    if level is None or (level == 0 and "T.block" in ctx.features):  # SparseTIR has blocks there
+        level = found
     elif level not in _LEVELS:
         where = ctx.features.get("T.func_attr", node)
         raise ctx.error(where, f"{LEVEL} is 2, 1 or 0, not {level!r}")
@@ -290,16 +323,16 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
             raise ctx.error(
                 ctx.features[feature],
                 f"{feature} has no meaning in a function of {_SPACE[level]} space",
-                hint=_foreign_hint(feature, level),
+                hint=_foreign_hint(feature, level, found),
             )
     return int(level)
 
 
-def _foreign_hint(feature: str, level: int) -> str:
+def _foreign_hint(feature: str, level: int, found: int) -> str:
+    if level != found:
+        return f'the function says "{LEVEL}": {level}; leave that out'
     if feature == "a handle matched twice":
         return "give the second buffer a handle of its own"
-    if feature == "T.sp_iter":
-        return f'the function says "{LEVEL}": {level}; leave that out'
     return "use it in a function without T.sp_iter" if level == 2 else ""
 
 

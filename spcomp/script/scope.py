@@ -32,7 +32,8 @@ class Context:
     """What parsing one function shares.
 
     *outer* are the Python names around the function *name*, *alias* those that mean this language.
-    *features* remembers where something was first used that only some levels have.
+    *features* remembers where something was first used that only some levels have. *published*: a
+    program of SparseTIR's, which is read also where it can only be refused once it is lowered.
     """
 
     source: Source
@@ -47,6 +48,7 @@ class Context:
     attrs: dict[str, Any] = field(default_factory=dict)
     loops: dict[Var, tuple[Expr, Expr]] = field(default_factory=dict)
     features: dict[str, ast.AST] = field(default_factory=dict)
+    published: bool = False
 
     # -- errors -------------------------------------------------------------------------------
 
@@ -195,7 +197,7 @@ class Context:
     def _is_alias(self, name: str) -> bool:
         value = self.outer.get(name)
         if isinstance(value, ModuleType):
-            return value.__name__ == "spcomp.script"
+            return value.__name__ in ("spcomp.script", "spcomp.sparsetir.script.tir")
         return value is None and name in self.alias
 
     def called(self, node: ast.AST | None) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spcomp.errors import front_door
 from spcomp.script.syntax_host import (
     host_alloc,
     host_return,
@@ -70,6 +71,7 @@ class Buffer:
         return cls
 
 
+@front_door
 def prim_func(function: Callable[..., Any]) -> Any:
     """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
 
@@ -80,6 +82,7 @@ def prim_func(function: Callable[..., Any]) -> Any:
     return decorate(function)
 
 
+@front_door
 def ir_module(cls: type) -> Any:
     """Return the Module that a class of ``T.prim_func`` functions and one ``T.host`` spells.
 

@@ -5,6 +5,7 @@
 place and returns names, an IRModule is a dictionary of functions, arrays are numpy's.
 """
 
+from spcomp.sparsetir import ir as ir
 from spcomp.sparsetir import nd as nd
 from spcomp.sparsetir import script as script
 from spcomp.sparsetir import sparse as sparse
@@ -15,4 +16,4 @@ from spcomp.sparsetir.module import IRModule as IRModule
 from spcomp.sparsetir.nd import cpu as cpu
 from spcomp.sparsetir.nd import cuda as cuda
 
-__all__ = ["IRModule", "build", "cpu", "cuda", "nd", "script", "sparse", "testing", "tir"]
+__all__ = ["IRModule", "build", "cpu", "cuda", "ir", "nd", "script", "sparse", "testing", "tir"]

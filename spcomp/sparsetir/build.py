@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.compile import compile as compile_program
-from spcomp.errors import ArgumentError, expect
+from spcomp.errors import ArgumentError, expect, warn
 from spcomp.sparsetir.module import IRModule, as_module
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spcomp.sparsetir.nd import Device
 
 HOST = ("llvm", "c")  # what TVM calls this machine
+GPUS = ("cuda", "nvidia")
 
 
 class Function:
@@ -42,13 +43,25 @@ class Function:
         """Return what was generated: ``llvm`` IR or ``asm``."""
         return self.kernel.source(fmt)
 
+    @property
+    def imported_modules(self) -> list[Function]:
+        """What runs on the device: this function, as the grid is emulated on the host."""
+        return [self]
+
 
 def build(mod: IRModule | Func, target: str = "llvm") -> Function:
     """Return *mod*, a module of one function or the function, lowered if need be and compiled.
 
     *target*: ``llvm`` for this machine, or what ``spcomp.compile`` takes. On the CPU, loops bound
-    to blocks and threads of a GPU run as an emulated grid. Raises BackendError for a target that
-    there is no code generator for.
+    to blocks and threads of a GPU run as an emulated grid; so they do for ``cuda`` and ``nvidia``
+    targets, with a SpcompWarning. Raises BackendError for a target that does not exist.
     """
     expect("target", target, str, "the name of a machine")
-    return Function(as_module(mod), "cpu" if target.split(" ")[0] in HOST else target)
+    kind = target.split(" ")[0]
+    if kind.split("/")[0].split(":")[0] in GPUS:
+        warn(
+            "spcomp.sparsetir has no code for GPUs yet: what is built for one runs on the CPU,"
+            " where the grid is emulated"
+        )
+        kind = "llvm"
+    return Function(as_module(mod), "cpu" if kind in HOST else target)

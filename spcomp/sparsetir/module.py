@@ -53,9 +53,9 @@ class IRModule(MutableMapping[str, Func]):
 
         return self.map(changed)
 
-    def script(self) -> str:
-        """Return the functions in the script language."""
-        return "\n\n".join(func.script() for func in self.values())
+    def script(self, *, show_meta: bool = False) -> str:
+        """Return the functions in the script language; for *show_meta* see ``Func.script``."""
+        return "\n\n".join(func.script(show_meta=show_meta) for func in self.values())
 
     def show(self) -> None:
         """Write the functions to stdout."""

@@ -29,7 +29,7 @@ class NDArray(np.ndarray[Any, np.dtype[Any]]):
 def array(arr: Any, device: Device | None = None) -> NDArray:
     """Return a copy of *arr*, anything that numpy takes, in C order; *device* is not looked at."""
     del device
-    return np.array(arr, order="C").view(NDArray)
+    return np.array(np.asarray(arr), order="C").view(NDArray)
 
 
 def empty(shape: Any, dtype: str = "float32", device: Device | None = None) -> NDArray:

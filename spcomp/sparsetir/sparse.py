@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
-from spcomp.ir.axis import Axis
 from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Const
-from spcomp.ir.relink import relink
+from spcomp.ir.indexmap import IndexMap
+from spcomp.passes import preprocess
 from spcomp.passes.decompose_formats import format_decompose as decompose
+from spcomp.sparsetir.composable import in_published_order, with_own_init, with_whole_fibers
 from spcomp.sparsetir.convert import column_part_hyb as column_part_hyb
 from spcomp.sparsetir.convert import condense as condense
 from spcomp.sparsetir.convert import csf_to_ell3d as csf_to_ell3d
@@ -23,6 +24,7 @@ __all__ = [
     "format_decompose",
     "lower_sparse_buffer",
     "lower_sparse_iter",
+    "specialize_buffer",
 ]
 
 
@@ -34,26 +36,19 @@ def format_decompose(
     """Return *mod* with one iteration per rule; see ``spcomp.passes.decompose_formats``.
 
     *include_format_rewrite_blks*: with iterations before them that fill the parts. As SparseTIR's
-    loops have it, the only fiber of a sparse_variable axis is all of its ``nnz`` positions: its
-    indptr stays a parameter that nothing reads.
+    loops have it, the only fiber of a sparse_variable axis is all of its ``nnz`` positions, and a
+    single rule is another format of the whole, whose axes have all coordinates for its inits.
     """
-    return as_module(mod).map_funcs(
-        lambda func: _with_whole_fibers(
-            decompose(func, composable_formats, include_format_rewrite_blks)
-        )
-    )
 
+    def decomposed(func: CoordFunc) -> CoordFunc:
+        made = decompose(func, composable_formats, include_format_rewrite_blks)
+        if len(composable_formats) == 1:
+            made = with_own_init(made, composable_formats[0].name)
+        for rule in composable_formats:
+            made = in_published_order(made, func, rule)
+        return with_whole_fibers(made)
 
-def _with_whole_fibers(func: CoordFunc) -> CoordFunc:
-    """Return *func* with sparse_variable axes that have one fiber as sparse_fixed ones."""
-    made: dict[Axis, Axis] = {}
-    for axis in func.axes:
-        root = axis.parent
-        if axis.kind != "sparse_variable" or root is None or root.parent is not None:
-            continue
-        if axis.nnz is not None and isinstance(root.length, Const) and root.length.value == 1:
-            made[axis] = axis.replace(kind="sparse_fixed", indptr=None, nnz_cols=axis.nnz, nnz=None)
-    return relink(func, axes=made)
+    return as_module(mod).map_funcs(decomposed)
 
 
 def lower_sparse_iter(
@@ -71,3 +66,12 @@ def lower_sparse_iter(
 def lower_sparse_buffer(mod: IRModule) -> IRModule:
     """Return *mod* over flat buffers; see :func:`spcomp.lower_sparse_buffer`."""
     return as_module(mod).map(lambda schedule: schedule.lower_sparse_buffer())
+
+
+def specialize_buffer(
+    mod: IRModule, buffer_name: str, idx_map: IndexMap | Callable[..., Any]
+) -> IRModule:
+    """Return *mod* with what it reads of a buffer computed; see ``spcomp.specialize_buffer``."""
+    return as_module(mod).map_funcs(
+        lambda func: preprocess.specialize_buffer(func, buffer_name, idx_map)
+    )

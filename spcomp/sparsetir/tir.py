@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import reduce
+from typing import Any, Self
 
 from spcomp.errors import ArgumentError
 from spcomp.errors import ScheduleError as ScheduleError
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import Var
 from spcomp.ir.indexmap import IndexMap as IndexMap
 from spcomp.ir.position import Block
+from spcomp.ir.stmt import For
 from spcomp.ir.stmt import Func as PrimFunc
 from spcomp.ir.visitor import statements
 from spcomp.passes.scope import variables
 from spcomp.schedule import schedule as pure
+from spcomp.schedule.annotate import find_target
 from spcomp.schedule.intrinsics import register_intrinsic
 from spcomp.schedule.sites import touched
+from spcomp.schedule.step import Trace
 from spcomp.sparsetir import transform as transform
 from spcomp.sparsetir.module import IRModule, as_module
 
@@ -27,15 +33,33 @@ class TensorIntrin:
     register = staticmethod(register_intrinsic)
 
 
+class IterName(str):
+    """The name of a variable of a sparse iteration."""
+
+    __slots__ = ("var",)
+    var: Var
+
+    def __new__(cls, var: Var) -> Self:
+        made = super().__new__(cls, var.name)
+        made.var = var
+        return made
+
+    def same_as(self, other: object) -> bool:
+        """Whether *other* is this very variable."""
+        return self.var is getattr(other, "var", other)
+
+
 class Schedule:
     """A Schedule as TVM has it: each step changes it, and returns the names of what it made.
 
     Every method of :class:`spcomp.Schedule` can be called. One that returns a Schedule there
     changes this one, and returns a list of names (``split``), a name where the step made one
-    thing, or None. Loops, blocks and iterations are names.
+    thing, or None. Loops, blocks and iterations are names; :meth:`get` has what they stand for.
+    *debug_mask* says how TVM checks its own tables after a step, of which there are none here.
     """
 
-    def __init__(self, mod: IRModule | PrimFunc) -> None:
+    def __init__(self, mod: IRModule | PrimFunc, *, debug_mask: str | int = "none") -> None:
+        del debug_mask
         self._mod = as_module(mod).map(lambda schedule: schedule)
         self._name = "main" if "main" in self._mod else next(iter(self._mod), "main")
         self._updates: set[str] = set()  # blocks whose init stands apart
@@ -48,6 +72,17 @@ class Schedule:
             raise ArgumentError(f"no function {name!r}", hint=f"there are {', '.join(self._mod)}")
         self._name = name
 
+    def get(self, name: str) -> SpIter | Block | For:
+        """Return the iteration, block or loop that is called *name*, as it is now."""
+        return find_target(self._now.func, name, f"get({name!r})", None)
+
+    def get_sp_iters(self, iteration: str) -> list[IterName]:
+        """Return the names of the variables of *iteration*, in its order."""
+        self._now.get_sparse_iteration(iteration)
+        found = self.get(iteration)
+        assert isinstance(found, SpIter)
+        return [IterName(var) for var in found.vars]
+
     @property
     def mod(self) -> IRModule:
         """The module as it is now."""
@@ -56,6 +91,11 @@ class Schedule:
     def show(self) -> None:
         """Write the function to stdout."""
         self._now.func.show()
+
+    @property
+    def trace(self) -> Trace:
+        """The steps that were taken, of all functions."""
+        return reduce(Trace.then, (s.trace for s in self._mod.schedules.values()))
 
     @property
     def _now(self) -> pure.Schedule:
@@ -72,7 +112,9 @@ class Schedule:
             made = method(*self._counted(name, [*map(_plain, args)]), **options)
             if not isinstance(made, pure.Schedule):
                 return _listed(made)
+            began = {block.name for block in self._blocks() if block.init is not None}
             self._mod.schedules[self._name] = made
+            self._updates |= {b.name for b in self._blocks() if b.name in began and b.init is None}
             names = list(made.made)
             if name in ("cache_write", "reverse_cache_write"):
                 return names[-1]  # the block that writes back, behind one that may load
@@ -106,7 +148,6 @@ class Schedule:
         """
         step = self._stepping("decompose_reduction", self._now.decompose_reduction)
         made: str = step(block, loop)
-        self._updates.add(block)
         return made
 
     def blockize(self, loop: str, preserve_unit_iters: bool = True) -> str:  # noqa: FBT001, FBT002

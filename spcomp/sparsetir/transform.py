@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis
 from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, cast, const
 from spcomp.ir.flat import FlatFunc
@@ -18,12 +18,56 @@ from spcomp.ir.visitor import Rewriter, walk
 from spcomp.passes import preprocess
 from spcomp.passes.regions import annotate_regions
 from spcomp.schedule.schedule import Schedule
+from spcomp.sparsetir import sparse
+from spcomp.sparsetir.fusion import fuse_horizontally
 from spcomp.sparsetir.module import IRModule
 
 Transform: TypeAlias = Callable[[IRModule], IRModule]
 
 
-def RemovePreprocess() -> Transform:  # noqa: N802 (TVM's name)
+def LowerSparseIter(  # noqa: N802 (TVM's name)
+    check_invalid_binary_search: bool = False,  # noqa: FBT001, FBT002
+) -> Transform:
+    """Return the pass to position space; see ``lower_sparse_iter``."""
+    return lambda mod: sparse.lower_sparse_iter(mod, check_invalid_binary_search)
+
+
+def LowerSparseBuffer() -> Transform:  # noqa: N802
+    """Return the pass to flat buffers; see ``lower_sparse_buffer``."""
+    return sparse.lower_sparse_buffer
+
+
+def Simplify() -> Transform:  # noqa: N802
+    """Return the pass that computes with fewer operations, and drops what never runs."""
+    return lambda mod: mod.map(lambda schedule: _over(schedule, simplify_stmt(schedule.func)))
+
+
+def HorizontalFusion() -> Transform:  # noqa: N802
+    """Return the pass that makes one launch of functions that say ``horizontal_fuse``.
+
+    Only where loops are bound to a grid: for the CPU, see ``Schedule.horizontal_fuse``.
+    """
+
+    def fused(func: Func) -> Func:
+        if isinstance(func, PosFunc) and func.attr("horizontal_fuse"):
+            return fuse_horizontally(func)
+        return func
+
+    return lambda mod: mod.map_funcs(fused)
+
+
+def _over(schedule: Schedule, func: Func) -> Schedule:
+    """Return *schedule* with *func*, which computes the same, in the place of its program."""
+    return Schedule(
+        func,
+        schedule.trace,
+        lowered=schedule.lowered,
+        source=schedule.source,
+        opened=schedule.opened,
+    )
+
+
+def RemovePreprocess() -> Transform:  # noqa: N802
     """Return the pass that drops preprocessing: what it fills is given.
 
     That is what fills the parts of a decomposition and, in a program with loops, what searches.

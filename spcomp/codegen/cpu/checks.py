@@ -58,21 +58,22 @@ def _reductions(lanes: int, width: int) -> str:
 _SHARED = """
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
-declare void @POOL(ptr, ptr, i64, i64)
+declare i32 @POOL(ptr, ptr, i64, i64)
 
 !0 = distinct !{!0, !1}
 !1 = !{!"llvm.loop.unroll.count", i32 4}
 
-; Run %body on 0..%n: at once if that is one chunk, else on all threads.
-define internal void @split(ptr %body, ptr %context, i64 %n) #0 {
+; Run %body on 0..%n: at once if that is one chunk, else on all threads. False if interrupted.
+define internal i1 @split(ptr %body, ptr %context, i64 %n) #0 {
   %small = icmp sle i64 %n, GRAIN
   br i1 %small, label %here, label %pool
 here:
   call void %body(ptr %context, i64 0, i64 %n)
-  ret void
+  ret i1 true
 pool:
-  call void @POOL(ptr %body, ptr %context, i64 %n, i64 GRAIN)
-  ret void
+  %stop = call i32 @POOL(ptr %body, ptr %context, i64 %n, i64 GRAIN)
+  %all = icmp eq i32 %stop, 0
+  ret i1 %all
 }
 """
 
@@ -151,9 +152,10 @@ steps:
   store i64 %bound, ptr %c1
   %c2 = getelementptr inbounds i64, ptr %context, i64 2
   store i64 0, ptr %c2
-  call void @split(ptr @pointersWIDTH.chunk, ptr %context, i64 %fibers)
+  %all = call i1 @split(ptr @pointersWIDTH.chunk, ptr %context, i64 %fibers)
   %told = load atomic i64, ptr %c2 acquire, align 8
-  %good = icmp eq i64 %told, 0
+  %none = icmp eq i64 %told, 0
+  %good = and i1 %all, %none
   br label %exit
 exit:
   %well = phi i1 [ false, %entry ], [ %good, %steps ]
@@ -348,9 +350,10 @@ scan:
   store i64 %fibers, ptr %c5
   %c6 = getelementptr inbounds i64, ptr %context, i64 6
   store i64 0, ptr %c6
-  call void @split(ptr @indicesWIDTH.chunk, ptr %context, i64 %count)
+  %all = call i1 @split(ptr @indicesWIDTH.chunk, ptr %context, i64 %count)
   %told = load atomic i64, ptr %c6 acquire, align 8
-  %good = icmp eq i64 %told, 0
+  %untold = icmp eq i64 %told, 0
+  %good = and i1 %all, %untold
   br label %exit
 exit:
   %well = phi i1 [ true, %entry ], [ false, %some ], [ false, %ends ], [ %good, %scan ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from spcomp.codegen.abi import PARALLEL_FOR, Emitted, FunctionABI, Param, symbols
+from spcomp.codegen.abi import INTERRUPTED, PARALLEL_FOR, Emitted, FunctionABI, Param, symbols
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
 from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
 from spcomp.codegen.emit_convert import decode
@@ -223,9 +223,21 @@ class _CpuStmts(Stmts):
             place = _field(code, kinds, context, number)
             code.do(f"store {_type_of(key)} {self.scope[key]}, ptr {place}")
         count = self.exprs.binary("-", int64, end, begin)
-        pool = code.unit.declare(PARALLEL_FOR, "void", "ptr, ptr, i64, i64")
+        pool = code.unit.declare(PARALLEL_FOR, "i32", "ptr, ptr, i64, i64")
         grain = int(dict(node.attrs).get("grain", 0))
-        code.do(f"call void {pool}(ptr @{name}, ptr {context}, i64 {count}, i64 {grain})")
+        called = f"call i32 {pool}(ptr @{name}, ptr {context}, i64 {count}, i64 {grain})"
+        self._end_if(code.value(f"icmp ne i32 {code.value(called)}, 0"))
+
+    def _end_if(self, interrupted: str) -> None:
+        """Leave the function where the loop was interrupted: what comes next may rely on it."""
+        code = self.code
+        over, on = code.label("interrupted"), code.label("on")
+        code.branch(interrupted, over, on)
+        code.start(over)
+        for pointer in reversed(self.heap):
+            code.do(f"call void @free(ptr {pointer})")
+        code.do(f"ret i32 {INTERRUPTED}")
+        code.start(on)
 
     def _outline(self, node: st.For, name: str) -> list[Key]:
         """Write the functions *name* and ``name.body``; return what their context holds."""

@@ -21,6 +21,8 @@ from enum import IntEnum
 from spcomp.codegen.cpu.checks import WIDTHS
 
 ENTRY = "spcomp_entry"
+POLL = "spcomp_poll"  # i32 (): whether a signal's handler has raised an error, which is then set
+CALLS = {n: f"spcomp_call{n}" for n in (1, 6, 7)}  # i32 (ptr function, n of i64), no GIL held
 LIMIT = 64  # objects, and slots, that a program may use
 STEP = 8  # words per instruction
 HEADER = 8  # words: names that a call gives, objects, and the addresses of NotImplemented, None,
@@ -72,6 +74,9 @@ API = {  # of Python's stable ABI: name -> result and parameters
     "PyErr_Occurred": "ptr ()",
     "PyErr_ExceptionMatches": "i32 (ptr)",
     "PyErr_Clear": "void ()",
+    "PyErr_CheckSignals": "i32 ()",
+    "PyGILState_Ensure": "i32 ()",
+    "PyGILState_Release": "void (i32)",
     "PyEval_SaveThread": "ptr ()",
     "PyEval_RestoreThread": "void (ptr)",
     "Py_IncRef": "void (ptr)",
@@ -96,8 +101,23 @@ def entry_ir(attributes: str) -> str:
     body = re.sub(r"trunc i64 (\S+) to i64", r"add i64 \1, 0", body)  # of the same width
     for name, value in _NUMBERS.items():
         body = body.replace(name, str(value))
-    return "\n".join([*lines, body, f"attributes #0 = {{ nounwind {attributes} }}\n"])
+    calls = "".join(_call_ir(name, count) for count, name in CALLS.items())
+    return "\n".join([*lines, body, calls, f"attributes #0 = {{ nounwind {attributes} }}\n"])
 
+
+def _call_ir(name: str, count: int) -> str:
+    operands = ", ".join(f"i64 %a{k}" for k in range(count))
+    return _CALL.replace("NAME", name).replace("OPERANDS", operands)
+
+
+_CALL = """
+define i32 @NAME(ptr %function, OPERANDS) #0 {
+  %state = call ptr @PyEval_SaveThread()
+  %status = call i32 %function(OPERANDS)
+  call void @PyEval_RestoreThread(ptr %state)
+  ret i32 %status
+}
+"""
 
 _NUMBERS = {
     "ROOM": 8 * LIMIT,
@@ -430,15 +450,21 @@ item.put:
   br label %item
 failed:
   call void @relock(ptr %state)
+  %stopped = call ptr @PyErr_Occurred()    ; a signal's handler has raised
+  %is.status = icmp eq ptr %stopped, null
+  br i1 %is.status, label %tell, label %leave
+tell:
   %status.wide = sext i32 %status to i64
   %status.int = call ptr @PyLong_FromLongLong(i64 %status.wide)
   br label %leave
 miss:
   call void @relock(ptr %state)
-  br label %return.own
+  %interrupted = call ptr @PyErr_Occurred()  ; a check that a signal's handler has ended
+  %is.miss = icmp eq ptr %interrupted, null
+  br i1 %is.miss, label %return.own, label %leave
 leave:
   %result = phi ptr [ %owned, %return.own ], [ null, %return.tuple ], [ %several, %item ],
-    [ %status.int, %failed ], [ null, %which ]
+    [ %status.int, %tell ], [ null, %which ], [ null, %failed ], [ null, %miss ]
   br label %drop
 drop:
   %d = phi i64 [ 0, %leave ], [ %d.next, %drop.one ]
@@ -452,6 +478,13 @@ drop.one:
   br label %drop
 exit:
   ret ptr %result
+}
+
+define i32 @spcomp_poll() #0 {
+  %held = call i32 @PyGILState_Ensure()
+  %raised = call i32 @PyErr_CheckSignals()
+  call void @PyGILState_Release(i32 %held)
+  ret i32 %raised
 }
 
 define internal void @relock(ptr %state) #0 {

@@ -5,7 +5,7 @@ The vectorisers of LLVM stay off: vectors are explicit in the IR (see DESIGN 7).
 
 from __future__ import annotations
 
-import threading
+import mmap
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from spcomp.codegen.cpu.machine import hold_while_forking, resolve, triple
+from spcomp.codegen.cpu.machine import resolve, triple
 from spcomp.errors import InternalError
 from spcomp.target import Target
 
+ROOM = 32 << 20  # bytes that LLVM may want at once, at most, and for each character of its text
+ROOM_EACH = 256
 LLVM_VERSION = ".".join(str(part) for part in llvm.llvm_version_info)
-_LOCK = threading.RLock()  # one LLVM context serves all threads
-hold_while_forking(_LOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,15 @@ class CompiledObject:
     timings: dict[str, float]
 
 
+def require_room(size: int) -> None:
+    """Raise MemoryError unless *size* bytes can be had: where LLVM has none, the process ends."""
+    private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    try:
+        mmap.mmap(-1, size, *([private] if private else [])).close()
+    except (OSError, OverflowError):
+        raise MemoryError(f"no memory for machine code: {size >> 20} MiB are wanted") from None
+
+
 def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
     """Return the machine code of *llvm_ir*, position independent, for JIT and linker alike.
 
@@ -37,11 +46,10 @@ def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # no
     """
     target = resolve(target)
     timings: dict[str, float] = {}
-    with _LOCK:
-        module, machine = _optimized(llvm_ir, target, opt, timings)
-        start = time.perf_counter()
-        data = machine.emit_object(module)
-        timings["codegen"] = time.perf_counter() - start
+    module, machine = _optimized(llvm_ir, target, opt, timings)
+    start = time.perf_counter()
+    data = machine.emit_object(module)
+    timings["codegen"] = time.perf_counter() - start
     return CompiledObject(data, timings)
 
 
@@ -52,21 +60,20 @@ def object_code(llvm_ir: str, target: Target, opt: int = 1) -> bytes:
 
 def assembly(llvm_ir: str, target: Target, opt: int = 1) -> str:
     """Return the assembly of *llvm_ir*, after the same passes as ``compile``."""
-    with _LOCK:
-        module, machine = _optimized(llvm_ir, resolve(target), opt, {})
-        return str(machine.emit_assembly(module))
+    module, machine = _optimized(llvm_ir, resolve(target), opt, {})
+    return str(machine.emit_assembly(module))
 
 
 def link(llvm_ir: str, others: Iterable[str]) -> str:
     """Return one LLVM IR text that holds *llvm_ir* and the modules *others*."""
-    with _LOCK:
-        module = _parse(llvm_ir)
-        for other in others:
-            module.link_in(_parse(other))
-        return str(module)
+    module = _parse(llvm_ir)
+    for other in others:
+        module.link_in(_parse(other))
+    return str(module)
 
 
 def _parse(llvm_ir: str) -> llvm.ModuleRef:
+    require_room(ROOM + ROOM_EACH * len(llvm_ir))
     _initialize()
     try:
         return llvm.parse_assembly(llvm_ir)  # parsing verifies
@@ -92,7 +99,10 @@ def _optimized(
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False  # unroll only where the IR says
     builder = llvm.create_pass_builder(machine, options)
-    _passes(builder, opt).run(module, builder)
+    passes = _passes(builder, opt)
+    passes.run(module, builder)
+    llvm.NewPassManager._dispose(passes)  # noqa: SLF001 (which a ModulePassManager leaves out)
+    passes.detach()
     timings["optimize"] = time.perf_counter() - start
     return module, machine
 

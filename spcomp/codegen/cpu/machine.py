@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
 from functools import cache
 
 import llvmlite.binding as llvm
 
 from spcomp.errors import BackendError
+from spcomp.locks import hold_while_forking
 from spcomp.target import Target
 
 _V2 = ["cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"]
@@ -37,12 +36,9 @@ _LEVEL_OF = {cpu: level for level, cpus in _TUNED.items() for cpu in cpus.split(
 _LEVEL_OF |= {level: level for level in LEVELS}
 
 
-def hold_while_forking(lock: threading.RLock) -> None:
-    """Let no process fork while another thread holds *lock*: the child could never take it."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(
-            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
-        )
+# llvmlite lets one thread into LLVM at a time: by this lock, in every function, also in those that
+# drop what Python has collected. Nothing of LLVM can be reached without it.
+hold_while_forking(llvm.ffi.lib._lock._lock)  # noqa: SLF001
 
 
 @cache

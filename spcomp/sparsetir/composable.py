@@ -1,0 +1,131 @@
+"""Before the route: how SparseTIR writes a program over the parts of a format, and how we do.
+
+There each part has the init of the whole, and ``"composable": 1`` says that the parts are one
+computation; here such an init stands before them, over all elements of what is written.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import cast
+
+from spcomp.errors import FormatError, ScheduleError
+from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer, domain_axes
+from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.expr import Const
+from spcomp.ir.relink import relink
+from spcomp.ir.stmt import Func, Seq, Stmt, Store, seq
+from spcomp.ir.structural import structural_equal
+from spcomp.ir.visitor import statements
+from spcomp.passes.names import Names
+from spcomp.schedule.coordinate import SparseReorder
+
+COMPOSABLE = "composable"
+
+
+def as_read(func: Func) -> Func:
+    """Return *func* in our form if it says ``composable``, as SparseTIR's decomposition does.
+
+    Raises FormatError where parts begin with different values.
+    """
+    if not isinstance(func, CoordFunc) or not func.attr(COMPOSABLE):
+        return func
+    attrs = {name: value for name, value in func.attrs if name != COMPOSABLE}
+    parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
+    names = Names(func)
+    begun: dict[AnyBuffer, Store] = {}
+    made: list[Stmt] = []
+    for part in parts:
+        if isinstance(part, SpIter) and part.init is not None:
+            made += _begun(part, begun, names)
+            part = part.replace(init=None)
+        made.append(part)
+    func = func.replace(body=seq(*made), attrs=tuple({**attrs, "horizontal_fuse": True}.items()))
+    return with_whole_fibers(func)
+
+
+def _begun(part: SpIter, begun: dict[AnyBuffer, Store], names: Names) -> list[Stmt]:
+    """Return the iterations over what *part* is the first to begin; raises FormatError."""
+    made: list[Stmt] = []
+    assert part.init is not None
+    for store in part.init.body if isinstance(part.init, Seq) else (part.init,):
+        if not isinstance(store, Store) or not isinstance(store.value, Const):
+            raise FormatError("the init of a part stores numbers", store.span)
+        first = begun.setdefault(store.buffer, store)
+        if not structural_equal(first.value, store.value):
+            raise FormatError(f"parts begin {store.buffer.name} with different numbers", store.span)
+        if first is store and isinstance(store.buffer, SparseBuffer):
+            axes = store.buffer.axes
+            own = tuple(names.var(axis.name.lower()) for axis in axes)
+            name = f"{part.name.rsplit('_', 1)[0]}_init"
+            body = store.replace(indices=own)
+            made.append(SpIter(own, axes, "S" * len(axes), name, None, body, span=part.span))
+    return made
+
+
+def with_whole_fibers(func: CoordFunc) -> CoordFunc:
+    """Return *func* with sparse_variable axes that have one fiber as sparse_fixed ones.
+
+    As SparseTIR's loops have it, such a fiber is all of the ``nnz`` positions: its indptr stays a
+    parameter that nothing reads.
+    """
+    made: dict[Axis, Axis] = {}
+    for axis in func.axes:
+        root = axis.parent
+        if axis.kind != "sparse_variable" or root is None or root.parent is not None:
+            continue
+        if axis.nnz is not None and isinstance(root.length, Const) and root.length.value == 1:
+            made[axis] = axis.replace(kind="sparse_fixed", indptr=None, nnz_cols=axis.nnz, nnz=None)
+    return relink(func, axes=made)
+
+
+def with_own_init(func: CoordFunc, rule: str) -> CoordFunc:
+    """Return *func*, decomposed by one *rule*, with inits in the iterations that go on with them.
+
+    A single rule is another format of the whole: the axes of its part have all coordinates.
+    """
+    made: list[Stmt] = []
+    for part in func.body.body if isinstance(func.body, Seq) else (func.body,):
+        if made and (joined := _joined(made[-1], part, rule)) is not None:
+            made[-1] = joined
+        else:
+            made.append(part)
+    return func.replace(body=seq(*made))
+
+
+def _joined(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
+    """Return *update* with what *first*, its init, stores; None if that is something else."""
+    if not isinstance(first, SpIter) or not isinstance(update, SpIter):
+        return None
+    begin, store = first.body, update.body
+    if f"{update.name.removesuffix(f'_{rule}')}_init" != first.name or update.init is not None:
+        return None
+    if not isinstance(begin, Store) or not isinstance(store, Store):
+        return None
+    if not isinstance(begin.value, Const) or begin.buffer is not store.buffer:
+        return None
+    return update.replace(init=store.replace(value=begin.value, atomic=False))
+
+
+def in_published_order(func: CoordFunc, before: CoordFunc, rule: FormatRewriteRule) -> CoordFunc:
+    """Return *func* with the iterations of the part of *rule* in the order that SparseTIR gives.
+
+    Each axis *before* is followed by all that its coordinate is made of, before the next; where
+    that would run an axis before its parent, our order stays.
+    """
+    for old in (node for node in statements(before.body) if isinstance(node, SpIter)):
+        name = f"{old.name}_{rule.name}"
+        part = next((n for n in statements(func.body) if getattr(n, "name", "") == name), None)
+        if not isinstance(part, SpIter) or not all(isinstance(d, Axis) for d in part.domains):
+            continue
+        wanted: list[str] = []
+        for axis in (above for domain in old.domains for above in domain_axes(domain)):
+            after = rule.axis_map.get(axis.name)
+            wanted += [axis.name] if after is None else [f"{own}_{rule.name}" for own in after]
+        place = {domain_axes(domain)[0].name: k for k, domain in enumerate(part.domains)}
+        if sorted(place) == sorted(wanted):
+            step = SparseReorder(name, tuple(part.vars[place[axis]].name for axis in wanted))
+            with suppress(ScheduleError):
+                func = cast("CoordFunc", step.apply(func))
+    return func

@@ -1,0 +1,358 @@
+"""What a program of index notation means, after docs/notation.md, on dense arrays and masks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tests.second import terms as t
+from tests.second.values import (
+    Array,
+    Value,
+    bounded,
+    cast,
+    combined,
+    eps,
+    exact,
+    merged,
+    truth,
+)
+
+CASTS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64",
+         "uint8", "uint16", "uint32", "uint64", "bool")  # fmt: skip
+SEMIRINGS = {
+    "plus_times": ("+", "*"), "min_plus": ("min", "+"), "max_plus": ("max", "+"),
+    "max_times": ("max", "*"), "min_times": ("min", "*"), "min_max": ("min", "max"),
+    "max_min": ("max", "min"), "or_and": ("or", "and"), "plus_pair": ("+", "pair"),
+    "min_first": ("min", "first"), "min_second": ("min", "second"),
+}  # fmt: skip
+REDUCED = {"+": "sum", "*": "prod", "min": "min", "max": "max", "or": "any", "and": "all"}
+
+
+RANK = 8  # how many indices, one axis each, a statement may have
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor: a value for each coordinate, and whether it is stored sparse."""
+
+    value: Value
+    sparse: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.number.shape
+
+
+@dataclass
+class Scope:
+    """Where terms are evaluated: tensors, and the axis and length of each index."""
+
+    tensors: Mapping[str, Operand]
+    semiring: tuple[str, str]
+    axes: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+
+    def along(self, name: str, numbers: Array) -> Array:
+        """Return *numbers*, one for each coordinate of an index, along its axis."""
+        shape = [1] * RANK
+        shape[self.axes[name]] = len(numbers)
+        return np.asarray(numbers).reshape(shape)
+
+
+def evaluate(term: t.Term, scope: Scope) -> Value:
+    """Return the value of *term*, an axis for each index in scope."""
+    match term:
+        case t.Number(value):
+            return exact(np.asarray(value).reshape((1,) * RANK), weak=value)
+        case t.Coordinate(name):
+            return exact(scope.along(name, np.arange(scope.lengths[name])))
+        case t.Ref():
+            return _loaded(term, scope)
+        case t.Reduce():
+            return replace(_reduction(term, scope), present=np.asarray(True))
+        case t.Masked():
+            return _masked(term, scope)
+        case t.Stored(ref, spelling):
+            there = _loaded(ref, scope).present
+            return exact(there if "not" in spelling.split() or spelling == "stored({})" else ~there)
+        case t.Op(name, args):
+            return operation(name, [evaluate(arg, scope) for arg in args], scope.semiring)
+    raise TypeError(term)
+
+
+def operation(name: str, args: list[Value], semiring: tuple[str, str]) -> Value:
+    """Return an operator, function or cast of *args*; + and * are those of the *semiring*."""
+    if name in CASTS:
+        return cast(args[0], name)
+    if name == "+" or (name == "-" and semiring[0] == "+"):
+        return merged(semiring[0] if name == "+" else "-", *args)
+    if name == "-":
+        return merged("-", *args)
+    if name == "*":
+        return multiplied(semiring[1], *args)
+    return combined(name, args)
+
+
+def multiplied(name: str, a: Value, b: Value) -> Value:
+    """Return *a* times *b*, in the sense of a semiring."""
+    if name == "+":
+        return combined("+", [a, b])
+    if name in ("first", "second", "pair"):
+        chosen = {"first": a, "second": b, "pair": exact(np.ones(a.number.shape, "int64"))}[name]
+        unknown = a.unknown() | b.unknown()
+        return bounded(chosen.number, a.present & b.present, chosen.error, unknown)
+    return combined(name, [a, b])
+
+
+def _loaded(ref: t.Ref, scope: Scope) -> Value:
+    value = scope.tensors[ref.name].value
+    arrays = [
+        np.broadcast_to(x, value.number.shape) for x in (value.number, value.present, value.error)
+    ]
+    picks: list[Array] = []
+    for place in ref.places:
+        match place:
+            case t.Fixed(at):
+                picks.append(np.full((1,) * RANK, at))
+            case t.Window(name, start, stop, step):
+                picks.append(scope.along(name, np.arange(start, stop, step)))
+            case t.Index(name):
+                picks.append(scope.along(name, np.arange(scope.lengths[name])))
+    if picks:
+        return Value(*(x[tuple(picks)] for x in arrays), value.weak)
+    return Value(*(x.reshape((1,) * RANK) for x in arrays), value.weak)
+
+
+def condition_of(term: t.Term, scope: Scope) -> tuple[Array, Array]:
+    """Return where *term*, a condition, holds, and where that is not known."""
+    value = evaluate(term, scope)
+    if isinstance(term, t.Ref) and scope.tensors[term.name].sparse:
+        return value.present, value.unknown()
+    value = truth(value)
+    return value.present & value.number, value.unknown()
+
+
+def _masked(term: t.Masked, scope: Scope) -> Value:
+    holds, unknown = condition_of(term.condition, scope)
+    value = evaluate(term.term, scope)
+    unknown = unknown | value.unknown()
+    if term.other is None:
+        return bounded(value.number, value.present & holds, value.error, unknown)
+    other = evaluate(term.other, scope)
+    kind = combined("maximum", [value, other]).dtype
+    value, other = cast(value, kind), cast(other, kind)
+    return bounded(
+        np.where(holds, value.number, other.number),
+        np.where(holds, value.present, other.present),
+        np.where(holds, value.error, other.error),
+        unknown | other.unknown(),
+    )
+
+
+def _reduction(term: t.Reduce, scope: Scope) -> Value:
+    """Return a written reduction, present where it has a term."""
+    lengths = _lengths(term.term, term.over, scope)
+    free = [axis for axis in range(RANK) if axis not in scope.axes.values()]
+    axes = dict(zip(term.over, free, strict=False))
+    deeper = Scope(scope.tensors, scope.semiring, scope.axes | axes, scope.lengths | lengths)
+    inner = evaluate(term.term, deeper)
+    return reduced(
+        term.name, inner, [axes[at] for at in term.over], [lengths[at] for at in term.over]
+    )
+
+
+def _lengths(term: t.Term, names: Sequence[str], scope: Scope) -> dict[str, int]:
+    """Return how long the indices *names* of a reduction are: as long as the tensors in it."""
+    found: dict[str, int] = {}
+
+    def look(term: t.Term, wanted: frozenset[str]) -> None:
+        if isinstance(term, t.Reduce):
+            wanted = wanted - set(term.over)
+        refs = (
+            [term] if isinstance(term, t.Ref) else [term.ref] if isinstance(term, t.Stored) else []
+        )
+        for ref in refs:
+            for at, place in enumerate(ref.places):
+                if not isinstance(place, t.Fixed) and place.name in wanted:
+                    found[place.name] = length_of(place, scope.tensors[ref.name], at)
+        for child in term.children():
+            look(child, wanted)
+
+    look(term, frozenset(names))
+    return found
+
+
+def length_of(place: t.Index | t.Window, tensor: Operand, at: int) -> int:
+    """Return over how many coordinates an index at *place* of *tensor* runs."""
+    if isinstance(place, t.Window):
+        return len(range(place.start, place.stop, place.step))
+    return tensor.shape[at]
+
+
+def reduced(name: str, value: Value, axes: Sequence[int], lengths: Sequence[int]) -> Value:
+    """Return *value* reduced over *axes*; present where any of it is."""
+    shape = list(np.broadcast_shapes(value.number.shape, value.present.shape, value.error.shape))
+    for axis, length in zip(axes, lengths, strict=True):
+        shape[axis] = length
+    number, present, error = (
+        np.broadcast_to(x, shape) for x in (value.number, value.present, value.error)
+    )
+    if name in ("any", "all"):
+        value = truth(Value(number, present, error))
+        number, error = value.number, np.broadcast_to(value.error, shape)
+    over = tuple(axes)
+    unknown = np.any(np.isinf(error), over, keepdims=True)
+    error = np.where(present & ~np.isinf(error), error, 0.0)
+    if name in ("argmax", "argmin"):
+        return _arg(name, number, present, error, over[0], unknown)
+    if number.dtype == bool and name not in ("any", "all"):
+        number = number.astype("int64")
+    compute = {
+        "sum": _sum,
+        "prod": _prod,
+        "max": _extreme,
+        "min": _extreme,
+        "any": _logic,
+        "all": _logic,
+    }[name]
+    found, off = compute(name, number, present, error, over)
+    return bounded(found, present.any(over, keepdims=True), off, unknown)
+
+
+def _sum(
+    name: str, number: Array, present: Array, error: Array, over: tuple[int, ...]
+) -> tuple[Array, Array]:
+    kept = np.where(present, number, np.zeros((), number.dtype))
+    with np.errstate(all="ignore"):
+        total = kept.sum(over, keepdims=True, dtype=number.dtype)
+        size = np.abs(kept.astype("float64")).sum(over, keepdims=True)
+    terms = math.prod(number.shape[axis] for axis in over)
+    return total, error.sum(over, keepdims=True) + (terms + 1) * eps(number.dtype) * size
+
+
+def _prod(
+    name: str, number: Array, present: Array, error: Array, over: tuple[int, ...]
+) -> tuple[Array, Array]:
+    kept = np.where(present, number, np.ones((), number.dtype))
+    with np.errstate(all="ignore"):
+        total = kept.prod(over, keepdims=True, dtype=number.dtype)
+        size = np.abs(kept.astype("float64"))
+        reach = (size + error).prod(over, keepdims=True) - size.prod(over, keepdims=True)
+    terms = math.prod(number.shape[axis] for axis in over)
+    rounding = (terms + 1) * eps(number.dtype) * size.prod(over, keepdims=True)
+    return total, reach + rounding + (
+        terms * np.finfo(number.dtype).tiny if number.dtype.kind == "f" else 0
+    )
+
+
+def neutral(name: str, dtype: np.dtype[Any]) -> Any:
+    """Return what *name* reduces nothing to."""
+    if name in ("sum", "any"):
+        return dtype.type(0)
+    if name in ("prod", "all"):
+        return dtype.type(1)
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if name == "max" else np.inf)
+    if dtype.kind == "b":
+        return dtype.type(name == "min")
+    limits = np.iinfo(dtype)
+    return dtype.type(limits.min if name == "max" else limits.max)
+
+
+def _extreme(
+    name: str, number: Array, present: Array, error: Array, over: tuple[int, ...]
+) -> tuple[Array, Array]:
+    first = neutral(name, number.dtype)
+    kept = np.where(present, number, first)
+    with np.errstate(all="ignore"):
+        found = (np.max if name == "max" else np.min)(kept, over, keepdims=True, initial=first)
+    return found, error.max(over, keepdims=True, initial=0.0)
+
+
+def _logic(
+    name: str, number: Array, present: Array, error: Array, over: tuple[int, ...]
+) -> tuple[Array, Array]:
+    kept = np.where(present, number, name == "all")
+    found = kept.any(over, keepdims=True) if name == "any" else kept.all(over, keepdims=True)
+    return found, np.zeros(found.shape)
+
+
+def _arg(
+    name: str, number: Array, present: Array, error: Array, axis: int, unknown: Array
+) -> Value:
+    """Return where the largest or smallest is; unknown where two are near, at NaN, of nothing."""
+    value = number.astype("float64") * (1 if name == "argmax" else -1)
+    kept = np.where(present, value, -np.inf)
+    if number.shape[axis] == 0:
+        shape = [*number.shape[:axis], 1, *number.shape[axis + 1 :]]
+        return bounded(
+            np.zeros(shape, "int64"), np.asarray(False), np.zeros(shape), np.ones(shape, bool)
+        )
+    at = np.argmax(np.where(np.isnan(kept), -np.inf, kept), axis, keepdims=True)
+    best = np.take_along_axis(kept, at, axis)
+    with np.errstate(all="ignore"):
+        near = (kept + 2 * error >= best) & (error > 0) & present
+    odd = (near.sum(axis, keepdims=True) > 1) | (np.isnan(kept) & present).any(axis, keepdims=True)
+    odd = odd | ~present.any(axis, keepdims=True) | np.isinf(best)
+    return bounded(at, present.any(axis, keepdims=True), np.zeros(at.shape), unknown | odd)
+
+
+def addends(term: t.Term) -> list[tuple[str, t.Term]]:
+    """Return what stands between the outermost + and - of *term*, each with its sign."""
+    match term:
+        case t.Op("+" | "-" as name, (left, right)):
+            turned = {"+": "-", "-": "+"}
+            rest = addends(right)
+            if name == "-":
+                rest = [(turned[sign], one) for sign, one in rest]
+            return [*addends(left), *rest]
+        case t.Op("neg", (inner,)):
+            return [("-" if sign == "+" else "+", one) for sign, one in addends(inner)]
+        case t.Masked(inner, condition, None):
+            return [(sign, t.Masked(one, condition)) for sign, one in addends(inner)]
+    return [("+", term)]
+
+
+def assigned(
+    statement: t.Statement, tensors: Mapping[str, Operand], semiring: tuple[str, str]
+) -> Value:
+    """Return what *statement* gives its target, an array of the target's rank."""
+    names = [place.name for place in statement.target.places if not isinstance(place, t.Fixed)]
+    free = sorted(statement.value.free() - set(names))
+    scope = Scope(tensors, semiring)
+    scope.lengths.update(_lengths(statement.value, [*names, *free], scope))
+    scope.axes.update({name: axis for axis, name in enumerate([*names, *free])})
+    if isinstance(statement.value, t.Reduce):
+        total = _reduction(statement.value, scope)
+    else:
+        total = _total(statement.value, names, scope)
+    shape = [scope.lengths[name] for name in names]
+    full = shape + [1] * (RANK - len(names))
+    number, present, error = (
+        np.broadcast_to(x, full).reshape(shape) for x in (total.number, total.present, total.error)
+    )
+    return Value(number, present, error, total.weak)
+
+
+def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
+    """Return *term* with the reductions that are not written."""
+    total: Value | None = None
+    for sign, addend in addends(term):
+        value = evaluate(addend, scope)
+        missing = sorted(addend.free() - set(names))
+        if missing:
+            axes = [scope.axes[name] for name in missing]
+            value = reduced(
+                REDUCED[scope.semiring[0]], value, axes, [scope.lengths[name] for name in missing]
+            )
+        if total is None:
+            total = value if sign == "+" else combined("neg", [value])
+        else:
+            total = merged(scope.semiring[0] if sign == "+" else "-", total, value)
+    assert total is not None
+    return total

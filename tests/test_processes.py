@@ -1,0 +1,470 @@
+"""Processes: forks amid compilation, threads, Ctrl-C, kills, full disks, no memory."""
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from functools import cache
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.codegen import cpu
+from spcomp.runtime import cache as disk
+from spcomp.runtime import jit
+from spcomp.target import target
+
+START = multiprocessing.get_all_start_methods()
+POSIX = pytest.mark.skipif("fork" not in START, reason="the system has no fork")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets RLIMIT_AS")
+ALARM = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+A = sps.random_array((60, 60), density=0.2, format="csr", rng=np.random.default_rng(0))
+NUMBERS = itertools.count()
+
+
+def fresh():
+    """A factor that no program of any process has had."""
+    return f"{os.getpid()}{next(NUMBERS)}.5"
+
+
+def compute(factor):
+    """Compile a program with *factor* and call it."""
+    result = spcomp.compile(f"y[i] = A[i, j] * {factor}")(A=A)
+    np.testing.assert_allclose(result, A.sum(axis=1) * float(factor))
+
+
+@contextmanager
+def busy(*works):
+    """Threads that do each of *works* over and over; what they raise is raised at the end."""
+    over, failures = threading.Event(), []
+
+    def repeat(work):
+        try:
+            while not over.is_set():
+                work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def forked(work):
+    """Whether *work* ends well, and at all, in a child of this process."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def compile_on():
+    """Compile for ten seconds if nothing ends it."""
+    end = time.time() + 10
+    while time.time() < end:
+        compute(fresh())
+
+
+# -- forks ---------------------------------------------------------------------------------------
+
+
+@POSIX
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.long)])
+def test_children_forked_while_threads_compile_can_compile(count):
+    compute(fresh())
+    with busy(*3 * [lambda: compute(fresh())]):
+        for _ in range(count):
+            assert forked(lambda: compute(fresh()))
+
+
+@POSIX
+def test_children_forked_while_threads_drop_machine_code_can_drop_it():
+    ir = "define i32 @f(ptr %slots) {\n  ret i32 0\n}\n"
+    obj = cpu.object_code(ir, target("cpu"))
+    with busy(*2 * [lambda: jit.load(obj, ["f"])]):
+        assert all(forked(lambda: jit.load(obj, ["f"])) for _ in range(30))
+
+
+@POSIX
+def test_children_forked_while_threads_ask_for_what_is_computed_once_can_ask_too():
+    def ask():
+        kernel = spcomp.compile(f"y[i] = A[i, j] * x[j] * {fresh()}")
+        kernel.bind(A=A)(x=np.ones(60))
+
+    ask()
+    with busy(ask, ask):
+        assert all(forked(ask) for _ in range(6))
+
+
+@POSIX
+def test_a_child_of_a_thread_is_interrupted_as_its_main_thread():
+    children = []
+    kernel, args = long_call()
+
+    def work():
+        with interruption(0.2), pytest.raises(Interruption):
+            repeat(kernel, args)
+
+    thread = threading.Thread(target=lambda: children.append(forked(work)))
+    thread.start()
+    thread.join()
+    assert children == [True]
+
+
+def call_pickled(payload):
+    return pickle.loads(payload)(A=A).sum()
+
+
+@pytest.mark.parametrize("method", START)
+def test_a_kernel_serves_in_processes_however_they_start(method):
+    factor = fresh()
+    kernel = spcomp.compile(f"y[i] = A[i, j] * {factor}")
+    expected = kernel(A=A).sum()
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(call_pickled, [pickle.dumps(kernel)] * 4) == [expected] * 4
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
+def test_threads_compile_call_bind_and_change_the_number_of_threads_at_once(seconds):
+    before = spcomp.get_num_threads()
+    large = sps.random_array((3000, 3000), density=0.01, format="csr", rng=np.random.default_rng(1))
+    kernel, x = spcomp.compile("y[i] = A[i, j] * x[j]"), np.ones(3000)
+    expected = kernel(A=large, x=x)
+
+    def call():
+        assert np.array_equal(kernel(A=large, x=x), expected)
+
+    def bind():
+        bound = kernel.bind(A=large)
+        assert all(np.array_equal(bound(x=x), expected) for _ in range(10))
+
+    def change():
+        spcomp.set_num_threads(random.randint(1, 9))
+        time.sleep(random.random() / 100)
+
+    try:
+        with busy(call, call, bind, change, lambda: compute(fresh())):
+            time.sleep(seconds)
+    finally:
+        spcomp.set_num_threads(before)
+
+
+WORKERS = """
+import os, time
+import numpy as np, scipy.sparse as sps, spcomp
+A = sps.random_array((4000, 4000), density=0.05, format="csr", rng=np.random.default_rng(0))
+kernel, x = spcomp.compile("y[i] = A[i, j] * x[j]"), np.ones(4000)
+def call(threads):
+    spcomp.set_num_threads(threads)
+    results = {kernel(A=A, x=x).tobytes() for _ in range(5)}
+    return results
+def tasks():
+    return len(os.listdir("/proc/self/task"))
+results, rest = call(1), tasks()
+for threads in (4, 2, 7, 1, 3, 64, 2, 1):
+    results |= call(threads)
+    deadline = time.time() + 10
+    while tasks() > rest + threads - 1 and time.time() < deadline:
+        time.sleep(0.01)
+    assert tasks() == rest + threads - 1, (threads, tasks(), rest)
+assert len(results) == 1
+"""
+
+
+@LINUX
+def test_threads_that_are_too_many_end():
+    subprocess.run([sys.executable, "-c", WORKERS], check=True, timeout=120)
+
+
+# -- signals -------------------------------------------------------------------------------------
+
+
+class Interruption(Exception):
+    """What the handler of a signal raises."""
+
+
+@contextmanager
+def interruption(seconds, handler=None):
+    """Send this process a signal after *seconds*; its handler raises Interruption, or is given."""
+
+    def stop(*_):
+        raise Interruption
+
+    before = signal.signal(signal.SIGALRM, handler or stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def long_call(rows=2000, columns=4000):
+    """A kernel, and arguments with which it takes seconds."""
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]")
+    return kernel, {"A": _full(rows), "B": np.ones((rows, columns))}
+
+
+@cache
+def _full(rows):
+    return sps.csr_array(np.random.default_rng(0).random((rows, rows)))
+
+
+def repeat(kernel, args):
+    """Call for ten seconds if nothing ends it."""
+    end = time.time() + 10
+    while time.time() < end:
+        kernel(**args)
+
+
+@pytest.fixture
+def threads(request):
+    before = spcomp.get_num_threads()
+    spcomp.set_num_threads(request.param)
+    yield request.param
+    spcomp.set_num_threads(before)
+
+
+@ALARM
+@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
+def test_a_signal_ends_a_call_long_before_it_is_over(threads):
+    kernel, args = long_call()
+    short = {**args, "B": np.ones((2000, 2))}
+    begun = time.perf_counter()
+    expected = kernel(**args)
+    whole = time.perf_counter() - begun
+    bound, rest = kernel.bind(A=args["A"]), {"B": args["B"]}
+    for learnt in (False, True):
+        for call, values in ((kernel, args), (bound, rest)):
+            for _ in range(4 if learnt else 0):
+                call(**{name: short[name] for name in values})
+            begun = time.perf_counter()
+            with interruption(0.1), pytest.raises(Interruption):
+                repeat(call, values)
+            assert time.perf_counter() - begun < 0.5 + whole / 3
+    assert np.array_equal(bound(**rest), expected)
+
+
+@ALARM
+def test_a_signal_ends_a_call_amid_short_loops():
+    kernel, args = long_call(300, 64)
+    begun = time.perf_counter()
+    with interruption(0.2), pytest.raises(Interruption):
+        repeat(kernel, args)
+    assert time.perf_counter() - begun < 3
+
+
+@ALARM
+def test_a_handler_that_does_not_raise_changes_nothing():
+    kernel, args = long_call(1000, 1500)
+    expected, seen = kernel(**args), []
+
+    def handler(*_):
+        seen.append(kernel(A=args["A"], B=np.ones((1000, 1))).sum())
+
+    with interruption(0.05, handler):
+        result = kernel(**args)
+        deadline = time.time() + 5
+        while not seen and time.time() < deadline:
+            time.sleep(0.01)
+    assert np.array_equal(result, expected)
+    assert seen == [pytest.approx(args["A"].sum())]
+
+
+@ALARM
+def test_a_signal_is_the_main_threads_alone():
+    kernel, args = long_call(1000, 400)
+    expected = kernel(**args)
+
+    def call():
+        assert np.array_equal(kernel(**args), expected)
+
+    with busy(call, call):
+        for _ in range(5):
+            with interruption(0.1), pytest.raises(Interruption):
+                repeat(kernel, args)
+
+
+@ALARM
+def test_a_result_of_several_phases_is_ended_whole():
+    a = sps.random_array((3000, 3000), density=0.05, format="csr", rng=np.random.default_rng(0))
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", formats={"C": "csr"})
+    expected = kernel(A=a, B=a)
+    for k in range(12):
+        with interruption(0.05 + k * 0.03), pytest.raises(Interruption):
+            repeat(kernel, {"A": a, "B": a})
+    assert (kernel(A=a, B=a) != expected).nnz == 0
+
+
+@ALARM
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
+    compute(fresh())
+    for _ in range(count):
+        begun = time.perf_counter()
+        wait = random.random() * 0.2
+        with interruption(wait), pytest.raises(Interruption):
+            compile_on()
+        assert time.perf_counter() - begun < wait + 1
+    with busy(lambda: compute(fresh())):  # another thread finds no lock taken
+        compute(fresh())
+
+
+def test_ctrl_c_ends_a_call():
+    script = (
+        "import os, signal, threading, numpy as np, spcomp\n"
+        "from tests.test_processes import long_call, repeat\n"
+        "kernel, args = long_call()\n"
+        "threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "try:\n    repeat(kernel, args)\nexcept KeyboardInterrupt:\n    print('ended')\n"
+    )
+    if os.name == "nt":
+        pytest.skip("a loop of the pool is not divided there")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "ended\n"
+
+
+# -- disk and memory -----------------------------------------------------------------------------
+
+
+@POSIX
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.long)])
+def test_a_cache_whose_writers_are_killed_holds_whole_objects(count, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
+    names = [f"{k:02x}" + "0" * 62 for k in range(4)]
+    script = (
+        "import itertools; from spcomp.runtime import cache\n"
+        f"for k, name in itertools.product(range(256), {names!r}):\n"
+        "    cache.put(name, bytes([k]) * 300_000)\n"
+        "    print(flush=True)\n"
+    )
+    for _ in range(count):
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout
+            writer.stdout.readline()
+            time.sleep(random.random() / 20)
+            writer.kill()
+        found = [disk.get(name) for name in names]
+        assert any(found)
+        assert all(len(set(body)) == 1 and len(body) == 300_000 for body in found if body)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np, scipy.sparse as sps, spcomp
+A = sps.csr_array(np.eye(3))
+def compute(factor):
+    assert (spcomp.compile(f"y[i] = A[i, j] * {factor}")(A=A) == factor).all()
+compute(2)
+"""
+
+
+@POSIX
+@pytest.mark.parametrize("size", [0, 20, 3000])
+def test_programs_compile_on_a_full_disk(size, tmp_path):
+    script = f"{LIMITED}resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\ncompute(3)\n"
+    env = {**os.environ, "SPCOMP_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True)
+    assert not list(tmp_path.rglob("tmp-*"))
+
+
+ELSEWHERE = """
+import mmap, os, random, tempfile
+import numpy as np, scipy.sparse as sps
+for name in ("sched_getaffinity", "sysconf", "register_at_fork", "fork", "getuid", "geteuid",
+             "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+    if hasattr(os, name):
+        delattr(os, name)
+for name in dir(mmap):
+    if name.startswith(("MADV_", "MAP_")):
+        delattr(mmap, name)
+import spcomp
+from spcomp.runtime import cache
+A = sps.csr_array(np.eye(1000))
+for factor in (2, 2, 3):
+    kernel = spcomp.compile(f"C[i, k] = A[i, j] * B[j, k] * {factor}")
+    for _ in range(5):
+        assert (kernel(A=A, B=np.eye(1000, 600)) == np.eye(1000, 600) * factor).all()
+        assert (kernel.bind(A=A)(B=np.eye(1000, 600)) == np.eye(1000, 600) * factor).all()
+spcomp.set_num_threads(3)
+spcomp.set_num_threads(1)
+assert cache.info().entries > 1 and not cache.info().refused
+"""
+
+
+def test_a_system_without_what_only_linux_has_does_without(tmp_path):
+    env = {**os.environ, "SPCOMP_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", ELSEWHERE], env=env, check=True)
+
+
+@LINUX
+def test_no_memory_for_machine_code_is_a_memory_error(tmp_path):
+    script = f"""{LIMITED}
+outcomes = []
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+for more in (*range(0, 80, 4), 500):
+    resource.setrlimit(resource.RLIMIT_AS, (size + (more << 20), -1))
+    try:
+        compute(more + 0.5)
+        outcomes.append("computed")
+    except MemoryError:
+        outcomes.append("no memory")
+print(outcomes[0], outcomes[-1])
+"""
+    env = {**os.environ, "SPCOMP_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "no memory computed\n"), done.stderr
+
+
+LEAK = """
+import spcomp
+from spcomp.codegen import cpu
+from spcomp.runtime import jit
+from spcomp.target import target
+def make(k):
+    ir = f"define i32 @f(ptr %slots) {{\\n  ret i32 {k}\\n}}\\n"
+    jit.load(cpu.object_code(ir, target("cpu")), ["f"])
+def memory():
+    return int(open("/proc/self/statm").read().split()[1]) * 4
+for k in range(100):
+    make(k)
+before = memory()
+for k in range(100, 600):
+    make(k)
+print((memory() - before) / 500)
+"""
+
+
+@LINUX
+def test_machine_code_that_nobody_has_leaves_little_behind():
+    done = subprocess.run([sys.executable, "-c", LEAK], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 10  # KiB each; 55 where LLVM's passes and libraries stay
