@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from spcomp.errors import ScriptError
+from spcomp.errors import ScriptError, Span
 from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
@@ -226,17 +226,17 @@ class _Parser:
         if name in self.functions:
             return Call(name, args, at=at)
         if name in ("max", "min", *EXTREMES) and len(args) >= 2:
-            return self._extreme(EXTREMES.get(name, name), args)
+            return self._extreme(EXTREMES.get(name, name), args, at)
         if ARITY.get(name) != len(args):
             raise self.text.error(node, *_no_call(name, len(args)))
         if name == "stored":
             return self._stored(node, args)
         return Call(name, args, at=at)
 
-    def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:
+    def _extreme(self, op: str, args: tuple[Expr, ...], at: Span) -> Expr:
         result = args[0]
         for other in args[1:]:
-            result = Call(f"{op}imum", (result, other), at=result.at)
+            result = Call(f"{op}imum", (result, other), at=at)
         return result
 
     def _over(self, node: ast.expr) -> tuple[str, ...] | None:
