@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from spcomp.runtime.executable import Executable
 
 _NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
+_TRACES = "kernel.trace is one, and Trace.from_json_lines makes one of text"
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
 _lock = threading.Lock()
@@ -334,7 +335,7 @@ def _options(
 ) -> Options:
     expect("name", name, (str, NoneType), "a string")
     expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
-    expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
+    expect("trace", trace, (Trace, NoneType), "a Trace", hint=_TRACES)
     fixed = dict(constants or {})
     return Options(parse_target(target), name, fixed, _threads(threads), _check(check), trace)
 
