@@ -396,7 +396,7 @@ def test_index_arrays_that_scipy_would_trust_are_checked() -> None:
         convert(matrix, "csc")
     listed = sps.coo_array(np.eye(3))
     listed.data = np.ones(2)
-    with pytest.raises(ArgumentError, match="data: got 2 elements, expected 3"):
+    with pytest.raises(ArgumentError, match="data: got 2 elements, not one per coordinate"):
         convert(listed, "csr")
 
 

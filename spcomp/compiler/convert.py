@@ -217,6 +217,7 @@ _ARRAYS: dict[str, tuple[int, tuple[str, ...]]] = {  # dimensions of data, and t
     "coo": (1, ("coords",)),
     "dia": (2, ("offsets",)),
 }
+_INDEX = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 def sound(matrix: Any, who: str = "") -> Any:
@@ -229,47 +230,34 @@ def sound(matrix: Any, who: str = "") -> Any:
     if matrix.format not in _ARRAYS:
         return matrix
     rank, names = _ARRAYS[matrix.format]
-    old: dict[str, Any] = {name: getattr(matrix, name) for name in ("data", *names)}
-    given = old["data"]
-    data = given if isinstance(given, np.ndarray) else validate.as_array(f"{who}data", given)
-    new: dict[str, Any] = {"data": validate.native(f"{who}data", data)}
-    for name in names:
-        if name == "coords":
-            own = enumerate(old[name])
-            new[name] = tuple(validate.index_array(f"{who}coords[{k}]", x) for k, x in own)
-        else:
-            new[name] = validate.index_array(f"{who}{name}", old[name])
-    _check_ranks(matrix, who, rank, new)
-    if all(_is_same(new[name], old[name]) for name in old):
-        return matrix
-    return assembled(type(matrix), matrix.shape, **new)
-
-
-def _check_ranks(matrix: Any, who: str, rank: int, arrays: dict[str, Any]) -> None:
-    """Refuse arrays that were put in the place of others of another number of dimensions."""
-    for name, array in arrays.items():
-        every = enumerate(array) if name == "coords" else [(None, array)]
-        for at, own in every:
-            wanted = rank if name == "data" else 1
+    data = matrix.data
+    lists = matrix.coords if names == ("coords",) else [getattr(matrix, name) for name in names]
+    if not (
+        _is_read(data, rank) and all(_is_read(own, 1) and own.dtype in _INDEX for own in lists)
+    ):
+        shown = [f"coords[{k}]" for k in range(len(lists))] if names == ("coords",) else names
+        data = data if isinstance(data, np.ndarray) else validate.as_array(f"{who}data", data)
+        data = validate.native(f"{who}data", data)
+        pairs = zip(shown, lists, strict=True)
+        lists = tuple(validate.index_array(f"{who}{name}", own) for name, own in pairs)
+        for name, own, wanted in zip(("data", *shown), (data, *lists), (rank, 1, 1), strict=False):
             if own.ndim != wanted:
-                shown = name if at is None else f"coords[{at}]"
-                dims = f"{wanted} dimension{'s' * (wanted > 1)}"
                 raise ArgumentError(
-                    f"argument {who}{shown}: got shape {own.shape}, expected {dims}"
+                    f"argument {who}{name}: got shape {own.shape}, expected {wanted} dimensions"
                 )
-    data, sizes = arrays["data"], [len(own) for own in arrays.get("coords", ())]
-    sizes += [len(arrays["offsets"])] if "offsets" in arrays else []
-    if any(size != len(data) for size in sizes):
-        raise ArgumentError(f"argument {who}data: got {len(data)} elements, expected {sizes[0]}")
-    block = data.shape[1:] if rank == 3 else ()
-    if any(not size or n % size for n, size in zip(matrix.shape, block, strict=False)):
-        raise ArgumentError(f"argument {who}data: blocks of {block} do not fill {matrix.shape}")
+        arrays = {"coords": lists} if names == ("coords",) else dict(zip(names, lists, strict=True))
+        matrix = assembled(type(matrix), matrix.shape, data=data, **arrays)
+    if len(names) == 1 and any(len(own) != len(data) for own in lists):
+        raise ArgumentError(f"argument {who}data: got {len(data)} elements, not one per coordinate")
+    if rank == 3 and any(not b or n % b for n, b in zip(matrix.shape, data.shape[1:], strict=True)):
+        raise ArgumentError(f"argument {who}data: blocks of {data.shape[1:]} do not fill the shape")
+    return matrix
 
 
-def _is_same(new: Any, old: Any) -> bool:
-    if isinstance(new, tuple):
-        return all(map(_is_same, new, old))
-    return new is old
+def _is_read(array: Any, rank: int) -> bool:
+    """Whether *array*, of *rank* dimensions, is as machine code reads it."""
+    plain = type(array) is np.ndarray and array.ndim == rank
+    return plain and array.flags.aligned and array.dtype.isnative
 
 
 def stored_size(given: Any) -> int:

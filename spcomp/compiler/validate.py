@@ -40,6 +40,8 @@ def native(who: str, array: Array) -> Array:
 
     All arrays that are read come this way; a copy if need be. Raises ArgumentError as ``plain``.
     """
+    if type(array) is np.ndarray and array.dtype.isnative and array.flags.aligned:
+        return array
     array = plain(who, array)
     if not array.dtype.isnative:
         return array.astype(array.dtype.newbyteorder("="))
