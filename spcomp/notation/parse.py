@@ -284,10 +284,19 @@ def _no_reduction(name: str, args: Sequence[ast.expr]) -> str:
     return f"{name} takes an index and a value"
 
 
+_WRITTEN = {  # what has a name elsewhere, and how it is said here
+    "softmax": "write three lines: m[i] = max(j, A[i, j])  and  e[i, j] = exp(A[i, j] - m[i]) if"
+    " A[i, j]  and  C[i, j] = e[i, j] / sum(k, e[i, k])",
+    "relu": "write maximum(x, 0)",
+    "mean": "divide the sum by how many there are",
+}
+
+
 def _no_call(name: str, got: int) -> tuple[str, str]:
     """Say why the function *name* cannot be called with *got* arguments, and what to do."""
     if name not in ARITY and name not in EXTREMES:
-        return f"no {name} is known", f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
+        meaning = f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
+        return f"no {name} is known", _WRITTEN.get(name, meaning)
     count = ARITY.get(name, 0)
     takes = f"{count} argument{'s' * (count > 1)}" if count else "two or more arguments"
     return f"{name} takes {takes}, got {got}", ""
