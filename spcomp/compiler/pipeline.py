@@ -91,11 +91,11 @@ def lower(
     if schedule is not None and schedule.decided and trace is None:
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
+    written_at = stage_of(module)
+    if schedule is None and written_at is not Stage.COORDINATE and module.funcs != (module.source,):
+        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
     if not done and not (schedule is not None and schedule.lowered):
         module = legal(module)
-    if schedule is None and stage_of(module) is not Stage.COORDINATE and not _is_alone(module):
-        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
-    written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
     start = perf_counter()
@@ -127,11 +127,6 @@ def lower(
     lap("finish")
     used = done.then(used)
     return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
-
-
-def _is_alone(module: Module[Any]) -> bool:
-    """Whether the one function of *module* declares what calls are checked against."""
-    return module.funcs == (module.source,)
 
 
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
