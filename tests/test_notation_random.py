@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import spcomp
 from spcomp.compiler.compile import kernel_of
 from spcomp.compiler.notation import NotationKernel, Planned
-from spcomp.errors import SpcompError
+from spcomp.errors import SpcompError, SpcompWarning
 from spcomp.ir.printer import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
@@ -82,7 +84,7 @@ def refuses(case: Case, seed: int) -> None:
 
 
 def prints(kernel: NotationKernel, case: Case, stage: str) -> None:
-    """What is printed at *stage* is parsed to the same."""
+    """What is printed at *stage* is parsed to the same, and compiled again."""
     planned = kernel.planned(case.args)
     if isinstance(planned, Planned):
         stages = kernel_of(planned.func, kernel._options)._compiled.stages
@@ -91,6 +93,9 @@ def prints(kernel: NotationKernel, case: Case, stage: str) -> None:
         again = parse_source(text, "printed.py")[0]
         whole = module.funcs[0] if module.is_single else module
         assert structural_equal(again, whole), f"{case}\n{text}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SpcompWarning)  # loops that are not proved parallel
+            spcomp.compile(again)
 
 
 @pytest.mark.parametrize("start", range(0, INTERPRETED, CHUNK))
