@@ -12,7 +12,7 @@ def main() -> None:
     links = nx.to_scipy_sparse_array(graph, weight=None, dtype=np.float64, format="csr")
     degree = spcomp.compile("d[i] = sum(j, A[i, j])")(A=links)
     step = spcomp.compile("y[j] = damping * A[i, j] * x[i] / d[i] + (1 - damping) * p[j]")
-    change = spcomp.compile("s = abs(x[i] - y[i])")
+    change = spcomp.compile("s = sum(i, abs(x[i] - y[i]))")
     start = np.full(links.shape[0], 1 / links.shape[0])
     rank, moved, steps = start, 1.0, 0
     while moved > 1e-12:

@@ -118,7 +118,7 @@ class Oracle:
         """The result as a dense one holds it, and where a sparse one has to store it."""
         assert isinstance(stmt, (ast.Assign, ast.AugAssign))
         target = stmt.targets[0] if isinstance(stmt, ast.Assign) else stmt.target
-        own = _indices(target)
+        own = indices_of(target)
         self.names = list(dict.fromkeys([*own, *sorted(_used(stmt.value))]))
         value, present = self.addends(stmt.value, set(own))
         add = self.semiring[0]
@@ -134,7 +134,7 @@ class Oracle:
 
     def addends(self, node: ast.expr, bound: set[str]) -> Term:
         """*node*, where each addend is reduced over the indices that are not *bound*."""
-        missing = sorted(_free(node) - bound)
+        missing = sorted(free_indices(node) - bound)
         match node:
             case ast.Call(func=ast.Name(id=name), args=[over, body]) if (
                 not missing and REDUCTIONS.get(name) == self.semiring[0]
@@ -150,7 +150,7 @@ class Oracle:
                 value, present = self.addends(inner, bound)
                 return -number(value), present
             case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")) if not (
-                set(missing) & _free(node.test)
+                set(missing) & free_indices(node.test)
             ):
                 return self.where(node, self.addends(body, bound))
         term = self.term(node)
@@ -159,14 +159,14 @@ class Oracle:
 
     def shown(self, node: ast.expr, bound: set[str]) -> Any:
         """Where *node* has something: a reduction, where there is something to reduce."""
-        missing = sorted(_free(node) - bound)
+        missing = sorted(free_indices(node) - bound)
         match node:
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
                 return self.shown(left, bound) | self.shown(right, bound)
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return self.shown(inner, bound)
             case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")) if missing and not (
-                set(missing) & _free(node.test)
+                set(missing) & free_indices(node.test)
             ):
                 return self.shown(body, bound) & self.test(node)
             case ast.Call(func=ast.Name(id=name), args=[over, body]) if name in REDUCTIONS:
@@ -203,8 +203,15 @@ class Oracle:
         return self.operation(node)
 
     def operation(self, node: ast.expr) -> Term:
-        """An operator of two operands."""
+        """An operator: what asks whether an operand is stored has an answer everywhere."""
         match node:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                value, present = self.term(inner)
+                return np.asarray(value) == 0, present
+            case ast.Compare(left=inner, ops=[ast.Is() | ast.IsNot() as asks]):
+                stored = self.term(inner)[1]
+                found = stored if isinstance(asks, ast.IsNot) else ~stored
+                return found, np.ones_like(found)
             case ast.BoolOp(op=op, values=[left, right]):
                 return self.both(_SIGNS[type(op)], left, right)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
@@ -224,7 +231,7 @@ class Oracle:
     def access(self, node: ast.Subscript) -> Term:
         """A tensor, or a part of it, at every point."""
         key = tuple(_window(part) for part in _parts(node.slice))
-        own = _indices(node)
+        own = indices_of(node)
         value, present = (np.asarray(array)[key] for array in self.arrays[_name(node)])
         return self.spread(value, own), self.spread(present, own)
 
@@ -271,6 +278,9 @@ class Oracle:
             return self.extreme(name, _listed(args[0])[0], self.term(args[1]))
         if name in REDUCTIONS:
             return self.reduced(REDUCTIONS[name], _listed(args[0]), self.term(args[1]))
+        if name == "stored":
+            stored = self.term(args[0])[1]
+            return stored, np.ones_like(stored)
         parts = [self.term(arg) for arg in args]
         present = [p for _, p in parts]
         every = np.logical_and.reduce(np.broadcast_arrays(*present))
@@ -347,7 +357,7 @@ def _listed(node: ast.expr) -> list[str]:
     return [_name(part) for part in _parts(node)]
 
 
-def _indices(node: ast.expr) -> list[str]:
+def indices_of(node: ast.expr) -> list[str]:
     """The indices of an access: names, parts of them, and slices, which pair up in order."""
     found: list[str] = []
     for part in _parts(node.slice) if isinstance(node, ast.Subscript) else ():
@@ -375,19 +385,19 @@ def _window(part: ast.expr) -> Any:
 def _used(node: ast.expr) -> set[str]:
     """The indices in *node*; these are called i to m, tensors and numbers otherwise."""
     accesses = [n for n in ast.walk(node) if isinstance(n, ast.Subscript)]
-    return {index for access in accesses for index in _indices(access)}
+    return {index for access in accesses for index in indices_of(access)}
 
 
-def _free(node: ast.AST) -> set[str]:
+def free_indices(node: ast.AST) -> set[str]:
     """The indices of *node* that no reduction in it takes."""
     match node:
         case ast.Name(id=name):
             return {name} & set("ijklm")
         case ast.Subscript():
-            return set(_indices(node))
+            return set(indices_of(node))
         case ast.Call(func=ast.Name(id=name), args=[over, body]) if name in REDUCTIONS or name in (
             "argmax",
             "argmin",
         ):
-            return _free(body) - set(_listed(over))
-    return {name for child in ast.iter_child_nodes(node) for name in _free(child)}
+            return free_indices(body) - set(_listed(over))
+    return {name for child in ast.iter_child_nodes(node) for name in free_indices(child)}

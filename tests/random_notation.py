@@ -20,6 +20,7 @@ from spcomp.compiler.signature import interface
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.interpret import interpret
 from tests.notation_oracle import SEMIRINGS, Oracle
+from tests.notation_rules import follows, is_unclear
 from tests.random_operands import NAMED, Given, operand
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -40,6 +41,7 @@ class Case:
     formats: dict[str, Any] = field(default_factory=dict)
     semiring: str = "plus_times"
     exact: bool = True
+    unclear: bool = False  # a reduction is not written that has to be
 
     @property
     def program(self) -> str:
@@ -257,6 +259,7 @@ class Writer:
         if random.random() < 0.4:
             left = random.sample(sorted(piece.free), len(piece.free))
         piece, over = self._reduced(piece, sorted(piece.free - {*left}))
+        piece = self._written(target, left, piece)
         reduces = bool(over) or any(f"{word}(" in piece.text for word in _WORDS)
         case.exact &= piece.exact
         self._format(target, left, piece, reduces)
@@ -271,7 +274,7 @@ class Writer:
             op = "+="
             shape = tuple(case.sizes[index] for index in left)
             node = ast.parse(piece.text, mode="eval").body
-            patterned = not reduces and _patterned(node, set(left), case.sparse)
+            patterned = not reduces and follows(node, set(left), case.sparse)
             self._given(shape, sparse=patterned and len(left) == 2 and random.random() < 0.7)
         return f"{shown} {op} {piece.text}"
 
@@ -313,7 +316,7 @@ class Writer:
             self.case.formats[target] = "dense"
         elif pick < 0.4 and len(left) in RESULTS and not reduces:
             node = ast.parse(piece.text, mode="eval").body
-            if _patterned(node, set(left), self.case.sparse) or pick < 0.202:
+            if follows(node, set(left), self.case.sparse) or pick < 0.202:
                 chosen = self.random.choice(RESULTS[len(left)])
                 fits = all(self.case.sizes[index] % 6 == 0 for index in left)
                 self.case.formats[target] = chosen if fits or "bsr" not in chosen else "csr"
@@ -339,6 +342,8 @@ class Writer:
             return self._leaf()
         if pick < 0.22:
             return self._function(self._term(depth - 1))
+        if pick < 0.27:
+            return self._inner(self._term(depth - 1))
         a, b = self._term(depth - 1), self._term(depth - 1)
         if pick < 0.55:
             return self._times(a, b)
@@ -362,6 +367,16 @@ class Writer:
             mask = b if b in self.operands else self.random.choice(self.operands)
             test, free = mask.text, a.free | mask.free
             sparse, exact = a.sparse or mask.sparse, a.exact and mask.exact
+            if mask.text.startswith("W"):  # whether that has a pattern is not known here
+                pass
+            elif pick < 0.1:
+                shown = self.random.choice(("{} is not None", "stored({})"))
+                test = shown.format(mask.text)
+            elif pick < 0.25:
+                shown = self.random.choice(("{} is None", "not stored({})"))
+                test, sparse = shown.format(mask.text), a.sparse
+                if b.exact and self.random.random() < 0.2:
+                    test, free = f"({test} and {b.text} > 0)", free | b.free
         else:
             test, sparse = f"{b.text} > 0", a.sparse or b.sparse
             if not b.exact:
@@ -409,6 +424,29 @@ class Writer:
             return a._replace(text=f"({a.text} {name})")
         return a._replace(text=f"{name}({a.text})")
 
+    def _written(self, target: str, left: list[str], piece: Piece) -> Piece:
+        """*piece* with the reductions written that have to be; seldom it is left as it is."""
+        case, shown = self.case, f"{target}[{', '.join(left)}]" if left else target
+        (stmt,) = ast.parse(f"{shown} = {piece.text}").body
+        if not is_unclear(stmt, case.sparse, SEMIRINGS[case.semiring]):
+            return piece
+        if self.random.random() < 0.05:
+            case.unclear = True
+            return piece
+        name = {"+": "sum", "or": "any"}.get(add := SEMIRINGS[case.semiring][0], add)
+        over = ", ".join(sorted(piece.free - {*left}))
+        indices = f"({over})" if "," in over else over
+        return piece._replace(text=f"{name}({indices}, {piece.text})", free=frozenset(left))
+
+    def _inner(self, piece: Piece) -> Piece:
+        """A reduction that is written inside a term: a number, or one for each of some indices."""
+        if not piece.free:
+            return piece
+        index = self.random.choice(sorted(piece.free))
+        name = self.random.choice(("sum", "max", "min", "any", "prod"))
+        text = f"{name}({index}, {piece.text})"
+        return Piece(text, piece.free - {index}, False, piece.exact and name != "prod")
+
     def _reduced(self, piece: Piece, over: list[str]) -> tuple[Piece, list[str]]:
         """Write some of the reductions out; also what is reduced at all."""
         if not over or self.random.random() < 0.6:
@@ -427,24 +465,6 @@ class Writer:
             if not other.free & {*own}:
                 made = self._times(made, other)
         return made, over
-
-
-def _patterned(node: ast.AST, left: set[str], sparse: set[str]) -> bool:
-    """Whether sparse operands with all the indices *left* decide where *node* is present."""
-    match node:
-        case ast.Subscript(value=ast.Name(id=name)):
-            own = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-            return name in sparse and left <= own
-        case (
-            ast.BinOp(left=a, op=ast.Add() | ast.Sub(), right=b)
-            | ast.Call(func=ast.Name(id="ffill"), args=[a, b])
-        ):
-            return _patterned(a, left, sparse) and _patterned(b, left, sparse)
-        case ast.IfExp(body=a, test=b, orelse=c):
-            kept = _patterned(a, left, sparse) or _patterned(b, left, sparse)
-            absent = isinstance(c, ast.Name) and c.id == "ABSENT"
-            return kept and (absent or _patterned(c, left, sparse))
-    return any(_patterned(child, left, sparse) for child in ast.iter_child_nodes(node))
 
 
 RESULTS = {rank: (*NAMED[rank], *("csr", "csc") * (rank == 2)) for rank in NAMED}

@@ -16,6 +16,7 @@ from spcomp.errors import (
     ArgumentError,
     FormatError,
     LoweringError,
+    OutOfMemoryError,
     ScheduleError,
     ScriptError,
     SpcompWarning,
@@ -391,7 +392,7 @@ def test_an_allocation_whose_size_overflows_is_out_of_memory():
     body = "X = T.alloc_buffer((z, z, z), 'float32', scope='local')\n"
     body += "X[i, 1, i] = A[i]\nC[i] = X[i, 1, (i * 3) % n]"
     kernel = spcomp.compile(on_vector(body, params=", z: T.int64"))
-    with pytest.raises(ArgumentError, match="out of memory"):
+    with pytest.raises(OutOfMemoryError, match="out of memory"):
         kernel(np.ones(4, F32), np.zeros(4, F32), 4, 1 << 22)  # (2**22)**3 elements are 0, wrapped
 
 
@@ -416,7 +417,7 @@ def test_an_allocation_whose_constant_size_overflows_is_out_of_memory(constants)
     body += "X[i, 1000 * i, 1] = A[i]\nC[i] = X[i, 1000 * i, 1]"
     func = on_vector(body, params=", y: T.int64, z: T.int64")
     rest = {"y": 1 << 32, "z": 1 << 32}.keys() - constants
-    with pytest.raises(ArgumentError, match="out of memory"):
+    with pytest.raises(OutOfMemoryError, match="out of memory"):
         spcomp.compile(func, constants=constants)(
             a=np.ones(4, F32), c=np.zeros(4, F32), n=4, **dict.fromkeys(rest, 8)
         )

@@ -133,7 +133,11 @@ BAD = {
         "A: got float64, expected float32",
         "astype",
     ),
-    "byte order": ({"A": A, "B": B.astype(">f4")}, "B: got >f4 .not in native byte order", ""),
+    "byte order": (
+        {"A": A, "B": B, "C": np.zeros((6, 3), ">f4")},
+        "C: got >f4 .not in native byte order",
+        "",
+    ),
     "wrong rank": ({"A": A, "B": B[0]}, r"B: got 1 dimensions \(3,\), expected 2", ""),
     "conflict": (
         {"A": A, "B": B[:5]},

@@ -225,16 +225,19 @@ def test_blocks_come_in_order(dtype: str, small: int, monkeypatch: pytest.Monkey
     array[4:20] = 0
     for sizes in ((2, 3), (4, 4), (1, 1), (36, 1)):
         found = convert(array, f"bsr({sizes[0]}, {sizes[1]})")
+        if dtype == "float16":  # of which scipy has no arrays
+            assert np.array_equal(found.to_dense(), array)
+            assert tuple(level.size for level in found.levels[2:]) == sizes
+            continue
         assert found.blocksize == sizes
         assert found.has_canonical_format
         assert all(
             (np.diff(found.indices[a:b]) > 0).all()
             for a, b in zip(found.indptr, found.indptr[1:], strict=False)
         )
-        if dtype != "float16":
-            assert np.array_equal(found.toarray(), array)
-            assert len(found.data) == len(sps.csr_array(array).tobsr(sizes).data)
-    assert convert(np.zeros((4, 6), dtype), "bsr(2)").data.shape == (0, 2, 2)
+        assert np.array_equal(found.toarray(), array)
+        assert len(found.data) == len(sps.csr_array(array).tobsr(sizes).data)
+    assert convert(np.zeros((4, 6), dtype), "bsr(2)").nnz == 0
 
 
 @pytest.mark.parametrize("small", [0, 100])
@@ -331,7 +334,7 @@ def test_a_tensor_is_made_of_coordinates() -> None:
         Tensor.from_coo(([0, 3], [1, 1]), [1.0, 2], (3, 3))
     with pytest.raises(ArgumentError, match="not as many coordinates"):
         Tensor.from_coo(([0, 1], [1]), [1.0, 2])
-    with pytest.raises(ArgumentError, match="got float64, expected integers"):
+    with pytest.raises(ArgumentError, match="got dtype float64, expected integers"):
         Tensor.from_coo(([0.5], [1]), [1.0])
 
 
@@ -359,7 +362,7 @@ def test_what_has_dlpack_is_a_dense_array() -> None:
         ([1, 2], "csr", "got list, expected a tensor"),
         (np.eye(2) * 1j, "csr", "got dtype complex128"),
         (np.array([[None]]), "csr", "got dtype object"),
-        (np.eye(2, dtype=">f4"), "csr", "byte-swapped"),
+        (np.eye(2, dtype="f2"), "dok", "got float16, which scipy's dok does not hold"),
         (np.float64(3), "csr", "expected a tensor"),
         (np.eye(3), "bsr(2)", "do not fill the shape"),
         (np.eye(3), 3, "got int, expected a Format"),
@@ -389,11 +392,11 @@ def test_index_arrays_that_scipy_would_trust_are_checked() -> None:
 
     matrix = sps.csr_array(np.eye(3))
     matrix.indices = matrix.indices + 0.5
-    with pytest.raises(ArgumentError, match="got float64, expected integers"):
+    with pytest.raises(ArgumentError, match="got dtype float64, expected integers"):
         convert(matrix, "csc")
     listed = sps.coo_array(np.eye(3))
     listed.data = np.ones(2)
-    with pytest.raises(ArgumentError, match="not as many coordinates as values"):
+    with pytest.raises(ArgumentError, match="data: got 2 elements, not one per coordinate"):
         convert(listed, "csr")
 
 

@@ -90,8 +90,7 @@ def refused(text, before, after, message):
     """Assert that *text* with *after* in the place of *before* is refused, at a line of its own."""
     assert before in text
     with pytest.raises(SpcompError) as caught:
-        kernel = spcomp.compile(spcomp.parse(text.replace(before, after)))
-        kernel(A=operand(), B=operand())
+        spcomp.compile(spcomp.parse(text.replace(before, after)))(A=operand(), B=operand())
     assert message in caught.value.message
     return caught.value
 

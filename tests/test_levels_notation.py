@@ -266,7 +266,10 @@ def test_a_matrix_asked_for_in_blocks_is_stored_so_and_padding_is_no_element(blo
 
 def test_other_programs_iterate_a_matrix_in_blocks_as_csr():
     array, stored = random((7, 9))
-    wanted = {"C[i, j] = 2 * A[i, j]": 2 * array, "y[i] = exp(A[i, j])": np.exp(array) * stored}
+    wanted = {
+        "C[i, j] = 2 * A[i, j]": 2 * array,
+        "y[i] = sum(j, exp(A[i, j]))": np.exp(array) * stored,
+    }
     for text, want in wanted.items():
         kernel = spcomp.compile(text, formats={"A": "bsr(2)"})
         result = full(kernel(A=tensor(array, stored, Format("csr"))))

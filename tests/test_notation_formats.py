@@ -342,6 +342,8 @@ def in_parts(seed: int) -> Case:
 def test_random_programs_compute_what_masked_numpy_does_or_say_why_not(start):
     for seed in range(start, start + 20):
         case = in_parts(seed)
+        if case.unclear:
+            continue
         kernel: NotationKernel = case.kernel()
         try:
             results = kernel(**case.arguments())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -23,6 +25,7 @@ PATTERN = (MATRIX.indptr, MATRIX.indices)
 SPMM = source("csrmm")
 STAGE1 = Schedule(SPMM)
 STAGE2 = STAGE1.lower_sparse_iter()
+GRAPH = nx.path_graph(3)
 SPMV = "y[i] = A[i, j] * x[j]"
 ODD = [None, 3, "a", [1], lambda: 1, object()]
 
@@ -51,6 +54,13 @@ WRONG: list[tuple[Callable[[], Any], type[SpcompError], str]] = [
     (lambda: spcomp.compile(SPMM, trace=[]), ArgumentError, "trace: got list"),
     (lambda: spcomp.compile(SPMM, name=3), ArgumentError, "name: got int"),
     (lambda: spcomp.compile(SPMM, constants=3), ArgumentError, "constants: got int"),
+    (lambda: spcomp.compile(SPMM, trace="{}"), ArgumentError, "Trace.from_json_lines"),
+    (lambda: spcomp.convert("a.mtx", "csr"), ArgumentError, r"spcomp.read\('a.mtx'\)"),
+    (lambda: spcomp.convert(Path("a.mtx"), "csr"), ArgumentError, r"spcomp.read\('a.mtx'\)"),
+    (lambda: spcomp.compile(SPMM)(A="a.mtx", B=1), ArgumentError, r"spcomp.read\('a.mtx'\)"),
+    (lambda: spcomp.compile(SPMM)(A=GRAPH, B=1), ArgumentError, "networkx.to_scipy_sparse_array"),
+    (lambda: spcomp.compile("y[i] = softmax(x[i])"), ScriptError, r"m\[i\] = max\(j, A\[i, j\]\)"),
+    (lambda: spcomp.compile("y[i] = relu(x[i])"), ScriptError, r"maximum\(x, 0\)"),
     (lambda: spcomp.compile(SPMV, formats="csr"), ArgumentError, "formats: got str"),
     (lambda: spcomp.compile(SPMV, formats={"A": None}), ArgumentError, "formats: got NoneType"),
     (lambda: spcomp.compile(SPMV, functions=3), ArgumentError, "functions: got int"),

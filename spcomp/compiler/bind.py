@@ -125,7 +125,7 @@ class Frame:
         idtype = users[0].idtype
         if not isinstance(arg, np.ndarray):
             raise ArgumentError(f"argument {handle}: got {type(arg).__name__}, expected an array")
-        arg = validate.plain(handle, arg)
+        arg = validate.native(handle, arg)
         if arg.dtype != idtype:
             raise ArgumentError(
                 f"argument {handle}: got {arg.dtype}, expected {idtype}",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from spcomp.compiler.host import failure
 from spcomp.compiler.learn import learn
-from spcomp.errors import ArgumentError
 from spcomp.runtime.entry import make
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.compile import Compiled
     from spcomp.compiler.learn import Finish
     from spcomp.compiler.signature import BufferPlan
+    from spcomp.errors import ArgumentError
     from spcomp.runtime.plan import Plan
 
 _ndarray = np.ndarray
@@ -38,7 +39,7 @@ class Learnt:
     def failure(self, status: int) -> ArgumentError:
         """Return the error that a *status* other than 0 stands for."""
         name = self.plan.function
-        return ArgumentError(f"{name}: {self.code.message(name, status)}")
+        return failure(name, self.code.message(name, status))
 
 
 class Calls:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from spcomp.runtime.executable import Executable
 
 _NOTATION = ("spcomp.notation.objects", "spcomp.notation.nodes")
+_TRACES = "kernel.trace is one, and Trace.from_json_lines makes one of text"
 CACHE_SIZE = 256  # programs kept compiled in memory
 _cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
 _lock = Lock()
@@ -352,7 +353,7 @@ def _options(
     if name is not None and (not name.isidentifier() or iskeyword(name)):
         raise ArgumentError(f"argument name: got {name!r}", hint="write an identifier, as spmm_2")
     expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
-    expect("trace", trace, (Trace, NoneType), "a Trace", hint="kernel.trace is one")
+    expect("trace", trace, (Trace, NoneType), "a Trace", hint=_TRACES)
     expect("fast_math", fast_math, bool, "True or False")
     return Options(
         parse_target(target),

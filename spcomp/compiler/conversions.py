@@ -4,48 +4,38 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
 from spcomp.compiler import validate
-from spcomp.compiler.conversions_blocks import in_blocks, out_of_blocks
+from spcomp.compiler.conversions_blocks import in_blocks
 from spcomp.compiler.conversions_build import (
     Duplicates,
     build,
     frozen,
     index_type_of,
-    refuse_repeated,
 )
+from spcomp.compiler.conversions_rows import How, in_rows
 from spcomp.compiler.conversions_sort import (
-    BITS,
     SPARSE,
-    Ordered,
-    added_up,
-    bits_of,
-    index_type,
     majors_of,
-    put_in_order,
-    rows_in_order,
-    transposed,
 )
 from spcomp.compiler.conversions_source import (
     dense_array,
     elements_of,
     family_of,
     from_arrays,
-    in_range,
     item_type,
 )
-from spcomp.compiler.convert import assembled, is_parts, put_together
-from spcomp.compiler.foreign import bridge
+from spcomp.compiler.convert import assembled, is_parts, put_together, sound
 from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.tensor import put_together as put_tensor
 from spcomp.compiler.tensor_levels import Level
 from spcomp.dtypes import int64
-from spcomp.errors import ArgumentError, FormatError, expect
+from spcomp.errors import ArgumentError, FormatError, OutOfMemoryError, expect
 from spcomp.formats.format import Format
 from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat, rows_of
@@ -85,7 +75,8 @@ def convert(
 
     Returns:
         For a name of a format that scipy has too, and two dimensions (``csr csc coo bsr(4) dia lil
-        dok``): a scipy.sparse array, or matrix if *x* is one. For ``dense``: a numpy array. For a
+        dok``): a scipy.sparse array, or matrix if *x* is one; but a :class:`spcomp.Tensor` for
+        float16 and bfloat16, which scipy does not hold. For ``dense``: a numpy array. For a
         format of several parts: a :class:`spcomp.Parts`. Else, and for any ``Format``: a
         :class:`spcomp.Tensor`. Index arrays are int32, or int64 where
         that is too narrow or the ``Format`` says so. Where nothing has to change the result may
@@ -96,57 +87,49 @@ def convert(
             coordinates that are out of range, duplicates that are refused or have no place, and
             a format that would be mostly padding.
         FormatError: for a format that does not fit the number of dimensions.
+        OutOfMemoryError: where there is not the memory for it.
     """
     if duplicates not in get_args(Duplicates):
         raise ArgumentError(
             f'argument duplicates: got {duplicates!r}, expected "sum", "refuse" or "keep"'
         )
-    how = _How(duplicates, sort)
-    layout = composable(format)
+    try:
+        return _converted(x, format, How(duplicates, sort))
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"argument format: {format} takes too much memory: {error}"
+        ) from None
+
+
+def _converted(x: Any, layout: Any, how: How) -> Any:
+    """Return what ``convert`` does."""
+    parts = composable(layout)
     if is_parts(x):
-        if x.format == layout:
+        if x.format == parts:
             return x
         x = x.to_tensor()
-    x = dense_array(x) if family_of(x) == "dlpack" else x
-    try:
-        if layout is not None:
-            return _in_parts(x, layout, how)
-        if isinstance(format, str):
-            return _named(x, format, how)
-        if not isinstance(format, Format):
-            raise ArgumentError(
-                f"argument format: got {type(format).__name__}, expected a Format or a name"
-            )
-        return to_tensor(x, format, how)
-    except MemoryError as error:
-        raise ArgumentError(f"argument format: {format} takes too much memory: {error}") from None
+    family = family_of(x)
+    x = dense_array(x) if family == "dlpack" else sound(x) if family == "scipy" else x
+    if parts is not None:
+        return _in_parts(x, parts, how)
+    if isinstance(layout, str):
+        return _named(x, layout, how)
+    if not isinstance(layout, Format):
+        raise ArgumentError(
+            f"argument format: got {type(layout).__name__}, expected a Format or a name"
+        )
+    return to_tensor(x, layout, how)
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """What a conversion may and must do with the elements."""
-
-    duplicates: Duplicates = "sum"
-    sort: bool = True
-    copies: bool = False  # index arrays, which nobody else may have
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """A matrix by rows, or by columns (*order* is 1, 0): arrays that may be longer than needed."""
-
-    shape: tuple[int, ...]
-    pointers: Array
-    indices: Array
-    values: Array
-    order: tuple[int, int]
-
-
-def _named(x: Any, name: str, how: _How) -> Any:
+def _named(x: Any, name: str, how: How) -> Any:
     rank, word = rank_of(x), name.split("(")[0].strip()
     if word == "dense":
         return to_tensor(x, _parse(name, rank), how).values.reshape(tuple(x.shape))
-    if rank != 2 or word not in _SCIPY:
+    if rank == 2 and word in ("lil", "dok") and _is_of_halves(x):
+        raise ArgumentError(f"argument x: got {x.dtype}, which scipy's {word} does not hold")
+    if rank != 2 or word not in _SCIPY or _is_of_halves(x):
         return to_tensor(x, _parse(name, rank), how)
     layout = None if word in ("lil", "dok") else _parse(name, 2)
     import scipy.sparse as sps
@@ -168,7 +151,17 @@ def _named(x: Any, name: str, how: _How) -> Any:
     return make(_coordinates(x, getattr(sps, "coo_matrix" if matrix else "coo_array"), how))
 
 
-def _in_parts(x: Any, layout: ComposableFormat, how: _How) -> Parts:
+def _is_of_halves(x: Any) -> bool:
+    """Whether the values of *x* are floats of 16 bits, which scipy's arrays do not hold."""
+    return str(getattr(x, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16")
+
+
+def as_rows(x: Any, make: Any, order: tuple[int, int]) -> Any:
+    """Return *x* as a scipy csr or csc object of class *make*, whatever its values are."""
+    return _compressed(x, make, order, How())
+
+
+def _in_parts(x: Any, layout: ComposableFormat, how: How) -> Parts:
     from spcomp.compiler.formats_parts import put_in_parts
 
     if how.duplicates == "keep":
@@ -186,9 +179,9 @@ def rank_of(x: Any) -> int:
 # -- to a Tensor ---------------------------------------------------------------------------------
 
 
-def to_tensor(x: Any, layout: Format, how: _How | None = None) -> Tensor:
+def to_tensor(x: Any, layout: Format, how: How | None = None) -> Tensor:
     """Return *x* as a Tensor in the format *layout*; raises ArgumentError, FormatError."""
-    how, rank = how or _How(), rank_of(x)
+    how, rank = how or How(), rank_of(x)
     if layout.rank != rank:
         raise FormatError(f"a format {layout} is for {layout.rank} dimensions, not {rank}")
     kinds = tuple(kind.name for kind in layout.kinds)
@@ -201,7 +194,7 @@ def to_tensor(x: Any, layout: Format, how: _How | None = None) -> Tensor:
         first, second = layout.order
         sort = how.sort or layout.kinds[1].ordered
         how = replace(how, sort=sort, copies=family_of(x) != "tensor")
-        made, shape = _ordered(x, (first, second), how, layout.idtype == int64)
+        made, shape = in_rows(x, (first, second), how, layout.idtype == int64)
         for array in (made.pointers, made.minors):
             array.setflags(write=False)
         level = Level("compressed", made.pointers, made.minors)
@@ -220,11 +213,11 @@ def _has_rows(layout: Format) -> bool:
     return (blocks or listed) and all(kind.unique and kind.ordered for kind in layout.kinds)
 
 
-def _tensor_of_rows(x: Any, layout: Format, how: _How) -> Tensor:
+def _tensor_of_rows(x: Any, layout: Format, how: How) -> Tensor:
     """Return the matrix *x* by rows or columns, in blocks or not; empty ones may be left out."""
     first, second = layout.order[:2]
     how = replace(how, sort=True, copies=family_of(x) != "tensor")
-    made, shape = _ordered(x, (first, second), how, layout.idtype == int64)
+    made, shape = in_rows(x, (first, second), how, layout.idtype == int64)
     outer, (pointers, indices, values) = None, made.arrays
     inner: tuple[Level, ...] = ()
     if len(layout.kinds) > 2:
@@ -261,7 +254,10 @@ def from_coordinates(
     """Return what ``Tensor.from_coo`` does."""
     expect("format", layout, (str, Format), "a Format or a name")
     try:
-        arrays = [np.asarray(own) for own in coordinates]
+        arrays = [
+            validate.index_array(f"coordinates of axis {dim}", own)
+            for dim, own in enumerate(coordinates)
+        ]
         if shape is None:
             shape = tuple(int(own.max(initial=-1)) + 1 for own in arrays)
         extents = tuple(map(operator.index, shape))
@@ -274,7 +270,7 @@ def from_coordinates(
         raise ArgumentError(
             f"argument shape: got {extents} for coordinates of {len(arrays)} dimensions"
         )
-    elements = from_arrays(extents, arrays, np.asarray(values))
+    elements = from_arrays(extents, arrays, validate.as_array("values", values))
     made = _parse(layout, len(extents)) if isinstance(layout, str) else layout
     if made.rank != len(extents):
         raise FormatError(f"a format {made} is for {made.rank} dimensions, not {len(extents)}")
@@ -288,6 +284,11 @@ def to_coo(x: Any) -> Tensor:
 
 def to_scipy(x: Tensor) -> Any:
     """Return what ``Tensor.to_scipy`` does."""
+    if _is_of_halves(x):
+        raise ArgumentError(
+            f"argument x: got {x.dtype}, which scipy.sparse has no arrays of",
+            hint='convert the values first, A.astype("float32")',
+        )
     if x.ndim != 2:
         import scipy.sparse as sps
 
@@ -303,8 +304,8 @@ def to_scipy(x: Tensor) -> Any:
 # -- to scipy ------------------------------------------------------------------------------------
 
 
-def _compressed(x: Any, make: Any, order: tuple[int, int], how: _How) -> Any:
-    made, shape = _ordered(x, order, how)
+def _compressed(x: Any, make: Any, order: tuple[int, int], how: How) -> Any:
+    made, shape = in_rows(x, order, how)
     found = put_together(make, shape, made.values, made.minors, made.pointers)
     if how.sort or how.duplicates != "keep":
         found.has_sorted_indices = True
@@ -312,19 +313,19 @@ def _compressed(x: Any, make: Any, order: tuple[int, int], how: _How) -> Any:
     return found
 
 
-def _coordinates(x: Any, make: Any, how: _How) -> Any:
+def _coordinates(x: Any, make: Any, how: How) -> Any:
     if _hollow(x, x.shape[0]):
         tensor = build(elements_of(x), _parse("coo", 2), how.duplicates)
         coords = tuple(np.array(level.indices) for level in tensor.levels if level)
         return assembled(make, tensor.shape, data=tensor.values, coords=coords)
-    made, shape = _ordered(x, (0, 1), how)
+    made, shape = in_rows(x, (0, 1), how)
     major = majors_of(made.pointers, len(made.minors), made.minors.dtype)
     found = assembled(make, shape, data=made.values, coords=(major, made.minors))
     found.has_canonical_format = not made.repeated
     return found
 
 
-def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
+def _blocks(x: Any, make: Any, layout: Format, how: How) -> Any:
     sizes = _sizes(layout)
     shape = tuple(x.shape)
     if any(extent % size for extent, size in zip(shape, sizes, strict=True)):
@@ -334,14 +335,14 @@ def _blocks(x: Any, make: Any, layout: Format, how: _How) -> Any:
         )
     if how.duplicates == "keep":
         raise ArgumentError("argument duplicates: bsr has no place for repeated elements")
-    made, _ = _ordered(x, (0, 1), replace(how, sort=True))
+    made, _ = in_rows(x, (0, 1), replace(how, sort=True))
     pointers, indices, values = in_blocks(made, shape[1], sizes)
     found = put_together(make, shape, values, indices, pointers)
     found.has_canonical_format = True
     return found
 
 
-def _diagonals(x: Any, make: Any, how: _How) -> Any:
+def _diagonals(x: Any, make: Any, how: How) -> Any:
     made = to_tensor(x, _parse("dia", 2), how)
     level, (rows, columns) = made.levels[1], made.shape
     assert level is not None
@@ -352,143 +353,3 @@ def _diagonals(x: Any, make: Any, how: _How) -> Any:
         first, last = max(0, -offset), min(rows, columns - offset)
         data[number, first + offset : last + offset] = values[first:last, number]
     return make((data, np.array(level.offsets)), shape=made.shape)
-
-
-# -- matrices by rows or columns -----------------------------------------------------------------
-
-
-def _ordered(
-    x: Any,
-    order: tuple[int, int],
-    how: _How,
-    wide: bool = False,  # noqa: FBT001, FBT002
-) -> tuple[Ordered, tuple[int, ...]]:
-    """Return the matrix *x* compressed along the dimensions *order*, and its shape."""
-    if sum(map(bits_of, x.shape)) > BITS:
-        return _compared(x, order, how)
-    given = _rows_of(x)
-    if given is None:
-        elements = elements_of(x)
-        values, shape = np.ascontiguousarray(elements.values), elements.shape
-        kind = np.dtype(np.int64) if wide else index_type(*shape, len(values))
-        axes = [elements.coordinates[dim] for dim in order]
-        extents = [shape[dim] for dim in order]
-        sort = how.sort or how.duplicates != "keep"
-        found = put_in_order(axes, values, extents, idtype=kind, sort=sort)
-    else:
-        values, shape = given.values, given.shape
-        kind = np.dtype(np.int64) if wide else index_type(*shape, len(values))
-        found = _from_rows(given, order, how, kind)
-    if found.repeated and how.duplicates == "refuse":
-        row = majors_of(found.pointers, len(found.minors), np.int64)
-        same = (row[1:] == row[:-1]) & (found.minors[1:] == found.minors[:-1])
-        at = int(np.flatnonzero(same)[0])
-        pair = int(row[at]), int(found.minors[at])
-        refuse_repeated([pair[order.index(0)], pair[order.index(1)]])
-    if how.duplicates == "sum":
-        found = added_up(found, item_type(values))
-    return found, tuple(shape)
-
-
-def _compared(x: Any, order: tuple[int, int], how: _How) -> tuple[Ordered, tuple[int, ...]]:
-    """Do what :func:`_ordered` does for extents that are too large for keys."""
-    leaf = "compressed(nonunique)" if how.duplicates == "keep" else "compressed"
-    made = build(elements_of(x), Format(("dense", leaf), order, int64), how.duplicates)
-    level = made.levels[1]
-    assert level is not None
-    assert level.indptr is not None
-    assert level.indices is not None
-    repeated = 0 if made.ascending(1, unique=True) else 1
-    return Ordered(level.indptr, level.indices, made.values, repeated), made.shape
-
-
-def _from_rows(given: _Rows, order: tuple[int, int], how: _How, kind: Any) -> Ordered:
-    values = np.ascontiguousarray(given.values)
-    if given.order != order:
-        columns = given.shape[order[0]]
-        return transposed(given.pointers, given.indices, values, columns, kind)
-    validate.in_range("indices", given.indices, 0, given.shape[order[1]] - 1)
-    own = np.array if how.copies else np.ascontiguousarray
-    pointers, indices = own(given.pointers, kind), own(given.indices, kind)
-    if validate.ascends(pointers, indices, 0, strict=True) or (
-        how.duplicates == "keep" and not how.sort
-    ):
-        return Ordered(pointers, indices, values, 0)
-    return rows_in_order(pointers, indices, values, given.shape[order[1]])
-
-
-def _rows_of(x: Any) -> _Rows | None:
-    """Return the matrix *x* if it is stored by rows or columns, its index arrays checked."""
-    family = family_of(x)
-    if family == "tensor":
-        if x.order == (0, 1, 0, 1):
-            return _rows_of_blocks(x)
-        level = x.levels[-1] if len(x.levels) == 2 == x.ndim else None
-        pointers = None if level is None else _pointers(x, x.shape[x.order[0]])
-        if level is None or pointers is None:
-            return None
-        values = np.asarray(x.values).reshape(-1)
-        return _checked(x.shape, pointers, level.indices, values, x.order)
-    if family == "scipy" and x.format in ("csr", "csc") and x.ndim == 2:
-        order = (0, 1) if x.format == "csr" else (1, 0)
-        indptr, indices = np.asarray(x.indptr), np.asarray(x.indices)
-        if indptr.dtype.kind == indices.dtype.kind == "i":  # the others are looked at later
-            limit = min(indices.size, len(x.data))
-            validate.pointers("indptr", indptr, x.shape[order[0]], limit)
-        return _checked(x.shape, x.indptr, x.indices, np.asarray(x.data), order)
-    if family == "scipy" and x.format == "bsr":
-        pointers = np.asarray(in_range(x).indptr)
-        part = slice(int(pointers[-1]))
-        return _merged(x.shape, pointers, np.asarray(x.indices)[part], np.asarray(x.data)[part])
-    if family == "torch":
-        found = bridge().compressed(x)
-        return None if found is None else _checked(*found)
-    return None
-
-
-def _rows_of_blocks(x: Tensor) -> _Rows | None:
-    """Return the matrix *x* by rows if it is one of blocks that do not reach over its edges."""
-    level, sizes = x.levels[1], [part.size for part in x.levels[2:] if part and part.size]
-    pointers = _pointers(x, -(-x.shape[0] // sizes[0])) if len(sizes) == 2 else None
-    if pointers is None or level is None or level.indices is None:
-        return None
-    return _merged(x.shape, pointers, level.indices, np.asarray(x.values).reshape(-1, *sizes))
-
-
-def _pointers(x: Tensor, count: int) -> Array | None:
-    """Return where each of *count* fibers of the second level of *x* begins, and the end.
-
-    They are dense, or those that are not empty are listed; None: neither, or listed few of many.
-    """
-    outer, level = x.levels[:2]
-    if level is None or level.indptr is None or level.kind != "compressed":
-        return None
-    if outer is None:
-        return level.indptr
-    listed = outer.kind == "compressed" and x.ascending(0, unique=True)
-    if not listed or count > SPARSE * len(level.indptr):
-        return None
-    pointers = np.zeros(count + 1, level.indptr.dtype)
-    pointers[1:][outer.indices] = np.diff(level.indptr)
-    return np.cumsum(pointers, out=pointers)
-
-
-def _merged(shape: Any, pointers: Array, indices: Array, values: Array) -> _Rows | None:
-    item_type(values)
-    if pointers.dtype not in (np.int32, np.int64) or indices.dtype not in (np.int32, np.int64):
-        return None
-    if any(n % size for n, size in zip(shape, values.shape[1:], strict=True)):
-        return None
-    return _Rows(tuple(shape), *out_of_blocks(pointers, indices, values, shape[1]), (0, 1))
-
-
-def _checked(shape: Any, pointers: Any, indices: Any, values: Array, order: Any) -> _Rows | None:
-    """Return the matrix; None where its arrays are of a kind that programs do not take."""
-    item_type(values)
-    pointers, indices = np.asarray(pointers), np.asarray(indices)
-    if pointers.dtype not in (np.int32, np.int64) or indices.dtype not in (np.int32, np.int64):
-        return None
-    first, last = int(pointers[0]), int(pointers[-1])
-    pointers = np.ascontiguousarray(pointers - first if first else pointers)
-    part = slice(first, last)
-    return _Rows(tuple(shape), pointers, np.ascontiguousarray(indices[part]), values[part], order)

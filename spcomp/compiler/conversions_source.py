@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.compiler.conversions_sort import index_type, majors_of
-from spcomp.compiler.foreign import bridge, is_tensor
+from spcomp.compiler.convert import put_together, scipy_holds, sound
+from spcomp.compiler.foreign import bridge, hint_about, is_tensor
 from spcomp.compiler.tensor import Tensor
 from spcomp.dtypes import DType
 from spcomp.dtypes import dtype as dtype_of
@@ -45,8 +46,11 @@ def family_of(given: Any) -> Family:
         return "dlpack"
     raise ArgumentError(
         f"argument x: got {type(given).__name__}, expected a tensor",
-        hint="give a numpy, scipy.sparse, torch or pydata sparse array, a spcomp.Tensor, or what"
-        " has __dlpack__",
+        hint=hint_about(
+            given,
+            "give a numpy, scipy.sparse, torch or pydata sparse array, a spcomp.Tensor, or what"
+            " has __dlpack__",
+        ),
     )
 
 
@@ -89,9 +93,7 @@ def elements_of(given: Any, who: str = "") -> Elements:
     Of a dense array that are the elements that are not zero: NaN is one, -0.0 is not.
     """
     family = family_of(given)
-    if family == "scipy":
-        in_range(given, who)
-    return _sound(_READ[family](given))
+    return _sound(_READ[family](in_range(given, who) if family == "scipy" else given))
 
 
 def from_arrays(shape: tuple[int, ...], coordinates: Sequence[Any], values: Array) -> Elements:
@@ -100,6 +102,7 @@ def from_arrays(shape: tuple[int, ...], coordinates: Sequence[Any], values: Arra
 
 
 def _sound(made: Elements) -> Elements:
+    made = replace(made, values=validate.native("values", made.values))
     item_type(made.values)
     if not made.shape:
         raise ArgumentError("argument x: has no dimensions, expected at least one")
@@ -117,7 +120,7 @@ def dense_array(given: Any) -> Array:
 
 
 def _of_numpy(given: Array) -> Elements:
-    given = validate.plain("x", given)
+    given = validate.native("x", given)
     item_type(given)
     stored = given if given.dtype.kind != "V" else given.view(np.uint16) & 0x7FFF  # bfloat16
     found = stored.nonzero() if given.ndim else ()
@@ -153,8 +156,24 @@ def _of_scipy(found: Any) -> Elements:
         minor = np.asarray(found.indices[first:last]).astype(kind, copy=False)
         pair = (major, minor) if found.format == "csr" else (minor, major)
         return Elements(found.shape, pair, np.asarray(found.data)[first:last])
-    coo = found if found.format == "coo" else found.tocoo()
-    return Elements(coo.shape, _alike(coo.shape, coo.coords), np.asarray(coo.data))
+    coo = found
+    if found.format != "coo":
+        coo = by_scipy(found if scipy_holds(found.dtype) else found.astype(np.float32), "tocoo")
+    values = np.asarray(coo.data).astype(found.dtype, copy=False)
+    return Elements(coo.shape, _alike(coo.shape, coo.coords), values)
+
+
+def by_scipy(given: Any, method: str, *args: Any, who: str = "x") -> Any:
+    """Return what a *method* of the scipy array *given*, the argument *who*, does.
+
+    Its index arrays have been checked. Raises ArgumentError where scipy finds fault with the rest.
+    """
+    try:
+        return getattr(given, method)(*args)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"argument {who}: scipy cannot read the {given.format}: {error}"
+        ) from None
 
 
 def _of_pydata(given: Any) -> Elements:
@@ -187,32 +206,33 @@ def _alike(shape: Sequence[int], coordinates: Sequence[Any]) -> tuple[Array, ...
     kind = index_type(*shape)
     found = []
     for dim, (given, extent) in enumerate(zip(coordinates, shape, strict=True)):
-        own = np.asarray(given)
-        if own.dtype.kind not in "iu":
-            raise ArgumentError(f"coordinates of axis {dim}: got {own.dtype}, expected integers")
-        if own.dtype != kind and own.dtype not in (np.int32, np.uint32, np.int16, np.uint16):
+        own = validate.index_array(f"coordinates of axis {dim}", given)
+        if own.dtype.itemsize > kind.itemsize:
             validate.in_range(f"coordinates of axis {dim}", own, 0, extent - 1)  # may not fit
         found.append(np.ascontiguousarray(own, kind))
     return tuple(found)
 
 
 def in_range(given: Any, who: str = "") -> Any:
-    """Return the scipy array *given*, if its index arrays are what scipy's own routines trust.
+    """Return the scipy array *given*, sound, if its index arrays are what scipy's routines trust.
 
     Raises ArgumentError, which calls the arrays by their names behind *who*.
     """
+    given = sound(given, who)
     kind, shape = given.format, given.shape
     if kind == "coo":
         for dim, coords in enumerate(given.coords):
-            validate.in_range(f"{who}coords[{dim}]", np.asarray(coords), 0, shape[dim] - 1)
+            validate.in_range(f"{who}coords[{dim}]", coords, 0, shape[dim] - 1)
+    elif kind == "dia":
+        validate.in_range(f"{who}offsets", given.offsets, -shape[0], shape[1])
     elif kind in ("csr", "csc", "bsr") and given.ndim == 2:
         block = given.blocksize if kind == "bsr" else (1, 1)
         rows, columns = (n // b for n, b in zip(shape, block, strict=True))
         fibers, length = (columns, rows) if kind == "csc" else (rows, columns)
-        indptr, indices = np.asarray(given.indptr), np.asarray(given.indices)
-        for array in (indptr, indices):
-            if array.dtype.kind not in "iu":
-                raise ArgumentError(f"argument {who}indices: got {array.dtype}, expected integers")
+        indptr, indices = given.indptr, given.indices
+        if indptr.dtype != indices.dtype:  # scipy's routines take them of one type
+            own = (array.astype(np.int64, copy=False) for array in (indices, indptr))
+            given = put_together(type(given), shape, given.data, *own)
         validate.pointers(f"{who}indptr", indptr, fibers, min(indices.size, len(given.data)))
         if kind == "bsr" and indptr[0]:
             raise ArgumentError(f"argument {who}indptr: starts at {indptr[0]}, expected 0")

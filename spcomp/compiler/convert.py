@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from spcomp.compiler import validate
-from spcomp.compiler.foreign import bridge, is_torch
+from spcomp.compiler.foreign import bridge, hint_about, is_torch
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.compiler.tensor_levels import texts
 from spcomp.errors import ArgumentError
@@ -77,6 +77,8 @@ def as_values(plan: BufferPlan, arg: Any) -> Array:
     """Return *arg* as a contiguous array of the buffer's dtype; an input is copied if need be."""
     array = arg if type(arg) is np.ndarray else _as_array(plan, arg)
     if array.dtype != plan.np_dtype:
+        array = validate.native(plan.name, array) if plan.role == "in" else array
+    if array.dtype != plan.np_dtype:
         array = _bits(plan.name, plan.dtype, array)
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
@@ -128,7 +130,8 @@ def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentErr
         "values": f"give the values as a 1-D array; the buffer lies along {axes}",
     }
     return ArgumentError(
-        f"argument {plan.name}: got {got}, expected {wanted}", hint=hints[plan.layout]
+        f"argument {plan.name}: got {got}, expected {wanted}",
+        hint=hint_about(arg, hints[plan.layout]),
     )
 
 
@@ -175,12 +178,17 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
         raise _unexpected(plan, arg, None if plan.layout != "dense" else "a dense array")
     if arg.ndim != 2:
         raise ArgumentError(f"argument {plan.name}: got {arg.ndim} dimensions, expected 2")
-    matrix = arg
+    matrix = sound(arg, f"{plan.name}.")
+    if plan.role != "in" and not np.may_share_memory(matrix.data, arg.data):
+        raise ArgumentError(
+            f"argument {plan.name}: its data are misaligned or not in native byte order, and the"
+            " program writes them"
+        )
     if kind == "coo" and plan.layout == "csr" and plan.role == "in":
         if verify:
-            for axis, coords in enumerate(arg.coords):
+            for axis, coords in enumerate(matrix.coords):
                 validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
-        matrix = _in_order(arg, plan) or arg.tocsr()
+        matrix = _in_order(matrix, plan) or matrix.tocsr()
     elif kind != plan.layout:
         raise _wrong_format(kind, plan)
     style: Style = "array" if isinstance(arg, sps.sparray) else "matrix"
@@ -188,12 +196,84 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
 
 
 def _in_order(matrix: Any, plan: BufferPlan) -> Any:
-    """Return a large *matrix* as csr in order, repeated elements summed; None for scipy to do."""
-    if matrix.format == "bsr" or len(matrix.data) < LARGE or matrix.dtype != plan.np_dtype:
-        return None
-    from spcomp.compiler.conversions import convert as to_format
+    """Return *matrix* as csr in order, repeated elements summed; None for scipy to do.
 
-    return to_format(matrix, "csr")
+    That is a large one, or of values that scipy does not compute with.
+    """
+    own = len(matrix.data) >= LARGE or not scipy_holds(matrix.dtype)
+    if matrix.format == "bsr" or matrix.dtype != plan.np_dtype or not own:
+        return None
+    import scipy.sparse as sps
+
+    from spcomp.compiler.conversions import as_rows
+
+    make = sps.csr_array if isinstance(matrix, sps.sparray) else sps.csr_matrix
+    return as_rows(matrix, make, (0, 1))
+
+
+_ARRAYS: dict[str, tuple[int, tuple[str, ...]]] = {  # dimensions of data, and the index arrays
+    **dict.fromkeys(("csr", "csc"), (1, ("indptr", "indices"))),
+    "bsr": (3, ("indptr", "indices")),
+    "coo": (1, ("coords",)),
+    "dia": (2, ("offsets",)),
+}
+_INDEX = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def sound(matrix: Any, who: str = "") -> Any:
+    """Return the scipy array *matrix* with its arrays as machine code reads them.
+
+    It is the same object if they are: ``validate.native``, and index arrays of 32 or 64 bits. Its
+    arrays have the number of dimensions of its format; what is in them is not looked at. Raises
+    ArgumentError, which calls them by their names behind *who*.
+    """
+    if matrix.format not in _ARRAYS:
+        return matrix
+    rank, names = _ARRAYS[matrix.format]
+    data = matrix.data
+    lists = matrix.coords if names == ("coords",) else [getattr(matrix, name) for name in names]
+    if not (
+        _is_read(data, rank) and all(_is_read(own, 1) and own.dtype in _INDEX for own in lists)
+    ):
+        shown = [f"coords[{k}]" for k in range(len(lists))] if names == ("coords",) else names
+        data = data if isinstance(data, np.ndarray) else validate.as_array(f"{who}data", data)
+        data = validate.native(f"{who}data", data)
+        pairs = zip(shown, lists, strict=True)
+        lists = tuple(validate.index_array(f"{who}{name}", own) for name, own in pairs)
+        for name, own, wanted in zip(("data", *shown), (data, *lists), (rank, 1, 1), strict=False):
+            if own.ndim != wanted:
+                raise ArgumentError(
+                    f"argument {who}{name}: got shape {own.shape}, expected {wanted} dimensions"
+                )
+        arrays = {"coords": lists} if names == ("coords",) else dict(zip(names, lists, strict=True))
+        matrix = assembled(type(matrix), matrix.shape, data=data, **arrays)
+    if len(names) == 1 and any(len(own) != len(data) for own in lists):
+        raise ArgumentError(f"argument {who}data: got {len(data)} elements, not one per coordinate")
+    if rank == 3 and any(not b or n % b for n, b in zip(matrix.shape, data.shape[1:], strict=True)):
+        raise ArgumentError(f"argument {who}data: blocks of {data.shape[1:]} do not fill the shape")
+    return matrix
+
+
+def _is_read(array: Any, rank: int) -> bool:
+    """Whether *array*, of *rank* dimensions, is as machine code reads it."""
+    plain = type(array) is np.ndarray and array.ndim == rank
+    return plain and array.flags.aligned and array.dtype.isnative
+
+
+def stored_size(given: Any) -> int:
+    """Return about how many elements *given*, an array of any library, stores: padding included."""
+    if getattr(given, "format", "") in _ARRAYS:
+        return int(np.size(getattr(given, "data", ())))
+    size = getattr(given, "nnz", getattr(given, "size", 0))
+    return int(size) if isinstance(size, (int, np.integer)) else 0
+
+
+def scipy_holds(dtype: np.dtype[Any]) -> bool:
+    """Return whether sparse arrays of scipy may have values of *dtype*: no floats of 16 bits.
+
+    They can be made by force, but scipy's own routines and constructors refuse them.
+    """
+    return dtype.itemsize != 2 or dtype.kind not in "fV"
 
 
 def put_together(
@@ -247,10 +327,6 @@ def _compressed(
 ) -> Storage:
     block = matrix.blocksize if plan.layout == "bsr" else (1, 1)
     rows, columns = (n // b for n, b in zip(matrix.shape, block, strict=True))
-    parts = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
-    if any(type(array) is not np.ndarray for array in parts.values()):
-        owned = [validate.plain(f"{plan.name}.{name}", array) for name, array in parts.items()]
-        matrix = put_together(type(matrix), matrix.shape, *owned)
     _check_sizes(plan.name, matrix, rows)
     first = int(matrix.indptr[0])
     if verify:
@@ -281,11 +357,6 @@ def _compressed(
 def _check_sizes(who: str, matrix: Any, rows: int) -> None:
     """Refuse an object whose arrays were replaced by ones that do not go together."""
     indptr, indices, data = matrix.indptr, matrix.indices, matrix.data
-    if indptr.dtype.kind not in "iu" or indices.dtype.kind not in "iu":
-        raise ArgumentError(
-            f"argument {who}: got index arrays of {indptr.dtype} and {indices.dtype},"
-            " expected integers"
-        )
     fits = indptr.ndim == indices.ndim == 1 and len(indptr) == rows + 1
     if not fits or not int(indptr[-1]) <= min(len(indices), len(data)):
         raise ArgumentError(

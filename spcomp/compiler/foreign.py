@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from importlib import import_module
+from os import PathLike
 from sys import modules
 from typing import Any
 
@@ -12,6 +13,15 @@ from typing import Any
 def bridge() -> Any:
     """Return the module that knows torch: it lies above this one, and torch may not be there."""
     return import_module("spcomp.torch.tensors")
+
+
+def hint_about(given: Any, else_: str) -> str:
+    """Return what to do with the argument *given*, which is no array; *else_*: with most others."""
+    if isinstance(given, (str, PathLike)):
+        return f"spcomp.read({str(given)!r}) reads a file"
+    if type(given).__module__.partition(".")[0] == "networkx":
+        return "networkx.to_scipy_sparse_array makes an array of a graph"
+    return else_
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from spcomp.codegen.abi import pack
+from spcomp.codegen.abi import OUT_OF_MEMORY, pack
 from spcomp.compiler.sizes import evaluate
 from spcomp.compiler.validate import span
-from spcomp.errors import ArgumentError, InternalError
+from spcomp.errors import ArgumentError, InternalError, OutOfMemoryError
 from spcomp.ir.axis import Buffer
 from spcomp.ir.module import MEASURED, HostAlloc, Launch, Return, Scan, Trim
 from spcomp.runtime.recycle import empty
@@ -75,7 +75,13 @@ def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:
             slots.append(0 if value is None else span(value)[0])
     status = code.call(func.name, slots)
     if status:
-        raise ArgumentError(f"{func.name}: {code.message(func.name, status)}")
+        raise failure(func.name, code.message(func.name, status))
+
+
+def failure(name: str, message: str) -> ArgumentError:
+    """Return the error of the function *name*, whose status means *message*."""
+    kind = OutOfMemoryError if message == OUT_OF_MEMORY else ArgumentError
+    return kind(f"{name}: {message}")
 
 
 def _measure(func: Func, host: Sequence[HostOp], values: Mapping[str, Any]) -> None:

@@ -313,7 +313,8 @@ def with_outputs(face: Interface, name: str, out: Any, named: Mapping[str, Any])
 
 def _frozen(arg: Any) -> Any:
     """Return *arg* with private, read-only index arrays; values and dense arrays are shared."""
-    if getattr(arg, "format", None) in ("csr", "bsr") and hasattr(arg, "indptr"):
+    sparse = getattr(arg, "format", None) in ("csr", "bsr") and hasattr(arg, "indptr")
+    if sparse and isinstance(arg.data, np.ndarray):  # else it is refused, or put right
         pattern = _private(arg.indices), _private(arg.indptr)
         return put_together(type(arg), arg.shape, arg.data, *pattern)
     return arg

@@ -16,7 +16,14 @@ import numpy as np
 from spcomp.codegen.abi import pack
 from spcomp.codegen.cpu.entry import LIMIT, Op
 from spcomp.compiler.convert import put_together
-from spcomp.compiler.outputs import Results, extents, new_array, pattern_of, scipy_class
+from spcomp.compiler.outputs import (
+    Results,
+    extents,
+    has_levels_of,
+    new_array,
+    pattern_of,
+    scipy_class,
+)
 from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.validate import ANY, span
 from spcomp.compiler.variants import samples
@@ -99,7 +106,6 @@ def _wrap(frame: Frame, named: Mapping[str, Any], plan: BufferPlan) -> Finish | 
     types = {type(arg) for arg in named.values() if not isinstance(arg, dense)}
     if len(sources) > 1 or len(types) > 1 or level is None:
         raise _CannotSay  # whose pattern it is may depend on the order of the arguments
-    shape = tuple(extents(frame, plan))
 
     # what was bound: its level, as the object may be unsorted; what was not is not kept alive
     held = None if sources else given if isinstance(given, Tensor) else level
@@ -107,10 +113,11 @@ def _wrap(frame: Frame, named: Mapping[str, Any], plan: BufferPlan) -> Finish | 
     def source(args: Mapping[str, Any]) -> Any:
         return args[sources[0]] if held is None else held
 
-    if isinstance(given, Tensor) and given.shape == shape:
+    if has_levels_of(given, frame, plan):
         return lambda args, values: source(args).with_values(values)
     if style == "tensor" or given.format != plan.layout:
         raise _CannotSay
+    shape = tuple(extents(frame, plan))
     make, canonical = scipy_class(plan, style), plan.axes[1].name in frame.checked
 
     def like(args: Mapping[str, Any], values: Array) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from spcomp.compiler import convert, validate
 from spcomp.compiler.conversions_source import dense_array, elements_of, family_of
+from spcomp.compiler.foreign import hint_about
 from spcomp.compiler.notation_stored import (
     Windows,
     in_order,
@@ -49,10 +50,10 @@ def kind_of(arg: Any) -> object:
         listed = lists(arg.layout) and arg.ascends
         known = _is_padded(arg), _is_long(arg), _loose(arg)
         return "tensor", arg.layout, arg.dtype, *known, listed
-    if hasattr(arg, "format") and hasattr(arg, "nnz"):
-        index = getattr(arg, "indices", None)
-        wide = None if index is None else index.dtype
-        return type(arg), arg.format, arg.dtype, arg.ndim, wide, _is_long(arg)
+    if hasattr(arg, "format") and hasattr(type(arg), "nnz"):
+        wide = getattr(getattr(arg, "indices", None), "dtype", None)
+        dtype = getattr(arg, "dtype", None)
+        return type(arg), arg.format, dtype, len(arg.shape), wide, _is_long(arg)
     if isinstance(arg, (int, float)):
         return type(arg)
     if convert.is_parts(arg):
@@ -171,7 +172,7 @@ def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:
         return replace(inner, adapt=_then(partial(validate.as_array, name), inner.adapt))
     raise ArgumentError(
         f"argument {name}: got {type(arg).__name__}, expected an array",
-        hint="give a numpy or scipy.sparse array, or a spcomp.Tensor",
+        hint=hint_about(arg, "give a numpy or scipy.sparse array, or a spcomp.Tensor"),
     )
 
 
@@ -195,6 +196,7 @@ def _array(name: str, arg: Any, wanted: Layout | None) -> Argument:
 
 
 def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
+    arg = convert.sound(arg, f"{name}.")
     dtype = _values(name, arg.dtype)
     if arg.ndim > 2 or (wanted is not None and wanted.is_dense):
         return _stored(name, arg, dtype, wanted or _csf(arg.ndim), str(wanted or arg.format))
@@ -209,7 +211,11 @@ def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
     wide = index is not None and index.dtype.itemsize > 4
     layout = replace(layout, idtype=int64 if wide else int32)
     kind = "csr" if layout.order == (0, 1) else "csc"
-    adapt: Adapt = _identity if arg.format == kind else lambda given: rows(given, kind, name)
+    adapt: Adapt = _identity
+    if arg.format != kind:
+        adapt = partial(rows, kind=kind, who=name)
+    elif kind == "csc":
+        adapt = partial(convert.sound, who=f"{name}.")
     adapt = adapt if kind == "csr" else _then(adapt, turned)
     return Argument(Operand(layout, dtype, given="" if shown == str(layout) else shown), adapt)
 
@@ -274,8 +280,8 @@ def _is_padded(tensor: Tensor) -> bool:
 
 def _is_long(arg: Any) -> bool:
     """Whether coordinates or positions of *arg* may need 64 bits."""
-    count = arg.values.size if isinstance(arg, Tensor) else getattr(arg, "nnz", 0)
-    return bool(max(count if isinstance(count, int) else 0, *arg.shape) > LONG)
+    count = arg.values.size if isinstance(arg, Tensor) else convert.stored_size(arg)
+    return bool(max(count, *arg.shape) > LONG)
 
 
 def _stored(name: str, arg: Any, dtype: DType, wanted: Layout, given: str = "") -> Argument:

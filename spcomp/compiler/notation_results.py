@@ -13,6 +13,7 @@ from spcomp.compiler.conversions import convert
 from spcomp.compiler.conversions_build import from_ascending, frozen, index_type_of
 from spcomp.compiler.conversions_small import changes, pointers_of
 from spcomp.compiler.conversions_sort import split
+from spcomp.compiler.convert import scipy_holds
 from spcomp.compiler.notation_args import turned
 from spcomp.compiler.notation_stored import Windows, in_order, unrooted
 from spcomp.compiler.tensor import Tensor, put_together
@@ -206,9 +207,9 @@ def from_keys(
     made: Any, keys: Keys, lengths: Lengths, indices: tuple[str, ...], layout: Layout
 ) -> Any:
     """Return the result with *indices*, in *layout*, of what was assembled as *keys*."""
-    values, shape = np.asarray(made.data), tuple(lengths[index] for index in indices)
+    shape = tuple(lengths[index] for index in indices)
     in_order = tuple(indices[dim] for dim in layout.order) == keys.indices
-    left = np.asarray(made.indices)
+    values, left, indptr = _rows_of(made)
     if in_order and not keys.rows and set(layout.levels) == {"compressed"}:
         return put_together(shape, _nested(left, shape, layout), values, layout.order)
     coords: dict[str, Array] = {}
@@ -216,11 +217,21 @@ def from_keys(
         left, coords[index] = np.divmod(left, lengths[index])
     coords[keys.digits[0]] = left
     if keys.rows:
-        coords[keys.indices[0]] = np.repeat(np.arange(len(made.indptr) - 1), np.diff(made.indptr))
+        coords[keys.indices[0]] = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     own = [coords[indices[dim]] for dim in layout.order]
     if not in_order:
         own, values = _combined(own, [shape[dim] for dim in layout.order], values, keys.op)
     return compressed(shape, own, values, layout, _is_matrix(made))
+
+
+def _rows_of(made: Any) -> tuple[Array, Array, Array]:
+    """Return the values, indices and pointers of *made*, a csr array or a Tensor like one."""
+    if not isinstance(made, Tensor):
+        return np.asarray(made.data), np.asarray(made.indices), np.asarray(made.indptr)
+    level = made.levels[1]
+    assert level is not None
+    indptr, indices = level.arrays
+    return made.values, indices, indptr
 
 
 def _nested(keys: Array, shape: tuple[int, ...], layout: Layout) -> tuple[Level, ...]:
@@ -267,7 +278,7 @@ def compressed(
 
     The last level of *layout* is compressed.
     """
-    if layout.levels != _ROWS:
+    if layout.levels != _ROWS or not scipy_holds(values.dtype):
         return from_ascending(shape, coords, values, layout)
     import scipy.sparse as sps
 

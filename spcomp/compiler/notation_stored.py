@@ -7,8 +7,10 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from spcomp.compiler.conversions_source import elements_of, in_range
+from spcomp.compiler import convert, validate
+from spcomp.compiler.conversions_source import by_scipy, elements_of, in_range
 from spcomp.compiler.tensor import Level, Tensor, put_together
+from spcomp.compiler.tensor_levels import Key, cut
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout
 from spcomp.notation.nodes import Window
@@ -36,18 +38,21 @@ def stored(given: Any, layout: Layout, who: str) -> Any:
 
 def rows(given: Any, kind: str, who: str) -> Any:
     """Return the scipy matrix *given* as ``csr`` or ``csc``, as *kind* says."""
-    if not _is_large(given):
-        return in_range(given, f"{who}.").asformat(kind)
-    from spcomp.compiler.conversions import convert
+    given = convert.sound(given, f"{who}.")
+    if not _is_large(given) and convert.scipy_holds(given.dtype):
+        return by_scipy(in_range(given, f"{who}."), "asformat", kind, who=who)
+    import scipy.sparse as sps
 
-    return convert(given, kind)
+    from spcomp.compiler.conversions import as_rows
+
+    make = getattr(sps, f"{kind}_{'array' if isinstance(given, sps.sparray) else 'matrix'}")
+    return as_rows(given, make, (0, 1) if kind == "csr" else (1, 0))
 
 
 def _is_large(given: Any) -> bool:
     if isinstance(given, Tensor):
         return given.values.size > LARGE
-    size = getattr(given, "nnz", getattr(given, "size", 0))
-    return isinstance(size, (int, np.integer)) and bool(size > LARGE)
+    return convert.stored_size(given) > LARGE
 
 
 def in_order(tensor: Tensor) -> Tensor:
@@ -108,8 +113,8 @@ def unrooted(tensor: Tensor) -> Tensor:
 
 def _plain(given: Any, who: str) -> Any:
     """A numpy array of the elements of *given*, by dimension; a view of a dense Tensor's values."""
-    if hasattr(given, "toarray"):
-        return in_range(given, f"{who}.").toarray()
+    if hasattr(given, "toarray") and convert.scipy_holds(given.dtype):
+        return by_scipy(in_range(given, f"{who}."), "toarray", who=who)
     if not isinstance(given, Tensor):
         found = elements_of(given)
         made = np.zeros(found.shape, found.values.dtype)
@@ -137,6 +142,7 @@ def look_at(name: str, arg: Any, windows: Windows) -> tuple[Any, Callable[[Any],
             raise ArgumentError(
                 f"argument {name}: got {len(given.shape)} dimensions, expected {len(windows)}"
             )
+        given = as_read(given, name)
         for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
             if isinstance(window, int) and not -extent <= window < extent:
                 raise ArgumentError(
@@ -147,40 +153,47 @@ def look_at(name: str, arg: Any, windows: Windows) -> tuple[Any, Callable[[Any],
     return look(arg), look
 
 
+def as_read(given: Any, who: str) -> Any:
+    """Return *given*, of numpy or scipy, with arrays as machine code reads them."""
+    if isinstance(given, np.ndarray):
+        return validate.native(who, given)
+    return convert.sound(given, f"{who}.") if hasattr(given, "tocsr") else given
+
+
 def _cut(who: str, given: Any, windows: Windows) -> Any:
-    key = tuple(slice(None) if w is None else w if isinstance(w, int) else w.slice for w in windows)
+    key = _keys(windows)
     if isinstance(given, np.ndarray):
         part = given[key]
         return part if part.ndim == 0 or part.flags.c_contiguous else np.ascontiguousarray(part)
     if isinstance(given, Tensor) and given.layout.is_dense:
         return _cut(who, _plain(given, who), windows)
-    if not hasattr(given, "tocsr") or given.ndim != 2:
+    if not hasattr(given, "tocsr") or given.ndim != 2 or not convert.scipy_holds(given.dtype):
         return _cut_elements(who, given, windows)
     matrix = rows(given, given.format if given.format == "csc" else "csr", who)
     wide = tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in key)
-    part = matrix[wide]
+    part = by_scipy(matrix, "__getitem__", wide, who=who)
     if not any(isinstance(k, int) for k in key):
         return part
     return _cut_elements(who, part, tuple(0 if isinstance(k, int) else None for k in key))
 
 
 def _cut_elements(who: str, given: Any, windows: Windows) -> Any:
-    """The elements of *given* in the *windows*, as a coo array, or a scalar one."""
+    """The elements of *given* in the *windows*, as a coo array or Tensor, or a scalar one."""
+    found = elements_of(given, f"{who}.")
+    inside, kept = cut(found.coordinates, given.shape, _keys(windows))
+    values = found.values[inside]
+    if not kept:
+        return np.asarray(values.sum(), values.dtype)
+    coords: Any = tuple(own for own, _ in kept)
+    shape = tuple(length for _, length in kept)
+    if not convert.scipy_holds(values.dtype):
+        return Tensor.from_coo(coords, values, shape)
     import scipy.sparse as sps
 
-    found = elements_of(given, f"{who}.")
-    values = found.values
-    inside, kept = np.ones(len(values), bool), []
-    for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
-        own = np.asarray(found.coordinates[dim], np.int64)
-        if isinstance(window, int):
-            inside &= own == window % extent
-            continue
-        part = range(extent) if window is None else range(*window.slice.indices(extent))
-        steps, left = np.divmod(own - part.start, part.step)
-        inside &= (left == 0) & (steps >= 0) & (steps < len(part))
-        kept.append((steps, len(part)))
-    if not kept:
-        return np.asarray(values[inside].sum(), values.dtype)
-    coords: Any = tuple(steps[inside] for steps, _ in kept)
-    return sps.coo_array((values[inside], coords), shape=tuple(length for _, length in kept))
+    return sps.coo_array((values, coords), shape=shape)
+
+
+def _keys(windows: Windows) -> tuple[Key, ...]:
+    return tuple(
+        slice(None) if w is None else w if isinstance(w, int) else w.slice for w in windows
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spcomp.codegen.abi import bfloat16_bits
-from spcomp.compiler.convert import put_together
+from spcomp.compiler.convert import put_together, scipy_holds
 from spcomp.compiler.tensor import Level, Tensor
-from spcomp.errors import ArgumentError
+from spcomp.compiler.validate import ANY
+from spcomp.errors import ArgumentError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,8 @@ def allocate(frame: Frame) -> tuple[BufferPlan, ...]:
             shape = (frame.size_of(plan.size),)
         if min(shape, default=0) < 0:
             raise ArgumentError(f"argument {plan.name}: its shape {shape} is negative")
+        if prod(filter(None, shape)) * plan.np_dtype.itemsize > ANY:  # as numpy counts
+            raise OutOfMemoryError(f"argument {plan.name}: no memory holds its shape {shape}")
         frame.values[plan.handle] = new_array(shape, plan)
     return fresh
 
@@ -128,7 +132,16 @@ def pattern_of(frame: Frame, plan: BufferPlan) -> tuple[str, Level | None, Any]:
     leaf = plan.leaf
     if leaf is None or plan.layout == "values" or frame.interface.any_shape:
         return "raw", None, None
-    return frame.patterns.get(leaf.name, ("raw", None, None))
+    style, level, given = frame.patterns.get(leaf.name, ("raw", None, None))
+    if style in ("array", "matrix") and not _is_scipys(frame, plan):
+        style = "tensor"
+    return style, level, given
+
+
+def _is_scipys(frame: Frame, plan: BufferPlan) -> bool:
+    """Whether scipy has arrays laid out as the buffer of *plan*: of no float16, no empty blocks."""
+    blocks = (frame.size_of(extent) for extent in plan.shape[2:])
+    return plan.layout in ("csr", "bsr") and scipy_holds(plan.np_dtype) and all(blocks)
 
 
 def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
@@ -138,26 +151,28 @@ def _result(frame: Frame, plan: BufferPlan, assembled: dict[str, Array]) -> Any:
         return frame.given[plan.handle]
     values = frame.values[plan.handle]
     style, level, given = pattern_of(frame, plan)
-    known = plan.layout == "csr" or (plan.layout == "bsr" and _block(frame, plan))
-    if level is not None and style in ("array", "matrix") and known:
+    if level is not None and style in ("array", "matrix"):
         return _scipy(frame, plan, style, values, (level.indptr, level.indices))
     if style == "raw":
         return values
-    shape = tuple(frame.size_of(extent) for extent in plan.shape)
-    if isinstance(given, Tensor) and given.shape == shape and _alike(given, plan):
+    if has_levels_of(given, frame, plan):
         return given.with_values(values)
-    return Tensor(shape, tuple(_level(frame, axis) for axis in plan.axes), values)
+    return Tensor(_shape(frame, plan), tuple(_level(frame, axis) for axis in plan.axes), values)
 
 
-def _block(frame: Frame, plan: BufferPlan) -> int:
-    """How many elements a block of the matrix of *plan* has; scipy knows none without any."""
-    return frame.size_of(plan.shape[2]) * frame.size_of(plan.shape[3])
+def has_levels_of(given: Any, frame: Frame, plan: BufferPlan) -> bool:
+    """Whether the result of *plan* is the Tensor *given* with other values.
 
-
-def _alike(tensor: Tensor, plan: BufferPlan) -> bool:
-    """Whether the buffer of *plan*, along a leaf of *tensor*, lies along all its levels."""
+    A buffer along a leaf of the Tensor need not lie along all its levels, nor along no others.
+    """
+    if not isinstance(given, Tensor) or given.shape != _shape(frame, plan):
+        return False
     dense = [axis.kind == "dense_fixed" for axis in plan.axes]
-    return dense == [level is None for level in tensor.levels]
+    return dense == [level is None for level in given.levels]
+
+
+def _shape(frame: Frame, plan: BufferPlan) -> tuple[int, ...]:
+    return tuple(frame.size_of(extent) for extent in plan.shape)
 
 
 def _level(frame: Frame, axis: AxisPlan) -> Level | None:
@@ -196,9 +211,8 @@ def extents(frame: Frame, plan: BufferPlan) -> Iterator[int]:
 
 def _assembled(frame: Frame, plan: BufferPlan, arrays: dict[str, Array]) -> Any:
     """Build a result whose pattern the program found: a csr array, or a Tensor of higher rank."""
-    shape = tuple(frame.size_of(extent) for extent in plan.shape)
-    values = arrays[plan.handle]
-    if plan.layout == "csr":
+    shape, values = _shape(frame, plan), arrays[plan.handle]
+    if plan.layout == "csr" and scipy_holds(values.dtype):
         import scipy.sparse as sps
 
         matrix = any(style == "matrix" for style, _, _ in frame.patterns.values())

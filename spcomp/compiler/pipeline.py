@@ -95,11 +95,11 @@ def lower(
         trace = Trace()  # the user has decided; what the steps made is in the program
     module = as_module(program, constants or {})
     _refuse_negative_extents(module.source)
+    written_at = stage_of(module)
+    if schedule is None and written_at is not Stage.COORDINATE and module.funcs != (module.source,):
+        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
     if not done and not (schedule is not None and schedule.lowered):
         module = legal(module)
-    if schedule is None and stage_of(module) is not Stage.COORDINATE and not _is_alone(module):
-        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
-    written_at = stage_of(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
     timings: dict[str, float] = {}
     start = perf_counter()
@@ -149,11 +149,6 @@ def _refuse_negative_extents(func: Func) -> None:
                     owner.span,
                     hint="an extent is 0 or more, also where constants are compiled in",
                 )
-
-
-def _is_alone(module: Module[Any]) -> bool:
-    """Whether the one function of *module* declares what calls are checked against."""
-    return module.funcs == (module.source,)
 
 
 def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:

@@ -11,6 +11,7 @@ from spcomp.compiler import validate
 from spcomp.compiler.tensor_levels import Level as Level
 from spcomp.compiler.tensor_levels import LevelSpec as LevelSpec
 from spcomp.compiler.tensor_levels import differ, level_of, positions, taken, texts, unfold
+from spcomp.compiler.tensor_operators import Operators
 from spcomp.dtypes import int32, int64
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats.format import SLOTS, Format, text_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-class Tensor:
+class Tensor(Operators):
     """A sparse tensor of any rank: levels, and the values of the positions of the last.
 
     Args:
@@ -32,7 +33,8 @@ class Tensor:
             ``("offset", offsets)``, ``("runs", indptr, indices, ends)``, as ``formats.levels``
             says; ``("dense", size)`` for a level that holds a part of a dimension.
         values: One element per position of the last level, in any shape of that size; kept, not
-            copied. A program that is given the tensor as an output writes here.
+            copied, unless they are misaligned or in the other byte order. A program that is given
+            the tensor as an output writes here.
         order: The dimension that each level stores, as ``spcomp.Format`` takes it; None: one level
             per dimension, in order.
 
@@ -74,8 +76,7 @@ class Tensor:
         for at, (level, extent) in enumerate(zip(self._levels, self._sizes(), strict=True)):
             count = positions(at, level, extent, count, above)
             above = extent or 0
-        _check_values(values, count)
-        self.values = values
+        self.values = _checked_values(values, count)
         self._known: dict[tuple[int, str], bool] = {}
         self._layout: Format | None = None
         self.as_axes = None
@@ -317,10 +318,16 @@ class Tensor:
 
     def with_values(self, values: Array) -> Tensor:
         """Return a tensor with the same levels, shared, and other *values*."""
-        _check_values(values, self.values.size)
+        values = _checked_values(values, self.values.size)
         made = put_together(self.shape, self.levels, values, self._order)
         made._known, made._layout = self._known, self._layout  # noqa: SLF001
         return made
+
+    def with_dimensions(self, axes: Sequence[int]) -> Tensor:
+        """Return the tensor whose dimensions are *axes* of this one; all else is shared."""
+        shape = tuple(self.shape[axis] for axis in axes)
+        order = tuple(dim if dim == SLOTS else axes.index(dim) for dim in self._order)
+        return put_together(shape, self.levels, self.values, order)
 
     def _split(self) -> Format:
         return Format(texts(self.levels), self._order)
@@ -374,11 +381,14 @@ def _order(
     return found.order
 
 
-def _check_values(values: Array, count: int) -> None:
+def _checked_values(values: Array, count: int) -> Array:
     if not isinstance(values, np.ndarray):
         raise ArgumentError(f"argument values: got {type(values).__name__}, expected an array")
+    if values.dtype.kind not in "biufc" and values.dtype.name != "bfloat16":
+        raise ArgumentError(f"argument values: got dtype {values.dtype}, expected numbers")
     if values.size != count:
         raise ArgumentError(
             f"argument values: got {values.size} elements, expected {count}"
             " (the positions of the last level)"
         )
+    return validate.native("values", values)

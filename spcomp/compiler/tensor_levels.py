@@ -53,6 +53,7 @@ class Level:
         return self.kind if self.size is None else f"{self.kind}({self.size})"
 
 
+Key: TypeAlias = "int | slice"  # of a dimension: a coordinate of it, or some
 LevelSpec: TypeAlias = Level | tuple[Any, ...] | None
 
 
@@ -91,10 +92,11 @@ def level_of(at: int, spec: LevelSpec) -> Level | None:
 
 def _frozen(who: str, array: Any, *, mask: bool) -> Array:
     """A private, read-only copy of an index array: nobody can change it after the check."""
-    array = np.asarray(validate.plain(who, array))
-    if array.dtype.kind not in ("iub" if mask else "iu"):
-        raise ArgumentError(f"argument {who}: got dtype {array.dtype}, expected integers")
-    return validate.private(array.astype(bool) if mask else array)
+    own = array if isinstance(array, np.ndarray) else validate.as_array(who, array)
+    if mask and own.dtype.kind == "b":
+        return validate.private(validate.plain(who, own))
+    own = validate.index_array(who, own)
+    return validate.private(own != 0 if mask else own)
 
 
 # -- checks --------------------------------------------------------------------------------------
@@ -269,6 +271,25 @@ def _counted(lengths: Array, *, numbers: bool = True) -> tuple[Array, Array]:
         return at, at
     begins = np.cumsum(lengths) - lengths
     return at, np.arange(len(at)) - begins[at]
+
+
+def cut(
+    coordinates: Sequence[Array], shape: Sequence[int], keys: Sequence[Key]
+) -> tuple[Array, list[tuple[Array, int]]]:
+    """Return which elements at *coordinates* lie in the part of *shape* that *keys* say.
+
+    And for each dimension that stays, a slice: their coordinates in the part, and its extent.
+    """
+    inside, left = np.ones(len(coordinates[0]), bool), []
+    for own, extent, key in zip(coordinates, shape, keys, strict=True):
+        if not isinstance(key, slice):
+            inside &= own == key % extent
+            continue
+        part = range(*key.indices(extent))
+        steps, rest = np.divmod(own.astype(np.int64, copy=False) - part.start, part.step)
+        inside &= (rest == 0) & (steps >= 0) & (steps < len(part))
+        left.append((steps, len(part)))
+    return inside, [(steps[inside], extent) for steps, extent in left]
 
 
 def texts(levels: Sequence[Level | None]) -> tuple[str, ...]:

@@ -35,6 +35,34 @@ def plain(who: str, array: Array) -> Array:
     return array if type(array) is np.ndarray else np.asarray(array)
 
 
+def native(who: str, array: Array) -> Array:
+    """Return *array* as machine code reads it: plain, aligned, in this machine's byte order.
+
+    All arrays that are read come this way; a copy if need be. Raises ArgumentError as ``plain``.
+    """
+    if type(array) is np.ndarray and array.dtype.isnative and array.flags.aligned:
+        return array
+    array = plain(who, array)
+    if not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.aligned else array.copy()
+
+
+def index_array(who: str, given: Any) -> Array:
+    """Return the index array *given* as machine code reads it, of 32 or 64 bits with a sign.
+
+    Raises ArgumentError for other numbers than integers, and those that 64 bits do not hold.
+    """
+    array = native(who, given if isinstance(given, np.ndarray) else as_array(who, given))
+    if array.dtype in (np.int32, np.int64):
+        return array
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"argument {who}: got dtype {array.dtype}, expected integers")
+    if array.dtype == np.uint64 and array.size and (most := int(array.max())) > ANY:
+        raise ArgumentError(f"argument {who}: got {most}, expected numbers that int64 holds")
+    return array.astype(np.int32 if array.dtype.itemsize < 4 else np.int64)
+
+
 def as_array(who: str, given: Any) -> Array:
     """Return the numpy array that *given*, of another library, is; raises ArgumentError."""
     try:
@@ -50,7 +78,7 @@ def as_array(who: str, given: Any) -> Array:
 def private(array: Array) -> Array:
     """Return *array* in memory that nobody can change, an immutable object: a copy if need be."""
     owner: Any = array.base if isinstance(array.base, np.ndarray) else array
-    if type(owner.base) is bytes and array.flags.c_contiguous:
+    if type(owner.base) is bytes and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.ndarray(array.shape, array.dtype, immutable(array))
 
@@ -77,7 +105,7 @@ def _quickly(
 
 
 def _spans(array: Array, low: int, high: int) -> bool:
-    if low == 0 and array.dtype.kind == "i" and high >= 0:
+    if low == 0 and array.dtype.kind == "i" and array.dtype.isnative and high >= 0:
         # negative numbers are large unsigned ones: one pass instead of two
         return int(array.view(f"u{array.dtype.itemsize}").max()) <= high
     return int(array.min()) >= low and int(array.max()) <= high

@@ -157,11 +157,14 @@ def _listed(value: Any) -> Entries:
     """Return what a scipy matrix stores, its index arrays checked."""
     from scipy.sparse import issparse
 
+    from spcomp.compiler.convert import sound
+
     matrix: Any = value
     if not issparse(value) or matrix.ndim != 2:
         raise ArgumentError(
             f"argument value: got {type(value).__name__}, expected a sparse matrix or a Tensor"
         )
+    matrix = sound(matrix, "value.")
     if matrix.format not in archive.NEEDS:
         matrix = matrix.tocoo()
     arrays = {name: np.asarray(getattr(matrix, name)) for name in archive.NEEDS[matrix.format]}

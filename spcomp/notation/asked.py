@@ -6,7 +6,8 @@ store, and ``M[i, j] or N[i, j]`` only where both store something, unlike with d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from spcomp.errors import ScriptError
 from spcomp.notation.nodes import Access, Assignment, Call, Expr, Masked, Op, children, walk
@@ -14,7 +15,7 @@ from spcomp.notation.nodes import Access, Assignment, Call, Expr, Masked, Op, ch
 _LOGIC = frozenset({"and", "or", "not", "&", "|", "^", "~"})
 
 
-def refuse_negated(stmt: Assignment, sparse: Set[str], bools: Set[str]) -> None:
+def refuse_negated(stmt: Assignment, sparse: AbstractSet[str], bools: AbstractSet[str]) -> None:
     """Raise ScriptError where *stmt* negates a sparse operand as if it were false elsewhere.
 
     *sparse*: the names of sparse operands, *bools*: of operands of bools.
@@ -33,13 +34,13 @@ def refuse_negated(stmt: Assignment, sparse: Set[str], bools: Set[str]) -> None:
                     _refuse(term, _bare(cond, sparse))
 
 
-def _refuse_condition(cond: Expr, sparse: Set[str]) -> None:
+def _refuse_condition(cond: Expr, sparse: AbstractSet[str]) -> None:
     for term in walk(cond):
         if isinstance(term, Op) and term.op in ("~", "or", "|", "^"):
             _refuse(term, _bare(term, sparse))
 
 
-def _bare(term: Expr, sparse: Set[str]) -> Iterator[Access]:
+def _bare(term: Expr, sparse: AbstractSet[str]) -> Iterator[Access]:
     """Yield the sparse operands whose truth *term* asks."""
     if isinstance(term, Access) and term.name in sparse:
         yield term

@@ -8,7 +8,8 @@ meant there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from spcomp.errors import ScriptError
@@ -19,6 +20,7 @@ from spcomp.notation.nodes import (
     Access,
     Assignment,
     Call,
+    Declared,
     Expr,
     IndexValue,
     Masked,
@@ -48,7 +50,7 @@ def refuse_unclear(program: Program, semiring: Semiring) -> None:
                     )
 
 
-def refuse_dense(stmt: Assignment, names: Set[str], semiring: Semiring) -> None:
+def refuse_dense(stmt: Assignment, names: AbstractSet[str], semiring: Semiring) -> None:
     """Raise ScriptError for a reduction of *stmt* that would leave a sparse operand's pattern.
 
     It is not written, and because of another addend it would run over every coordinate of an index
@@ -119,7 +121,7 @@ def _inside_of(term: Expr, index: str, semiring: Semiring, *, counted: bool = Fa
 
 
 def _pushed(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
-    """Return *term* with the reductions over its indices that are not *bound* as far in as can be."""
+    """Return *term* reduced over its indices that are not *bound*, as far inside as can be."""
     missing = tuple(name for name in free(term) if name not in bound)
     clear = tuple(name for name in missing if _inside_of(term, name, semiring) is None)
     if len(clear) == len(missing):
@@ -150,8 +152,17 @@ def _left_alone(term: Expr, index: str, sparse: frozenset[str]) -> Access | None
         if 0 < len(kept) < len(term.args):
             found = leaves(presence(kept[0], sparse))
             return next(access for access in found if index in access.indices)
-    below = children(term)
-    if isinstance(term, (Reduce, Masked)):  # what a mask asks restricts, if at all
-        below = (term.value,) if isinstance(term, Masked) else ()
-    each = (_left_alone(child, index, sparse) for child in below)
+    each = (_left_alone(part, index, sparse) for part in _parts(term))
     return next((found for found in each if found is not None), None)
+
+
+def _parts(term: Expr) -> tuple[Expr, ...]:
+    """What the value of *term* is made of, as it is written: without conditions and reductions."""
+    match term:
+        case Reduce():
+            return ()
+        case Declared(args=args):
+            return args
+        case Masked(value=value, other=other):
+            return (value,) if other is None else (value, other)
+    return children(term)

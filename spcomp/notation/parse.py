@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from spcomp.errors import ScriptError
+from spcomp.errors import ScriptError, Span
 from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
@@ -226,17 +226,17 @@ class _Parser:
         if name in self.functions:
             return Call(name, args, at=at)
         if name in ("max", "min", *EXTREMES) and len(args) >= 2:
-            return self._extreme(EXTREMES.get(name, name), args)
+            return self._extreme(EXTREMES.get(name, name), args, at)
         if ARITY.get(name) != len(args):
             raise self.text.error(node, *_no_call(name, len(args)))
         if name == "stored":
             return self._stored(node, args)
         return Call(name, args, at=at)
 
-    def _extreme(self, op: str, args: tuple[Expr, ...]) -> Expr:
+    def _extreme(self, op: str, args: tuple[Expr, ...], at: Span) -> Expr:
         result = args[0]
         for other in args[1:]:
-            result = Call(f"{op}imum", (result, other), at=result.at)
+            result = Call(f"{op}imum", (result, other), at=at)
         return result
 
     def _over(self, node: ast.expr) -> tuple[str, ...] | None:
@@ -284,10 +284,19 @@ def _no_reduction(name: str, args: Sequence[ast.expr]) -> str:
     return f"{name} takes an index and a value"
 
 
+_WRITTEN = {  # what has a name elsewhere, and how it is said here
+    "softmax": "write three lines: m[i] = max(j, A[i, j])  and  e[i, j] = exp(A[i, j] - m[i]) if"
+    " A[i, j]  and  C[i, j] = e[i, j] / sum(k, e[i, k])",
+    "relu": "write maximum(x, 0)",
+    "mean": "divide the sum by how many there are",
+}
+
+
 def _no_call(name: str, got: int) -> tuple[str, str]:
     """Say why the function *name* cannot be called with *got* arguments, and what to do."""
     if name not in ARITY and name not in EXTREMES:
-        return f"no {name} is known", f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
+        meaning = f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
+        return f"no {name} is known", _WRITTEN.get(name, meaning)
     count = ARITY.get(name, 0)
     takes = f"{count} argument{'s' * (count > 1)}" if count else "two or more arguments"
     return f"{name} takes {takes}, got {got}", ""

@@ -111,6 +111,7 @@ def _apart(stmt: Assignment) -> Expr:
             _check_reduce(term, stmt)
     names = {t.name for t in walk(stmt.value) if isinstance(t, (Access, Scalar, IndexValue))}
     names |= {i for t in walk(stmt.value) if isinstance(t, Access) for i in t.indices}
+    hides: dict[tuple[Reduce, frozenset[str]], dict[str, str]] = {}  # alike in a user's function
 
     def rewrite(term: Expr, around: frozenset[str], calls: dict[str, str]) -> Expr:
         match term:
@@ -119,7 +120,10 @@ def _apart(stmt: Assignment) -> Expr:
             case IndexValue(name=name):
                 return replace(term, name=calls.get(name, name))
             case Reduce(indices=indices, body=body):
-                hidden = {i: free_name(i, names) for i in indices if i in around}
+                if (term, around) not in hides:
+                    hidden = {i: free_name(i, names) for i in indices if i in around}
+                    hides[term, around] = hidden
+                hidden = hides[term, around]
                 own = tuple(hidden.get(i, i) for i in indices)
                 body = rewrite(body, around | {*own}, {**calls, **hidden})
                 return replace(term, indices=own, body=body)

@@ -392,7 +392,6 @@ def _factors(term: Expr) -> list[Expr]:
 
 def filters(term: Expr, sparse: frozenset[str]) -> bool:
     """Return whether values decide where *term* is present."""
-    if isinstance(term, Masked):
-        if asked_of(term.cond, sparse) is None or term.other is not None:
-            return True
+    if isinstance(term, Masked) and (term.other is not None or asked_of(term.cond, sparse) is None):
+        return True
     return any(filters(child, sparse) for child in children(term) if not isinstance(term, Reduce))

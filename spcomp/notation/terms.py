@@ -63,9 +63,6 @@ class Terms:
                 return Value(self.index(name)), None
             case Access():
                 return self._access(term)
-            case Call(func="stored", args=(operand,)):
-                present = self.term(operand)[1]
-                return Value(const(True, bool_) if present is None else present), None
             case Op(op="+" | "-", args=(left, right)):
                 return self._sum(term, left, right)
             case Masked():
@@ -87,6 +84,9 @@ class Terms:
 
     def _function(self, term: Op | Call) -> tuple[Value, Cond]:
         parts = [self.term(arg) for arg in term.args]
+        if isinstance(term, Call) and term.func == "stored":
+            (_, present), *_ = parts
+            return Value(const(True, bool_) if present is None else present), None
         values, cond = [value for value, _ in parts], _all([c for _, c in parts])
         try:
             return self._apply(term, values), cond

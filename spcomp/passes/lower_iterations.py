@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from typing import cast as typed
 
 from spcomp.errors import LoweringError
 from spcomp.ir.axis import AnyBuffer, Attach, Intersect, SparseBuffer, Union, domain_axes
@@ -18,6 +19,7 @@ from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import Visitor, walk
 from spcomp.passes.assemble import ONE_PASS, Assembly, assemble
 from spcomp.passes.base import Pass, Stage
+from spcomp.passes.copies import Fresh
 from spcomp.passes.iteration_plan import IterationPlan, plan_iteration, without_absent
 from spcomp.passes.lattice import Lattice
 from spcomp.passes.locate import Locator
@@ -117,6 +119,7 @@ class _Lowerer(Visitor[Stmt]):
         self.aux, self.assembly = aux, assembly
         self.scope = Scope()
         self.skips_misses = False
+        self.allocated: set[AnyBuffer] = set()
 
     def lower(self, stmt: Stmt, scope: Scope) -> Stmt:
         """Return *stmt* lowered in *scope*."""
@@ -328,8 +331,12 @@ class _Lowerer(Visitor[Stmt]):
         return stmt.replace(cond=cond, body=self.visit(stmt.body))
 
     def visit_Alloc(self, stmt: Alloc) -> Stmt:
-        """Keep the allocation."""
-        return stmt.replace(body=self.visit(stmt.body))
+        """Keep the allocation; in a further case of a merge it has memory of its own."""
+        new = stmt.replace(body=self.visit(stmt.body))
+        if stmt.buffer not in self.allocated:
+            self.allocated.add(stmt.buffer)
+            return new
+        return typed("Stmt", Fresh(self.locator.names, "", {}).rewrite(new))
 
     def visit_Evaluate(self, stmt: Evaluate) -> Stmt:
         """Lower the value."""

@@ -19,6 +19,7 @@ from spcomp.ir.stmt import Func, Seq, Stmt, Store, seq
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import statements
 from spcomp.passes.names import Names
+from spcomp.passes.scope import variables
 from spcomp.schedule.coordinate import SparseReorder
 
 COMPOSABLE = "composable"
@@ -40,7 +41,7 @@ def as_read(func: Func) -> Func:
     attrs = {name: value for name, value in func.attrs if name != COMPOSABLE}
     parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
     names = Names(func)
-    begun: dict[AnyBuffer, Store] = {}
+    begun: dict[AnyBuffer, tuple[str, Store]] = {}
     made: list[Stmt] = []
     for part in parts:
         if isinstance(part, SpIter) and part.init is not None:
@@ -51,23 +52,39 @@ def as_read(func: Func) -> Func:
     return with_whole_fibers(func)
 
 
-def _begun(part: SpIter, begun: dict[AnyBuffer, Store], names: Names) -> list[Stmt]:
-    """Return the iterations over what *part* is the first to begin; raises FormatError."""
+def _begun(part: SpIter, begun: dict[AnyBuffer, tuple[str, Store]], names: Names) -> list[Stmt]:
+    """Return the iterations over what *part* is the first to begin; raises FormatError.
+
+    Parts of one iteration are called after it and their rule, behind ``_``.
+    """
     made: list[Stmt] = []
     assert part.init is not None
+    whole = part.name.rsplit("_", 1)[0]
     for store in part.init.body if isinstance(part.init, Seq) else (part.init,):
         if not isinstance(store, Store) or not isinstance(store.value, Const):
             raise FormatError("the init of a part stores numbers", store.span)
-        first = begun.setdefault(store.buffer, store)
-        if not structural_equal(first.value, store.value):
-            raise FormatError(f"parts begin {store.buffer.name} with different numbers", store.span)
-        if first is store and isinstance(store.buffer, SparseBuffer):
-            axes = store.buffer.axes
-            own = tuple(names.var(axis.name.lower()) for axis in axes)
-            name = f"{part.name.rsplit('_', 1)[0]}_init"
-            body = store.replace(indices=own)
-            made.append(SpIter(own, axes, "S" * len(axes), name, None, body, span=part.span))
+        buffer = store.buffer
+        if not isinstance(buffer, SparseBuffer) or not _all_of(store):
+            raise FormatError(f"parts begin some of {buffer.name}, not all along axes", store.span)
+        if buffer in begun:
+            other, first = begun[buffer]
+            if other != whole:
+                raise FormatError(f"{other} and {whole} both begin {buffer.name}", store.span)
+            if not structural_equal(first.value, store.value):
+                raise FormatError(f"parts begin {buffer.name} with different numbers", store.span)
+            continue
+        begun[buffer] = whole, store
+        own = tuple(names.var(axis.name.lower()) for axis in buffer.axes)
+        body = store.replace(indices=own)
+        kinds = "S" * len(own)
+        made.append(SpIter(own, buffer.axes, kinds, f"{whole}_init", None, body, span=part.span))
     return made
+
+
+def _all_of(store: Store) -> bool:
+    """Whether the indices of *store* are of different variables each, and no numbers."""
+    used = [variables(index) for index in store.indices if index is not None]
+    return all(used) and sum(map(len, used)) == len({var for own in used for var in own})
 
 
 def with_whole_fibers(func: CoordFunc) -> CoordFunc:
@@ -110,6 +127,8 @@ def _joined(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
     if not isinstance(begin, Store) or not isinstance(store, Store):
         return None
     if not isinstance(begin.value, Const) or begin.buffer is not store.buffer:
+        return None
+    if not _all_of(begin):
         return None
     return update.replace(init=store.replace(value=begin.value, atomic=False))
 
