@@ -199,8 +199,9 @@ def _listing(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
 def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
     """Yield the prefetches of where a fiber begins, and of its bounds before these are needed."""
     soon, later = (_ahead(func, fiber.place, fiber.axis, d) for d in (distance, 2 * distance))
+    row = binary("max", soon, 0) if fiber.axis.padded else soon  # where it begins is read
     for load in fiber.loads:
-        yield st.Prefetch(load.buffer, (*load.indices[:-2], soon, ZERO))
+        yield st.Prefetch(load.buffer, (*load.indices[:-2], row, ZERO))
     (*outer, _, _), buffer = fiber.loads[0].indices, fiber.loads[0].buffer
     assert isinstance(buffer, SparseBuffer)
     bounds = next(b for b in func.buffers if b.data is buffer.axes[-1].indptr)
