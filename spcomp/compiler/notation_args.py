@@ -12,7 +12,6 @@ import numpy as np
 from spcomp.compiler import convert, validate
 from spcomp.compiler.conversions_source import dense_array, elements_of, family_of
 from spcomp.compiler.notation_stored import (
-    Windows,
     in_order,
     look_at,
     mask_of,
@@ -25,6 +24,7 @@ from spcomp.dtypes import DType, bool_, float64, int32, int64, promote
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout, Operand, dense, has_slots, is_bitmap, iterated, lists
+from spcomp.notation.windows import Windows
 
 Adapt: TypeAlias = Callable[[Any], Any]
 Direct: TypeAlias = Callable[[Layout], bool]
