@@ -92,6 +92,10 @@ class ArgumentError(SpcompError, ValueError):
     """A call with arguments that the kernel cannot take; the message names the argument."""
 
 
+class OutOfMemoryError(ArgumentError, MemoryError):
+    """A call or conversion that needs more memory than there is; a MemoryError, too."""
+
+
 def expect(
     name: str, value: object, kinds: type | tuple[type, ...], what: str, *, hint: str = ""
 ) -> None:

@@ -242,7 +242,7 @@ class NotationKernel(Timed):
             if (source := self._source(name)) in given:
                 own = given[source]
                 if not is_parts(own):
-                    found[name] = argument.adapt(own)
+                    found[name] = argument.adapted(source, own)
                 elif not self._windows(name) and takes(stored.get(name), own):
                     found[name] = own
                 else:

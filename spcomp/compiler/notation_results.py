@@ -39,6 +39,7 @@ _COMBINE: Mapping[str, np.ufunc] = {
     "or": np.logical_or,
 }
 _ROWS = ("dense", "compressed")
+DENSE = 1 << 34  # elements of a dense result that may be advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class Delivery:
                     hint="leave it out: it is returned",
                 )
             if output.keys is not None:
-                check_keys(name, output.keys, self._lengths(plan, arguments))
+                indices = plan.stmt.target.indices
+                check_keys(name, output.keys, self._lengths(plan, arguments), indices)
 
     def results(
         self,
@@ -187,13 +189,21 @@ def extents(who: str, shape: tuple[int, ...], windows: Windows) -> list[int]:
     return [len(own) for own in found if not isinstance(own, int)]
 
 
-def check_keys(name: str, keys: Keys, lengths: Lengths) -> None:
-    """Raise ArgumentError if the numbers of *keys* do not fit 64 bits."""
+def check_keys(name: str, keys: Keys, lengths: Lengths, indices: tuple[str, ...]) -> None:
+    """Raise ArgumentError if the numbers of *keys*, of a result with *indices*, need over 64 bits.
+
+    A dense result is a way out where it is small, as only indices that are reduced are long; a
+    mask is one for what is reduced, which then has its pattern.
+    """
     if prod(lengths[index] for index in keys.digits) > np.iinfo(np.int64).max:
         extents = " * ".join(str(lengths[index]) for index in keys.digits)
+        mask = f", or mask it: (...) if M[{', '.join(indices)}]" if keys.op else ""
+        other = "number the coordinates that occur, np.unique(..., return_inverse=True)"
+        if prod(lengths[index] for index in indices) <= DENSE:
+            other = f'ask for a dense {name}, formats={{"{name}": "dense"}}'
         raise ArgumentError(
             f"{name} is assembled over {extents} coordinates, which 64 bits do not number",
-            hint=f'ask for a dense {name}, formats={{"{name}": "dense"}}, or mask it',
+            hint=other + mask,
         )
 
 

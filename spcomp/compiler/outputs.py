@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from spcomp.codegen.abi import bfloat16_bits
 from spcomp.compiler.convert import put_together
 from spcomp.compiler.tensor import Level, Tensor
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,15 @@ def allocate(frame: Frame) -> tuple[BufferPlan, ...]:
             shape = (frame.size_of(plan.size),)
         if min(shape, default=0) < 0:
             raise ArgumentError(f"argument {plan.name}: its shape {shape} is negative")
-        frame.values[plan.handle] = new_array(shape, plan)
+        try:
+            frame.values[plan.handle] = new_array(shape, plan)
+        except (MemoryError, ValueError):  # numpy's own for arrays that no address reaches
+            size = prod(shape) * plan.np_dtype.itemsize
+            raise OutOfMemoryError(
+                f"argument {plan.name}: its shape {shape} takes {size:,} bytes, for which there is"
+                " no memory",
+                hint="make the program's result sparse, or its dimensions shorter",
+            ) from None
     return fresh
 
 
