@@ -11,10 +11,11 @@ from tests.second.oracle import CASTS, SEMIRINGS
 
 Extent = str | int  # a label, whose length each call chooses, or a length
 
-UNARY = ("exp", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "floor", "ceil",
-         "round", "trunc", "sin", "cos", "neg", "tan", "asin", "acos", "atan", "sinh", "cosh",
-         "log10", "cbrt", "expm1", "log1p")  # fmt: skip
-BINARY = ("maximum", "minimum", "/", "pow", "**", "//", "%", "atan2")
+UNARY = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "cbrt", "abs",
+         "sigmoid", "erf", "floor", "ceil", "round", "trunc", "sin", "cos", "tan", "asin", "acos",
+         "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "neg")  # fmt: skip
+BINARY = ("maximum", "minimum", "/", "pow", "**", "//", "%", "atan2", "hypot",
+          "own_keep", "own_fill")  # fmt: skip
 COMPARED = ("<", "<=", ">", ">=", "==", "!=")
 REDUCTIONS = ("sum", "sum", "sum", "max", "min", "prod", "any", "all")
 DTYPES = ["float64"] * 8 + ["float32"] * 5 + ["int64", "int32"] * 2 + [*CASTS]
@@ -38,6 +39,7 @@ class Program:
     operands: dict[str, Declared]
     formats: dict[str, str] = field(default_factory=dict)
     semiring: str = "plus_times"
+    constants: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         return "\n".join(statement.text() for statement in self.statements)
@@ -99,11 +101,23 @@ class Author:
     def _place(self, name: str) -> tuple[t.Place, Extent]:
         extent = self.extents[name]
         if isinstance(extent, int) and self.chance(0.5):
-            step = self.rng.choice((1, 1, 2, 3))
-            start = self.rng.randrange(3)
-            last = start + step * (extent - 1) + 1 if extent else start
-            return t.Window(name, start, last, step), last + self.rng.randrange(3)
+            return self._window(name, extent)
         return t.Index(name), extent
+
+    def _window(self, name: str, length: int) -> tuple[t.Window, int]:
+        """Return a part of *length* coordinates, and a length of the dimension that it is in."""
+        step = self.rng.choice((1, 1, 2, 3))
+        start = self.rng.randrange(3)
+        run = range(start, start + step * (length - 1) + 1 if length else start, step)
+        size = run.stop + self.rng.randrange(3)
+        kind = self.rng.random()
+        if kind < 0.2 and length:
+            picked = [self.rng.randrange(size) for _ in range(length)]
+            return t.Window(name, tuple(picked), f"{picked}"), size
+        if kind < 0.4 and length:
+            turned = f"{run[-1]}, {run[0] - 1}, {-step}"
+            return t.Window(name, tuple(reversed(run)), turned), size
+        return t.Window(name, tuple(run), f"{start}, {run.stop}, {step}"), size
 
     def subset(self, names: list[str], least: int = 0) -> list[str]:
         """Return some of *names*, in any order."""
@@ -168,6 +182,9 @@ class Author:
             name = self.rng.choice(COMPARED)
             right = self.leaf(names) if self.chance(0.5) else t.Number(self.rng.choice((0, 1, 0.5)))
             return t.Op(name, (self.leaf(names), right))
+        if kind < 0.75 and names:
+            spellings = ("{} is None", "{} is not None", "stored({})", "not stored({})")
+            return t.Stored(self.ref(self.subset(names, 1)), self.rng.choice(spellings))
         if kind < 0.9:
             args = tuple(self.condition(names, depth - 1) for _ in range(2))
             return t.Op(self.rng.choice(("and", "or")), args)
@@ -288,6 +305,11 @@ class Author:
         if self.chance(0.1):
             product = t.Op(self.rng.choice(("neg", "float64", "float32", "int64")), (product,))
         return product
+
+
+def _as_slice(window: t.Window) -> bool:
+    """Return whether *window* means the same as a slice, whose negative ends count from the end."""
+    return "[" not in window.written and "-" not in window.written
 
 
 def _outside(term: t.Term) -> list[t.Term]:

@@ -78,8 +78,10 @@ def evaluate(term: t.Term, scope: Scope) -> Value:
         case t.Masked():
             return _masked(term, scope)
         case t.Stored(ref, spelling):
+            if spelling.startswith("T."):
+                return _loaded(t.Ref(f"stored {ref.name}", ref.places), scope)
             there = _loaded(ref, scope).present
-            return exact(there if "not" in spelling.split() or spelling == "stored({})" else ~there)
+            return exact(there if spelling in ("stored({})", "{} is not None") else ~there)
         case t.Op(name, args):
             return operation(name, [evaluate(arg, scope) for arg in args], scope.semiring)
     raise TypeError(term)
@@ -93,9 +95,26 @@ def operation(name: str, args: list[Value], semiring: tuple[str, str]) -> Value:
         return merged(semiring[0] if name == "+" else "-", *args)
     if name == "-":
         return merged("-", *args)
+    if name == "own_fill":
+        filled = [
+            replace(
+                arg,
+                number=np.where(arg.present, arg.number, np.zeros((), arg.dtype)),
+                present=np.asarray(True),
+            )
+            for arg in args
+        ]
+        return replace(own(filled), present=args[0].present | args[1].present)
+    if name == "own_keep":
+        return own(args)
     if name == "*":
         return multiplied(semiring[1], *args)
     return combined(name, args)
+
+
+def own(args: list[Value]) -> Value:
+    """Return what the functions of spellings.FUNCTIONS compute."""
+    return combined("/", [combined("maximum", args), exact(2, weak=2)])
 
 
 def multiplied(name: str, a: Value, b: Value) -> Value:
@@ -119,8 +138,8 @@ def _loaded(ref: t.Ref, scope: Scope) -> Value:
         match place:
             case t.Fixed(at):
                 picks.append(np.full((1,) * RANK, at))
-            case t.Window(name, start, stop, step):
-                picks.append(scope.along(name, np.arange(start, stop, step)))
+            case t.Window(name, coordinates, _):
+                picks.append(scope.along(name, np.asarray(coordinates, dtype=int)))
             case t.Index(name):
                 picks.append(scope.along(name, np.arange(scope.lengths[name])))
     if picks:
@@ -190,7 +209,7 @@ def _lengths(term: t.Term, names: Sequence[str], scope: Scope) -> dict[str, int]
 def length_of(place: t.Index | t.Window, tensor: Operand, at: int) -> int:
     """Return over how many coordinates an index at *place* of *tensor* runs."""
     if isinstance(place, t.Window):
-        return len(range(place.start, place.stop, place.step))
+        return len(place.coordinates)
     return tensor.shape[at]
 
 

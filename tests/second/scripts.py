@@ -1,8 +1,4 @@
-"""Random programs of the script language: axes of every kind below each other, buffers, nests.
-
-The oracle sees an iteration as a mask over the coordinates of its axes, and a read of what is not
-stored as 0.
-"""
+"""Random programs of the script language: axes of every kind below each other, buffers, nests."""
 
 from __future__ import annotations
 
@@ -10,32 +6,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-import numpy as np
-
-from tests.second import oracle
 from tests.second import terms as t
-from tests.second.values import Array, Value, cast, combined, eps, exact
 
 DENSE = {"i": "I", "j": "J_dense", "l": "L_dense", "k": "K", "f": "F"}
-TREE = {"i": "I", "j": "J", "l": "L"}
+TREES = ({"i": "I", "j": "J", "l": "L"}, {"i": "I", "j": "JB"})  # the second has one row of axes
 SIZES = {"i": "m", "j": "n", "l": "p", "k": "feat", "f": "heads"}
 KINDS = ("dense_variable", "sparse_fixed", "sparse_variable", "sparse_variable")
-UPDATES = {"+": "sum", "*": "prod", "max": "max", "min": "min"}
+OVER = ("tree", "tree", "tree", "dense", "fuse", "union", "intersect")
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer: the variables that read it, those of the tree first if it lies along the tree."""
+    """A buffer: the variables that read it, the first *depth* of them along a tree of axes."""
 
     name: str
     variables: tuple[str, ...]
     dtype: str
-    tree: int = 0  # how many of the variables are axes of the tree
+    depth: int = 0
+    tree: int = 0
+
+    @property
+    def deepest(self) -> str:
+        """Return the axis whose positions its elements have; "" if all its axes are dense."""
+        return TREES[self.tree][self.variables[self.depth - 1]] if self.depth > 1 else ""
 
 
 @dataclass(frozen=True)
 class Nest:
-    """An iteration that reduces, or writes each element once."""
+    """An iteration that reduces, or writes each element once.
+
+    It runs over a tree (its axes fused, at times), the dense axes beside it, or the union or
+    intersection of two trees.
+    """
 
     name: str
     order: tuple[str, ...]
@@ -43,23 +45,18 @@ class Nest:
     value: t.Term
     update: str = ""
     start: float = 0.0
+    over: str = "tree"
 
 
 @dataclass
 class Script:
     """A program."""
 
-    kinds: tuple[str, ...]  # of J and L
+    kinds: dict[str, str]  # of the axes J, L and JB
     idtype: str
     inputs: dict[str, Buffer]
     nests: list[Nest]
     scratch: list[Buffer] = field(default_factory=list)
-    declared: str = ""
-
-    @property
-    def depth(self) -> int:
-        """Return how many axes the tree has."""
-        return len(self.kinds) + 1
 
     def results(self) -> list[Buffer]:
         """Return what the program gives back."""
@@ -67,14 +64,19 @@ class Script:
 
     def variables(self) -> list[str]:
         """Return the variables whose axes the program has."""
-        return [*["i", "j", "l"][: self.depth], "k", "f"]
+        return ["i", "j", "l", "k", "f"] if "L" in self.kinds else ["i", "j", "k", "f"]
+
+
+def dimension(axis: str) -> str:
+    """Return the variable of *axis*."""
+    return axis[0].lower()
 
 
 def spelled(term: t.Term) -> str:
     """Return *term* in the script language."""
     if isinstance(term, t.Ref):
         return term.text()
-    if isinstance(term, t.Number):
+    if isinstance(term, t.Number | t.Stored):
         return t.text_of(term)
     if isinstance(term, t.Masked) and term.other is not None:
         parts = (term.condition, term.term, term.other)
@@ -91,80 +93,82 @@ def spelled(term: t.Term) -> str:
 
 def parameters(script: Script) -> list[str]:
     """Return the parameters in order: values, index arrays, sizes."""
-    names = [
-        f"{buffer.name.lower()}_data" for buffer in [*script.inputs.values(), *script.results()]
-    ]
-    for axis, kind in zip("jl", script.kinds, strict=False):
-        upper = TREE[axis]
-        names += [f"{upper}_indptr"] if kind != "sparse_fixed" else []
-        names += [f"{upper}_indices"] if kind != "dense_variable" else []
+    buffers = [*script.inputs.values(), *script.results()]
+    names = [f"{buffer.name.lower()}_data" for buffer in buffers]
+    for axis, kind in script.kinds.items():
+        names += [f"{axis}_indptr"] if kind != "sparse_fixed" else []
+        names += [f"{axis}_indices"] if kind != "dense_variable" else []
     return [*names, *sizes_of(script)]
 
 
 def sizes_of(script: Script) -> list[str]:
     """Return the parameters that are sizes."""
     names = [SIZES[variable] for variable in script.variables()]
-    for axis, kind in zip("jl", script.kinds, strict=False):
-        names.append(f"{TREE[axis]}_width" if kind == "sparse_fixed" else f"{TREE[axis]}_nnz")
+    for axis, kind in script.kinds.items():
+        names.append(f"{axis}_width" if kind == "sparse_fixed" else f"{axis}_nnz")
     return names
 
 
 def text(script: Script) -> str:
     """Return the program as it is written."""
     sizes = sizes_of(script)
-    given = ", ".join(
-        f"{name}: T.{'int32' if name in sizes else 'handle'}" for name in parameters(script)
-    )
-    lines = [
-        "from spcomp import script as T",
-        "",
-        "",
-        "@T.prim_func",
-        f"def program({given}) -> None:",
-    ]
-    lines += ["    I = T.dense_fixed(m)"]
-    above = "I"
-    for axis, kind in zip("jl", script.kinds, strict=False):
-        name, size = TREE[axis], SIZES[axis]
-        extent = f"({size}, {name}_width)" if kind == "sparse_fixed" else f"({size}, {name}_nnz)"
-        arrays = {
-            "sparse_fixed": f"{name}_indices",
-            "dense_variable": f"{name}_indptr",
-            "sparse_variable": f"({name}_indptr, {name}_indices)",
-        }[kind]
-        lines.append(
-            f"    {name} = T.{kind}({above}, {extent}, {arrays}, idtype={script.idtype!r})"
-        )
-        lines.append(f"    {name}_dense = T.dense_fixed({size})")
-        above = name
-    lines += ["    K = T.dense_fixed(feat)", "    F = T.dense_fixed(heads)"]
-    for buffer in [*script.inputs.values(), *script.results()]:
-        data = f"{buffer.name.lower()}_data"
-        axes = _axes(buffer)
-        lines.append(f"    {buffer.name} = T.match_sparse_buffer({data}, {axes}, {buffer.dtype!r})")
-    for buffer in script.scratch:
-        lines.append(
-            f"    {buffer.name} = T.alloc_sparse_buffer({_axes(buffer)}, {buffer.dtype!r})"
-        )
+    typed = [f"{name}: T.{'int32' if name in sizes else 'handle'}" for name in parameters(script)]
+    lines = ["from spcomp import script as T", "", "", "@T.prim_func"]
+    lines += [f"def program({', '.join(typed)}) -> None:"]
+    lines += [f"    {line}" for line in _declarations(script)]
     for nest in script.nests:
-        lines += _nest_lines(nest, script)
+        lines += _nest_lines(nest)
     return "\n".join(lines) + "\n"
 
 
-def _axes(buffer: Buffer) -> str:
-    names = [
-        TREE[variable] if at < buffer.tree else DENSE[variable]
-        for at, variable in enumerate(buffer.variables)
+def _declarations(script: Script) -> list[str]:
+    lines = [
+        f"{DENSE[variable]} = T.dense_fixed({SIZES[variable]})" for variable in script.variables()
     ]
+    for axis, kind in script.kinds.items():
+        above = "J" if axis == "L" else "I"
+        extent = f"{axis}_width" if kind == "sparse_fixed" else f"{axis}_nnz"
+        arrays = {
+            "sparse_fixed": f"{axis}_indices",
+            "dense_variable": f"{axis}_indptr",
+            "sparse_variable": f"({axis}_indptr, {axis}_indices)",
+        }[kind]
+        size = SIZES[dimension(axis)]
+        lines.append(f"{axis} = T.{kind}({above}, ({size}, {extent}), {arrays}, {script.idtype!r})")
+    for buffer in [*script.inputs.values(), *script.results()]:
+        given = f"{buffer.name.lower()}_data, {_axes(buffer)}, {buffer.dtype!r}"
+        lines.append(f"{buffer.name} = T.match_sparse_buffer({given})")
+    lines += [
+        f"{buffer.name} = T.alloc_sparse_buffer({_axes(buffer)}, {buffer.dtype!r})"
+        for buffer in script.scratch
+    ]
+    return lines
+
+
+def _axes(buffer: Buffer) -> str:
+    tree = TREES[buffer.tree]
+    names = [tree[variable] for variable in buffer.variables[: buffer.depth]]
+    names += [DENSE[variable] for variable in buffer.variables[buffer.depth :]]
     return f"({', '.join(names)},)"
 
 
-def _nest_lines(nest: Nest, script: Script) -> list[str]:
-    axes = [TREE.get(variable, DENSE[variable]) for variable in nest.order]
+def _domain(nest: Nest) -> list[str]:
+    """Return the axes that *nest* runs over."""
+    tree = {} if nest.over == "dense" else TREES[0]
+    axes = [tree.get(variable, DENSE[variable]) for variable in nest.order]
+    if nest.over in ("union", "intersect"):
+        axes[nest.order.index("j")] = f"T.{nest.over}(J, JB)"
+    at = nest.order.index("i") if "i" in nest.order else 0
+    if nest.over == "fuse" and nest.order[at : at + 2] == ("i", "j"):
+        axes[at : at + 2] = ["T.fuse(I, J)"]
+    return axes
+
+
+def _nest_lines(nest: Nest) -> list[str]:
     letters = "".join("S" if variable in nest.target.variables else "R" for variable in nest.order)
     target = t.Ref(nest.target.name, tuple(map(t.Index, nest.target.variables))).text()
     value = spelled(nest.value)
-    head = f"T.sp_iter([{', '.join(axes)}], {letters!r}, {nest.name!r})"
+    head = f"T.sp_iter([{', '.join(_domain(nest))}], {letters!r}, {nest.name!r})"
     lines = [f"    with {head} as [{', '.join(nest.order)}]:"]
     if not nest.update:
         return [*lines, f"        {target} = {value}"]
@@ -179,89 +183,93 @@ class ScriptAuthor:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.kinds = tuple(rng.choice(KINDS) for _ in range(rng.choice((1, 1, 1, 2))))
-        self.tree = ["i", "j", "l"][: len(self.kinds) + 1]
+        self.kinds = {"J": rng.choice(KINDS)}
+        if rng.random() < 0.25:
+            self.kinds["L"] = rng.choice(KINDS)
+        elif self.kinds["J"] == "sparse_variable":
+            self.kinds["JB"] = "sparse_variable"
+        self.tree = ["i", "j", "l"] if "L" in self.kinds else ["i", "j"]
         self.inputs: dict[str, Buffer] = {}
         self.readable: list[Buffer] = []
         self.dtypes = rng.choice((["float32"], ["float64"], ["float32", "float64"], ["int32"]))
 
-    def buffer(self, variables: Sequence[str], tree: int) -> t.Ref:
-        name = "ABDEFGHMN"[len(self.inputs)] + "_"
-        made = Buffer(name, tuple(variables), self.rng.choice(self.dtypes), tree)
+    def chance(self, part: float) -> bool:
+        return self.rng.random() < part
+
+    def buffer(self, variables: Sequence[str], depth: int) -> t.Ref:
+        name = "ABDEGHMN"[len(self.inputs)] + "_"
+        second = depth == 2 and "JB" in self.kinds and self.chance(0.4)
+        made = Buffer(name, tuple(variables), self.rng.choice(self.dtypes), depth, int(second))
         self.inputs[name] = made
         self.readable.append(made)
         return t.Ref(name, tuple(map(t.Index, variables)))
 
-    def read(self, order: Sequence[str], *, tree: bool) -> t.Ref:
-        """Return a read of a buffer, along the tree or dense axes, at variables of *order*."""
+    def read(self, order: Sequence[str]) -> t.Ref:
+        """Return a read of a buffer, along a tree or dense axes, at variables of *order*."""
         same = [one for one in self.readable if set(one.variables) <= set(order)]
-        if same and (self.rng.random() < 0.3 or len(self.inputs) > 7):
+        if same and (self.chance(0.3) or len(self.inputs) > 7):
             chosen = self.rng.choice(same)
             return t.Ref(chosen.name, tuple(map(t.Index, chosen.variables)))
-        if tree:
-            inside = [variable for variable in self.tree if variable in order]
+        inside = [variable for variable in self.tree if variable in order]
+        if len(inside) > 1 and self.chance(0.4):
             rest = [variable for variable in ("k", "f") if variable in order]
-            more = rest[: self.rng.choice((0, 0, 0, 1))]
-            return self.buffer([*inside, *more], len(inside))
+            return self.buffer([*inside, *rest[: self.rng.choice((0, 0, 0, 1))]], len(inside))
         size = min(len(order), self.rng.choice((1, 1, 2, 2, 3)))
         return self.buffer(self.rng.sample(list(order), size), 0)
 
     def value(self, order: Sequence[str], depth: int) -> t.Term:
         kind = self.rng.random()
         if depth <= 0 or kind < 0.15:
-            return self.read(order, tree=self.rng.random() < 0.4)
+            return self.read(order)
+        left = self.value(order, depth - 1)
         if kind < 0.65:
-            return t.Op(
-                "*" if kind < 0.5 else self.rng.choice("+-"),
-                (self.value(order, depth - 1), self.value(order, depth - 1)),
-            )
+            name = self.rng.choice("***+-")
+            return t.Op(name, (left, self.value(order, depth - 1)))
         if kind < 0.75 and self.dtypes != ["int32"]:
-            name = self.rng.choice(("exp", "tanh", "abs", "sigmoid", "sin", "floor"))
-            return t.Op(name, (self.value(order, depth - 1),))
+            return t.Op(self.rng.choice(("exp", "tanh", "abs", "sigmoid", "sin", "floor")), (left,))
         if kind < 0.85:
-            names = ("maximum", "minimum")
-            return t.Op(
-                self.rng.choice(names), (self.value(order, depth - 1), self.value(order, 0))
-            )
-        if kind < 0.93:
-            condition = t.Op(
-                self.rng.choice(("<", ">", "!=")),
-                (self.value(order, 0), t.Number(self.rng.choice((0, 1)))),
-            )
-            return t.Masked(self.value(order, depth - 1), condition, self.value(order, 0))
-        return t.Op("neg", (self.value(order, depth - 1),))
+            return t.Op(self.rng.choice(("maximum", "minimum")), (left, self.read(order)))
+        if kind < 0.95:
+            return t.Masked(left, self.condition(order), self.read(order))
+        return t.Op("neg", (left,))
+
+    def condition(self, order: Sequence[str]) -> t.Term:
+        """Return a condition: a comparison, or whether an element is stored."""
+        ref = self.read(order)
+        if self.inputs.get(ref.name) and self.inputs[ref.name].depth > 1:
+            return t.Stored(ref, "T.stored({})")
+        return t.Op(self.rng.choice(("<", ">", "!=")), (ref, t.Number(self.rng.choice((0, 1)))))
 
     def nest(self, name: str, target: str) -> Nest:
         order = [*self.tree[: self.rng.choice((len(self.tree), len(self.tree), 1))]]
+        over = self.rng.choice(OVER[: 7 if "JB" in self.kinds and "j" in order else 5])
         for variable in ("k", "f"):
-            if self.rng.random() < 0.5:
+            if self.chance(0.5):
                 order.insert(self.rng.randrange(len(order) + 1), variable)
-        spatial = [variable for variable in order if self.rng.random() < 0.6]
         value = self.value(order, self.rng.choice((1, 1, 2, 3)))
-        wide = (
-            "int32" if self.dtypes == ["int32"] else self.rng.choice(("float64", self.dtypes[-1]))
-        )
-        inside = [variable for variable in self.tree if variable in spatial]
-        along = 0
-        if inside and inside == self.tree[: len(inside)] and self.rng.random() < 0.5:
-            along = len(inside)
-            spatial = inside + [variable for variable in spatial if variable not in inside]
-        else:
-            self.rng.shuffle(spatial)
-        if not spatial:
-            spatial = [order[0]]
-            along = 0
-        buffer = Buffer(target, tuple(spatial), wide, along)
-        sparse = len([variable for variable in order if variable in self.tree]) > 1
-        once = set(spatial) == set(order) and (along == len(inside) or not sparse)
-        if once and self.rng.random() < 0.5:
-            return Nest(name, tuple(order), buffer, value)
+        buffer = self.target(target, order, over)
+        inside = [variable for variable in order if variable in self.tree]
+        whole = over == "dense" or len(inside) == 1 or buffer.depth == len(inside)
+        if whole and set(buffer.variables) == set(order) and self.chance(0.5):
+            return Nest(name, tuple(order), buffer, value, over=over)
         update = self.rng.choice(("+", "+", "+", "max", "min", "*"))
-        start = {"+": (0, 0, 2), "*": (1, 1, 2), "max": (-100, 0), "min": (100, 0)}[update]
-        number = self.rng.choice(start)
-        return Nest(
-            name, tuple(order), buffer, value, update, number if wide == "int32" else float(number)
+        number = self.rng.choice(
+            {"+": (0, 0, 2), "*": (1, 1, 2), "max": (-100, 0), "min": (100, 0)}[update]
         )
+        start = number if buffer.dtype == "int32" else float(number)
+        return Nest(name, tuple(order), buffer, value, update, start, over)
+
+    def target(self, name: str, order: list[str], over: str) -> Buffer:
+        """Return a buffer for results over some of *order*, at times along the tree."""
+        whole = self.dtypes == ["int32"]
+        dtype = "int32" if whole else self.rng.choice(("float64", self.dtypes[-1]))
+        spatial = [variable for variable in order if self.chance(0.6)] or order[:1]
+        inside = [variable for variable in self.tree if variable in spatial]
+        first = self.tree[: len(inside)]
+        if len(inside) > 1 and inside == first and over in ("tree", "fuse") and self.chance(0.5):
+            rest = [variable for variable in spatial if variable not in inside]
+            return Buffer(name, (*inside, *rest), dtype, len(inside))
+        return Buffer(name, tuple(self.rng.sample(spatial, len(spatial))), dtype)
 
 
 def script(rng: Random) -> Script:
@@ -277,111 +285,3 @@ def script(rng: Random) -> Script:
     read = {term.name for nest in nests for term in nest.value.walk() if isinstance(term, t.Ref)}
     inputs = {name: one for name, one in author.inputs.items() if name in read}
     return Script(author.kinds, rng.choice(("int32", "int32", "int64")), inputs, nests, scratch)
-
-
-@dataclass
-class Given:
-    """Sizes, the masks of the tree, and dense numbers of the inputs."""
-
-    lengths: dict[str, int]
-    masks: list[Array]  # of (i, j) and (i, j, l)
-    widths: dict[str, int]
-    numbers: dict[str, Array]
-
-
-def given(script: Script, rng: Random, most: int) -> Given:
-    """Return random data for a call."""
-    noise = np.random.default_rng(rng.randrange(2**32))
-    lengths = {variable: rng.choice((0, 1, 1, 2, 3, 5, 8, 9)) for variable in script.variables()}
-    if rng.random() < 0.3:
-        lengths[rng.choice(script.variables())] = rng.choice((16, 17, 33, 64, 65))
-    lengths = {variable: min(length, most) for variable, length in lengths.items()}
-    masks: list[Array] = []
-    widths: dict[str, int] = {}
-    above = np.ones(lengths["i"], bool)
-    for axis, kind in zip("jl", script.kinds, strict=False):
-        length = lengths[axis]
-        scores = noise.random((*above.shape, length))
-        rank = np.argsort(np.argsort(scores, axis=-1), axis=-1)
-        if kind == "sparse_fixed":
-            widths[axis] = rng.randrange(min(length, 5) + 1)
-            mask = rank < widths[axis]
-        elif kind == "dense_variable":
-            mask = np.arange(length) < noise.integers(0, length + 1, (*above.shape, 1))
-        else:
-            mask = scores < rng.choice((0.0, 0.2, 0.5, 1.0))
-        masks.append(mask & above[..., None])
-        above = masks[-1]
-    numbers = {}
-    for name, buffer in script.inputs.items():
-        shape = tuple(lengths[variable] for variable in buffer.variables)
-        values = noise.integers(-8, 9, shape) / (1 if buffer.dtype == "int32" else 4)
-        stored = mask_of(buffer.variables[: buffer.tree], masks, shape)
-        numbers[name] = np.where(stored, values, 0).astype(buffer.dtype)
-    return Given(lengths, masks, widths, numbers)
-
-
-def mask_of(variables: Sequence[str], masks: list[Array], shape: tuple[int, ...]) -> Array:
-    """Return where a buffer along *variables* of the tree has elements, as an array of *shape*."""
-    depth = len(variables)
-    mask = np.ones(shape[:1] or (), bool) if depth < 2 else masks[depth - 2]
-    return np.broadcast_to(mask.reshape(mask.shape + (1,) * (len(shape) - mask.ndim)), shape)
-
-
-def expected(script: Script, data: Given) -> dict[str, Value]:
-    """Return what the program computes, by buffer, what is not stored 0."""
-    tensors = {name: oracle.Operand(exact(number)) for name, number in data.numbers.items()}
-    out: dict[str, Value] = {}
-    for nest in script.nests:
-        value = _nested(nest, script, data, tensors)
-        out[nest.target.name] = value
-        tensors[nest.target.name] = oracle.Operand(value)
-    return out
-
-
-def _nested(nest: Nest, script: Script, data: Given, tensors: dict[str, oracle.Operand]) -> Value:
-    names = [*nest.target.variables, *(v for v in nest.order if v not in nest.target.variables)]
-    scope = oracle.Scope(
-        tensors, ("+", "*"), {name: at for at, name in enumerate(names)}, dict(data.lengths)
-    )
-    full = [data.lengths[name] for name in names] + [1] * (oracle.RANK - len(names))
-    inside = [variable for variable in ("i", "j", "l") if variable in nest.order]
-    mask: Array = np.ones((1,) * oracle.RANK, bool)
-    if len(inside) > 1:
-        grid = data.masks[len(inside) - 2]
-        picks = [scope.along(name, np.arange(data.lengths[name])) for name in inside]
-        mask = grid[tuple(picks)]
-    value = oracle.evaluate(nest.value, scope)
-    shape = [data.lengths[name] for name in nest.target.variables]
-    stored = mask_of(nest.target.variables[: nest.target.tree], data.masks, tuple(shape))
-    value = Value(value.number, np.asarray(mask), value.error)
-    if nest.update:
-        value = _updated(nest, value, names, full)
-    number, error = (
-        np.broadcast_to(x, full[: len(shape)] + [1] * (oracle.RANK - len(shape))).reshape(shape)
-        for x in (value.number, value.error)
-    )
-    kept = cast(Value(number, np.ones(shape, bool), error), nest.target.dtype)
-    return Value(
-        np.where(stored, kept.number, 0).astype(nest.target.dtype),
-        kept.present,
-        np.where(stored, kept.error, 0.0),
-    )
-
-
-def _updated(nest: Nest, value: Value, names: list[str], full: list[int]) -> Value:
-    """Return the start updated with *value*, in the type of the target: a bound for each step."""
-    over = [at for at, name in enumerate(names) if name not in nest.target.variables]
-    wide = cast(value, nest.target.dtype)
-    lengths = [full[at] for at in over]
-    shown = [
-        np.broadcast_to(x, np.broadcast_shapes(x.shape, full))
-        for x in (wide.number, wide.present, wide.error)
-    ]
-    reduced = oracle.reduced(UPDATES[nest.update], Value(*shown), over, lengths)
-    start = exact(np.full((1,) * oracle.RANK, nest.start, nest.target.dtype))
-    name = {"max": "maximum", "min": "minimum"}.get(nest.update, nest.update)
-    out = combined(name, [Value(reduced.number, np.asarray(True), reduced.error), start])
-    terms = max(1, int(np.prod(lengths)))
-    slack = terms * eps(np.dtype(nest.target.dtype)) * abs(nest.start)
-    return Value(out.number, out.present, out.error + slack)

@@ -19,6 +19,11 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "^": operator.xor, "~": operator.invert,
 }  # fmt: skip
 
+FUNCTIONS = {
+    f"own_{zero}": spcomp.Function(lambda a, b: N.maximum(a, b) / 2, zero=zero)  # type: ignore[arg-type]
+    for zero in ("keep", "fill")
+}
+
 
 def as_objects(program: Program) -> Any:
     """Return *program* as Python objects, or None: where Python would compute something itself."""
@@ -37,7 +42,7 @@ def as_objects(program: Program) -> Any:
             symbols[statement.target.name][places] += value
         else:
             symbols[statement.target.name][places] -= value
-    read = names - set(program.operands)
+    read = names - set(program.operands) - set(program.constants)
     returned = tuple(symbols[name] for name in targets if name not in read)
     return returned[0] if len(returned) == 1 else returned
 
@@ -53,25 +58,21 @@ def _is_python(statement: t.Statement) -> bool:
         and any(isinstance(child, plain) for child in term.children()[:1])
         for term in statement.value.walk()
     )
-    logic = any(
-        isinstance(term, t.Op) and term.name in ("and", "or", "not")
-        for term in statement.value.walk()
-    )
     choice = any(isinstance(term, t.Masked) and term.other for term in statement.value.walk())
-    return (
-        numbers
-        or logic
-        or choice
-        or not statement.target.places
-        or isinstance(statement.value, t.Number)
-    )
+    return numbers or choice or not statement.target.places or isinstance(statement.value, t.Number)
 
 
 def _place(place: t.Place) -> Any:
     if isinstance(place, t.Fixed):
         return place.at
     index = spcomp.indices(place.name)
-    return index(place.start, place.stop, place.step) if isinstance(place, t.Window) else index
+    if not isinstance(place, t.Window):
+        return index
+    return (
+        index(list(place.coordinates))
+        if "[" in place.written
+        else index(*map(int, place.written.split(", ")))
+    )
 
 
 def _object(term: t.Term, symbols: dict[str, Any]) -> Any:

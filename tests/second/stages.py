@@ -12,8 +12,9 @@ import numpy as np
 
 import spcomp
 from spcomp.errors import SpcompError
-from tests.second import scripts, trials
-from tests.second.scripts import Buffer, Given, Script
+from tests.second import script_oracle, scripts, trials
+from tests.second.script_oracle import Given
+from tests.second.scripts import Buffer, Script
 from tests.second.trials import Failure
 from tests.second.values import Array, Value
 
@@ -55,51 +56,47 @@ def trial(seed: int) -> ScriptTrial:
 def arrays_of(script: Script, data: Given) -> dict[str, Any]:
     """Return sizes and index arrays by the names of the parameters."""
     out: dict[str, Any] = {scripts.SIZES[name]: data.lengths[name] for name in script.variables()}
-    for axis, kind, mask in zip("jl", script.kinds, data.masks, strict=False):
-        name = scripts.TREE[axis]
-        above = np.ones(mask.shape[:1], bool) if axis == "j" else data.masks[0]
-        counts = mask.sum(-1)[above]
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(script.idtype)
+    for axis, kind in script.kinds.items():
+        mask = data.masks[axis]
+        above = data.masks["J"] if axis == "L" else np.ones(mask.shape[:1], bool)
+        indptr = np.concatenate([[0], np.cumsum(mask.sum(-1)[above])]).astype(script.idtype)
         indices = np.nonzero(mask)[-1].astype(script.idtype)
         if kind == "sparse_fixed":
-            out[f"{name}_width"] = data.widths[axis]
-            out[f"{name}_indices"] = (
-                indices.reshape(-1, data.widths[axis])
-                if data.widths[axis]
-                else indices.reshape(int(above.sum()), 0)
-            )
+            out[f"{axis}_width"] = data.widths[axis]
+            out[f"{axis}_indices"] = indices.reshape(int(above.sum()), data.widths[axis])
             continue
-        out[f"{name}_nnz"], out[f"{name}_indptr"] = len(indices), indptr
+        out[f"{axis}_nnz"], out[f"{axis}_indptr"] = len(indices), indptr
         if kind == "sparse_variable":
-            out[f"{name}_indices"] = indices
+            out[f"{axis}_indices"] = indices
     return out
 
 
 def values_of(buffer: Buffer, number: Array, data: Given) -> Array:
     """Return what a buffer stores of *number*: elements of the tree side by side."""
-    if buffer.tree < 2:
-        return number.copy()
-    return number[data.masks[buffer.tree - 2]]
+    return number[data.masks[buffer.deepest]] if buffer.deepest else number.copy()
 
 
 def tensor_of(buffer: Buffer, number: Array, script: Script, data: Given) -> Any:
     """Return *number* as a Tensor along the axes of *buffer*."""
-    if buffer.tree < 2:
+    if not buffer.deepest:
         return number.copy()
     arrays = arrays_of(script, data)
     levels: list[Any] = [None]
-    for axis, kind in zip("jl"[: buffer.tree - 1], script.kinds, strict=False):
-        name = scripts.TREE[axis]
-        indptr, indices = (arrays.get(f"{name}_{what}") for what in ("indptr", "indices"))
-        levels.append(
-            {
-                "dense_variable": ("ragged", indptr),
-                "sparse_fixed": ("fixed", indices),
-                "sparse_variable": ("compressed", indptr, indices),
-            }[kind]
-        )
-    levels += [None] * (len(buffer.variables) - buffer.tree)
+    for axis in axes_of(buffer):
+        indptr, indices = (arrays.get(f"{axis}_{what}") for what in ("indptr", "indices"))
+        kinds = {
+            "dense_variable": ("ragged", indptr),
+            "sparse_fixed": ("fixed", indices),
+            "sparse_variable": ("compressed", indptr, indices),
+        }
+        levels.append(kinds[script.kinds[axis]])
+    levels += [None] * (len(buffer.variables) - buffer.depth)
     return spcomp.Tensor(number.shape, levels, values_of(buffer, number, data))
+
+
+def axes_of(buffer: Buffer) -> list[str]:
+    """Return the sparse axes along which *buffer* lies."""
+    return [scripts.TREES[buffer.tree][variable] for variable in buffer.variables[1 : buffer.depth]]
 
 
 def call(kernel: Any, case: ScriptTrial, data: Given, rng: Random, how: str) -> dict[str, Any]:
@@ -127,13 +124,12 @@ def call(kernel: Any, case: ScriptTrial, data: Given, rng: Random, how: str) -> 
             else values_of(buffer, number, data)
         )
         arguments[name] = make
-    if how == "tensors":
-        given = [buffer for buffer in script.inputs.values() if buffer.tree > 1]
-        deepest = max((buffer.tree for buffer in given), default=0)
-        for axis in "jl"[: max(0, deepest - 1)]:  # follow from the tensors
-            upper = scripts.TREE[axis]
-            for what in ("indptr", "indices", "nnz", "width"):
-                arguments.pop(f"{upper}_{what}", None)
+    if how == "tensors":  # index arrays and their sizes follow from the tensors
+        known = {axis for buffer in script.inputs.values() for axis in axes_of(buffer)}
+        implied = {
+            f"{axis}_{what}" for axis in known for what in ("indptr", "indices", "nnz", "width")
+        }
+        arguments = {name: value for name, value in arguments.items() if name not in implied}
     found = kernel(**arguments)
     return dict(
         zip([one.name for one in results], [found] if len(results) == 1 else found, strict=True)
@@ -144,10 +140,10 @@ def compare(found: dict[str, Any], want: dict[str, Value], script: Script, data:
     """Raise a Failure where results are not what is wanted."""
     for buffer in script.results():
         value, result = want[buffer.name], found[buffer.name]
-        if buffer.tree < 2:
+        if not buffer.deepest:
             trials.compare(buffer.name, result, value, [0])
             continue
-        mask = data.masks[buffer.tree - 2]
+        mask = data.masks[buffer.deepest]
         flat = Value(
             *(
                 np.broadcast_to(x, value.number.shape)[mask]
@@ -181,9 +177,11 @@ def kernels(case: ScriptTrial, rng: Random) -> Iterator[tuple[str, Any, list[str
             ["position"],
         )
     matrix = [
-        one for one in case.script.inputs.values() if one.variables == ("i", "j") and one.tree
+        one
+        for one in case.script.inputs.values()
+        if one.variables == ("i", "j") and one.deepest == "J"
     ]
-    if case.script.kinds == ("sparse_variable",) and matrix:
+    if case.script.kinds["J"] == "sparse_variable" and matrix:
         format = rng.choice(FORMATS)()
         try:
             kernel = spcomp.compile(spcomp.decompose(func, **{matrix[0].name: format}))
@@ -280,14 +278,14 @@ def run(case: ScriptTrial) -> str:
 
 def _calls(case: ScriptTrial, kernel: Any, rng: Random, what: str, hows: list[str]) -> str:
     """Call *kernel* with random data and compare; returns why it refused all calls."""
-    data = scripts.given(case.script, rng, case.most)
+    data = script_oracle.given(case.script, rng, case.most)
     refused = ""
     for _ in range(case.calls):
         if rng.random() < 0.4:
-            data = scripts.given(case.script, rng, case.most)
+            data = script_oracle.given(case.script, rng, case.most)
         if rng.random() < 0.1:
             spcomp.set_num_threads(rng.choice((1, 2, 3)))
-        want = scripts.expected(case.script, data)
+        want = script_oracle.expected(case.script, data)
         try:
             found = call(kernel, case, data, rng, rng.choice(hows))
         except SpcompError as error:
@@ -303,7 +301,7 @@ def _calls(case: ScriptTrial, kernel: Any, rng: Random, what: str, hows: list[st
             failure.text += f" at {data.lengths}"
             failure.arguments = {
                 **data.numbers,
-                **{f"mask{at}": mask for at, mask in enumerate(data.masks)},
+                **data.masks,
             }
             raise
     return refused

@@ -22,18 +22,17 @@ class Index:
 
 @dataclass(frozen=True)
 class Window:
-    """A place in brackets where an index runs over a part of the dimension."""
+    """A place in brackets where an index runs over *coordinates*, as they are *written*."""
 
     name: str
-    start: int
-    stop: int
-    step: int
+    coordinates: tuple[int, ...]
+    written: str
 
     def text(self) -> str:
-        return f"{self.name}({self.start}, {self.stop}, {self.step})"
+        return f"{self.name}({self.written})"
 
     def slice_text(self) -> str:
-        return f"{self.start}:{self.stop}:{self.step}"
+        return self.written.replace(", ", ":")
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,8 @@ class Stored(Term):
     spelling: str
 
     def text(self, sliced: str = "") -> str:
-        return self.spelling.format(self.ref.text(sliced))
+        written = self.spelling.format(self.ref.text(sliced))
+        return f"({written})" if " " in self.spelling else written
 
 
 def text_of(term: Term, sliced: str = "") -> str:

@@ -56,12 +56,21 @@ def used(program: grammar.Program) -> set[str]:
     return {term.name for term in terms if isinstance(term, t.Ref)} | set(added)
 
 
+def _constants(program: grammar.Program, rng: Random) -> None:
+    """Make constants of numbers of *program*, at times."""
+    for name, one in list(program.operands.items()):
+        if not one.extents and rng.random() < 0.2:
+            del program.operands[name]
+            program.constants[name] = rng.choice((0, 1, 2, 3, 0.5, -1.5))
+
+
 def trial(seed: int) -> Trial:
     """Return the trial that *seed* stands for."""
     rng = Random(seed)
     program = grammar.program(rng)
     names = used(program)
     program.operands = {name: one for name, one in program.operands.items() if name in names}
+    _constants(program, rng)
     both: tuple[dict[str, Storage], dict[str, Storage]] = ({}, {})
     for name, one in program.operands.items():
         known = operands.storages(len(one.extents), one.dtype, sparse=one.sparse)
@@ -170,13 +179,15 @@ def arguments(case: Trial, variant: int, data: Data, rng: Random) -> dict[str, A
 def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Value]:
     """Return what the program returns: what it assigns and does not read again."""
     tensors: dict[str, oracle.Operand] = {}
+    for name, value in case.program.constants.items():
+        tensors[name] = oracle.Operand(exact(value, weak=value))
     for name, one in case.program.operands.items():
         number = np.where(data.masks[name], data.numbers[name], np.zeros((), one.dtype))
         if type(given[name]) in PLAIN:
             number = number.astype(_argument_type(case.program, given, name))
         tensors[name] = oracle.Operand(exact(number, data.masks[name]), one.sparse)
     results: dict[str, Value] = {}
-    read = used(case.program) - set(case.program.operands)
+    read = used(case.program) - set(case.program.operands) - set(case.program.constants)
     for statement in case.program.statements:
         name = statement.target.name
         value = oracle.assigned(statement, tensors, case.program.ring())
@@ -296,8 +307,12 @@ def compiled(program: grammar.Program, rng: Random) -> Any:
         semiring = spcomp.Semiring(*semiring.split())
     source: Any = program.text()
     if rng.random() < 0.15:
-        source = spellings.as_objects(program) or source
-    return spcomp.compile(source, formats=program.formats, semiring=semiring)
+        objects = spellings.as_objects(program)
+        source = source if objects is None else objects
+    options: dict[str, Any] = {"functions": spellings.FUNCTIONS} if "own_" in program.text() else {}
+    if program.constants:
+        options["constants"] = program.constants
+    return spcomp.compile(source, formats=program.formats, semiring=semiring, **options)
 
 
 def called(kernel: Any, fixed: list[str], given: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -359,7 +374,7 @@ def check(case: Trial, kernel: Any, given: dict[str, Any], data: Data, rng: Rand
         fixed = [one for one in fixed if one != "C"]
     case.counts["calls"] += 1
     found = called(kernel, fixed, given, options)
-    if rng.random() < 0.05 and not case.program.formats:
+    if rng.random() < 0.05 and not case.program.formats and not options:
         found = spelled_otherwise(case.program, given, found)
     if rng.random() < 0.05:
         _specialized(kernel, given)
