@@ -83,8 +83,9 @@ def dtype(name: str | DType) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """Return the type in which values of *a* and *b* are combined.
 
-    Floats win over integers, wider over narrower; float16 with bfloat16 gives float32, signed
-    with unsigned gives a signed type that holds both (int64 where none does).
+    That is numpy's rule, but for integers with floats: floats win over integers of any width, wider
+    over narrower; float16 with bfloat16 gives float32; signed with unsigned gives a signed type
+    that holds both, float64 where none does.
     """
     if a.lanes != b.lanes:
         scalar = promote(a.element, b.element)
@@ -107,4 +108,5 @@ def _promote_scalars(a: DType, b: DType) -> DType:
     if a.is_float:  # bfloat16 against a float of another format
         return max(float32, a, b, key=lambda t: t.bits)
     signed, unsigned = (a, b) if a.kind == "int" else (b, a)
-    return DType("int", min(64, max(signed.bits, 2 * unsigned.bits)))
+    bits = max(signed.bits, 2 * unsigned.bits)
+    return float64 if bits > 64 else DType("int", bits)

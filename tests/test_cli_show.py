@@ -151,3 +151,13 @@ def test_the_doctor_copes_with_what_is_missing(monkeypatch):
 )
 def test_sizes_have_units(count, text):
     assert size(count) == text
+
+
+@pytest.mark.parametrize("command", ["show", "build"])
+def test_fast_math_is_asked_for_on_the_command_line(tmp_path, command):
+    for given, flags in (((), "fmul contract"), (("--fast-math",), "fmul reassoc nsz contract")):
+        where = ("--stage", "llvm") if command == "show" else ("--emit", "llvm", "-o", tmp_path)
+        done = invoke(command, KERNEL, "csrmm", *map(str, where), *given)
+        assert done.exit_code == 0, done.stderr
+        text = done.stdout if command == "show" else (tmp_path / "csrmm.ll").read_text()
+        assert flags in text

@@ -105,7 +105,7 @@ def test_a_module_finds_functions_by_name_and_the_first_as_main():
         (bfloat16, float64, float64),
         (bool_, int8, int8),
         (int8, uint8, dtype("int16")),
-        (int64, uint64, int64),
+        (int64, uint64, float64),
         (float32.with_lanes(8), float64, float64.with_lanes(8)),
     ],
 )

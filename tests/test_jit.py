@@ -149,6 +149,16 @@ def test_the_native_target_takes_the_features_of_the_host():
     assert resolved.vector_bits >= 128
 
 
+def test_a_variable_says_which_cpu_native_stands_for(monkeypatch):
+    cpu.resolve.cache_clear()
+    monkeypatch.setenv("SPCOMP_CPU", "x86-64-v2")
+    try:
+        assert cpu.resolve(Target()) == cpu.resolve(target("cpu:x86-64-v2"))
+        assert cpu.resolve(target("cpu:x86-64-v3")).vector_bits == 256
+    finally:
+        cpu.resolve.cache_clear()
+
+
 def test_an_unknown_cpu_is_a_backend_error():
     with pytest.raises(BackendError, match="unknown cpu 'pentium9'"):
         cpu.resolve(target("cpu:pentium9"))

@@ -10,7 +10,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler import conversions_sort
-from spcomp.errors import ArgumentError, LoweringError, ScriptError
+from spcomp.errors import ArgumentError, LoweringError, OutOfMemoryError, ScriptError
 from tests.random_notation import elements, interpreted
 
 RNG = np.random.default_rng(11)
@@ -359,3 +359,26 @@ def test_nothing_is_subtracted_in_a_semiring_without_minus():
         spcomp.compile(y, semiring="min_plus")
     added = spcomp.compile("y[i] += -x[i]", semiring="min_plus")
     np.testing.assert_array_equal(added(y=np.array([3.0, 1]), x=np.array([1.0, 2])), [-1, -2])
+
+
+def test_what_long_dimensions_need_is_said():
+    n = 1 << 40
+    shape, where = (n, n), [[0, 5, n - 1], [1, 2, n - 2]]
+    given = {name: spcomp.Tensor.from_coo(where, [1.0, 2, 3], shape, "dcsr") for name in "ADM"}
+    lists = {name: spcomp.convert(tensor, "coo") for name, tensor in given.items()}
+    added = spcomp.compile("C[i, j] = A[i, j] + D[i, j]")
+    with pytest.raises(ArgumentError, match=r"do not number\nhint: .*np.unique.*"):
+        added(A=given["A"], D=given["D"])
+    product = "A[i, k] * D[j, k]"
+    with pytest.raises(OutOfMemoryError, match=r"argument A: as csr.*\nhint: .*if M\[i, j\]"):
+        spcomp.compile(f"C[i, j] = {product}", formats={"C": "dcsr"})(A=given["A"], D=given["D"])
+    masked = spcomp.compile(f"C[i, j] = ({product}) if M[i, j]")(**given)
+    assert masked.values.size == 3
+    twice = "C[i, j] = A[i, j] * 2"
+    with pytest.raises(OutOfMemoryError, match=r'argument A: as csr.* TiB.*\nhint: .*"A": "dcsr"'):
+        spcomp.compile(twice)(A=lists["A"])
+    made = spcomp.compile(twice, formats={"A": "dcsr"})(A=lists["A"])
+    np.testing.assert_array_equal(made.values, [2, 4, 6])
+    for wide in ("C[i, j] = A[i, j] + 1", "C[i] = A[i, j] + 1"):
+        with pytest.raises(MemoryError, match=r"argument C: its shape \(1099511627776,.* bytes"):
+            spcomp.compile(wide)(A=given["A"])

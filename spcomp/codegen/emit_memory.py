@@ -185,6 +185,8 @@ class Sought:
 def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int) -> Sought:
     """Return *key*, an operand and its dtype, ready to be compared with values of *element*."""
     common = promote(element, key[1])
+    if common.is_float and element.is_integer and key[1].is_integer:
+        common = int64  # no type holds both
     return Sought(pointer, element, convert(code, *key, common), common, slope)
 
 

@@ -19,10 +19,11 @@ from spcomp.compiler.notation_args import (
     settled,
     with_mask,
 )
+from spcomp.compiler.notation_bound import BoundNotation
 from spcomp.compiler.notation_parts import asked_for, in_blocks, in_parts, shown, takes, whole
+from spcomp.compiler.notation_places import Places
 from spcomp.compiler.notation_results import Delivery, handed_out, stores_as
 from spcomp.compiler.notation_steps import Step, Steps
-from spcomp.compiler.notation_stored import Windows
 from spcomp.compiler.outputs import Results
 from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
@@ -36,11 +37,13 @@ from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_apart
 from spcomp.notation.layout import Layout, is_bitmap, is_located
 from spcomp.notation.nodes import Program, accesses
+from spcomp.notation.places import with_places
 from spcomp.notation.plan import Plan, plan_statement
 from spcomp.notation.prepare import Prepared, free_name, prepare
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes, Unbound
 from spcomp.notation.split import fits_one, one_by_one
+from spcomp.notation.windows import Windows
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Options
@@ -102,7 +105,11 @@ class NotationKernel(Timed):
             program = with_inner_apart(program)
         self.program, self.semiring = program, semiring
         self._formats, self._options = dict(formats), options
-        self._prepared: Prepared = prepare(program)
+        self._inner, parts = with_places(program)
+        self._prepared: Prepared = prepare(self._inner)
+        self._places = Places.of(parts, self._prepared.results)
+        for name in (n for n in parts if self._prepared.ranks[n]):
+            self._formats.setdefault(name, "dense")
         self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)
         self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
@@ -113,12 +120,14 @@ class NotationKernel(Timed):
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of what a call takes."""
-        return self._prepared.arguments
+        return self._places.named(self._prepared.arguments)
 
     @property
     def name(self) -> str:
-        """The name given to ``compile``, else the program's text as an identifier."""
-        return self._options.name or self.program.name
+        """The name given to ``compile``, else the text of its first result as an identifier."""
+        made = self._places.results[0]
+        first = next(s for s in self.program.statements if s.target.name == made)
+        return self._options.name or first.name
 
     def __call__(self, *args: Any, out: Any = None, **named_args: Any) -> Any:
         """Run the program; see the class for what it takes and returns. Raises ArgumentError."""
@@ -129,7 +138,7 @@ class NotationKernel(Timed):
             )
         if has_torch(named_args.values(), out):
             run = partial(self.run, bound={}, kernels={})
-            return bridge().called(run, named_args, out, self._prepared.accumulated)
+            return bridge().called(run, named_args, out, self.written)
         return self.run(out, named_args, {}, {})
 
     def run(
@@ -144,6 +153,27 @@ class NotationKernel(Timed):
 
         *execute* runs what was planned in the place of machine code, on arguments by name.
         """
+        if not self._places.parts:
+            return self._pick(self._run(out, named_args, bound, kernels, execute))
+        given = self._places.given(self.name, out, named_args)
+        made = self._run(given.out, given.named, bound, kernels, execute)
+        return self._pick(self._places.written(given, made))
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The names of arguments that a call writes."""
+        places = self._places.parts.values()
+        return (*self._prepared.accumulated, *(part.name for part in places))
+
+    def _run(
+        self,
+        out: Any,
+        named_args: dict[str, Any],
+        bound: Mapping[str, Any],
+        kernels: dict[Version, Bound],
+        execute: Execute | None,
+    ) -> Mapping[str, Any]:
+        """Return the results, of parts as such, by name."""
         named = set(named_args)
         given = self._delivery.given(self.name, out, named_args)
         every = {**bound, **named_args}
@@ -152,7 +182,7 @@ class NotationKernel(Timed):
             planned = found.planned if isinstance(found, Version) else found
             found = self._renewed(planned, every, given) or found
         if isinstance(found, Steps):
-            return self._pick(found.run(every, given, given.keys() - named, execute))
+            return found.run(every, given, given.keys() - named, execute)
         for index in planned.unbound:
             index.check(given)
         self._delivery.check(planned.plans, every, given)
@@ -170,7 +200,7 @@ class NotationKernel(Timed):
             if found not in kernels:
                 kernels[found] = found.kernel.bind(**self._handed(planned, bound, stored))
             made = kernels[found](**handed)
-        return self._pick(self._delivery.results(planned.plans, made, every, given))
+        return self._delivery.results(planned.plans, made, every, given)
 
     def _renewed(
         self, planned: Planned, every: Mapping[str, Any], given: Mapping[str, Any]
@@ -208,7 +238,7 @@ class NotationKernel(Timed):
             if (source := self._source(name)) in given:
                 own = given[source]
                 if not is_parts(own):
-                    found[name] = argument.adapt(own)
+                    found[name] = argument.adapted(source, own)
                 elif not self._windows(name) and takes(stored.get(name), own):
                     found[name] = own
                 else:
@@ -224,6 +254,8 @@ class NotationKernel(Timed):
         unknown = [name for name in named_args if name not in self.arguments]
         if unknown:
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
+        for name in {part.name for part in self._places.parts.values()} & named_args.keys():
+            raise ArgumentError(f"argument {name}: a part of it is assigned, so calls take it")
         return BoundNotation(self, named_args)
 
     def specialize(self, **named_args: Any) -> Kernel | FormatKernel | ChoosingKernel:
@@ -371,7 +403,7 @@ class NotationKernel(Timed):
             raise LoweringError(f"{name} would have to be stored as {layout}")
         steps: list[Step] = []
         taken = set(self._prepared.ranks)
-        for stmt, name, is_piece in one_by_one(self.program, plans, self.semiring, taken):
+        for stmt, name, is_piece in one_by_one(self._inner, plans, self.semiring, taken):
             used = {a.name for a in (stmt.target, *accesses(stmt.value))}
             formats = {n: given for n, given in self._formats.items() if n in used}
             rank = len(stmt.target.indices)
@@ -454,29 +486,6 @@ class NotationKernel(Timed):
     # -- results ------------------------------------------------------------------------------
 
     def _pick(self, found: Mapping[str, Any]) -> Any:
-        names = self._prepared.results
+        names = self._places.results
         values = tuple(found[name] for name in names)
         return values[0] if len(values) == 1 else Results.of(names, values)
-
-
-class BoundNotation(Timed):
-    """A NotationKernel with some arguments fixed; call it with the others by name."""
-
-    def __init__(self, kernel: NotationKernel, bound: Mapping[str, Any]) -> None:
-        self.kernel, self.bound = kernel, dict(bound)
-        self._held = arrays_of(self.bound)
-        self._kernels: dict[Version, Bound] = {}
-
-    def __call__(self, *, out: Any = None, **named_args: Any) -> Any:
-        """Run the program on the bound arguments and *named_args*; returns as the kernel does."""
-        for name in named_args:
-            if name in self.bound:
-                raise ArgumentError(f"argument {name}: is bound already")
-        if self._held is self.bound and not has_torch(named_args.values(), out):
-            return self.kernel.run(out, named_args, self.bound, self._kernels)
-        run = partial(self.kernel.run, bound=self._held, kernels=self._kernels)
-        added = self.kernel._prepared.accumulated  # noqa: SLF001
-        return bridge().called(run, named_args, out, added, self.bound.values())
-
-    def __repr__(self) -> str:
-        return f"<{self.kernel!r} with {', '.join(self.bound)} bound>"

@@ -13,7 +13,6 @@ from spcomp.compiler import convert, validate
 from spcomp.compiler.conversions_source import dense_array, elements_of, family_of
 from spcomp.compiler.foreign import hint_about
 from spcomp.compiler.notation_stored import (
-    Windows,
     in_order,
     look_at,
     mask_of,
@@ -24,8 +23,9 @@ from spcomp.compiler.notation_stored import (
 from spcomp.compiler.tensor import Tensor
 from spcomp.dtypes import DType, bool_, float64, int32, int64, promote
 from spcomp.dtypes import dtype as dtype_of
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.notation.layout import Layout, Operand, dense, has_slots, is_bitmap, iterated, lists
+from spcomp.notation.windows import Windows
 
 Adapt: TypeAlias = Callable[[Any], Any]
 Direct: TypeAlias = Callable[[Layout], bool]
@@ -39,6 +39,21 @@ class Argument:
 
     operand: Operand
     adapt: Adapt
+
+    def adapted(self, name: str, arg: Any) -> Any:
+        """Return *arg*, the argument *name*, as the kernel takes it. Raises OutOfMemoryError."""
+        try:
+            return self.adapt(arg)
+        except MemoryError as error:
+            levels = self.operand.layout
+            other = "dcsr" if levels.rank == 2 else "csf"
+            hint = f'compressed levels have no empty rows: formats={{"{name}": "{other}"}}'
+            if isinstance(arg, Tensor):  # it has its levels, but the result asks for these
+                hint = "a result with the pattern of a mask needs no rows: (...) if M[i, j]"
+            raise OutOfMemoryError(
+                f"argument {name}: as {levels} it takes more memory than there is: {error}",
+                hint=hint,
+            ) from None
 
 
 def kind_of(arg: Any) -> object:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError, expect
@@ -25,7 +27,9 @@ def einsum(
 
     Args:
         subscripts: ``"ij,jk->ik"``; without ``->``, the result has the letters that occur once,
-            in alphabetical order.
+            in alphabetical order. ``...`` are the dimensions of an operand that have no letter, as
+            many as it has: those of several operands are one another's, from the last one on, and
+            of length 1 where that of another is not; without ``->`` they come first.
         *operands: Dense or sparse arrays of as many dimensions.
         out: An array for the result.
         format: The format of the result, ``"csr"`` or a :class:`spcomp.Format`; see the notation's
@@ -42,13 +46,21 @@ def einsum(
             f"argument subscripts: {len(terms)} operands are named, {len(operands)} given"
         )
     formats = () if format is None else (("out", format),)
-    kernel = _einsum(subscripts.replace(" ", ""), formats, as_semiring(semiring))
+    shapes = tuple(tuple(getattr(operand, "shape", ())) for operand in operands)
+    written = subscripts.replace(" ", "")
+    fixed: tuple[tuple[int, ...], ...] = ()
+    if "." in written:
+        written, fixed = _spelled(written, shapes)
+    kernel = _einsum(written, formats, as_semiring(semiring), fixed)
     return kernel(**{f"operand{at}": x for at, x in enumerate(operands)}, out=out)
 
 
 @lru_cache(maxsize=256)
 def _einsum(
-    subscripts: str, formats: tuple[tuple[str, str | Format], ...], semiring: Semiring
+    subscripts: str,
+    formats: tuple[tuple[str, str | Format], ...],
+    semiring: Semiring,
+    fixed: tuple[tuple[int, ...], ...],
 ) -> NotationKernel:
     from spcomp.compiler.compile import compile as compile_program
 
@@ -62,10 +74,60 @@ def _einsum(
     target = right if arrow else "".join(sorted(c for c in letters if letters.count(c) == 1))
     if len(set(target)) < len(target) or not set(target) <= set(letters):
         raise ArgumentError(f"argument subscripts: {target!r} cannot be the result of {left!r}")
-    shown = " * ".join(_bracketed(f"operand{at}", term) for at, term in enumerate(terms))
+    single = fixed or ((),) * len(terms)
+    shown = " * ".join(
+        _bracketed(f"operand{at}", ["0" if k in single[at] else c for k, c in enumerate(term)])
+        for at, term in enumerate(terms)
+    )
     text = f"{_bracketed('out', target)} = {shown}"
     return compile_program(text, formats=dict(formats), semiring=semiring)
 
 
-def _bracketed(name: str, letters: str) -> str:
+def _spelled(
+    subscripts: str, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    """Return *subscripts* with letters for the dots, and of each operand what is broadcast.
+
+    These are dimensions of length 1 where another operand has another. Raises ArgumentError.
+    """
+    left, arrow, right = subscripts.partition("->")
+    terms = left.split(",")
+    if any("." in term.replace("...", "", 1) for term in (*terms, right)):
+        hint = 'dots are three, and once: "...ij,jk->...ik"'
+        raise ArgumentError(f"argument subscripts: got {subscripts!r}", hint=hint)
+    counts: list[int] = []
+    for at, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        counts.append(len(shape) - len(term) + 3 if "..." in term else 0)
+        if counts[-1] < 0:
+            has = f"{len(shape)} dimensions for {term!r}"
+            raise ArgumentError(f"argument operand{at}: got {has}")
+    most = max(counts)
+    names = "".join(c for c in ascii_letters if c not in subscripts)[:most]
+    if len(names) < most:
+        raise ArgumentError(f"argument subscripts: no letters are left for {most} dimensions")
+    if arrow and most and "..." not in right:
+        raise ArgumentError(
+            f"argument subscripts: the result of {subscripts!r} lacks the dots",
+            hint="what is summed has letters",
+        )
+    spelled = [t.replace("...", names[most - n :]) for t, n in zip(terms, counts, strict=True)]
+    extents: dict[str, set[int]] = {name: set() for name in names}
+    for term, shape in zip(spelled, shapes, strict=True):
+        for name, extent in zip(term, shape, strict=False):
+            extents.get(name, set()).add(extent)
+    fixed = tuple(
+        tuple(
+            k
+            for k, (name, extent) in enumerate(zip(term, shape, strict=False))
+            if extent == 1 and extents.get(name, {1}) != {1}
+        )
+        for term, shape in zip(spelled, shapes, strict=True)
+    )
+    if not arrow:
+        letters = left.replace(".", "").replace(",", "")
+        right = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return f"{','.join(spelled)}->{right.replace('...', names)}", fixed
+
+
+def _bracketed(name: str, letters: Sequence[str]) -> str:
     return f"{name}[{', '.join(letters)}]" if letters else name

@@ -15,7 +15,7 @@ from spcomp.compiler.conversions_small import changes, pointers_of
 from spcomp.compiler.conversions_sort import split
 from spcomp.compiler.convert import scipy_holds
 from spcomp.compiler.notation_args import turned
-from spcomp.compiler.notation_stored import Windows, in_order, unrooted
+from spcomp.compiler.notation_stored import in_order, unrooted
 from spcomp.compiler.tensor import Tensor, put_together
 from spcomp.compiler.tensor_levels import Level
 from spcomp.errors import ArgumentError
@@ -27,6 +27,7 @@ from spcomp.notation.nodes import accesses
 from spcomp.notation.plan import Plan
 from spcomp.notation.prepare import Prepared
 from spcomp.notation.results import Keys, same
+from spcomp.notation.windows import Windows, coordinates
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Lengths: TypeAlias = Mapping[str, int]
@@ -39,6 +40,7 @@ _COMBINE: Mapping[str, np.ufunc] = {
     "or": np.logical_or,
 }
 _ROWS = ("dense", "compressed")
+DENSE = 1 << 34  # elements of a dense result that may be advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,7 @@ class Delivery:
 
     def given(self, kernel: str, out: Any, named_args: dict[str, Any]) -> dict[str, Any]:
         """Return the arrays given for results, by name; those added to are put in *named_args*."""
-        names = self.prepared.results
-        if out is None:
-            given: dict[str, Any] = {}
-        elif isinstance(out, dict):
-            given = out
-        elif isinstance(out, (tuple, list)) and len(out) == len(names):
-            given = {n: o for n, o in zip(names, out, strict=True) if o is not None}
-        elif len(names) == 1:
-            given = {names[0]: out}
-        else:
-            raise ArgumentError(
-                f"argument out: expected {len(names)} outputs ({', '.join(names)})",
-                hint="give a dict by name, or a tuple",
-            )
+        given = by_name(self.prepared.results, out)
         for name in given:
             if name not in self.prepared.targets:
                 raise ArgumentError(f"argument out: {name} is no output of {kernel}")
@@ -100,7 +89,8 @@ class Delivery:
                     hint=f'leave it out, or ask for an array, formats={{"{name}": "dense"}}',
                 )
             if output.keys is not None:
-                check_keys(name, output.keys, self._lengths(plan, arguments))
+                indices = plan.stmt.target.indices
+                check_keys(name, output.keys, self._lengths(plan, arguments), indices)
 
     def results(
         self,
@@ -135,9 +125,25 @@ class Delivery:
         for access in accesses(plan.stmt.value):
             part = self.prepared.parts.get(access.name, Windowed(access.name, ()))
             if access.indices and part.name in arguments:
-                own = extents(arguments[part.name].shape, part.windows)
+                own = extents(part.name, arguments[part.name].shape, part.windows)
                 found |= zip(access.indices, own, strict=True)
         return found
+
+
+def by_name(names: tuple[str, ...], out: Any) -> dict[str, Any]:
+    """Return the arrays given as *out* for results called *names*; raises ArgumentError."""
+    if out is None:
+        return {}
+    if isinstance(out, dict):
+        return dict(out)
+    if isinstance(out, (tuple, list)) and len(out) == len(names):
+        return {n: o for n, o in zip(names, out, strict=True) if o is not None}
+    if len(names) == 1:
+        return {names[0]: out}
+    raise ArgumentError(
+        f"argument out: expected {len(names)} outputs ({', '.join(names)})",
+        hint="give a dict by name, or a tuple",
+    )
 
 
 def handed_out(arg: Any, layout: Layout) -> Any:
@@ -183,23 +189,27 @@ def handed_back(made: Any, layout: Layout) -> Any:
 # -- results that are assembled as numbers ---------------------------------------------------------
 
 
-def extents(shape: tuple[int, ...], windows: Windows) -> list[int]:
+def extents(who: str, shape: tuple[int, ...], windows: Windows) -> list[int]:
     """Return the number of coordinates of each dimension that *windows* of a *shape* leave."""
-    pairs = zip(shape, windows or (None,) * len(shape), strict=True)
-    return [
-        n if window is None else len(range(*window.slice.indices(n)))
-        for n, window in pairs
-        if not isinstance(window, int)
-    ]
+    found = coordinates(who, windows or (None,) * len(shape), shape)
+    return [len(own) for own in found if not isinstance(own, int)]
 
 
-def check_keys(name: str, keys: Keys, lengths: Lengths) -> None:
-    """Raise ArgumentError if the numbers of *keys* do not fit 64 bits."""
+def check_keys(name: str, keys: Keys, lengths: Lengths, indices: tuple[str, ...]) -> None:
+    """Raise ArgumentError if the numbers of *keys*, of a result with *indices*, need over 64 bits.
+
+    A dense result is a way out where it is small, as only indices that are reduced are long; a
+    mask is one for what is reduced, which then has its pattern.
+    """
     if prod(lengths[index] for index in keys.digits) > np.iinfo(np.int64).max:
         extents = " * ".join(str(lengths[index]) for index in keys.digits)
+        mask = f", or mask it: (...) if M[{', '.join(indices)}]" if keys.op else ""
+        other = "number the coordinates that occur, np.unique(..., return_inverse=True)"
+        if prod(lengths[index] for index in indices) <= DENSE:
+            other = f'ask for a dense {name}, formats={{"{name}": "dense"}}'
         raise ArgumentError(
             f"{name} is assembled over {extents} coordinates, which 64 bits do not number",
-            hint=f'ask for a dense {name}, formats={{"{name}": "dense"}}, or mask it',
+            hint=other + mask,
         )
 
 

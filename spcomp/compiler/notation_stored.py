@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -10,12 +10,11 @@ import numpy as np
 from spcomp.compiler import convert, validate
 from spcomp.compiler.conversions_source import by_scipy, elements_of, in_range
 from spcomp.compiler.tensor import Level, Tensor, put_together
-from spcomp.compiler.tensor_levels import Key, cut
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout
-from spcomp.notation.nodes import Window
+from spcomp.notation.windows import Windows, coordinates
 
-Windows: TypeAlias = tuple[Window | int | None, ...]
+Coordinates: TypeAlias = list[Sequence[int] | int]  # by dimension; a number leaves it out
 LARGE = 1 << 15  # elements from which it pays to convert in parallel
 
 
@@ -138,17 +137,8 @@ def look_at(name: str, arg: Any, windows: Windows) -> tuple[Any, Callable[[Any],
                 f"argument {name}: got {type(given).__name__}, which has no windows",
                 hint="give a numpy or scipy.sparse array, or a Tensor",
             )
-        if len(windows) != len(given.shape):
-            raise ArgumentError(
-                f"argument {name}: got {len(given.shape)} dimensions, expected {len(windows)}"
-            )
         given = as_read(given, name)
-        for dim, (window, extent) in enumerate(zip(windows, given.shape, strict=True)):
-            if isinstance(window, int) and not -extent <= window < extent:
-                raise ArgumentError(
-                    f"argument {name}: has no coordinate {window}, dimension {dim} is {extent}"
-                )
-        return _cut(name, given, windows)
+        return _cut(name, given, coordinates(name, windows, given.shape))
 
     return look(arg), look
 
@@ -160,32 +150,54 @@ def as_read(given: Any, who: str) -> Any:
     return convert.sound(given, f"{who}.") if hasattr(given, "tocsr") else given
 
 
-def _cut(who: str, given: Any, windows: Windows) -> Any:
-    key = _keys(windows)
+def _cut(who: str, given: Any, kept: Coordinates) -> Any:
     if isinstance(given, np.ndarray):
-        part = given[key]
+        part = cut_array(given, kept)
         return part if part.ndim == 0 or part.flags.c_contiguous else np.ascontiguousarray(part)
     if isinstance(given, Tensor) and given.layout.is_dense:
-        return _cut(who, _plain(given, who), windows)
+        return _cut(who, _plain(given, who), kept)
     if not hasattr(given, "tocsr") or given.ndim != 2 or not convert.scipy_holds(given.dtype):
-        return _cut_elements(who, given, windows)
+        return _cut_elements(who, given, kept)
     matrix = rows(given, given.format if given.format == "csc" else "csr", who)
-    wide = tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in key)
-    part = by_scipy(matrix, "__getitem__", wide, who=who)
-    if not any(isinstance(k, int) for k in key):
+    first, second = (_key(range(k, k + 1) if isinstance(k, int) else k) for k in kept)
+    if isinstance(first, slice) and isinstance(second, slice):
+        part = by_scipy(matrix, "__getitem__", (first, second), who=who)
+    else:
+        part = by_scipy(matrix, "__getitem__", first, who=who)
+        part = by_scipy(part, "__getitem__", (slice(None), second), who=who)
+    if not any(isinstance(k, int) for k in kept):
         return part
-    return _cut_elements(who, part, tuple(0 if isinstance(k, int) else None for k in key))
+    return _cut_elements(who, part, [0 if isinstance(k, int) else range(len(k)) for k in kept])
 
 
-def _cut_elements(who: str, given: Any, windows: Windows) -> Any:
-    """The elements of *given* in the *windows*, as a coo array or Tensor, or a scalar one."""
+def cut_array(given: Any, kept: Coordinates) -> Any:
+    """Return the elements of the array *given* at *kept*: a view of it, but for index sets."""
+    for dim, own in enumerate(kept):
+        if isinstance(own, tuple):
+            given = np.take(given, np.asarray(own, np.int64), axis=dim)
+    return given[(*(slice(None) if isinstance(own, tuple) else _key(own) for own in kept), ...)]
+
+
+def _key(own: Sequence[int] | int) -> Any:
+    """What numpy and scipy take for the coordinates *own* of a dimension."""
+    if isinstance(own, range):
+        return slice(own.start, None if own.stop < 0 else own.stop, own.step)
+    return own if isinstance(own, int) else np.asarray(own, np.int64)
+
+
+def _cut_elements(who: str, given: Any, kept: Coordinates) -> Any:
+    """The elements of *given* at *kept*, as a coo array or Tensor, or a scalar one."""
     found = elements_of(given, f"{who}.")
-    inside, kept = cut(found.coordinates, given.shape, _keys(windows))
-    values = found.values[inside]
-    if not kept:
+    values, places = found.values, [np.asarray(own, np.int64) for own in found.coordinates]
+    for dim, own in enumerate(kept):
+        at, places[dim] = _met(places[dim], (own,) if isinstance(own, int) else own)
+        values = values[at]
+        places = [place if k == dim else place[at] for k, place in enumerate(places)]
+    left = [(p, len(own)) for p, own in zip(places, kept, strict=True) if not isinstance(own, int)]
+    if not left:
         return np.asarray(values.sum(), values.dtype)
-    coords: Any = tuple(own for own, _ in kept)
-    shape = tuple(length for _, length in kept)
+    coords: Any = tuple(place for place, _ in left)
+    shape = tuple(length for _, length in left)
     if not convert.scipy_holds(values.dtype):
         return Tensor.from_coo(coords, values, shape)
     import scipy.sparse as sps
@@ -193,7 +205,15 @@ def _cut_elements(who: str, given: Any, windows: Windows) -> Any:
     return sps.coo_array((values, coords), shape=shape)
 
 
-def _keys(windows: Windows) -> tuple[Key, ...]:
-    return tuple(
-        slice(None) if w is None else w if isinstance(w, int) else w.slice for w in windows
-    )
+def _met(place: Any, own: Sequence[int]) -> tuple[Any, Any]:
+    """Which elements, at *place* in a dimension, are at coordinates of *own*, and at which."""
+    if isinstance(own, range):
+        steps, rest = np.divmod(place - own.start, own.step)
+        at = np.flatnonzero((rest == 0) & (steps >= 0) & (steps < len(own)))
+        return at, steps[at]
+    order = np.argsort(own, kind="stable")
+    ascending = np.asarray(own, np.int64)[order]
+    begin, end = (np.searchsorted(ascending, place, side) for side in ("left", "right"))
+    count = end - begin
+    at = np.repeat(np.arange(len(place)), count)
+    return at, order[np.arange(len(at)) - np.repeat(np.cumsum(count) - count - begin, count)]

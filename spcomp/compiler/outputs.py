@@ -10,7 +10,6 @@ import numpy as np
 from spcomp.codegen.abi import bfloat16_bits
 from spcomp.compiler.convert import put_together, scipy_holds
 from spcomp.compiler.tensor import Level, Tensor
-from spcomp.compiler.validate import ANY
 from spcomp.errors import ArgumentError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -65,9 +64,15 @@ def allocate(frame: Frame) -> tuple[BufferPlan, ...]:
             shape = (frame.size_of(plan.size),)
         if min(shape, default=0) < 0:
             raise ArgumentError(f"argument {plan.name}: its shape {shape} is negative")
-        if prod(filter(None, shape)) * plan.np_dtype.itemsize > ANY:  # as numpy counts
-            raise OutOfMemoryError(f"argument {plan.name}: no memory holds its shape {shape}")
-        frame.values[plan.handle] = new_array(shape, plan)
+        try:
+            frame.values[plan.handle] = new_array(shape, plan)
+        except (MemoryError, ValueError):  # numpy's own for arrays that no address reaches
+            size = prod(shape) * plan.np_dtype.itemsize
+            raise OutOfMemoryError(
+                f"argument {plan.name}: its shape {shape} takes {size:,} bytes, for which there is"
+                " no memory",
+                hint="make the program's result sparse, or its dimensions shorter",
+            ) from None
     return fresh
 
 

@@ -7,14 +7,29 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from spcomp.dtypes import DType, bool_, float64, int64, promote
-from spcomp.ir.expr import CALLS, BinOpKind, Broadcast, Cast, Const, Expr, Select, cast, const
+from spcomp.dtypes import SCALARS, DType, bool_, float64, int64, promote, uint64
+from spcomp.ir.expr import (
+    CALLS,
+    BinOp,
+    BinOpKind,
+    Broadcast,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    cast,
+    const,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spcomp.errors import Span
+
 _RANK = {"bool": 0, "int": 1, "uint": 1, "bfloat": 2, "float": 2}
 BITWISE = frozenset({"&", "|", "^", "<<", ">>"})
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
+_TURNED: dict[BinOpKind, BinOpKind] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 FLOAT_CALLS = CALLS - {"abs", "fma", "popcount"}  # applied to integers they give a float64
 _PLURAL = {"bool": "bools", "int": "integers", "uint": "integers", "bfloat": "floats"}
 
@@ -85,11 +100,47 @@ def meet(values: Sequence[Value]) -> DType:
     return common
 
 
+def combined(op: BinOpKind, a: Value, b: Value, span: Span | None = None) -> Expr:
+    """Return ``a op b``; raises ValueError where it has no meaning.
+
+    Integers are compared by value, whatever their types.
+    """
+    if op in COMPARISONS:
+        for one, other, own in ((a, b, op), (b, a, _TURNED.get(op, op))):
+            if _is_beyond(other, one.dtype) and not one.weak:
+                assert isinstance(other.expr, Const)
+                low = other.expr.value < 0
+                holds = own == "!=" or own in ((">", ">=") if low else ("<", "<="))
+                return const(holds, bool_).replace(span=span)
+            if one.dtype == uint64 and other.dtype.kind == "int" and not other.weak:
+                return _compared(own, one.expr, cast(other.expr, int64), span)
+    lhs, rhs = operands(op, a, b)
+    return BinOp(op, lhs, rhs, span=span)
+
+
+def _is_beyond(value: Value, dtype: DType) -> bool:
+    """Whether *value* is a whole literal that the integer type *dtype*, not a vector, cannot be."""
+    if not value.weak or not isinstance(value.expr, Const) or value.dtype.kind != "int":
+        return False
+    return dtype in SCALARS and dtype.is_integer and not fits(value.expr.value, dtype)
+
+
+def _compared(op: BinOpKind, unsigned: Expr, signed: Expr, span: Span | None) -> Expr:
+    """``unsigned op signed``, of uint64 and int64, which no type holds both of."""
+    among = BinOp(op, unsigned, cast(signed, uint64), span=span)
+    zero = const(0, int64)
+    if op in (">", ">=", "!="):
+        return BinOp("or", BinOp("<", signed, zero), among, span=span)
+    return BinOp("and", BinOp(">=", signed, zero), among, span=span)
+
+
 def operands(op: BinOpKind, a: Value, b: Value) -> tuple[Expr, ...]:
     """Return *a* and *b* as the operands of *op*; raises ValueError where it has no meaning."""
     if op in ("and", "or"):
         return truth(a), truth(b)
     common = meet((a, b))
+    if op in BITWISE and common.is_float and a.dtype.is_integer and b.dtype.is_integer:
+        raise ValueError(f"{op} of {a.dtype} and {b.dtype}: no integer type holds both")
     if op in BITWISE and (common.is_float or (op in ("<<", ">>") and not common.is_integer)):
         raise ValueError(f"{op} needs integers, not {_plural(common)}")
     if common.kind == "bool" and op in ("+", "-", "*", "/", "//", "%"):

@@ -13,12 +13,14 @@ from spcomp.notation.nodes import (
     Declared,
     Expr,
     Masked,
+    Number,
     Op,
     Reduce,
-    Window,
     free,
+    walk,
 )
 from spcomp.notation.semiring import Semiring
+from spcomp.notation.windows import Windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +215,10 @@ def _outward(term: Masked, semiring: Semiring) -> Expr:
 
 
 def addends(term: Expr, semiring: Semiring) -> list[tuple[Expr, bool]]:
-    """Return what *term* adds up, and whether each is subtracted."""
+    """Return what *term* adds up, and whether each is subtracted; literals alone are one number."""
     match term:
+        case Op() if all(isinstance(part, (Op, Number)) for part in walk(term)):
+            return [(term, False)]
         case Op(op="+", args=args):
             return [part for arg in args for part in addends(arg, semiring)]
         case Op(op="-", args=(left, right)) if semiring.add == "+":
@@ -230,7 +234,7 @@ class Windowed:
     """An operand that is the argument *name*, or the *windows* of it."""
 
     name: str
-    windows: tuple[Window | int | None, ...]
+    windows: Windows
 
 
 def rebuilt(term: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from spcomp.dtypes import SCALARS
 from spcomp.errors import Span
+from spcomp.notation.windows import Chosen, Windows
 
 REDUCTIONS = {
     "sum": "+",
@@ -80,32 +81,15 @@ class IndexValue(Term):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """``i(start, stop, step)`` or ``start:stop:step``: what of a dimension is looked at."""
-
-    start: int | None
-    stop: int | None
-    step: int = 1
-
-    def __str__(self) -> str:
-        return ":".join(["" if n is None else str(n) for n in (self.start, self.stop, self.step)])
-
-    @property
-    def slice(self) -> slice:
-        """The Python slice."""
-        return slice(self.start, self.stop, self.step)
-
-
-@dataclass(frozen=True, slots=True)
 class Access(Term):
     """``A[i, j]``; without indices a scalar that the program computes.
 
-    *windows* has an entry per dimension: a Window, a fixed coordinate (no index then), or None.
+    *windows* has an entry per dimension: a part, a fixed coordinate (no index then), or None.
     """
 
     name: str
     indices: tuple[str, ...]
-    windows: tuple[Window | int | None, ...] = ()
+    windows: Windows = ()
 
     def __str__(self) -> str:
         if not self.indices and not self.windows:
@@ -117,8 +101,7 @@ class Access(Term):
                 shown.append(str(window))
                 continue
             name = next(names)
-            at = name if window is None else f"{name}({window})"
-            shown.append(str(window) if window and name.startswith("_") else at)
+            shown.append(name if window is None else window.spelled(name))
         return f"{self.name}[{', '.join(shown)}]"
 
 
@@ -216,6 +199,14 @@ class Assignment:
     def __str__(self) -> str:
         return f"{self.target} {'+=' if self.accumulates else '='} {self.value}"
 
+    @property
+    def name(self) -> str:
+        """Its text as an identifier, as far as that is short: ``C_i_k_A_i_j_B_j_k``."""
+        words = re.findall(r"[A-Za-z0-9]+", str(self))
+        *_, last = (at for at in range(len(words) + 1) if len("_".join(words[:at])) <= MOST_NAME)
+        made = "_".join(words[:last])
+        return made if made[:1].isalpha() else f"program_{made}".rstrip("_")
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -226,19 +217,12 @@ class Program:
     def __str__(self) -> str:
         return "\n".join(map(str, self.statements))
 
-    @property
-    def name(self) -> str:
-        """Its text as an identifier, as far as that is short: ``C_i_k_A_i_j_B_j_k``."""
-        words = re.findall(r"[A-Za-z0-9]+", str(self))
-        *_, last = (at for at in range(len(words) + 1) if len("_".join(words[:at])) <= MOST_NAME)
-        made = "_".join(words[:last])
-        return made if made[:1].isalpha() else f"program_{made}".rstrip("_")
-
 
 def fault_of_target(target: Access) -> str:
     """Say why *target* cannot be assigned, nothing if it can."""
-    if any(window not in (None, Window(None, None)) for window in target.windows):
-        return "a window of the result cannot be assigned, only all of it"
+    chosen = [window.coordinates for window in target.windows if isinstance(window, Chosen)]
+    if any(len(set(own)) < len(own) for own in chosen):
+        return f"a coordinate occurs twice in the result {target}"
     if len(set(target.indices)) < len(target.indices):
         return f"an index occurs twice in the result {target}"
     return ""

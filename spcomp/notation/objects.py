@@ -28,12 +28,12 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    Window,
     fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, parse
 from spcomp.notation.semiring import Semiring
+from spcomp.notation.windows import Chosen, Part, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +174,13 @@ class Index(Value):
         """What it is called."""
         return cast("IndexValue", self.term).name
 
-    def __call__(self, *ends: int) -> tuple[str, Window]:
-        """Return the index over start, stop and step of a dimension."""
+    def __call__(self, *ends: Any) -> tuple[str, Window | Chosen]:
+        """Return the index over start, stop and step of a dimension, or over a list of it."""
+        if len(ends) == 1 and hasattr(ends[0], "__len__") and not isinstance(ends[0], str):
+            return self.name, _chosen(ends[0])
         if not 1 <= len(ends) <= 3:
             raise ScriptError("a window takes start, stop and step", hint="write i(0, 10, 2)")
-        return self.name, _window(slice(*ends))
+        return self.name, replace(_window(slice(*ends)), counts=True)
 
 
 class Symbol(Value):
@@ -212,7 +214,7 @@ class Symbol(Value):
     def _access(self, key: Any) -> Access:
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
         names: list[str] = []
-        windows: list[Window | int | None] = []
+        windows: list[Part] = []
         for part in parts:
             if isinstance(part, Index):
                 names.append(part.name)
@@ -230,8 +232,16 @@ class Symbol(Value):
                     f"{self.name} has an index that is none: {part!r}",
                     hint='make indices with i, j = spcomp.indices("i j")',
                 )
-        plain = all(window is None for window in windows)
+        plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
         return Access(self.name, tuple(names), () if plain else tuple(windows))
+
+
+def _chosen(given: Any) -> Chosen:
+    found = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
+    whole = tuple(int(c) for c in found if isinstance(c, Integral) and not isinstance(c, bool))
+    if len(whole) < len(found) or min(whole, default=0) < 0:
+        raise ScriptError("the coordinates of an index set are whole numbers")
+    return Chosen(whole)
 
 
 def _window(part: slice) -> Window:
@@ -239,13 +249,13 @@ def _window(part: slice) -> Window:
     if not all(end is None or isinstance(end, Integral) for end in ends):
         raise ScriptError("the ends of a window are whole numbers")
     start, stop, step = (None if end is None else int(end) for end in ends)
-    if step is not None and step < 1:
-        raise ScriptError(f"the step of a window is at least 1, not {step}")
+    if step == 0:
+        raise ScriptError("the step of a window is not 0")
     return Window(start, stop, 1 if step is None else step)
 
 
 def _is_window(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], Window)
+    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], (Window, Chosen))
 
 
 def indices(names: str) -> Any:

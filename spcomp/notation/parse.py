@@ -23,11 +23,11 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    Window,
     fault_of_stored,
     fault_of_target,
 )
 from spcomp.notation.text import Text, parse_text
+from spcomp.notation.windows import Chosen, Part, Window
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
 ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
@@ -83,7 +83,7 @@ class _Parser:
         target = self._subscript(node)
         if fault := fault_of_target(target):
             raise self.text.error(node, fault)
-        return Access(target.name, target.indices, at=target.at)
+        return target
 
     def expr(self, node: ast.expr) -> Expr:
         """Return the term that *node* spells."""
@@ -165,41 +165,54 @@ class _Parser:
             hint = "a transpose is read with its indices swapped: A[j, i]" if of_it else ""
             raise self.text.error(node, "only a tensor, called by its name, has indices", hint)
         indices: list[str] = []
-        windows: list[Window | int | None] = []
+        windows: list[Part] = []
         for part in _parts(node.slice):
             slices = sum(name.startswith("_") for name in indices)
             name, window = self._index(part, slices)
             indices += [] if name is None else [name]
             windows.append(window)
-        plain = all(window is None for window in windows)
+        plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
         at = self.text.span(node)
         return Access(node.value.id, tuple(indices), () if plain else tuple(windows), at=at)
 
-    def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Window | int | None]:
+    def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Part]:
         """Return an index and what of the dimension it runs over."""
         if isinstance(part, ast.Name):
             return part.id, None
         if isinstance(part, ast.Slice):
             ends = (part.lower, part.upper, part.step)
-            return f"_{slices}", self._window(part, ends, ends)
+            return f"_{slices}", self._window(part, ends, ends, counts=False)
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.keywords:
-            return part.func.id, self._window(part, part.args, _ends(part.args))
+            if len(part.args) == 1 and isinstance(part.args[0], ast.List | ast.Set):
+                return part.func.id, self._chosen(part.args[0])
+            return part.func.id, self._window(part, part.args, _ends(part.args), counts=True)
         whole = self._whole(part)
         if whole is None:
-            hint = "an index is a name, i, a window of one, i(0, 10, 2), a slice, or a whole number"
+            hint = "an index is a name, a part of one, i(0, 10, 2) or i([1, 5]), a slice, a number"
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
         return None, whole
 
-    def _window(self, node: ast.expr, args: Sequence[Any], ends: tuple[Any, Any, Any]) -> Window:
+    def _chosen(self, node: ast.List | ast.Set) -> Chosen:
+        numbers = [self._whole(element) for element in node.elts]
+        found = [number for number in numbers if number is not None and number >= 0]
+        if len(found) < len(numbers):
+            raise self.text.error(node, "the coordinates of an index set are whole numbers")
+        ordered = sorted({*found}) if isinstance(node, ast.Set) else found
+        return Chosen(tuple(ordered), at=self.text.span(node))
+
+    def _window(
+        self, node: ast.expr, args: Sequence[Any], ends: tuple[Any, Any, Any], *, counts: bool
+    ) -> Window:
         if not 1 <= len(args) <= 3:
             raise self.text.error(node, "a window takes start, stop and step")
-        numbers = [None if end is None else self._whole(end) for end in ends]
-        if any(n is None and e is not None for n, e in zip(numbers, ends, strict=True)):
+        given = [None if _is_none(end) else end for end in ends]
+        numbers = [None if end is None else self._whole(end) for end in given]
+        if any(n is None and e is not None for n, e in zip(numbers, given, strict=True)):
             raise self.text.error(node, "the ends of a window are whole numbers")
         step = 1 if numbers[2] is None else numbers[2]
-        if step < 1:
-            raise self.text.error(node, f"the step of a window is at least 1, not {step}")
-        return Window(numbers[0], numbers[1], step)
+        if not step:
+            raise self.text.error(node, "the step of a window is not 0")
+        return Window(numbers[0], numbers[1], step, counts, at=self.text.span(node))
 
     def _whole(self, node: ast.expr) -> int | None:
         sign = 1
@@ -261,6 +274,10 @@ class _Parser:
 
 def _parts(node: ast.expr) -> list[ast.expr]:
     return list(node.elts) if isinstance(node, ast.Tuple) else [node]
+
+
+def _is_none(end: ast.expr | None) -> bool:
+    return end is None or (isinstance(end, ast.Constant) and end.value is None)
 
 
 def _index_name(part: ast.expr) -> str | None:

@@ -57,8 +57,8 @@ class Statement:
         for scope in scopes:
             scope.under_root = keys is not None and not keys.rows
         self._refuse_results()
-        dtype = meet([scope.prepare() for scope in scopes])
-        target = self.emitter.result(self.plan, _storable(dtype, nests))
+        dtype = _storable(meet([scope.prepare() for scope in scopes]), nests)
+        target = self.emitter.result(self.plan, dtype)
         return seq(*(scope.build(self.plan.output, target) for scope in scopes))
 
     def _refuse_results(self) -> None:
@@ -73,8 +73,11 @@ class Statement:
 
 
 def _storable(dtype: DType, nests: Sequence[Nest]) -> DType:
-    """The dtype of a result of values of *dtype*."""
-    return bool_ if any(nest.combines in ("and", "or") for nest in nests) else dtype
+    """The dtype of a result of values of *dtype*; bools that are combined count as 0 and 1."""
+    combines = {nest.combines for nest in nests}
+    if combines & {"and", "or"}:
+        return bool_
+    return int64 if dtype.kind == "bool" and combines != {None} else dtype
 
 
 class Scope:
@@ -125,7 +128,7 @@ class Scope:
         self.value, self.cond = terms.term(self.nest.value)
         if self.nest.combines in ("and", "or"):
             self.value = Value(condition(self.value))
-        elif self.nest.combines is not None:
+        elif self.nest.over:
             self.value = number(self.value)
         return self.value
 

@@ -24,7 +24,18 @@ from spcomp.ir.expr import (
     const,
 )
 from spcomp.ir.expr import Call as CallExpr
-from spcomp.ir.promotion import Value, arguments, literal, operands, settle, truth, unify
+from spcomp.ir.expr import Cast as CastExpr
+from spcomp.ir.fold import fold
+from spcomp.ir.promotion import (
+    Value,
+    arguments,
+    combined,
+    folds,
+    literal,
+    settle,
+    truth,
+    unify,
+)
 from spcomp.ir.reduction import Combiner, identity
 from spcomp.notation import nodes
 from spcomp.notation.algebra import asked_of
@@ -110,7 +121,11 @@ class Terms:
             return choose(condition(values[0]), values[1], values[2])
         if name in nodes.TYPES:
             return Value(cast(settle(values[0]), dtype_of(name)))
-        return Value(CallExpr(name, arguments(name, [number(v) for v in values]), span=term.at))
+        if folds(values):
+            return fold(name, values)
+        if all(value.dtype.kind == "bool" for value in values):
+            values = [number(value) for value in values]
+        return Value(CallExpr(name, arguments(name, values), span=term.at))
 
     def _sum(self, term: Op, left: nodes.Expr, right: nodes.Expr) -> tuple[Value, Cond]:
         (a, has_a), (b, has_b) = self.term(left), self.term(right)
@@ -120,7 +135,7 @@ class Terms:
             raise ScriptError(f"this semiring has no -, it adds by {self.semiring.add}", term.at)
         cond = None if has_a is None or has_b is None else BinOp("or", has_a, has_b)
         try:
-            if add in ("min", "max"):  # what is neutral in a narrow type is a value in a wider one
+            if add not in ("or", "and"):  # what is neutral in a narrow type is a value in a wider
                 a, b = alike(a, b)
             both = binary(op, or_neutral(a, has_a, add), or_neutral(b, has_b, add))
         except ValueError as error:
@@ -161,6 +176,8 @@ class Terms:
 
 def unary(op: str, value: Value) -> Value:
     """Return *value* under ``neg``, ``not`` or ``~``; raises ValueError."""
+    if folds((value,)):
+        return fold("negative" if op == "neg" else op, (value,))
     if op == "not":
         return Value(UnOp("not", condition(value)))
     operand = settle(number(value) if op == "neg" else value)
@@ -170,14 +187,15 @@ def unary(op: str, value: Value) -> Value:
 
 
 def binary(op: str, a: Value, b: Value) -> Value:
-    """Return ``a op b``; bools count as 0 and 1 in arithmetic. Raises ValueError."""
+    """Return ``a op b``; bools alone count as 0 and 1 in arithmetic. Raises ValueError."""
+    if folds((a, b)):
+        return fold(op, (a, b))
     if op in _ARITHMETIC and a.dtype.kind == b.dtype.kind == "bool":
         a, b = number(a), number(b)
     kind = typed("BinOpKind", op)
     if kind in ("and", "or"):
         a, b = Value(condition(a)), Value(condition(b))
-    left, right = operands(kind, a, b)
-    return Value(BinOp(kind, left, right))
+    return Value(combined(kind, a, b))
 
 
 def condition(value: Value) -> Expr:
@@ -212,11 +230,8 @@ def or_neutral(value: Value, cond: Cond, op: str) -> Value:
     """Return *value*, or what *op* ignores where *cond* does not hold."""
     if cond is None:
         return value
-    plain = isinstance(cond, Stored) and cond.element is value.expr
-    if op == "+":
-        if plain:  # what is not stored reads as 0
-            return value
-        value = number(value)
+    if op == "+" and _reads_zero(value, cond):
+        return value
     expr = condition(value) if op in ("and", "or") else settle(value)
     neutral = identity(typed("Combiner", op), expr.dtype)
     return Value(Select(cond, expr, neutral))
@@ -224,9 +239,17 @@ def or_neutral(value: Value, cond: Cond, op: str) -> Value:
 
 def or_zero(value: Value, cond: Cond) -> Value:
     """Return *value*, or 0 where *cond* does not hold."""
-    if cond is None or (isinstance(cond, Stored) and cond.element is value.expr):
+    if cond is None or _reads_zero(value, cond):
         return value
     return choose(cond, Value(settle(value)), literal(0))
+
+
+def _reads_zero(value: Value, cond: Cond) -> bool:
+    """Whether *value* is 0 where *cond* does not hold: an element, which reads so."""
+    expr = value.expr
+    while isinstance(expr, CastExpr):
+        expr = expr.value
+    return isinstance(cond, Stored) and cond.element is expr
 
 
 def _all(conds: list[Cond]) -> Cond:

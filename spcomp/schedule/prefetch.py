@@ -199,19 +199,17 @@ def _listing(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
 def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
     """Yield the prefetches of where a fiber begins, and of its bounds before these are needed."""
     soon, later = (_ahead(func, fiber.place, fiber.axis, d) for d in (distance, 2 * distance))
+    row = binary("max", soon, 0) if fiber.axis.padded else soon  # where it begins is read
     for load in fiber.loads:
-        yield st.Prefetch(load.buffer, (*load.indices[:-2], soon, ZERO))
+        yield st.Prefetch(load.buffer, (*load.indices[:-2], row, ZERO))
     (*outer, _, _), buffer = fiber.loads[0].indices, fiber.loads[0].buffer
     assert isinstance(buffer, SparseBuffer)
     bounds = next(b for b in func.buffers if b.data is buffer.axes[-1].indptr)
     yield st.Prefetch(bounds, (*outer, later))
 
 
-def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Expr:
-    """Return *place* at *distance* positions after the one at hand, or at the last.
-
-    Padding, -1, becomes 0: where fibers begin is read at the coordinate.
-    """
+def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
+    """Return *place* at *distance* positions after the one at hand, or at the last."""
     (*outer, here), stored = place.indices, _stored(axis)
     is_absolute = bool(outer) and outer[-1] is None
     start = ZERO if is_absolute else _begin(func, axis, tuple(outer))
@@ -219,8 +217,7 @@ def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Expr:
     assert stored is not None
     last = binary("-", stored, 1)
     ahead = binary("min", plus(start, binary("+", here, distance)), last)
-    coordinate = place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
-    return binary("max", coordinate, 0) if axis.padded else coordinate
+    return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
 
 
 def _hint(func: PosFunc, gather: Gather, distance: int, names: Names) -> Stmt:

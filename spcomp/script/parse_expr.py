@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.dtypes import DType, int64
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
-from spcomp.ir.expr import BinOp, BinOpKind, Call, Expr, Load, Select, UnOp, UnOpKind, Var
+from spcomp.ir.expr import BinOpKind, Call, Expr, Load, Select, UnOp, UnOpKind, Var
+from spcomp.ir.fold import fold
 from spcomp.ir.promotion import (
     Value,
     arguments,
+    combined,
     folds,
     implicit,
     literal,
-    operands,
     settle,
     truth,
     unify,
 )
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.script import parse_call
-from spcomp.script.fold import fold
 from spcomp.script.scope import MISSING, Context, describe
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ class Expressions:
         with self.ctx.blame(node):
             if folds((a, b)):
                 return self._at(fold(op, (a, b)), node)
-            lhs, rhs = operands(op, a, b)
-        return Value(BinOp(op, lhs, rhs, span=self.ctx.span(node)))
+            return Value(combined(op, a, b, self.ctx.span(node)))
 
     def operator(self, op: ast.operator, a: Value, b: Value, node: ast.AST) -> Value:
         """Return *a* and *b* under a Python operator."""

@@ -1,4 +1,4 @@
-"""While parsing expressions: literals that meet only literals are computed, as Python would."""
+"""Beside the parsers: literals that meet only literals are computed, as Python would."""
 
 from __future__ import annotations
 

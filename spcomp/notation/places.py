@@ -1,0 +1,45 @@
+"""Index notation to index notation: parts of results that are assigned, as results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from spcomp.errors import ScriptError
+from spcomp.notation.algebra import Windowed
+from spcomp.notation.nodes import Access, Assignment, Program, Scalar, walk
+from spcomp.notation.prepare import free_name
+
+
+def with_places(program: Program) -> tuple[Program, Mapping[str, Windowed]]:
+    """Return *program* where each part that is assigned is a result, and what it is a part of.
+
+    Raises ScriptError if such a tensor is assigned as a whole, too, or read.
+    """
+    parts = {s.target.name for s in program.statements if s.target.windows}
+    if not parts:
+        return program, {}
+    taken = {s.target.name for s in program.statements}
+    for stmt in program.statements:
+        for term in walk(stmt.value):
+            if not isinstance(term, (Access, Scalar)):
+                continue
+            taken.add(term.name)
+            if term.name in parts:
+                raise ScriptError(
+                    f"{term.name} is read, and assigned in part",
+                    term.at,
+                    hint="read it in a program of its own, run after or before",
+                )
+    made: list[Assignment] = []
+    places: dict[str, Windowed] = {}
+    for stmt in program.statements:
+        target = stmt.target
+        if target.name in parts and not target.windows:
+            raise ScriptError(f"{target.name} is assigned in part, and as a whole", target.at)
+        if target.windows:
+            name = free_name(target.name, taken) if target.name in places else target.name
+            places[name] = Windowed(target.name, target.windows)
+            target = Access(name, target.indices, at=target.at)
+        made.append(replace(stmt, target=target))
+    return Program(tuple(made)), places

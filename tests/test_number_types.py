@@ -1,0 +1,213 @@
+"""Which type numbers have that meet: numpy's rule, wherever the expression stands."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from itertools import combinations_with_replacement, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spcomp
+from spcomp.compiler.pipeline import lower
+from spcomp.errors import ScriptError
+from spcomp.ir.interpret import interpret
+from spcomp.script.parse import parse_source
+from tests.layers import TARGET
+
+WHOLE = ("bool", "uint8", "int8", "uint32", "int64", "uint64")
+FLOATS = ("float16", "float32", "float64")
+OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "//": np.floor_divide,
+    "%": np.mod,
+    "<": np.less,
+    "==": np.equal,
+    "&": np.bitwise_and,
+}
+COUNTS = ("+", "-", "*", "//", "%")  # in which two bools are 0 and 1
+PLACES = {
+    "{}": lambda x: x,
+    "({}) * c[i]": lambda x: x * np.ones(6, np.int8),
+    "abs({})": lambda x: np.abs(count(x)),
+    "where({}, 1, 0)": lambda x: (x != 0).astype(np.int64),
+    "({}) if c[i] > 0 else 0": lambda x: x if x.dtype != bool else x.astype(np.int64),
+    "sum(i, {})": lambda x: np.add.reduce(count(x), dtype=count(x).dtype),
+    "max(i, {})": lambda x: count(x).max(),
+}
+
+
+def count(x: Any) -> Any:
+    """Bools as numbers."""
+    return x.astype(np.int64) if x.dtype == bool else x
+
+
+def values(dtype: str) -> np.ndarray:
+    """The ends of a type, and what lies between; no zero."""
+    if dtype == "bool":
+        return np.array([1, 1, 1, 1, 1, 1], bool)
+    if dtype in FLOATS:
+        return np.array([1.5, 2, -3, 4, 0.5, 7], dtype)
+    ends = np.iinfo(dtype)
+    return np.array([ends.max, 3, 1, 2, ends.min or 5, 7], dtype)
+
+
+def meet(op: str, a: np.ndarray, b: np.ndarray) -> Any:
+    """What numpy gives, with the exceptions that are documented; None: it is refused."""
+    if a.dtype == b.dtype == bool and op in COUNTS:
+        a, b = count(a), count(b)
+    whole = [x.dtype.kind != "f" for x in (a, b)]
+    if any(whole) and not all(whole):  # a float's type holds for integers that meet it
+        common = b.dtype if whole[0] else a.dtype
+        a, b = a.astype(common), b.astype(common)
+    with np.errstate(all="ignore"):
+        try:
+            return OPS[op](a, b)
+        except TypeError:
+            return None
+
+
+def cases(first: str, second: str) -> Iterator[tuple[str, str, Any]]:
+    """Operator, program and result, of every operator in every place."""
+    a, b = values(first), np.roll(values(second), 1)
+    for op, place in product(OPS, PLACES):
+        want = meet(op, a, b)
+        yield op, place.format(f"a[i] {op} b[i]"), None if want is None else PLACES[place](want)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [*combinations_with_replacement(WHOLE, 2), ("uint64", "int64")]
+)
+def test_whole_numbers_meet_as_numpys_do_in_every_place(first, second):
+    args = {"a": values(first), "b": np.roll(values(second), 1), "c": np.ones(6, np.int8)}
+    texts, wanted = [], []
+    for op, text, want in cases(first, second):
+        target = f"C{len(texts)}" if text.startswith(("sum", "max")) else f"C{len(texts)}[i]"
+        if want is None:
+            kernel = spcomp.compile(f"{target} = {text}")
+            with pytest.raises(ScriptError, match=re.escape(op)):
+                kernel(**{name: args[name] for name in kernel.arguments})
+            continue
+        texts.append(f"{target} = {text}")
+        wanted.append(want)
+    for text, made, want in zip(
+        texts, spcomp.compile("\n".join(texts))(**args), wanted, strict=True
+    ):
+        np.testing.assert_array_equal(made, want, err_msg=text)
+        assert made.dtype == want.dtype, text
+
+
+@pytest.mark.parametrize(
+    ("whole", "floating"),
+    [*product(["bool", "uint8", "int64", "uint64"], FLOATS[1:]), ("uint8", "float16")],
+)
+def test_a_float_gives_its_type_to_the_integers_it_meets(whole, floating):
+    a, b = values(whole), values(floating)
+    for op in ("+", "*", "/"):
+        for one, other in ((a, b), (b, a)):
+            made = spcomp.compile(f"C[i] = a[i] {op} b[i]")(a=one, b=other)
+            np.testing.assert_array_equal(made, meet(op, one, other))
+            assert made.dtype == floating
+
+
+SCRIPT = """from spcomp import script as T
+@T.prim_func
+def f(a: T.handle, b: T.handle, c: T.handle, n: T.int32) -> None:
+    I = T.dense_fixed(n)
+    A = T.match_sparse_buffer(a, (I,), "{first}")
+    B = T.match_sparse_buffer(b, (I,), "{second}")
+    C = T.match_sparse_buffer(c, (I,), "{result}")
+    with T.sp_iter([I], "S", "it") as [i]:
+        C[i] = {value}
+"""
+
+
+def run(func: Any, **arrays: np.ndarray) -> np.ndarray:
+    """What a script makes of *c*, the same at every stage."""
+    stages = lower(func, TARGET)
+    found = []
+    for module in (stages.coordinate, stages.position, stages.flat):
+        own = {name: array.copy() for name, array in arrays.items()}
+        interpret(module, {**own, "n": len(arrays["a"])})
+        found.append(own["c"])
+    spcomp.compile(func)(*arrays.values(), len(arrays["a"]))
+    for other in found:
+        np.testing.assert_array_equal(other, arrays["c"])
+    return arrays["c"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("uint64", "int8"),
+        ("int64", "uint64"),
+        ("uint8", "int8"),
+        ("bool", "uint8"),
+        ("int32", "uint32"),
+    ],
+)
+def test_whole_numbers_meet_as_numpys_do_in_scripts(first, second):
+    a, b = values(first), np.roll(values(second), 1)
+    for op in OPS:
+        want = meet(op, a, b)
+        result = "int64" if want is None else str(want.dtype)
+        text = SCRIPT.format(first=first, second=second, result=result, value=f"A[i] {op} B[i]")
+        if want is None:
+            with pytest.raises(ScriptError, match="no integer type holds both"):
+                parse_source(text, "types.py")
+            continue
+        made = run(parse_source(text, "types.py")[0], a=a, b=b, c=np.zeros(6, want.dtype))
+        np.testing.assert_array_equal(made, want, err_msg=op)
+
+
+LITERALS = {
+    "u[i] < -1": False,
+    "-1 < u[i]": True,
+    "u[i] == 256": False,
+    "256 != u[i]": True,
+    "u[i] <= 256": True,
+    "300 <= u[i]": False,
+    "(u[i] + b[i]) * 2 < 1": True,
+    "u[i] + (3 - 1)": 1,
+    "u[i] + 2 ** 3": 7,
+    "u[i] + True": 0,
+    "u[i] + (b[i] if u[i])": 0,
+    "u[i] + (1 if u[i])": 0,
+    "fma(b[i], u[i], b[i])": 0,
+}
+
+
+@pytest.mark.parametrize("text", LITERALS)
+def test_literals_take_the_type_of_what_they_meet(text):
+    kernel = spcomp.compile(f"C[i] = {text}")
+    args = {"u": np.array([255], np.uint8), "b": np.array([True])}
+    made = kernel(**{name: args[name] for name in kernel.arguments})
+    assert made[0] == LITERALS[text]
+    assert made.dtype == (bool if isinstance(LITERALS[text], bool) else np.uint8)
+
+
+@pytest.mark.parametrize(
+    "text", ["u[i] + 300", "u[i] * (1 - 3)", "maximum(u[i], -1)", "u[i] + (1 - 3)"]
+)
+def test_a_literal_that_its_type_does_not_hold_is_refused(text):
+    with pytest.raises(ScriptError, match=r"literal -?[0-9]+ does not fit uint8"):
+        spcomp.compile(f"C[i] = {text}")(u=np.array([255], np.uint8))
+
+
+def test_what_python_cannot_compute_of_literals_is_refused():
+    with pytest.raises(ScriptError, match=r"/ of \[1, 0\] cannot be computed"):
+        spcomp.compile("C[i] = x[i] * (1 / 0)")(x=np.ones(2))
+    assert spcomp.compile("C[i] = x[i] * exp(1)")(x=np.ones(1))[0] == math.e
+
+
+@pytest.mark.parametrize("value", ["A[i] < -1", "A[i] != 256", "256 > A[i]"])
+def test_scripts_compare_literals_by_value(value):
+    text = SCRIPT.format(first="uint8", second="uint8", result="bool", value=value)
+    arrays = {"a": values("uint8"), "b": values("uint8"), "c": np.zeros(6, bool)}
+    assert run(parse_source(text, "types.py")[0], **arrays).tolist() == ["<" not in value] * 6
