@@ -183,8 +183,8 @@ class Author:
             right = self.leaf(names) if self.chance(0.5) else t.Number(self.rng.choice((0, 1, 0.5)))
             return t.Op(name, (self.leaf(names), right))
         if kind < 0.75 and names:
-            spellings = ("{} is None", "{} is not None", "stored({})", "not stored({})")
-            return t.Stored(self.ref(self.subset(names, 1)), self.rng.choice(spellings))
+            spelling = self.rng.choice(t.POSITIVE + t.NEGATIVE)
+            return t.Stored(self.ref(self.subset(names, 1)), spelling)
         if kind < 0.9:
             args = tuple(self.condition(names, depth - 1) for _ in range(2))
             return t.Op(self.rng.choice(("and", "or")), args)

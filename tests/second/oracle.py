@@ -56,6 +56,7 @@ class Scope:
     semiring: tuple[str, str]
     axes: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
+    beside: bool = False  # whether sums have addends beside them, whose type they may take
 
     def along(self, name: str, numbers: Array) -> Array:
         """Return *numbers*, one for each coordinate of an index, along its axis."""
@@ -81,7 +82,7 @@ def evaluate(term: t.Term, scope: Scope) -> Value:
             if spelling.startswith("T."):
                 return _loaded(t.Ref(f"stored {ref.name}", ref.places), scope)
             there = _loaded(ref, scope).present
-            return exact(there if spelling in ("stored({})", "{} is not None") else ~there)
+            return exact(there if spelling in t.POSITIVE else ~there)
         case t.Op(name, args):
             return operation(name, [evaluate(arg, scope) for arg in args], scope.semiring)
     raise TypeError(term)
@@ -178,11 +179,10 @@ def _reduction(term: t.Reduce, scope: Scope) -> Value:
     lengths = _lengths(term.term, term.over, scope)
     free = [axis for axis in range(RANK) if axis not in scope.axes.values()]
     axes = dict(zip(term.over, free, strict=False))
-    deeper = Scope(scope.tensors, scope.semiring, scope.axes | axes, scope.lengths | lengths)
+    deeper = replace(scope, axes=scope.axes | axes, lengths=scope.lengths | lengths)
     inner = evaluate(term.term, deeper)
-    return reduced(
-        term.name, inner, [axes[at] for at in term.over], [lengths[at] for at in term.over]
-    )
+    found = [axes[at] for at in term.over], [lengths[at] for at in term.over]
+    return reduced(term.name, inner, *found, beside=scope.beside)
 
 
 def _lengths(term: t.Term, names: Sequence[str], scope: Scope) -> dict[str, int]:
@@ -213,8 +213,13 @@ def length_of(place: t.Index | t.Window, tensor: Operand, at: int) -> int:
     return tensor.shape[at]
 
 
-def reduced(name: str, value: Value, axes: Sequence[int], lengths: Sequence[int]) -> Value:
-    """Return *value* reduced over *axes*; present where any of it is."""
+def reduced(
+    name: str, value: Value, axes: Sequence[int], lengths: Sequence[int], *, beside: bool = False
+) -> Value:
+    """Return *value* reduced over *axes*; present where any of it is.
+
+    An integer that wraps is unknown if addends are *beside* it: it may be added in their type.
+    """
     shape = list(np.broadcast_shapes(value.number.shape, value.present.shape, value.error.shape))
     for axis, length in zip(axes, lengths, strict=True):
         shape[axis] = length
@@ -240,6 +245,9 @@ def reduced(name: str, value: Value, axes: Sequence[int], lengths: Sequence[int]
         "all": _logic,
     }[name]
     found, off = compute(name, number, present, error, over)
+    if beside and found.dtype.kind in "iu" and name in ("sum", "prod"):
+        wide, _ = compute(name, number.astype("float64"), present, error, over)
+        unknown = unknown | (np.abs(wide - found.astype("float64")) > 1e-9 * np.abs(wide))
     return bounded(found, present.any(over, keepdims=True), off, unknown)
 
 
@@ -341,7 +349,7 @@ def assigned(
     """Return what *statement* gives its target, an array of the target's rank."""
     names = [place.name for place in statement.target.places if not isinstance(place, t.Fixed)]
     free = sorted(statement.value.free() - set(names))
-    scope = Scope(tensors, semiring)
+    scope = Scope(tensors, semiring, beside=statement.sign != "=")
     scope.lengths.update(_lengths(statement.value, [*names, *free], scope))
     scope.axes.update({name: axis for axis, name in enumerate([*names, *free])})
     if isinstance(statement.value, t.Reduce):
@@ -359,6 +367,8 @@ def assigned(
 def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
     total: Value | None = None
+    if len(addends(term)) > 1:
+        scope = replace(scope, beside=True)
     for sign, addend in addends(term):
         value = _addend(addend, names, scope)
         if total is None:
@@ -379,4 +389,4 @@ def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:
         return value
     axes = [scope.axes[name] for name in missing]
     lengths = [scope.lengths[name] for name in missing]
-    return reduced(REDUCED[scope.semiring[0]], value, axes, lengths)
+    return reduced(REDUCED[scope.semiring[0]], value, axes, lengths, beside=scope.beside)

@@ -87,6 +87,9 @@ def _object(term: t.Term, symbols: dict[str, Any]) -> Any:
         case t.Reduce(name, over, _):
             indices = tuple(map(spcomp.indices, over))
             return getattr(N, name)(indices if len(indices) > 1 else indices[0], *children)
+        case t.Stored(_, spelling):
+            stored = N.stored(children[0])
+            return stored if spelling in t.POSITIVE else ~stored
         case t.Masked():
             return children[0].masked(children[1])
         case t.Op(name, _) if name in OPERATORS:

@@ -8,6 +8,8 @@ from typing import Any
 
 INFIX = ("+", "-", "*", "/", "//", "%", "**", "<", "<=", ">", ">=", "==", "!=", "and", "or")
 BITS = ("&", "|", "^")
+POSITIVE = ("stored({})", "{} is not None")
+NEGATIVE = ("not stored({})", "{} is None")
 
 
 @dataclass(frozen=True)
