@@ -15,7 +15,7 @@ from spcomp.errors import ArgumentError, SpcompError
 from tests.second import grammar, spellings
 from tests.second.comparison import Failure, compare, neutrals
 from tests.second.trials import Data, Refusal, Trial, arguments, expected, random_data, random_sizes
-from tests.second.values import Value
+from tests.second.values import Meaningless, Value
 
 BY_DATA = re.compile("division by zero|singleton|mostly padding|does not hold")  # refused by values
 
@@ -103,7 +103,11 @@ def _bound(given: dict[str, Any], rng: Random) -> list[str]:
 
 def check(case: Trial, kernel: Any, given: dict[str, Any], data: Data, rng: Random) -> None:
     """Call *kernel* with *given* and compare."""
-    want = expected(case, data, given)
+    try:
+        want = expected(case, data, given)
+    except Meaningless as reason:
+        called(kernel, [], given, {})
+        raise Failure("taken", f"not refused, though {reason}") from reason
     options = _out(case, want, given, rng)
     copied = options and any(options["out"] is one for one in given.values())
     if rng.random() < 0.1:

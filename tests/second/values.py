@@ -19,6 +19,10 @@ ULPS = 2  # of functions; operators round once; four times as much is allowed
 TINY = {np.dtype(kind): float(np.finfo(kind).tiny) for kind in ("float16", "float32", "float64")}
 
 
+class Meaningless(Exception):
+    """A program that has to be refused."""
+
+
 @dataclass(frozen=True)
 class Value:
     """Arrays that broadcast against each other; *weak* is a Python number, whose type gives way."""
@@ -225,6 +229,8 @@ def _combined(name: str, args: list[Value]) -> Value:
         return _computed(np.where, [truth(args[0]), *branches], 1)
     if name in (*BITWISE, "~"):
         kind = common(args) if any(arg.dtype.kind != "b" for arg in args) else np.dtype("bool")
+        if kind.kind == "f":
+            raise Meaningless(f"{name} of {kind}")
         compute = np.invert if name == "~" else BITWISE[name]
         return _computed(compute, [cast(arg, kind) for arg in args], 0)
     return _arithmetic(name, args)
