@@ -360,9 +360,9 @@ def _added(author: Author, statement: t.Statement) -> t.Statement:
     if not names:
         return statement
     extents = tuple(author.extents[name] for name in names)
-    author.operands["C"] = Declared(
-        extents, author.rng.choice(("float64", "float32", "int64")), author.chance(0.3)
-    )
+    sparse = author.chance(0.3)  # then the result may be a new one, of the wider type
+    dtype = "float64" if sparse else author.rng.choice(("float64", "float32", "int64"))
+    author.operands["C"] = Declared(extents, dtype, sparse)
     return t.Statement(statement.target, statement.value, author.rng.choice(("+=", "-=")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -240,9 +241,17 @@ def _torch_sparse(name: str) -> Callable[[Array, Array, Random], Any]:
     return make
 
 
+def _pydata(x: Array, mask: Array, rng: Random) -> Any:
+    import sparse
+
+    at, values = _coordinates(x, mask)
+    return sparse.COO(np.array(at), values, shape=x.shape)
+
+
 def _sparse_storages() -> list[Storage]:
     f = spcomp.formats
     out = [Storage("coo_array", _coo), Storage("coo mixed", _coo_mixed, types="fiu")]
+    out += [Storage("pydata", _pydata, zeros=False)]
     out += [Storage(name, _scipy(name), 2) for name in ("csr", "csr", "csr", "csc", "csc", "coo")]
     out += [Storage(name, _scipy(name), 2, zeros=False) for name in ("lil", "dok", "dia")]
     out += [Storage("bsr", _scipy("bsr"), 2, blocks(None), fits=lambda shape: 0 not in shape)]
@@ -293,7 +302,16 @@ LEVELS = {
     4: ["compressed,compressed,compressed,compressed", "dense,compressed,dense,dense",
         "dense,compressed,compressed,dense", "dense,dense,dense,compressed"],
 }  # fmt: skip
-SPARSE = _sparse_storages()
+
+
+def _available(storage: Storage) -> bool:
+    """Return whether the package of another library's arrays is there."""
+    package = {"torch": "torch", "pydata": "sparse"}.get(storage.name.partition(" ")[0])
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+SPARSE = list(filter(_available, _sparse_storages()))
+DENSE = list(filter(_available, DENSE))
 
 
 def storages(rank: int, dtype: Any, *, sparse: bool) -> list[Storage]:

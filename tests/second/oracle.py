@@ -162,7 +162,8 @@ def _masked(term: t.Masked, scope: Scope) -> Value:
     value = evaluate(term.term, scope)
     unknown = unknown | value.unknown()
     if term.other is None:
-        return bounded(value.number, value.present & holds, value.error, unknown)
+        kept = bounded(value.number, value.present & holds, value.error, unknown)
+        return replace(kept, weak=value.weak)
     other = evaluate(term.other, scope)
     kind = combined("maximum", [value, other]).dtype
     value, other = cast(value, kind), cast(other, kind)

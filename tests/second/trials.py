@@ -61,8 +61,11 @@ def trial(seed: int) -> Trial:
     program.operands = {name: one for name, one in program.operands.items() if name in names}
     _constants(program, rng)
     both: tuple[dict[str, Storage], dict[str, Storage]] = ({}, {})
+    mixed = len({one.dtype for one in program.operands.values() if one.extents}) > 1
     for name, one in program.operands.items():
         known = operands.storages(len(one.extents), one.dtype, sparse=one.sparse)
+        if mixed:  # a Python number takes the type of all others: let there be one
+            known = [storage for storage in known if storage.name != "python"]
         weights = [operands.WEIGHTS.get(storage.name, 1.0) for storage in known]
         chosen = rng.choices(known, weights, k=2) if name != "C" else [known[0]] * 2
         if not one.extents and "python" in [storage.name for storage in chosen]:
