@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tests.second import scripts, shrink, stages, trials
+from tests.second import calls, scripts, shrink, stages, trials
+from tests.second.comparison import Failure, opened
 from tests.second.stages import ScriptTrial
-from tests.second.trials import Failure, Trial
+from tests.second.trials import Trial
 
 PLACE = re.compile(r"^(<\w+ \w+>|[\w./]+):\d+:\d+: ")
 
@@ -20,7 +21,7 @@ def outcome(seed: int, seconds: float) -> dict[str, Any]:
     """
     case: Trial | ScriptTrial = stages.trial(seed) if seed % 4 == 3 else trials.trial(seed)
     try:
-        refused = stages.run(case) if isinstance(case, ScriptTrial) else trials.run(case)
+        refused = stages.run(case) if isinstance(case, ScriptTrial) else calls.run(case)
     except Failure as failure:
         told = _told(case, failure)
         if isinstance(case, Trial):
@@ -58,7 +59,7 @@ def _arguments(case: Trial | ScriptTrial, failure: Failure) -> Iterator[str]:
             names = dict.fromkeys(variant[name].name for variant in case.storages)
             stored = f", stored as {'; '.join(names)}"
         try:
-            numbers = trials.opened(value)[0]
+            numbers = opened(value)[0]
         except Exception:  # what cannot be opened is shown as it is
             yield f"  {name} = {value!r}"
             continue

@@ -6,16 +6,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.second import operands, trials
+from tests.second import calls, operands, trials
 from tests.second import terms as t
+from tests.second.comparison import Failure
 from tests.second.grammar import Program
-from tests.second.trials import Failure, Trial
+from tests.second.trials import Trial
 
 
 def failure_of(case: Trial) -> Failure | None:
     """Return how *case* fails, if it does."""
     try:
-        trials.run(case)
+        calls.run(case)
     except Failure as failure:
         return failure
     except Exception:  # a program that means nothing: a part was needed elsewhere

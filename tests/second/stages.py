@@ -12,10 +12,10 @@ import numpy as np
 
 import spcomp
 from spcomp.errors import SpcompError
-from tests.second import script_oracle, scripts, trials
+from tests.second import comparison, script_oracle, scripts
+from tests.second.comparison import Failure
 from tests.second.script_oracle import Given
 from tests.second.scripts import Buffer, Script
-from tests.second.trials import Failure
 from tests.second.values import Array, Value
 
 CALLS = 4
@@ -141,7 +141,7 @@ def compare(found: dict[str, Any], want: dict[str, Value], script: Script, data:
     for buffer in script.results():
         value, result = want[buffer.name], found[buffer.name]
         if not buffer.deepest:
-            trials.compare(buffer.name, result, value, [0])
+            comparison.compare(buffer.name, result, value, [0])
             continue
         mask = data.masks[buffer.deepest]
         flat = Value(
@@ -151,8 +151,8 @@ def compare(found: dict[str, Any], want: dict[str, Value], script: Script, data:
             )
         )
         if not isinstance(result, np.ndarray):
-            result = trials.opened(result)[0][mask]
-        trials.compare(buffer.name, np.asarray(result).reshape(flat.number.shape), flat, [0])
+            result = comparison.opened(result)[0][mask]
+        comparison.compare(buffer.name, np.asarray(result).reshape(flat.number.shape), flat, [0])
 
 
 def kernels(case: ScriptTrial, rng: Random) -> Iterator[tuple[str, Any, list[str]]]:
