@@ -297,15 +297,12 @@ def compile(  # noqa: A001
         check: How much of the index arrays is checked: ``full`` at every call, ``bind`` only in
             ``Kernel.bind`` and ``Tensor``, ``off`` nowhere (dtypes and shapes always are). By
             default what ``SPCOMP_CHECK`` says, else ``full``.
-        trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
-            compilation, edited, or ``Trace()`` for none.
-        fast_math: Whether sums and products of floats may be computed in another order and by
-            other formulas than written, as if numbers were exact. By default nothing is moved,
-            but ``a * b + c`` may be rounded once.
-        formats: Of index notation: how tensors are stored, by their names (texts, Formats, those of
-            ``spcomp.formats``); the others as their arguments are, and as the notation's rules say.
-        semiring: Of index notation: what ``+`` and ``*`` mean, a Semiring or the name of a built-in
-            one; ``plus_times`` if not given.
+        trace: The steps to take instead of the default ones: an edited ``Kernel.trace``, or none.
+        fast_math: Whether sums and products of floats may be computed in another order than
+            written. By default nothing is moved, but ``a * b + c`` may be rounded once.
+        formats: Of index notation: how tensors are stored, by name: texts, Formats, those of
+            ``spcomp.formats``; by default as arguments are, and as the notation's rules say.
+        semiring: Of index notation: what ``+`` and ``*`` mean; by default ``plus_times``.
         functions: Of index notation: the user's own, by name.
         **unknown: Refused.
 
