@@ -289,8 +289,7 @@ def compile(  # noqa: A001
         program: A function of the script language at any level, a Module, a Schedule, or what
             ``decompose`` returns, which gives a FormatKernel; or index notation, a string such as
             ``"C[i, k] = A[i, j] * B[j, k]"``, which gives a NotationKernel.
-        target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
-            read, not run.
+        target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another can be read, not run.
         name: What the Kernel is called, an identifier; the program's name if not given.
         constants: Values of scalar parameters to compile in.
         threads: How many threads a call uses at most; by default the process's setting.
