@@ -173,3 +173,9 @@ def test_a_handle_is_no_type_of_values():
     text = BY_NAME["csrmm"].text().replace('(I, K), "float32"', '(I, K), "handle"')
     with pytest.raises(ScriptError, match="a handle is a parameter, and no type of values"):
         spcomp.parse(text)
+
+
+def test_a_number_that_nothing_tells_is_asked_for():
+    text = spcomp.compile(NOTATION[0]).specialize(A=operand(), B=operand()).stage("coordinate")
+    error = refused(text, "(n_j, B_j_nnz)", "n_j", "argument B_j_nnz: missing")
+    assert isinstance(error, ArgumentError)

@@ -25,7 +25,7 @@ EXACT = {  # formats that store what they are given and no more
     3: ("csf", "coo", "hash", "bitmap", "dense,compressed,compressed"),
     4: ("csf", "coo", "hash", "bitmap"),
 }
-SEEDS, CHUNK, COMPILED = 1200, 60, 4
+SEEDS, CHUNK, COMPILED = 600, 30, 2
 
 
 def stored_as(pick: random.Random, values: Any, stored: Any, *, sparse: bool) -> Any:

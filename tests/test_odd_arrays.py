@@ -328,3 +328,17 @@ def test_what_takes_too_much_memory_is_a_memory_error():
         spcomp.compile("C[i] = A[i]", formats={"C": "dense"})(
             A=spcomp.Tensor.from_coo(([2**62],), [1.0], (2**62 + 1,), "sparse")
         )
+
+
+def test_a_matrix_without_elements_may_be_written():
+    empty = sps.csr_array((3, 3), dtype="f8")
+    given = empty.copy()
+    assert spcomp.compile("C[i, j] = 2 * A[i, j]")(A=empty, out=given) is given
+
+
+def test_a_result_of_blocks_without_elements_is_a_tensor():
+    left = sps.csr_array(np.eye(2))
+    for extents in ((2, 0), (0, 3), (0, 0)):
+        made = spcomp.compile("C[i, j, k, l] = A[i, j] * B[k, l]")(A=left, B=np.ones(extents))
+        assert isinstance(made, spcomp.Tensor)
+        assert made.shape == (2, 2, *extents)

@@ -16,7 +16,7 @@ from tests.random_notation import Case, Writer, elements
 from tests.random_operands import layout, operand
 
 CALLS = 8  # a call is learnt when it is the second, fourth or eighth of its kind
-SEEDS, CHUNK, ROUNDS = 200, 20, 10
+SEEDS, CHUNK, ROUNDS = 100, 20, 6
 ROWS = ("sparse", "csr", "csf", "csf")
 TEXTS = (
     "C[i, j, k] = x[k] * A[i, j, k]",

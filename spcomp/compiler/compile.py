@@ -289,23 +289,19 @@ def compile(  # noqa: A001
         program: A function of the script language at any level, a Module, a Schedule, or what
             ``decompose`` returns, which gives a FormatKernel; or index notation, a string such as
             ``"C[i, k] = A[i, j] * B[j, k]"``, which gives a NotationKernel.
-        target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another machine can be
-            read, not run.
+        target: ``cpu`` (this machine), ``cpu:x86-64-v3``; code for another can be read, not run.
         name: What the Kernel is called, an identifier; the program's name if not given.
         constants: Values of scalar parameters to compile in.
         threads: How many threads a call uses at most; by default the process's setting.
         check: How much of the index arrays is checked: ``full`` at every call, ``bind`` only in
             ``Kernel.bind`` and ``Tensor``, ``off`` nowhere (dtypes and shapes always are). By
             default what ``SPCOMP_CHECK`` says, else ``full``.
-        trace: The schedule steps to take instead of the default ones; ``Kernel.trace`` of another
-            compilation, edited, or ``Trace()`` for none.
-        fast_math: Whether sums and products of floats may be computed in another order and by
-            other formulas than written, as if numbers were exact. By default nothing is moved,
-            but ``a * b + c`` may be rounded once.
-        formats: Of index notation: how tensors are stored, by their names (texts, Formats, those of
-            ``spcomp.formats``); the others as their arguments are, and as the notation's rules say.
-        semiring: Of index notation: what ``+`` and ``*`` mean, a Semiring or the name of a built-in
-            one; ``plus_times`` if not given.
+        trace: The steps to take instead of the default ones: an edited ``Kernel.trace``, or none.
+        fast_math: Whether sums and products of floats may be computed in another order than
+            written. By default nothing is moved, but ``a * b + c`` may be rounded once.
+        formats: Of index notation: how tensors are stored, by name: texts, Formats, those of
+            ``spcomp.formats``; by default as arguments are, and as the notation's rules say.
+        semiring: Of index notation: what ``+`` and ``*`` mean; by default ``plus_times``.
         functions: Of index notation: the user's own, by name.
         **unknown: Refused.
 

@@ -179,7 +179,8 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
     if arg.ndim != 2:
         raise ArgumentError(f"argument {plan.name}: got {arg.ndim} dimensions, expected 2")
     matrix = sound(arg, f"{plan.name}.")
-    if plan.role != "in" and not np.may_share_memory(matrix.data, arg.data):
+    own = matrix is arg or np.asarray(arg.data).size == 0
+    if plan.role != "in" and not (own or np.may_share_memory(matrix.data, np.asarray(arg.data))):
         raise ArgumentError(
             f"argument {plan.name}: its data are misaligned or not in native byte order, and the"
             " program writes them"
@@ -240,7 +241,8 @@ def sound(matrix: Any, who: str = "") -> Any:
         data = validate.native(f"{who}data", data)
         pairs = zip(shown, lists, strict=True)
         lists = tuple(validate.index_array(f"{who}{name}", own) for name, own in pairs)
-        for name, own, wanted in zip(("data", *shown), (data, *lists), (rank, 1, 1), strict=False):
+        ranks = (rank, *(1 for _ in lists))
+        for name, own, wanted in zip(("data", *shown), (data, *lists), ranks, strict=True):
             if own.ndim != wanted:
                 raise ArgumentError(
                     f"argument {who}{name}: got shape {own.shape}, expected {wanted} dimensions"

@@ -9,7 +9,7 @@ import numpy as np
 from spcomp.codegen.abi import OUT_OF_MEMORY, pack
 from spcomp.compiler.sizes import evaluate
 from spcomp.compiler.validate import span
-from spcomp.errors import ArgumentError, InternalError, OutOfMemoryError
+from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.ir.axis import Buffer
 from spcomp.ir.module import MEASURED, HostAlloc, Launch, Return, Scan, Trim
 from spcomp.runtime.recycle import empty
@@ -69,7 +69,10 @@ def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:
         value = values.get(param.name)
         if param.dtype.kind != "handle":
             if value is None:
-                raise InternalError("lower", f"{func.name} takes {param.name}, which nothing gives")
+                raise ArgumentError(
+                    f"argument {param.name}: missing, and {func.name} takes it",
+                    hint="no other argument tells it: give it by name",
+                )
             slots.append(pack(param.dtype, value))
         else:
             slots.append(0 if value is None else span(value)[0])

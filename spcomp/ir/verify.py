@@ -137,7 +137,7 @@ class _HostVerifier:
         self.known = {param.name for param in params}
         self.taken = {param.name for param in params if param.dtype.kind != "handle"}
         self.kinds = {param.name: param.dtype for param in params}
-        self.dtypes = dict(_arrays(module.source))
+        self.arrays = {*_arrays(module.source)}
 
     def check(self) -> None:
         """Raise InternalError for the first operation that is wrong."""
@@ -169,7 +169,8 @@ class _HostVerifier:
                 self._uses(_names(buffer.shape[0]), f"the size of {buffer.name}")
                 self.known.add(buffer.name)
                 self.kinds[buffer.name] = handle
-                self.dtypes[buffer.name] = buffer.dtype
+                self.arrays = {array for array in self.arrays if array[0] != buffer.name}
+                self.arrays.add((buffer.name, buffer.dtype))
             case Scan(buffer=buffer):
                 self._uses([buffer.name], "a scan")
                 if not buffer.dtype.is_integer:
@@ -186,8 +187,9 @@ class _HostVerifier:
             if param.dtype != (kind := self.kinds[param.name]):
                 self._fail(f"{func.name} takes {param.name} as {param.dtype}, it is {kind}", param)
         for name, dtype in _arrays(func):
-            if dtype != (made := self.dtypes.get(name, dtype)):
-                self._fail(f"{func.name} takes {name} as {dtype}, it is {made}", func)
+            made = sorted(str(other) for array, other in self.arrays if array == name)
+            if made and str(dtype) not in made:
+                self._fail(f"{func.name} takes {name} as {dtype}, it is {made[0]}", func)
 
     def _uses(self, names: list[str], where: str) -> None:
         for name in names:

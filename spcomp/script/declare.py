@@ -247,7 +247,7 @@ class Declarations:
     ) -> AnyBuffer:
         """Return the buffer that *call* describes."""
         name, span = self._name(target), self.ctx.span(call)
-        dtype = self.ctx.dtype(args["dtype"]) if "dtype" in args else self.ctx.dtype(_FLOAT32)
+        dtype = self.ctx.element(args.get("dtype", _FLOAT32))
         options: dict[str, Any] = {}
         if "scope" in args:
             options["scope"] = self.ctx.text(args["scope"], "a scope") or "global"

@@ -285,7 +285,7 @@ def _scalar(ctx: Context, node: ast.expr) -> DType:
         raise ctx.error(
             node, f"{ast.unparse(node)} is no type of a parameter", hint="use T.handle or T.int32"
         )
-    return handle if ctx.syntax_name(node) == "handle" else ctx.dtype(node)
+    return ctx.dtype(node)
 
 
 def _declaration(st: Statements, stmt: ast.stmt) -> bool:

@@ -97,6 +97,8 @@ def _is_dtype(ex: Expressions, node: ast.expr) -> bool:
 
 def _convert(ex: Expressions, value: Value, dtype: DType, call: ast.Call) -> Value:
     """Return *value* as *dtype*: a literal takes it, anything else is cast."""
+    if dtype.kind == "handle":
+        raise ex.ctx.error(call, "nothing can be cast to a handle")
     dtype = dtype.with_lanes(max(dtype.lanes, value.dtype.lanes))
     if value.weak and not _loses(value.expr, dtype):
         return Value(coerce(value, dtype))

@@ -93,7 +93,7 @@ class Expressions:
     def whole(self, node: ast.expr) -> int:
         """Return the Python int that *node* amounts to."""
         number = self.number(node)
-        if not isinstance(number, int):
+        if not isinstance(number, int) or isinstance(number, bool):
             raise self.ctx.error(node, "a whole number is needed here")
         return number
 

@@ -71,7 +71,7 @@ class _Host:
         args = self.ctx.arguments(call)
         if not isinstance(target, ast.Name):
             raise self.ctx.error(target, "an array is assigned to a plain name")
-        size, dtype = self.ex.count(args["size"]), self.ctx.dtype(args["dtype"])
+        size, dtype = self.ex.count(args["size"]), self.ctx.element(args["dtype"])
         data = self.ctx.find(target.id) or Var(target.id, handle, span=self.ctx.span(target))
         if not isinstance(data, Var):
             raise self.ctx.error(target, f"{target.id} is made twice")

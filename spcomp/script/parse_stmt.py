@@ -126,7 +126,7 @@ class Statements:
     def _ann_assign(self, node: ast.AnnAssign) -> Open:
         if node.value is None:
             raise self.ctx.error(node, "a variable needs its value")
-        value = self.ex.stored(node.value, self.ctx.dtype(node.annotation))
+        value = self.ex.stored(node.value, self.ctx.element(node.annotation))
         return self._let(node.target, value, node)
 
     def _aug_assign(self, node: ast.AugAssign) -> Stmt:

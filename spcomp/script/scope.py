@@ -171,15 +171,19 @@ class Context:
         return value
 
     def dtype(self, node: ast.expr) -> DType:
-        """Return the type of values that *node* spells: ``"float32"`` or ``T.float32``."""
+        """Return the type that *node* spells: ``"float32"`` or ``T.float32``."""
         name = self.syntax_name(node)
         if name is None:
             name = self.text(node, "a dtype")
         try:
-            found = dtype(name)
+            return dtype(name)
         except ValueError as error:
             hint = did_you_mean(name, DTYPE_NAMES)
             raise self.error(node, str(error), hint=hint) from error
+
+    def element(self, node: ast.expr) -> DType:
+        """Return the type that *node* spells, one of values that are kept."""
+        found = self.dtype(node)
         if found.kind == "handle":
             raise self.error(node, "a handle is a parameter, and no type of values")
         return found

@@ -463,21 +463,6 @@ def vector_reduce(op: str, value: Any) -> Any:
 
 
 @only_in_scripts
-def pow(x: Any, y: Any, dtype: Any = None) -> Any:
-    """*x* to the *y*."""
-
-
-@only_in_scripts
-def atan2(y: Any, x: Any, dtype: Any = None) -> Any:
-    """The angle of the point (*x*, *y*), in radians."""
-
-
-@only_in_scripts
-def hypot(x: Any, y: Any, dtype: Any = None) -> Any:
-    """The length of (*x*, *y*), without overflow on the way."""
-
-
-@only_in_scripts
 def fma(a: Any, b: Any, c: Any, dtype: Any = None) -> Any:
     """``a * b + c``, rounded once."""
 
@@ -493,6 +478,14 @@ class MathName:
         raise outside(self.__name__)
 
 
+class MathNameOfTwo(MathName):
+    """A function of two numbers: ``pow(x, y)``, ``atan2(y, x)``, ``hypot(x, y)``."""
+
+    def __call__(self, x: Any, y: Any, dtype: Any = None) -> Any:  # type: ignore[override]
+        """Raise: only the parser gives it a meaning."""
+        raise outside(self.__name__)
+
+
 exp, exp2, expm1 = map(MathName, ("exp", "exp2", "expm1"))
 log, log2, log10, log1p = map(MathName, ("log", "log2", "log10", "log1p"))
 sqrt, rsqrt, cbrt, sigmoid, erf = map(MathName, ("sqrt", "rsqrt", "cbrt", "sigmoid", "erf"))
@@ -500,4 +493,5 @@ sin, cos, tan, sinh, cosh, tanh = map(MathName, ("sin", "cos", "tan", "sinh", "c
 asin, acos, atan = map(MathName, ("asin", "acos", "atan"))
 asinh, acosh, atanh = map(MathName, ("asinh", "acosh", "atanh"))
 floor, ceil, round, trunc = map(MathName, ("floor", "ceil", "round", "trunc"))
+pow, atan2, hypot = map(MathNameOfTwo, ("pow", "atan2", "hypot"))
 abs, popcount, isnan, isinf = map(MathName, ("abs", "popcount", "isnan", "isinf"))
