@@ -48,7 +48,7 @@ def smaller(case: Trial) -> Iterator[Trial]:
         if len(program.statements) > 1:
             rest = program.statements[:at] + program.statements[at + 1 :]
             yield _with(case, replace(program, statements=rest))
-    for most in (2, 3, 5):
+    for most in (2, 3, 5, 130):
         if case.most > most:
             yield replace(case, most=most)
     for name in program.formats:

@@ -17,7 +17,8 @@ from tests.second.operands import Storage
 from tests.second.values import Array, Value, cast, common, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
-MOST = 60_000  # coordinates that the oracle looks at
+MOST = 2_400_000  # coordinates that the oracle looks at
+LARGE = {1: (5_000, 70_000), 2: (300, 1_500)}  # lengths at times, by how many indices there are
 PLAIN = (int, float, bool)  # Python numbers, whose types give way
 Sizes = Mapping[str, int]
 
@@ -34,7 +35,7 @@ class Trial:
     storages: tuple[dict[str, Storage], dict[str, Storage]]
     seed: int
     calls: int = CALLS
-    most: int = 130  # no dimension is longer
+    most: int = 70_000  # no dimension is longer
     counts: dict[str, int] = field(default_factory=lambda: {"calls": 0, "versions": 0})
 
 
@@ -86,22 +87,16 @@ class Data:
 
 def random_sizes(program: grammar.Program, rng: Random, most: int) -> dict[str, int]:
     """Return a length for each label, such that the program is not too much work."""
-    labels = sorted(
-        {
-            extent
-            for one in program.operands.values()
-            for extent in one.extents
-            if isinstance(extent, str)
-        }
-    )
+    extents = {extent for one in program.operands.values() for extent in one.extents}
+    labels = sorted(extent for extent in extents if isinstance(extent, str))
     sizes = {label: rng.choice((0, 1, 1, 2, 3, 4, 5, 6, 8, 9)) for label in labels}
+    deep = max(_depth(statement) for statement in program.statements)
     if labels and rng.random() < 0.35:
         sizes[rng.choice(labels)] = rng.choice((16, 17, 33, 64, 65, 130))
-    deep = max(_depth(statement) for statement in program.statements)
-    while labels and max(max(sizes.values()), 1) ** min(2, deep) * 9 ** max(0, deep - 2) > MOST * 4:
-        sizes[max(sizes, key=sizes.__getitem__)] = rng.choice((2, 3, 5))
-    while labels and max(sizes.values()) ** deep > 40 * MOST:
-        sizes[max(sizes, key=sizes.__getitem__)] = rng.choice((1, 2, 3, 5))
+    if labels and rng.random() < 0.02:  # threads, chunks, rows that are cut
+        sizes[rng.choice(labels)] = rng.randrange(*LARGE.get(deep, (1, 2)))
+    while labels and max(sizes.values()) ** deep > MOST:
+        sizes[max(sizes, key=sizes.__getitem__)] = rng.choice((1, 2, 3, 5, 9, 17))
     return {label: min(size, most) for label, size in sizes.items()}
 
 
