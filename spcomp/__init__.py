@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spcomp.schedule.schedule import Schedule as Schedule
     from spcomp.script.parse import parse as parse
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 _HOME = {
     "einsum": "spcomp.compiler.notation_einsum",

@@ -29,10 +29,11 @@ DRIVER = """
 #include <stdio.h>
 #include <stdlib.h>
 int32_t %(packed)s(void *slots);
-void %(pool)s(void (*run)(void *, int64_t, int64_t), void *context, int64_t n, int64_t grain) {
+int32_t %(pool)s(void (*run)(void *, int64_t, int64_t), void *context, int64_t n, int64_t grain) {
   int64_t step = grain > 0 ? grain : n / 3 + 1;
   for (int64_t begin = 0; begin < n; begin += step)
     run(context, begin, begin + step < n ? begin + step : n);
+  return 0;
 }
 int main(void) {
   int64_t count, size[99];

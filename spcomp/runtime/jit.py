@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -64,10 +65,14 @@ def load(
 
 @lru_cache(maxsize=1)
 def _linker(group: int) -> llvm.LLJIT:  # noqa: ARG001
-    """Return the linker of the *group*; when the next is asked for, it goes with its objects."""
+    """Return the linker of the *group*; when the next is asked for, it goes with its objects.
+
+    JITLink keeps an object's sections together. The older linker, RuntimeDyld, spreads them, and
+    ends the process on 64-bit ARM where they come to lie too far apart.
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    return llvm.create_lljit_compiler(use_jit_link=sys.platform != "win32", suppress_errors=True)
 
 
 def _immortal(made: object) -> None:
