@@ -368,15 +368,30 @@ def assigned(
 def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
     total: Value | None = None
-    if len(addends(term)) > 1:
+    wide: Value | None = None
+    parts = addends(term)
+    if len(parts) > 1:
         scope = replace(scope, beside=True)
-    for sign, addend in addends(term):
+    for sign, addend in parts:
         value = _addend(addend, names, scope)
         if total is None:
             total = value if sign == "+" else combined("neg", [value])
-        else:
-            total = merged(scope.semiring[0] if sign == "+" else "-", total, value)
+            wide = cast(total, "float64")
+            continue
+        name = scope.semiring[0] if sign == "+" else "-"
+        total, wide = merged(name, total, value), merged(name, wide, cast(value, "float64"))
     assert total is not None
+    assert wide is not None
+    return _either(total, wide) if len(parts) > 1 else total
+
+
+def _either(total: Value, wide: Value) -> Value:
+    """Return *total*, unknown where integers wrapped: they may be added in the type of all."""
+    with np.errstate(all="ignore"):
+        off = np.abs(total.number.astype("float64") - wide.number)
+        wrapped = off > 0.5 + 1e-3 * np.abs(wide.number)
+    if total.dtype.kind == "f":
+        return bounded(total.number, total.present, total.error, total.unknown() | wrapped)
     return total
 
 
