@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any
+from typing import IO, Any
 
 PATIENCE = 60.0  # seconds that a program may take
 CHILD = [sys.executable, "-X", "faulthandler", "-m", "tests.second"]
@@ -69,19 +69,21 @@ def _messages(child: subprocess.Popen[str], patience: float) -> Iterator[dict[st
     """Yield what *child* says; ends where it ends, and ends it where it says nothing for long."""
     assert child.stdout is not None
     lines: Queue[str] = Queue()
-    stdout = child.stdout
-
-    def read() -> None:
-        for line in stdout:
-            lines.put(line)
-        lines.put("")
-
-    Thread(target=read, daemon=True).start()
+    reader = Thread(target=_read, args=(child.stdout, lines))
+    reader.start()
     try:
         while line := lines.get(timeout=patience):
             yield json.loads(line)
     except Empty:
         child.kill()
+    reader.join()
+
+
+def _read(stdout: IO[str], lines: Queue[str]) -> None:
+    """Put what comes from *stdout* among *lines*, and an empty line where it ends."""
+    for line in stdout:
+        lines.put(line)
+    lines.put("")
 
 
 def job(seeds: range, seconds: float, tally: Tally) -> None:
@@ -92,11 +94,11 @@ def job(seeds: range, seconds: float, tally: Tally) -> None:
         span = f"{rest.start}:{rest.stop}:{rest.step}"
         command = [*CHILD, "--work", span]
         command += ["--shrink", str(seconds)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        for message in _messages(child, PATIENCE + seconds):
-            tally.add(message)
-            at += 1
-        code = child.wait()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for message in _messages(child, PATIENCE + seconds):
+                tally.add(message)
+                at += 1
+        code = child.returncode
         if at < len(seeds):
             kind = "hang" if code == -9 else f"crash {code}"
             text = f"{kind}: python -m tests.second --seed {seeds[at]} --count 1"

@@ -98,6 +98,8 @@ def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[
 
 def filled(statement: t.Statement, value: Value, ring: tuple[str, str]) -> Value:
     """Return *value* as an array holds it: what is absent is 0, or nothing reduced."""
+    if isinstance(statement.value, t.Reduce):  # a reduction of nothing is a value
+        return Value(value.number, np.ones(value.number.shape, bool), value.error, value.weak)
     empty = neutrals(statement, ring, value.dtype)[-1]
     number = np.where(value.present, value.number, np.asarray(empty).astype(value.dtype))
     return Value(number, np.ones(number.shape, bool), value.error, value.weak)

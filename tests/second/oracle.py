@@ -372,8 +372,8 @@ def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     parts = addends(term)
     if len(parts) > 1:
         scope = replace(scope, beside=True)
-    for sign, addend in parts:
-        value = _addend(addend, names, scope)
+    values = [_addend(addend, names, scope) for _, addend in parts]
+    for (sign, _), value in zip(parts, values, strict=True):
         if total is None:
             total = value if sign == "+" else combined("neg", [value])
             wide = cast(total, "float64")
@@ -382,7 +382,8 @@ def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
         total, wide = merged(name, total, value), merged(name, wide, cast(value, "float64"))
     assert total is not None
     assert wide is not None
-    return _either(total, wide) if len(parts) > 1 else total
+    mixed = len({value.dtype for value in values}) > 1
+    return _either(total, wide) if mixed else total
 
 
 def _either(total: Value, wide: Value) -> Value:
@@ -390,9 +391,7 @@ def _either(total: Value, wide: Value) -> Value:
     with np.errstate(all="ignore"):
         off = np.abs(total.number.astype("float64") - wide.number)
         wrapped = off > 0.5 + 1e-3 * np.abs(wide.number)
-    if total.dtype.kind == "f":
-        return bounded(total.number, total.present, total.error, total.unknown() | wrapped)
-    return total
+    return bounded(total.number, total.present, total.error, total.unknown() | wrapped)
 
 
 def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:

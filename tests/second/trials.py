@@ -17,7 +17,7 @@ from tests.second.operands import Storage
 from tests.second.values import Array, Value, cast, common, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
-MOST = 2_400_000  # coordinates that the oracle looks at
+MOST = 300_000  # coordinates that the oracle looks at; of two indices more
 LARGE = {1: (5_000, 70_000), 2: (300, 1_500)}  # lengths at times, by how many indices there are
 PLAIN = (int, float, bool)  # Python numbers, whose types give way
 Sizes = Mapping[str, int]
@@ -95,7 +95,8 @@ def random_sizes(program: grammar.Program, rng: Random, most: int) -> dict[str, 
         sizes[rng.choice(labels)] = rng.choice((16, 17, 33, 64, 65, 130))
     if labels and rng.random() < 0.02:  # threads, chunks, rows that are cut
         sizes[rng.choice(labels)] = rng.randrange(*LARGE.get(deep, (1, 2)))
-    while labels and max(sizes.values()) ** deep > MOST:
+    most_work = MOST if deep > 2 else 8 * MOST
+    while labels and max(sizes.values()) ** deep > most_work:
         sizes[max(sizes, key=sizes.__getitem__)] = rng.choice((1, 2, 3, 5, 9, 17))
     return {label: min(size, most) for label, size in sizes.items()}
 
