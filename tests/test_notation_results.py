@@ -240,6 +240,23 @@ def test_adding_to_a_sparse_result_of_another_pattern_returns_a_new_one():
     check("C[i,k] -= A[i,j] * F[j,k]", D - A @ C, A=csr(A), F=csr(C), C=csr(D).tocoo())
 
 
+@pytest.mark.parametrize(
+    "text", ["C[i,j] += B[i,j]", "C[i,j] += B[j,i]", "C[i,j] -= B[i,k] * B[k,j]"]
+)
+@pytest.mark.parametrize("stored", [np.asarray, csr, sps.csc_array, sps.coo_array])
+def test_what_is_added_takes_the_type_of_the_result_however_that_is_stored(text, stored):
+    result = np.diag([1, 2, 3])
+    more = np.array([[1.5, 0, 0], [2, 0, 0], [0, 0, 0.25]])
+    kernel = spcomp.compile(text)
+    with pytest.raises(ScriptError, match="a value of float64 does not become an int64 by itself"):
+        kernel(B=csr(more), C=stored(result))
+    wanted = {"+= B[i,j]": more, "+= B[j,i]": more.T}.get(text[7:], -more @ more) + result
+    found = kernel(B=csr(more), C=stored(result.astype("float32")))
+    assert found.dtype == "float32"
+    dense = found.toarray() if sps.issparse(found) else found
+    np.testing.assert_array_equal(dense, wanted)
+
+
 def test_what_is_refused_says_what_to_do():
     with pytest.raises(LoweringError, match="present everywhere") as caught:
         spcomp.compile("C[i,j] = A[i,j] + 1", formats={"C": "dcsr"})(A=csr(A))

@@ -117,6 +117,17 @@ def test_what_a_loop_allocates_itself_is_not_prefetched():
     assert {hint.buffer.name for hint in hints} == {"B", "L_indptr"}
 
 
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("width", [8, 9, 16])
+def test_what_a_loop_inside_the_block_tells_apart_is_not_prefetched(target, width):
+    """The rows of A are met by the loop over j, which runs inside."""
+    text = "C[l, k] = sum(j, A[j, l, k]) * B[l] * D[k, l]"
+    a = np.arange(32.0 * width).reshape(4, 8, width)
+    b, d = np.array([0.0, 1, 0, 2, 3, 0, 0, 4]), np.arange(8.0 * width).reshape(width, 8)
+    found = spcomp.compile(text, target=target)(A=a, B=spcomp.convert(b, "sparse"), D=d)
+    np.testing.assert_array_equal(found.to_dense(), a.sum(0) * b[:, None] * d.T)
+
+
 @pytest.mark.parametrize("distance", [1, 16, 1000])
 def test_prefetch_changes_no_result(distance):
     steps = scheduled("csrmm").reorder("k", "j").split("k", 4).reorder("k_o", "j", "k_i")

@@ -163,8 +163,9 @@ class Emitter:
         self.layouts[target.name], self.outputs[target.name] = output.layout, output
         axes = self._result_axes(target, output)
         data = self.handle(f"{target.name}_values")
-        if plan.stmt.accumulates:  # it is given: what is added takes its type
-            dtype = self.operands[target.name].dtype
+        given = target.name if plan.stmt.accumulates else plan.stmt.of_type
+        if given:  # what is added takes its type
+            dtype = self.operands[given].dtype
         made = SparseBuffer(target.name, data, axes, dtype)
         self.buffers[target.name] = made
         return made

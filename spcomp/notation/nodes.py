@@ -186,7 +186,8 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 class Assignment:
     """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*.
 
-    ``target -= value`` *subtracts*: it adds the negative.
+    ``target -= value`` *subtracts*: it adds the negative. *of_type*: the operand whose type the
+    target has; by default that of the value, or its own.
     """
 
     target: Access
@@ -195,6 +196,7 @@ class Assignment:
     is_dense: bool = False
     subtracts: bool = field(default=False, compare=False)
     at: Span | None = field(default=None, compare=False)
+    of_type: str = ""
 
     def __str__(self) -> str:
         return f"{self.target} {'+=' if self.accumulates else '='} {self.value}"

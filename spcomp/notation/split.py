@@ -18,7 +18,7 @@ def pieces(stmt: Assignment, semiring: Semiring, taken: set[str]) -> tuple[Assig
 
     Or the first two operands of a product and the others; or what adds up most and what is added.
     The last one assigns the result of *stmt*; where that adds to what is given, it assigns
-    something new. New names are put into *taken*.
+    something new of that type. New names are put into *taken*.
     """
     stmt = with_reductions(stmt, semiring)
     target, value = stmt.target, stmt.value
@@ -38,7 +38,8 @@ def pieces(stmt: Assignment, semiring: Semiring, taken: set[str]) -> tuple[Assig
         own = tuple(name for name in target.indices if name in free(term))
         found[term] = Access(free_name(stmt.target.name, taken), own, at=term.at)
     sums = (Assignment(access, term, at=term.at) for term, access in found.items())
-    return (*sums, Assignment(target, _replaced(value, found), at=stmt.at))
+    of_type = stmt.target.name if grows else ""
+    return (*sums, Assignment(target, _replaced(value, found), at=stmt.at, of_type=of_type))
 
 
 def _sums(value: Expr, semiring: Semiring) -> Iterator[Reduce]:

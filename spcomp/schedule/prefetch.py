@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -21,6 +21,7 @@ from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nests import Replace, chain, find_loop, replaced
+from spcomp.schedule.sites import bound_in
 from spcomp.schedule.step import Step
 
 LINE = 64  # bytes that come with one prefetch
@@ -101,10 +102,10 @@ def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
     loops, block = chain(loop)
     if not isinstance(block, Block):
         return ()
-    axes = _listing(func.axes)
+    axes, own = _listing(func.axes), bound_in(block.body)
     found: dict[object, Gather] = {}
     for node in _loads(block.body):
-        if len(node.indices) < 2 or None in node.indices:
+        if len(node.indices) < 2 or None in node.indices or variables(node) & own:
             continue
         load = substitute(node, block.values)
         for gather in _gathers(load, loop, loops[1:], axes):
@@ -160,10 +161,15 @@ def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
     for block in walk(loop.body, skip=Expr) if loads else ():
         if isinstance(block, Block):
             values |= {var: substitute(value, values) for var, value in block.values.items()}
-    axes, found = _listing(func.axes), dict[object, Fiber]()
+    axes, own, found = _listing(func.axes), bound_in(loop.body), dict[object, Fiber]()
     for load in (substitute(n, values) for n in loads):
         place = load.indices[-2]
-        if _follows(load, loop, inner) and isinstance(place, Load) and place.buffer.data in axes:
+        if (
+            load.indices[-1] in inner
+            and _is_met(load, loop, own)
+            and isinstance(place, Load)
+            and place.buffer.data in axes
+        ):
             key, axis = fingerprint(place), axes[place.buffer.data]
             same = found.get(key, Fiber((), place, axis))
             if all(known.buffer is not load.buffer for known in same.loads):
@@ -177,16 +183,15 @@ def _in_fiber(load: Load) -> bool:
     return len(axes) > 1 and axes[-1].is_variable
 
 
-def _follows(load: Load, loop: For, inner: set[Var]) -> bool:
-    """Whether *load* runs, by a loop of *inner*, along the fiber at a coordinate that *loop* reads.
+def _is_met(load: Load, loop: For, own: Collection[Var]) -> bool:
+    """Whether *load*, but for its last index, is at a coordinate that *loop* reads.
 
-    In terms of the variables of loops.
+    In terms of the variables of loops; *own*: those that are known only inside of *loop*.
     """
-    *path, along = load.indices
+    *path, _ = load.indices
     place = path[-1]
     at_stored = isinstance(place, Load) and place.indices[-1] is loop.var
-    fixed = all(index is None or variables(index).isdisjoint(inner) for index in path)
-    return at_stored and along in inner and fixed
+    return at_stored and all(i is None or variables(i).isdisjoint(own) for i in path)
 
 
 @lru_cache(maxsize=4)  # of one program many questions are asked
