@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.second import grammar, operands, oracle
 from tests.second import terms as t
 from tests.second.comparison import filled
 from tests.second.operands import Storage
-from tests.second.values import Array, Value, cast, common, eps, exact, merged
+from tests.second.values import Array, Meaningless, Value, cast, common, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
 MOST = 300_000  # coordinates that the oracle looks at; of two indices more
@@ -180,9 +180,7 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
         name = statement.target.name
         value = oracle.assigned(statement, tensors, case.program.ring())
         if statement.sign != "=":
-            add = case.program.ring()[0] if statement.sign == "+=" else "-"
-            before = tensors[name].value
-            value = merged(add, before, _narrowed(value, before.dtype))
+            value = _added(statement, value, tensors, case.program.ring())
         tensors[name] = oracle.Operand(filled(statement, value, case.program.ring()))
         if name not in read:
             results[name] = value
@@ -200,9 +198,24 @@ def _argument_type(program: grammar.Program, given: Mapping[str, Any], name: str
     return np.dtype("float64") if together.kind != "f" and type(given[name]) is float else together
 
 
-def _narrowed(value: Value, dtype: Any) -> Value:
-    """Return *value* as it is added to a result of *dtype*, term by term."""
-    out = cast(value, dtype)
-    if "f" not in (value.dtype.kind, out.dtype.kind) or not eps(value.dtype):
-        return out
-    return Value(out.number, out.present, out.error * max(1.0, eps(out.dtype) / eps(value.dtype)))
+def _added(
+    statement: t.Statement,
+    value: Value,
+    tensors: Mapping[str, oracle.Operand],
+    ring: tuple[str, str],
+) -> Value:
+    """Return the target of *statement* with *value* added, term by term, in its type."""
+    before = tensors[statement.target.name].value
+    out = cast(value, before.dtype)
+    if value.dtype.kind in "iu" and out.dtype.kind == "f":  # the terms are as large as floats are
+        floats = {
+            name: replace(one, value=cast(one.value, "float64")) for name, one in tensors.items()
+        }
+        try:
+            value = oracle.assigned(statement, floats, ring)
+        except Meaningless:  # of floats
+            value = replace(value, error=np.full(value.number.shape, np.inf))
+    if eps(value.dtype) and eps(out.dtype):
+        narrowing = max(1.0, eps(out.dtype) / eps(value.dtype))
+        out = replace(out, error=np.maximum(out.error, value.error * narrowing))
+    return merged(ring[0] if statement.sign == "+=" else "-", before, out)
