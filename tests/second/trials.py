@@ -207,7 +207,7 @@ def _added(
     """Return the target of *statement* with *value* added, term by term, in its type."""
     before = tensors[statement.target.name].value
     out = cast(value, before.dtype)
-    if value.dtype.kind in "iu" and out.dtype.kind == "f":  # the terms are as large as floats are
+    if out.dtype.kind == "f":  # integers in it are rounded, too
         floats = {
             name: replace(one, value=cast(one.value, "float64")) for name, one in tensors.items()
         }
