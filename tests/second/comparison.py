@@ -49,8 +49,8 @@ def compare(name: str, result: Any, value: Value, neutral: Sequence[float]) -> N
     """Raise a Failure if *result* is not *value*, what is absent 0 or one of *neutral*."""
     try:
         got, stored = opened(result)
-    except Exception as error:  # a result that its own library cannot use
-        raise Failure("result", f"{name}: {type(result).__name__}: {error!r}") from error
+    except Exception as unusable:  # by its own library
+        raise Failure("result", f"{name}: {type(result).__name__}: {unusable!r}") from unusable
     number, present, error = value.number, value.present, value.error
     if got.shape != number.shape:
         raise Failure("shape", f"{name} has shape {got.shape}, expected {number.shape}")

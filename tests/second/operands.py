@@ -109,7 +109,7 @@ def _coordinates(x: Array, mask: Array) -> tuple[tuple[Array, ...], Array]:
 
 def _coo(x: Array, mask: Array, rng: Random) -> Any:
     at, values = _coordinates(x, mask)
-    kind = sps.coo_matrix if x.ndim == 2 and rng.random() < 0.2 else sps.coo_array
+    kind: Any = sps.coo_matrix if x.ndim == 2 and rng.random() < 0.2 else sps.coo_array
     return kind((values, at), shape=x.shape)
 
 
@@ -135,7 +135,7 @@ def _csr_mixed(x: Array, mask: Array, rng: Random) -> Any:
 def _scipy(name: str) -> Callable[[Array, Array, Random], Any]:
     def make(x: Array, mask: Array, rng: Random) -> Any:
         kind = rng.choice(("array", "array", "array", "matrix"))
-        coo = sps.coo_array(_coordinates(x, mask)[::-1], shape=x.shape)
+        coo: Any = sps.coo_array(_coordinates(x, mask)[::-1], shape=x.shape)
         made = coo.tobsr(_block(x.shape)) if name == "bsr" else coo.asformat(name)
         return getattr(sps, f"{name}_{kind}")(made)
 
@@ -242,7 +242,7 @@ def _torch_sparse(name: str) -> Callable[[Array, Array, Random], Any]:
 
 
 def _pydata(x: Array, mask: Array, rng: Random) -> Any:
-    import sparse
+    import sparse  # type: ignore[import-untyped]
 
     at, values = _coordinates(x, mask)
     return sparse.COO(np.array(at), values, shape=x.shape)
@@ -336,7 +336,7 @@ def random_mask(shape: Shape, rng: Random) -> Array:
         keep = noise.random(shape[0]) < rng.choice((0.1, 0.5))
         mask &= keep.reshape([-1] + [1] * (len(shape) - 1))
     if rng.random() < 0.1 and len(shape) == 2:
-        mask = np.eye(*shape, k=rng.choice((0, 0, 1, -1)), dtype=bool)
+        mask = np.eye(shape[0], shape[1], k=rng.choice((0, 0, 1, -1)), dtype=bool)
     return mask
 
 
@@ -345,6 +345,7 @@ def random_numbers(shape: Shape, dtype: Any, rng: Random, *, zeros: bool) -> Arr
     noise = np.random.default_rng(rng.randrange(2**32))
     dtype = np.dtype(dtype)
     size = math.prod(shape)
+    out: Array
     if dtype.kind == "b":
         out = noise.random(size) < (0.6 if zeros else 1.0)
     elif dtype.kind == "f":

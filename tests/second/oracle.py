@@ -45,7 +45,7 @@ class Operand:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.value.number.shape
+        return tuple(self.value.number.shape)
 
 
 @dataclass
@@ -144,8 +144,11 @@ def _loaded(ref: t.Ref, scope: Scope) -> Value:
             case t.Index(name):
                 picks.append(scope.along(name, np.arange(scope.lengths[name])))
     if picks:
-        return Value(*(x[tuple(picks)] for x in arrays), value.weak)
-    return Value(*(x.reshape((1,) * RANK) for x in arrays), value.weak)
+        arrays = [x[tuple(picks)] for x in arrays]
+    else:
+        arrays = [x.reshape((1,) * RANK) for x in arrays]
+    number, present, error = arrays
+    return Value(number, present, error, value.weak)
 
 
 def condition_of(term: t.Term, scope: Scope) -> tuple[Array, Array]:
@@ -249,7 +252,7 @@ def reduced(
     if beside and found.dtype.kind in "iu" and name in ("sum", "prod"):
         wide, _ = compute(name, number.astype("float64"), present, error, over)
         unknown = unknown | (np.abs(wide - found.astype("float64")) > 1e-9 * np.abs(wide))
-    return bounded(found, present.any(over, keepdims=True), off, unknown)
+    return bounded(found, np.any(present, over, keepdims=True), off, unknown)
 
 
 def _sum(
@@ -306,7 +309,7 @@ def _logic(
     name: str, number: Array, present: Array, error: Array, over: tuple[int, ...]
 ) -> tuple[Array, Array]:
     kept = np.where(present, number, name == "all")
-    found = kept.any(over, keepdims=True) if name == "any" else kept.all(over, keepdims=True)
+    found = (np.any if name == "any" else np.all)(kept, over, keepdims=True)
     return found, np.zeros(found.shape)
 
 
@@ -326,8 +329,8 @@ def _arg(
     with np.errstate(all="ignore"):
         near = (kept + 2 * error >= best) & (error > 0) & present
     odd = (near.sum(axis, keepdims=True) > 1) | (np.isnan(kept) & present).any(axis, keepdims=True)
-    odd = odd | ~present.any(axis, keepdims=True) | np.isinf(best)
-    return bounded(at, present.any(axis, keepdims=True), np.zeros(at.shape), unknown | odd)
+    odd = odd | ~np.any(present, axis, keepdims=True) | np.isinf(best)
+    return bounded(at, np.any(present, axis, keepdims=True), np.zeros(at.shape), unknown | odd)
 
 
 def addends(term: t.Term) -> list[tuple[str, t.Term]]:
@@ -353,7 +356,7 @@ def assigned(
     scope = Scope(tensors, semiring, beside=statement.sign != "=")
     scope.lengths.update(_lengths(statement.value, [*names, *free], scope))
     scope.axes.update({name: axis for axis, name in enumerate([*names, *free])})
-    if isinstance(statement.value, t.Reduce):
+    if isinstance(statement.value, t.Reduce) and statement.sign == "=":
         total = _reduction(statement.value, scope)
     else:
         total = _total(statement.value, names, scope)
@@ -367,21 +370,15 @@ def assigned(
 
 def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
-    total: Value | None = None
-    wide: Value | None = None
     parts = addends(term)
     if len(parts) > 1:
         scope = replace(scope, beside=True)
     values = [_addend(addend, names, scope) for _, addend in parts]
-    for (sign, _), value in zip(parts, values, strict=True):
-        if total is None:
-            total = value if sign == "+" else combined("neg", [value])
-            wide = cast(total, "float64")
-            continue
+    total = values[0] if parts[0][0] == "+" else combined("neg", [values[0]])
+    wide = cast(total, "float64")
+    for (sign, _), value in zip(parts[1:], values[1:], strict=True):
         name = scope.semiring[0] if sign == "+" else "-"
         total, wide = merged(name, total, value), merged(name, wide, cast(value, "float64"))
-    assert total is not None
-    assert wide is not None
     mixed = len({value.dtype for value in values}) > 1
     return _either(total, wide) if mixed else total
 

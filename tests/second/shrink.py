@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from tests.second import calls, operands, trials
 from tests.second import terms as t
@@ -83,7 +84,7 @@ def _with(case: Trial, program: Program) -> Trial:
     left = replace(
         program, operands={name: one for name, one in program.operands.items() if name in names}
     )
-    both = tuple(
+    both: Any = tuple(
         {name: one for name, one in variant.items() if name in names} for variant in case.storages
     )
     return replace(case, program=left, storages=both)
@@ -105,7 +106,7 @@ def _plainer(case: Trial) -> Iterator[Trial]:
             ):
                 if first in (known[0], known[-1]):
                     continue
-                both = tuple(
+                both: Any = tuple(
                     {**variant, name: to} for variant, to in zip(case.storages, chosen, strict=True)
                 )
                 yield replace(case, storages=both)

@@ -20,7 +20,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 FUNCTIONS = {
-    f"own_{zero}": spcomp.Function(lambda a, b: N.maximum(a, b) / 2, zero=zero)  # type: ignore[arg-type]
+    f"own_{zero}": spcomp.Function(lambda a, b: N.maximum(a, b) / 2, zero=zero)
     for zero in ("keep", "fill")
 }
 

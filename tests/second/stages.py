@@ -157,7 +157,7 @@ def compare(found: dict[str, Any], want: dict[str, Value], script: Script, data:
 
 def kernels(case: ScriptTrial, rng: Random) -> Iterator[tuple[str, Any, list[str]]]:
     """Yield kernels of the program, what they are, and how they can be called."""
-    func = spcomp.parse(scripts.text(case.script))
+    func: Any = spcomp.parse(scripts.text(case.script))
     every = ["named", "tensors", "position"]
     base = spcomp.compile(func)
     yield "default", base, every

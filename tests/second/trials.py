@@ -167,8 +167,8 @@ def arguments(case: Trial, variant: int, data: Data, rng: Random) -> dict[str, A
 def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Value]:
     """Return what the program returns: what it assigns and does not read again."""
     tensors: dict[str, oracle.Operand] = {}
-    for name, value in case.program.constants.items():
-        tensors[name] = oracle.Operand(exact(value, weak=value))
+    for name, plain in case.program.constants.items():
+        tensors[name] = oracle.Operand(exact(plain, weak=plain))
     for name, one in case.program.operands.items():
         number = np.where(data.masks[name], data.numbers[name], np.zeros((), one.dtype))
         if type(given[name]) in PLAIN:

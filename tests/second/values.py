@@ -34,7 +34,7 @@ class Value:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.number.dtype
+        return np.dtype(self.number.dtype)
 
     def unknown(self) -> Array:
         return np.isinf(self.error)
