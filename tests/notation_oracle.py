@@ -219,8 +219,8 @@ class Oracle:
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
                 (value, present), (power, _) = self.term(left), self.term(right)
                 value = number(value)
-                floats = np.asarray(value).dtype.kind == "f"
-                return np.power(value if floats else np.float64(value), power), present
+                kept = np.asarray(value).dtype.kind == "f" or _is_number(left)
+                return np.power(value if kept else np.float64(value), power), present
             case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
                 return self.added(_SIGNS[type(op)], self.term(left), self.term(right))
             case ast.BinOp(left=left, op=op, right=right):
@@ -401,3 +401,11 @@ def free_indices(node: ast.AST) -> set[str]:
         ):
             return free_indices(body) - set(_listed(over))
     return {name for child in ast.iter_child_nodes(node) for name in free_indices(child)}
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether *node* is a number, or one under a mask: Python computes with those."""
+    match node:
+        case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")):
+            return _is_number(body)
+    return isinstance(node, ast.Constant)

@@ -384,7 +384,7 @@ def test_a_pattern_is_given_by_its_axis(mtx):
         (["--data", "A={mtx}"], "name one of"),
         (["sddmm", "--data", "B=x.npy"], "cannot be read"),
         (["csrmm", "--data", "A=no.mtx"], "argument A: no.mtx: there is no such file"),
-        (["csrmm", "--data", "A={mtx}", "--const", "feat=-3"], "B has the extent -3"),
+        (["csrmm", "--data", "A={mtx}", "--const", "feat=-3"], "K has the extent -3"),
         (["csrmm", "--data", "A={mtx}", "--const", "feat=2000000000"], "smaller sizes"),
     ],
 )

@@ -103,7 +103,7 @@ def added(stage):
 def test_what_a_host_program_makes_has_the_type_that_its_functions_take():
     text = added("position")
     error = refused(text, '[n_i], "float64")', '[n_i], "float32")', "as float64, it is float32")
-    assert "def C_kernel_fill(" in text.splitlines()[error.span.line - 1]
+    assert "_kernel_fill(" in text.splitlines()[error.span.line - 1]
     small = 'T.host_alloc(n_i + 1, "int8")'
     refused(text, 'T.host_alloc(n_i + 1, "int32")', small, "as int32, it is int8")
 

@@ -182,7 +182,9 @@ def repeat(case: Case, pick: random.Random) -> None:
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
 def test_a_repeated_call_of_a_random_program_returns_what_a_first_call_does(start):
     for seed in range(start, start + CHUNK):
-        repeat(Small(seed).write(), random.Random(seed))
+        case = Small(seed).write()
+        if not case.unclear:  # else the program is refused, as it should be
+            repeat(case, random.Random(seed))
 
 
 @pytest.mark.parametrize("text", TEXTS)

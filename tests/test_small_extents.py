@@ -75,8 +75,8 @@ def test_products_of_any_inner_extent_are_assembled(semiring, form):
 @pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK_COMPILED))
 def test_random_programs_over_small_extents_compute_what_masked_numpy_does(start):
     for seed in range(start, start + CHUNK_COMPILED):
-        if run(seed, compiled=True, writer=Narrow):
-            case = Narrow(seed).write()
+        case = Narrow(seed).write()
+        if run(seed, compiled=True, writer=Narrow) and not case.unclear:
             kernel = case.kernel()
             for _ in range(CALLS):
                 case.check(kernel(**case.arguments()), kernel)
