@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, Queue
+from signal import SIGABRT
 from threading import Thread
 from typing import IO, Any
 
@@ -66,7 +67,10 @@ def work(seeds: range, seconds: float) -> None:
 
 
 def _messages(child: subprocess.Popen[str], patience: float) -> Iterator[dict[str, Any]]:
-    """Yield what *child* says; ends where it ends, and ends it where it says nothing for long."""
+    """Yield what *child* says until it ends; raises Empty where it says nothing for long.
+
+    Then it is aborted, which prints where it hangs.
+    """
     assert child.stdout is not None
     lines: Queue[str] = Queue()
     reader = Thread(target=_read, args=(child.stdout, lines))
@@ -75,8 +79,10 @@ def _messages(child: subprocess.Popen[str], patience: float) -> Iterator[dict[st
         while line := lines.get(timeout=patience):
             yield json.loads(line)
     except Empty:
-        child.kill()
-    reader.join()
+        child.send_signal(SIGABRT)
+        raise
+    finally:
+        reader.join()
 
 
 def _read(stdout: IO[str], lines: Queue[str]) -> None:
@@ -94,13 +100,16 @@ def job(seeds: range, seconds: float, tally: Tally) -> None:
         span = f"{rest.start}:{rest.stop}:{rest.step}"
         command = [*CHILD, "--work", span]
         command += ["--shrink", str(seconds)]
+        hangs = False
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-            for message in _messages(child, PATIENCE + seconds):
-                tally.add(message)
-                at += 1
-        code = child.returncode
+            try:
+                for message in _messages(child, PATIENCE + seconds):
+                    tally.add(message)
+                    at += 1
+            except Empty:
+                hangs = True
         if at < len(seeds):
-            kind = "hang" if code == -9 else f"crash {code}"
+            kind = "hang" if hangs else f"crash {child.returncode}"
             text = f"{kind}: python -m tests.second --seed {seeds[at]} --count 1"
             tally.add({"kind": kind, "failure": text})
             at += 1

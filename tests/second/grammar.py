@@ -101,10 +101,10 @@ class Author:
     def _place(self, name: str) -> tuple[t.Place, Extent]:
         extent = self.extents[name]
         if isinstance(extent, int) and self.chance(0.5):
-            return self._window(name, extent)
+            return self.window(name, extent)
         return t.Index(name), extent
 
-    def _window(self, name: str, length: int) -> tuple[t.Window, int]:
+    def window(self, name: str, length: int) -> tuple[t.Window, int]:
         """Return a part of *length* coordinates, and a length of the dimension that it is in."""
         step = self.rng.choice((1, 1, 2, 3))
         start = self.rng.randrange(3)
@@ -359,11 +359,30 @@ def _added(author: Author, statement: t.Statement) -> t.Statement:
     names = [place.name for place in statement.target.places]  # type: ignore[union-attr]
     if not names:
         return statement
-    extents = tuple(author.extents[name] for name in names)
     sparse = author.chance(0.3)  # then the result may be a new one, of the wider type
+    places, extents = _written(author, names, whole=sparse)
+    part = any(not isinstance(place, t.Index) for place in places)
     dtype = "float64" if sparse else author.rng.choice(("float64", "float32", "int64"))
     author.operands["C"] = Declared(extents, dtype, sparse)
-    return t.Statement(statement.target, statement.value, author.rng.choice(("+=", "-=")))
+    sign = author.rng.choice(("+=", "-=", "=") if part else ("+=", "-="))
+    return t.Statement(t.Ref("C", places), statement.value, sign)
+
+
+def _written(
+    author: Author, names: list[str], *, whole: bool
+) -> tuple[tuple[t.Place, ...], tuple[Extent, ...]]:
+    """Return the places of a target that is given, and its extents; not *whole*: a part of it."""
+    places: list[t.Place] = [t.Index(name) for name in names]
+    extents = [author.extents[name] for name in names]
+    for at, extent in enumerate(extents):
+        if isinstance(extent, int) and not whole and author.chance(0.7):
+            window, size = author.window(names[at], extent)
+            if "[" not in window.written:  # of an index set, a coordinate may be there twice
+                places[at], extents[at] = window, size
+    if not whole and len(names) < 4 and author.chance(0.3):
+        places.append(t.Fixed(author.rng.randrange(2)))
+        extents.append(2)
+    return tuple(places), tuple(extents)
 
 
 def _remember(author: Author, statement: t.Statement) -> None:

@@ -42,8 +42,9 @@ class Trial:
 def used(program: grammar.Program) -> set[str]:
     """Return the tensors that *program* reads."""
     terms = [term for statement in program.statements for term in statement.value.walk()]
-    added = [statement.target.name for statement in program.statements if statement.sign != "="]
-    return {term.name for term in terms if isinstance(term, t.Ref)} | set(added)
+    targets = {statement.target.name for statement in program.statements}
+    given = targets & set(program.operands)
+    return {term.name for term in terms if isinstance(term, t.Ref)} | given
 
 
 def _constants(program: grammar.Program, rng: Random) -> None:
@@ -102,7 +103,7 @@ def random_sizes(program: grammar.Program, rng: Random, most: int) -> dict[str, 
 
 
 def _depth(statement: t.Statement) -> int:
-    names = {place.name for place in statement.target.places}  # type: ignore[union-attr]
+    names = set(statement.target.free())
     over = 0
     for term in statement.value.walk():
         names |= {
@@ -179,8 +180,8 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
     for statement in case.program.statements:
         name = statement.target.name
         value = oracle.assigned(statement, tensors, case.program.ring())
-        if statement.sign != "=":
-            value = _added(statement, value, tensors, case.program.ring())
+        if name in tensors:
+            value = _written(statement, value, tensors, case.program.ring())
         tensors[name] = oracle.Operand(filled(statement, value, case.program.ring()))
         if name not in read:
             results[name] = value
@@ -196,6 +197,35 @@ def _argument_type(program: grammar.Program, given: Mapping[str, Any], name: str
         return np.asarray(given[name]).dtype
     together = common([exact(np.zeros((), dtype)) for dtype in others])
     return np.dtype("float64") if together.kind != "f" and type(given[name]) is float else together
+
+
+def _written(
+    statement: t.Statement,
+    value: Value,
+    tensors: Mapping[str, oracle.Operand],
+    ring: tuple[str, str],
+) -> Value:
+    """Return the target of *statement*, which is given, with *value* written to a part of it."""
+    before = tensors[statement.target.name].value
+    picked: list[Any] = []
+    for place, size in zip(statement.target.places, before.number.shape, strict=True):
+        every = place.coordinates if isinstance(place, t.Window) else range(size)
+        picked.append([place.at] if isinstance(place, t.Fixed) else np.array([*every], dtype=int))
+    grid = np.ix_(*picked)
+    parts = [
+        np.broadcast_to(x, before.number.shape)
+        for x in (before.number, before.present, before.error)
+    ]
+    part = Value(*(x[grid].reshape(value.number.shape) for x in parts))
+    if statement.sign == "=":
+        written = cast(filled(statement, value, ring), before.dtype)
+    else:
+        others = {**tensors, statement.target.name: oracle.Operand(part)}
+        written = _added(statement, value, others, ring)
+    whole = [x.copy() for x in parts]
+    for array, new in zip(whole, (written.number, written.present, written.error), strict=True):
+        array[grid] = np.broadcast_to(new, value.number.shape).reshape(array[grid].shape)
+    return Value(*whole)
 
 
 def _added(
