@@ -88,7 +88,7 @@ class Case:
         stored: dict[str, bool] = {}
         if "\n" in self.text:  # what a statement reads may have a pattern
             plans = kernel.planned(self.args).plans
-            stored = {p.stmt.target.name: p.output.storage != "dense" for p in plans}
+            stored = {p.stmt.target.name: not p.output.layout.is_dense for p in plans}
         known = self.known(stored)
         names = kernel._prepared.results
         for name, result in zip(names, results if len(names) > 1 else (results,), strict=True):

@@ -368,3 +368,13 @@ def test_a_pattern_in_parts_is_not_shared_beside_an_assembled_result():
         FormatError, match=r"C lies along A, and .* is assembled in the same program"
     ):
         spcomp.compile(text, formats={"A": "hyb"})(A=A, x=x, z=z)
+
+
+@pytest.mark.parametrize("layout", [formats.ell(2), formats.hyb(1, [1, 2]), formats.bsr(2)])
+def test_parts_beside_a_result_with_the_pattern_of_another_matrix(layout):
+    f = np.array([[1.0, 0, 0, 2], [0, 0, 0, 0], [0, 3, 4, 5], [6, 7, 8, 9]])
+    g = np.array([[2.25, 0], [0.25, 0]])
+    kernel = spcomp.compile("C[j, l] = F[i, k] * G[j, l]")
+    made = kernel(F=spcomp.convert(sps.csr_array(f), layout), G=sps.csr_array(g))
+    np.testing.assert_array_equal(made.toarray(), f.sum() * g)
+    assert "F[i, k]: csr" not in kernel.explain()

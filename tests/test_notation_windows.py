@@ -178,3 +178,16 @@ def test_a_part_needs_an_array_that_has_it(given, message):
         kernel(A=MATRIX, out=locked)
     with pytest.raises(ArgumentError, match="calls take it"):
         spcomp.compile("C[0, j] += A[0, j]").bind(C=np.zeros((4, 5)))
+
+
+def test_parts_of_a_result_are_made_of_objects_too():
+    i, j = spcomp.indices("i j")
+    A, B, C, D = spcomp.symbols("A B C D")
+    C[i, 1] += A[i] * 2
+    c = np.ones((3, 3))
+    assert spcomp.compile(C)(A=np.arange(3.0), C=c) is c
+    np.testing.assert_array_equal(c, [[1, 1, 1], [1, 3, 1], [1, 5, 1]])
+    D[i(0, 3), j] = B[i, j]
+    d = np.zeros((4, 2))
+    spcomp.compile(D)(B=np.ones((3, 2)), out=d)
+    np.testing.assert_array_equal(d, [[1, 1], [1, 1], [1, 1], [0, 0]])

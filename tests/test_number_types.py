@@ -211,3 +211,62 @@ def test_scripts_compare_literals_by_value(value):
     text = SCRIPT.format(first="uint8", second="uint8", result="bool", value=value)
     arrays = {"a": values("uint8"), "b": values("uint8"), "c": np.zeros(6, bool)}
     assert run(parse_source(text, "types.py")[0], **arrays).tolist() == ["<" not in value] * 6
+
+
+def stored_as(x: np.ndarray, how: str) -> Any:
+    return x if how == "dense" else spcomp.convert(x, spcomp.Format(how))
+
+
+@pytest.mark.parametrize("how", ["dense", "csr", "csc", "dcsr", "hash"])
+@pytest.mark.parametrize("sums", ["D[j, i]", "sum(j, D[j, i])"])
+def test_a_sum_has_the_type_of_its_terms_where_it_is_an_addend(how, sums):
+    d = np.array([[5, 65534, 0], [65535, 1, 3], [0, 4, 2]], "uint16")
+    f = np.array([[0.5, 1], [2, 3], [-1, 0.25]])
+    own = d.sum(0, dtype="uint16")[:, None]
+    given = {"D": stored_as(d, how), "F": f}
+    for text, wanted in (
+        (f"C[i, l] = {sums} + F[i, l]", own + f),
+        (f"C[i, l] = F[i, l] - {sums}", f - own),
+        (f"C[i, l] = F[i, l] - {sums} - {sums}", f - own - own),
+    ):
+        np.testing.assert_array_equal(spcomp.compile(text)(**given), wanted)
+    for sign in (1, -1):
+        c = np.array([0.5, 2, 1])
+        text = f"C[i] {'+' if sign > 0 else '-'}= {sums}"
+        assert spcomp.compile(text)(D=given["D"], C=c) is c
+        np.testing.assert_array_equal(c, np.array([0.5, 2, 1]) + sign * own[:, 0].astype(float))
+
+
+def test_a_number_that_is_summed_has_the_type_of_its_terms():
+    a, b = np.array([-128, -3], "i1"), np.array([0.5, 0.5, 0.5])
+    assert spcomp.compile("C = sum(i, A[i]) - sum(j, B[j])")(A=a, B=b) == 125 - 1.5
+    counted = spcomp.compile("C = A[i, j] + x")
+    assert counted(A=np.ones((300, 2), bool), x=0.5) == 600.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A[i] - B[i] - E[i]",
+        "E[i] + (A[i] - B[i])",
+        "E[i] - (A[i] - B[i])",
+        "A[i] - E[i] - B[i]",
+        "E[i] - -A[i] + B[i]",
+        "maximum(A[i] - B[i] - E[i], -1000)",
+        "A[i] + B[i] + 250 + E[i]",
+    ],
+)
+@pytest.mark.parametrize("how", ["dense", "sparse"])
+def test_addends_are_combined_in_pairs_as_numpy_does(text, how):
+    vectors = {
+        "A": np.array([2, 3], "u1"),
+        "B": np.array([4, 5], "u1"),
+        "E": np.array([-1.25, 0.5]),
+    }
+    names = {"maximum": np.maximum, **vectors}
+    with np.errstate(over="ignore"):
+        wanted = eval(text.replace("[i]", ""), names)
+    given = vectors if how == "dense" else {n: spcomp.convert(x, how) for n, x in vectors.items()}
+    found = spcomp.compile(f"y[i] = {text}")(**given)
+    dense = found.to_dense() if isinstance(found, spcomp.Tensor) else found
+    np.testing.assert_array_equal(dense, wanted)

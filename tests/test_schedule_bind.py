@@ -258,6 +258,15 @@ def test_a_note_that_is_not_there_cannot_be_taken_away():
     assert error.hint == "its annotations are note"
 
 
+def test_a_bound_loop_is_not_partitioned():
+    """Both parts would run over one index, each with its own extent."""
+    schedule = scheduled("csrmm").bind("i", "blockIdx.x")
+    error = refused(lambda: schedule.loop_partition("i", 8))
+    assert error.message == (
+        "loop_partition('i', 8): 'i' is bound to blockIdx.x, its parts would not run as often"
+    )
+
+
 # -- the permission to share updates -------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ from spcomp.compiler.notation_places import Places
 from spcomp.compiler.notation_results import Delivery, handed_out, stores_as
 from spcomp.compiler.notation_steps import Step, Steps
 from spcomp.compiler.outputs import Results
-from spcomp.dtypes import bool_
+from spcomp.dtypes import bool_, float64
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
 from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
@@ -43,6 +43,7 @@ from spcomp.notation.prepare import Prepared, free_name, prepare
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes, Unbound
 from spcomp.notation.split import fits_one, one_by_one
+from spcomp.notation.types import Types
 from spcomp.notation.windows import Windows
 
 if TYPE_CHECKING:
@@ -469,6 +470,7 @@ class NotationKernel(Timed):
         alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
         names = frozenset(arguments if alike else ())
         bools = {self._source(n) for n, a in arguments.items() if a.operand.dtype == bool_}
+        types = {name: argument.operand.dtype for name, argument in arguments.items()}
         plans: list[Plan] = []
         for at, stmt in enumerate(self._prepared.program.statements):
             sparse = {self._source(n) for n, layout in layouts.items() if not layout.is_dense}
@@ -478,8 +480,10 @@ class NotationKernel(Timed):
             wanted = self._wanted.get(target)
             if stmt.accumulates and target in layouts:
                 wanted = layouts[target]
-            plan = plan_statement(stmt, layouts, wanted, self.semiring, names)
+            known = Types(types, self.semiring)
+            plan = plan_statement(stmt, layouts, wanted, self.semiring, names, known)
             layouts[target] = plan.output.layout
+            types[target] = known.result(plan.stmt) or float64
             plans.append(plan)
         return tuple(plans)
 

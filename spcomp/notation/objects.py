@@ -204,7 +204,6 @@ class Symbol(Value):
         target = self._access(key)
         if fault := fault_of_target(target):
             raise ScriptError(fault)
-        target = Access(target.name, target.indices)
         if isinstance(value, Increase) and value.base == target:
             stmt = Assignment(target, value.added, accumulates=True, subtracts=value.subtracts)
         else:

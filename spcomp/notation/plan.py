@@ -33,6 +33,7 @@ from spcomp.notation.nodes import (
 from spcomp.notation.prepare import free_name
 from spcomp.notation.results import Chooser, Output, adds_up, filters
 from spcomp.notation.semiring import Semiring
+from spcomp.notation.types import Types
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +103,22 @@ def plan_statement(
     wanted: Layout | None,
     semiring: Semiring,
     alike: frozenset[str] = frozenset(),
+    types: Types | None = None,
 ) -> Plan:
     """Return the decisions for *stmt*; *wanted* is the layout of the result, if it is given.
 
-    *alike* are operands of one dtype, which can be multiplied in any order.
+    *alike* are operands of one dtype, which can be multiplied in any order; *types*: those of
+    terms, if they are known.
 
     Raises LoweringError for what cannot be done, with a reason and a way out.
     """
     stmt = with_reductions(stmt, semiring)
     chooser = Chooser(stmt, layouts, semiring, alike)
     output = chooser.output(wanted)
-    planner = _Planner(stmt, layouts, semiring, chooser)
+    narrow = () if types is None else types.narrow(stmt)
+    planner = _Planner(stmt, layouts, semiring, chooser, narrow=bool(narrow))
+    if output.storage == "dense" and any(map(adds_up, narrow)):
+        output = replace(output, storage="split")
     if output.storage == "split":
         return Plan(stmt, output)
     converts, nests = planner.attempt(output)
@@ -149,8 +155,11 @@ class _Planner:
         layouts: Mapping[str, Layout],
         semiring: Semiring,
         chooser: Chooser,
+        *,
+        narrow: bool,
     ) -> None:
         self.stmt, self.layouts, self.semiring, self.chooser = stmt, layouts, semiring, chooser
+        self.narrow = narrow  # whether a sum among the addends has a type of its own
         self.sparse = chooser.sparse
         self.taken = set(layouts) | {access.name for access in accesses(stmt.value)}
 
@@ -194,7 +203,8 @@ class _Planner:
         add = self.semiring.add
         parts = addends(value, self.semiring)
         split = len(parts) > 1 or self.stmt.accumulates
-        if any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts):
+        own = any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts)
+        if self.narrow or own:
             parts = [(value, False)]
         adds = len(parts) > 1 or self.stmt.accumulates
         made: list[Nest] = []
@@ -247,7 +257,7 @@ class _Planner:
             hard = chain(output.like, self.layouts[output.like.name])
             hard = tuple(name for name in hard if name in target.indices)
             add = self.semiring.add if self.stmt.accumulates else None
-            op, over, body = self._reduction(value, add)
+            op, over, body = (add, (), value) if self.narrow else self._reduction(value, add)
             if op is not None:
                 nest = self.nest(target, body, op, over, (hard,))
                 return replace(nest, starts=not self.stmt.accumulates)

@@ -410,7 +410,7 @@ class _Splitter(Rewriter):
         self, it: SpIter, init: Stmt, loops: list[Loop], covered: Axis | None, count: Expr | None
     ) -> SpIter:
         """Return the iteration that runs *init*, on *covered* from the coordinate *count* on."""
-        used = variables(init)
+        used, stored = variables(init), _stored(init)
         domains: list[Domain] = []
         own: list[Var] = []
         values: dict[Var, Expr] = {}
@@ -422,11 +422,11 @@ class _Splitter(Rewriter):
                 raise wrong_shape(it, f"its init runs over a {type(domain).__name__.lower()}")
             new = Var(var.name, var.type)
             values[var] = new
-            if domain is covered and count is not None:
+            if domain is covered and count is not None and not stored:
                 size = binary("-", cast(domain.length, int64), count)
                 domain = self._axis(f"{domain.name}_tail", size)
                 values[var] = binary("+", count, new)
-            elif domain.kind != "dense_fixed":
+            elif domain.kind != "dense_fixed" and domain not in stored:
                 domain = self._axis(f"{domain.name}_all", domain.length)
             domains.append(domain)
             own.append(new)
@@ -438,3 +438,13 @@ class _Splitter(Rewriter):
         axis = Axis(self.names.unique(wish), "dense_fixed", length)
         self.axes.append(axis)
         return axis
+
+
+def _stored(init: Stmt) -> set[Axis]:
+    """Return the sparse axes along which everything is stored that *init* writes.
+
+    What is not stored has no place to start in.
+    """
+    stores = [node for node in walk(init) if isinstance(node, Store)]
+    own = [set(s.buffer.axes if isinstance(s.buffer, SparseBuffer) else ()) for s in stores]
+    return {axis for axis in set[Axis]().union(*own[:1]).intersection(*own[1:]) if axis.is_sparse}

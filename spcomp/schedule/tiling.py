@@ -167,7 +167,8 @@ def _count(loop: For) -> Expr:
 class LoopPartition(Step):
     """``for k in n: s  ->  d = n // m * m; for k in d: s; for r in n - d: s[k := d + r]``.
 
-    Legal unless the loop drives a reduction whose init would then run twice.
+    Legal unless the loop drives a reduction whose init would then run twice, or is bound to a
+    thread index, which both parts would be with different extents.
     """
 
     name: ClassVar[str] = "loop_partition"
@@ -179,6 +180,9 @@ class LoopPartition(Step):
         loop = find_loop(func, self.loop, self, span)
         if self.multiple < 1:
             raise ScheduleError(f"{self}: the multiple must be at least 1", span or loop.span)
+        if loop.kind == "bound":
+            why = f"{self.loop!r} is bound to {loop.thread}, its parts would not run as often"
+            raise ScheduleError(f"{self}: {why}", span or loop.span)
         if loop.var in reduction_loops(func) or not can_copy(loop.body):
             raise ScheduleError(
                 f"{self}: the loop reduces, or its body cannot be copied", span or loop.span
