@@ -56,7 +56,6 @@ class Scope:
     semiring: tuple[str, str]
     axes: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
-    beside: bool = False  # whether sums have addends beside them, whose type they may take
 
     def along(self, name: str, numbers: Array) -> Array:
         """Return *numbers*, one for each coordinate of an index, along its axis."""
@@ -186,7 +185,7 @@ def _reduction(term: t.Reduce, scope: Scope) -> Value:
     deeper = replace(scope, axes=scope.axes | axes, lengths=scope.lengths | lengths)
     inner = evaluate(term.term, deeper)
     found = [axes[at] for at in term.over], [lengths[at] for at in term.over]
-    return reduced(term.name, inner, *found, beside=scope.beside)
+    return reduced(term.name, inner, *found)
 
 
 def _lengths(term: t.Term, names: Sequence[str], scope: Scope) -> dict[str, int]:
@@ -217,13 +216,8 @@ def length_of(place: t.Index | t.Window, tensor: Operand, at: int) -> int:
     return tensor.shape[at]
 
 
-def reduced(
-    name: str, value: Value, axes: Sequence[int], lengths: Sequence[int], *, beside: bool = False
-) -> Value:
-    """Return *value* reduced over *axes*; present where any of it is.
-
-    An integer that wraps is unknown if addends are *beside* it: it may be added in their type.
-    """
+def reduced(name: str, value: Value, axes: Sequence[int], lengths: Sequence[int]) -> Value:
+    """Return *value* reduced over *axes*; present where any of it is."""
     shape = list(np.broadcast_shapes(value.number.shape, value.present.shape, value.error.shape))
     for axis, length in zip(axes, lengths, strict=True):
         shape[axis] = length
@@ -249,9 +243,6 @@ def reduced(
         "all": _logic,
     }[name]
     found, off = compute(name, number, present, error, over)
-    if beside and found.dtype.kind in "iu" and name in ("sum", "prod"):
-        wide, _ = compute(name, number.astype("float64"), present, error, over)
-        unknown = unknown | (np.abs(wide - found.astype("float64")) > 1e-9 * np.abs(wide))
     return bounded(found, np.any(present, over, keepdims=True), off, unknown)
 
 
@@ -353,7 +344,7 @@ def assigned(
     """Return what *statement* gives its target, an array of the target's rank."""
     names = [place.name for place in statement.target.places if not isinstance(place, t.Fixed)]
     free = sorted(statement.value.free() - set(names))
-    scope = Scope(tensors, semiring, beside=statement.sign != "=")
+    scope = Scope(tensors, semiring)
     scope.lengths.update(_lengths(statement.value, [*names, *free], scope))
     scope.axes.update({name: axis for axis, name in enumerate([*names, *free])})
     if isinstance(statement.value, t.Reduce) and statement.sign == "=":
@@ -370,24 +361,20 @@ def assigned(
 
 def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
-    parts = addends(term)
-    if len(parts) > 1:
-        scope = replace(scope, beside=True)
-    values = [_addend(addend, names, scope) for _, addend in parts]
-    total = values[0] if parts[0][0] == "+" else combined("neg", [values[0]])
-    wide = cast(total, "float64")
-    for (sign, _), value in zip(parts[1:], values[1:], strict=True):
-        name = scope.semiring[0] if sign == "+" else "-"
-        total, wide = merged(name, total, value), merged(name, wide, cast(value, "float64"))
-    mixed = len({value.dtype for value in values}) > 1
-    return _either(total, wide) if mixed else total
-
-
-def _either(total: Value, wide: Value) -> Value:
-    """Return *total*, unknown where integers wrapped: they may be added in the type of all."""
+    (sign, first), *rest = addends(term)
+    total = _addend(first, names, scope)
+    if sign == "-":
+        total = combined("neg", [total])
+    for sign, addend in rest:
+        total = merged(
+            scope.semiring[0] if sign == "+" else "-", total, _addend(addend, names, scope)
+        )
+    if len(rest) < 2 or term.free() - set(names):
+        return total
+    nested = evaluate(term, scope)  # integers may wrap as the parentheses stand, or from the left
     with np.errstate(all="ignore"):
-        off = np.abs(total.number.astype("float64") - wide.number)
-        wrapped = off > 0.5 + 1e-3 * np.abs(wide.number)
+        off = np.abs(total.number.astype("float64") - nested.number.astype("float64"))
+        wrapped = off > 0.5 + 1e-3 * np.abs(nested.number.astype("float64"))
     return bounded(total.number, total.present, total.error, total.unknown() | wrapped)
 
 
@@ -404,4 +391,4 @@ def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:
         return value
     axes = [scope.axes[name] for name in missing]
     lengths = [scope.lengths[name] for name in missing]
-    return reduced(REDUCED[scope.semiring[0]], value, axes, lengths, beside=scope.beside)
+    return reduced(REDUCED[scope.semiring[0]], value, axes, lengths)
