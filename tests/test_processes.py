@@ -329,7 +329,7 @@ def test_a_result_of_several_phases_is_ended_whole():
 
 @ALARM
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20])
 def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
     compute(fresh())
     for _ in range(count):
