@@ -193,9 +193,14 @@ def _read(path: Path, most: int, *, private: bool = False) -> bytes | None:
 
 
 def _new_secret(root: Path) -> bytes:
-    """Make the secret of *root*; if several processes do, the last one's stays."""
-    _write(root / "key", secrets.token_bytes(_KEY))
-    return _read(root / "key", _KEY, private=True) or b""
+    """Make the secret of *root*; if several processes or threads do, the first one's stays."""
+    path, secret = root / "key", secrets.token_bytes(_KEY)
+    with contextlib.suppress(OSError, NotImplementedError):  # there is one, or no such links
+        _write(path, secret, first=True)
+    if (kept := _read(path, _KEY, private=True)) is not None:
+        return kept
+    _write(path, secret)
+    return _read(path, _KEY, private=True) or b""
 
 
 def _head(secret: bytes, name: str, body: bytes) -> bytes:
@@ -204,16 +209,21 @@ def _head(secret: bytes, name: str, body: bytes) -> bytes:
     return start + hmac.digest(secret, start + name.encode() + b"\0" + body, "sha256")
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Put *data* into *path*, wholly or not at all. Raises OSError."""
+def _write(path: Path, data: bytes, *, first: bool = False) -> None:
+    """Put *data* into *path*, wholly or not at all; if *first*, only where there is no such file.
+
+    Raises OSError, and NotImplementedError where a system cannot do that.
+    """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp-")  # for its owner only
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        Path(temporary).replace(path)
-    except OSError:
+        if first:
+            path.hardlink_to(temporary)
+        else:
+            Path(temporary).replace(path)
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _path(root: Path, name: str) -> Path:
