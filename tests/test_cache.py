@@ -96,7 +96,8 @@ def test_a_full_disk_leaves_nothing_behind(monkeypatch):
         raise OSError("no space left on device")
 
     cache.directory().mkdir()
-    monkeypatch.setattr(Path, "replace", fail)
+    for way in ("replace", "hardlink_to"):
+        monkeypatch.setattr(Path, way, fail)
     cache.put(NAME, b"object")
     assert [path for path in cache.directory().rglob("*") if path.is_file()] == []
 
