@@ -32,6 +32,14 @@ def test_both_sides_are_timed_as_often(tmp_path):
     assert all(sample["seconds"] > 0 for sample in line["base"] + line["new"])
 
 
+def test_several_pairs_end_with_their_median():
+    done = against(ROOT, "--only", "spmv", "--matrices", "cora", "--seconds", 0.001, "--pairs", 3)
+    assert done.returncode == 0, done.stderr
+    *pairs, median = done.stdout.splitlines()
+    assert len(pairs) == 3
+    assert median.split()[-2:] == ["3", "pairs"]
+
+
 def test_a_checkout_that_is_none_is_said_to_be_so(tmp_path):
     done = against(tmp_path, "--only", "spmv", "--matrices", "cora")
     assert done.returncode != 0
