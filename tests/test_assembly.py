@@ -132,6 +132,27 @@ def last_of_each(
         C[i, j] = A[i, j]
 
 
+def test_every_case_of_a_union_marks_what_it_writes():
+    """The second statement needs marks, then the first has them, too: a sum inside of a union."""
+    rng = np.random.default_rng(0)
+
+    def sparse(*shape):
+        return np.where(rng.random(shape) < 0.4, rng.integers(1, 9, shape), 0).astype(float)
+
+    a, b, d, m, n = (sparse(*shape) for shape in ((6, 6, 9), (17, 9), (9, 17), (17, 6), (17, 6, 9)))
+    kernel = spcomp.compile(
+        "S[l, k] = A[j, m, l] * B[k, l] + D[l, k]\nC[k, l, j] = M[k, j] * N[k, l, i]"
+    )
+    blocks = spcomp.Format(("dense", "compressed", "dense"))
+    arguments = {"A": spcomp.convert(a, "coo"), "D": sps.csc_array(d), "B": sps.csr_array(b)}
+    arguments |= {"M": sps.csr_array(m), "N": spcomp.convert(n, blocks)}
+    for _ in range(4):
+        total, product = kernel(**arguments)
+        np.testing.assert_array_equal(total.toarray(), np.einsum("jml,kl->lk", a, b) + d)
+        expected = np.einsum("kj,kli->klj", m, n)
+        np.testing.assert_array_equal(np.asarray(spcomp.convert(product, "dense")), expected)
+
+
 def test_coordinates_that_repeat_are_created_once():
     args = {"a": np.arange(1.0, 6.0), "ip": np.int32([0, 3, 5]), "ii": np.int32([1, 1, 2, 0, 0])}
     result = stages_agree(last_of_each, {**args, "m": 2, "n": 3, "p": 5})

@@ -270,3 +270,11 @@ def test_addends_are_combined_in_pairs_as_numpy_does(text, how):
     found = spcomp.compile(f"y[i] = {text}")(**given)
     dense = found.to_dense() if isinstance(found, spcomp.Tensor) else found
     np.testing.assert_array_equal(dense, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint64"])
+def test_a_pair_is_an_int64_whatever_it_meets(dtype):
+    kernel = spcomp.compile("C[i, j] = A[i] * A[j] - U[i, j]", semiring="plus_pair")
+    found = kernel(A=np.ones(2, dtype), U=np.full((2, 2), 4, "uint8"))
+    assert found.dtype == np.int64
+    assert np.all(found == -3)

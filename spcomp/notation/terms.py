@@ -44,6 +44,7 @@ from spcomp.notation.semiring import Semiring
 
 Cond: TypeAlias = Expr | None  # None: always
 _EXTREMES: dict[str, BinOpKind] = {"maximum": "max", "minimum": "min"}
+ONE = const(1, int64)  # what a pair of elements is, where pairs are counted
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
 
 
@@ -114,7 +115,7 @@ class Terms:
                 return values[0]
             if op == "second":
                 return values[1]
-            return literal(1) if op == "pair" else binary(op, *values)
+            return Value(ONE) if op == "pair" else binary(op, *values)
         if name in _EXTREMES:
             return binary(_EXTREMES[name], *values)
         if name == "where":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal, TypeAlias
 
 from spcomp.dtypes import handle, int64
@@ -196,8 +197,6 @@ class Marked(Assembly):
 
     starts: Mapping[SparseBuffer, Value] = field(default_factory=dict)  # of each result
     marks: dict[Axis, Marks] = field(default_factory=dict)
-    keys: dict[Expr, tuple[Marks, Var]] = field(default_factory=dict)  # whose position it is
-    asked: set[Expr] = field(default_factory=set)  # whether a coordinate is there
 
     @property
     def ascending(self) -> bool:
@@ -218,7 +217,7 @@ class Marked(Assembly):
                 return Alloc(
                     count, marks.around(seq(start, stmt, end), ranked=False, ordered=False)
                 )
-            first = Fresh(names, "_m", {}).rewrite(MarkOnly(self.keys).rewrite(stmt))
+            first = Fresh(names, "_m", {}).rewrite(MarkOnly(self.marks).rewrite(stmt))
             ordered = place.axis.sorted
             emit = marks.emit(
                 count, lambda at: put(place, Load(count, (ZERO,)), at, aux), ordered=ordered
@@ -245,11 +244,11 @@ class Marked(Assembly):
         results = {b: v for b, v in self.starts.items() if b.axes[-1] is place.axis}
         whole = {b for b in self.starts if place.axis in b.axes} == results.keys()
         inside = list(walk(stmt))
-        if not whole or not can_copy(stmt) or not self.asked.isdisjoint(inside):
+        marks = self.marks[place.axis]
+        if not whole or not can_copy(stmt) or any(map(marks.is_asked, inside)):
             return None
         fiber = ShortFiber.of(place.axis, results, names)
-        keys = {at: key for at, (_, key) in self.keys.items()}
-        alone = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, keys).rewrite(stmt))
+        alone = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, marks.key).rewrite(stmt))
 
         def store(buffer: SparseBuffer, position: Expr, value: Expr) -> Stmt:
             return Store(buffer, (*place.parent.indices(), position), value)
@@ -274,25 +273,20 @@ class Marked(Assembly):
     def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
         """Return where *key* stands in the open fiber of *axis*, and whether it does."""
         marks = self.marks[axis]
-        at = marks.position(key)
-        self.keys[at] = marks, key
-        holds = marks.holds(key)
-        self.asked.add(holds)
-        return at, holds
+        return marks.position(key), marks.holds(key)
 
 
 class MarkOnly(Rewriter):
     """Leaves of an iteration the marks of what it writes."""
 
-    def __init__(self, keys: Mapping[Expr, tuple[Marks, Var]]) -> None:
-        self.keys = keys
+    def __init__(self, marks: Mapping[Axis, Marks]) -> None:
+        self.marks = marks
         self.own: set[AnyBuffer] = set()
 
     def visit_Store(self, store: Store) -> Node:
         """Return the mark, or nothing; what the iteration keeps for itself may decide more."""
-        for index in store.indices:
-            if index is not None and index in self.keys:
-                marks, key = self.keys[index]
+        for index, marks in product(store.indices, self.marks.values()):
+            if index is not None and (key := marks.key(index)) is not None:
                 return marks.add(key)
         return store if store.buffer in self.own else NOTHING
 

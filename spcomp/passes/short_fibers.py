@@ -146,8 +146,8 @@ def _clear(buffer: Buffer, value: Const, first: int) -> Callable[[Var], Stmt]:
 class AddShort(Rewriter):
     """Turns the updates of an iteration into updates of the fiber's elements as they come."""
 
-    def __init__(self, fiber: ShortFiber, count: Buffer, keys: Mapping[Expr, Var]) -> None:
-        self.fiber, self.count, self.keys = fiber, count, keys
+    def __init__(self, fiber: ShortFiber, count: Buffer, key: Callable[[Expr], Var | None]) -> None:
+        self.fiber, self.count, self.key = fiber, count, key  # of a position: its coordinate
 
     def visit_Store(self, store: Store) -> Node:
         """Return the update where its coordinate stands."""
@@ -164,8 +164,8 @@ class AddShort(Rewriter):
         return self.fiber.add(self.count, key, put)
 
     def _key(self, access: Store) -> Var | None:
-        indices = (i for i in access.indices if i is not None)
-        return next((self.keys[i] for i in indices if i in self.keys), None)
+        keys = (self.key(index) for index in access.indices if index is not None)
+        return next((key for key in keys if key is not None), None)
 
 
 class _Instead(Rewriter):

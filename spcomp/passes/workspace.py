@@ -17,7 +17,10 @@ from dataclasses import dataclass
 from spcomp.dtypes import DType, int64, uint64
 from spcomp.ir.axis import WORKSPACE, Axis, Buffer
 from spcomp.ir.expr import BinOp, Call, Expr, Load, Select, UnOp, Var, binary, cast, const
+from spcomp.ir.linear import variables_in
+from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 
@@ -181,6 +184,19 @@ class Marks:
     def holds(self, coord: Var) -> Expr:
         """Return whether *coord*, within the axis, is marked."""
         return _is_marked(self.words, coord)
+
+    def key(self, index: Expr) -> Var | None:
+        """Return the coordinate whose position *index* is, or None; of copies of it, too."""
+        if any(isinstance(node, Load) and node.buffer is self.before for node in walk(index)):
+            (coord,) = variables_in(index)
+            return coord
+        return None
+
+    def is_asked(self, node: Node) -> bool:
+        """Whether *node* is what holds returns, or a copy of it."""
+        if not isinstance(node, BinOp) or node.op != "!=" or not isinstance(node.a, BinOp):
+            return False
+        return isinstance(node.a.a, Load) and node.a.a.buffer is self.words
 
 
 @dataclass(frozen=True, slots=True)

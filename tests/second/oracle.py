@@ -382,9 +382,9 @@ def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* reduced over what it has and the result has not; what is negated, before."""
     if isinstance(term, t.Op) and term.name == "neg":
         return combined("neg", [_total(term.args[0], names, scope)])
-    if isinstance(term, t.Masked) and isinstance(term.term, t.Op) and term.term.name == "neg":
-        inner = replace(term, term=term.term.args[0])  # the sign stands outside of its sum
-        return combined("neg", [_total(inner, names, scope)])
+    match term:
+        case t.Masked(t.Op("neg", (negated,)), _, None):  # the sign stands outside of its sum
+            return combined("neg", [_total(replace(term, term=negated), names, scope)])
     missing = sorted(term.free() - set(names))
     value = evaluate(term, scope)
     if not missing:

@@ -209,9 +209,9 @@ def combined(name: str, args: list[Value]) -> Value:
     Python numbers that meet only each other stay Python numbers.
     """
     out = _combined(name, args)
-    if any(arg.weak is None for arg in args) or out.dtype.kind == "b":
+    if any(arg.weak is None for arg in args) or not out.number.size:
         return out
-    return Value(out.number, out.present, out.error, out.number.item())
+    return Value(out.number, out.present, out.error, out.number.flat[0].item())
 
 
 def _combined(name: str, args: list[Value]) -> Value:
@@ -239,7 +239,8 @@ def _combined(name: str, args: list[Value]) -> Value:
 def _arithmetic(name: str, args: list[Value]) -> Value:
     kind = common(args)
     floating = name in FUNCTIONS or name in ("/", "**", "pow")
-    if floating and kind.kind != "f":
+    whole = name in ("**", "pow") and all(isinstance(arg.weak, int) for arg in args)
+    if floating and kind.kind != "f" and not (whole and np.all(args[1].number >= 0)):
         kind = np.dtype("float64")
     args = [cast(arg, kind) if arg.dtype != kind else arg for arg in args]
     if name in FUNCTIONS:
