@@ -162,13 +162,12 @@ def blocks(block: tuple[int, int] | None) -> Close:
     """Return what closes a mask to whole blocks."""
 
     def close(mask: Array) -> Array:
-        size = block or _block(mask.shape)
-        out = mask.copy()
-        for row in range(0, mask.shape[0], size[0]):
-            for column in range(0, mask.shape[1], size[1]):
-                part = np.s_[row : row + size[0], column : column + size[1]]
-                out[part] |= bool(mask[part].any())
-        return out
+        height, width = block or _block(mask.shape)
+        rows, columns = mask.shape
+        padded = np.pad(mask, ((0, -rows % height), (0, -columns % width)))
+        shape = (padded.shape[0] // height, height, padded.shape[1] // width, width)
+        held = padded.reshape(shape).any((1, 3))
+        return held.repeat(height, 0).repeat(width, 1)[:rows, :columns]
 
     return close
 
