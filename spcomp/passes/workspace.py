@@ -194,9 +194,9 @@ class Marks:
 
     def is_asked(self, node: Node) -> bool:
         """Whether *node* is what holds returns, or a copy of it."""
-        if not isinstance(node, BinOp) or node.op != "!=" or not isinstance(node.a, BinOp):
+        if not isinstance(node, BinOp) or node.op != "!=" or not isinstance(node.lhs, BinOp):
             return False
-        return isinstance(node.a.a, Load) and node.a.a.buffer is self.words
+        return isinstance(node.lhs.lhs, Load) and node.lhs.lhs.buffer is self.words
 
 
 @dataclass(frozen=True, slots=True)
