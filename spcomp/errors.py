@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import linecache
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -156,6 +157,17 @@ def expect(
     if not isinstance(value, kinds):
         got = type(value).__name__
         raise ArgumentError(f"argument {name}: got {got}, expected {what}", hint=hint)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the name of *known* nearest to *name*, or none."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Collection[str]) -> str:
+    """Return the hint for an unknown *name*: the nearest of *known*, or all of them."""
+    return did_you_mean(name, known) or f"there is {', '.join(known) or 'none'}"
 
 
 class FileError(ArgumentError):
