@@ -160,7 +160,7 @@ def _ordered(
         return _Sorted([own.copy() for own in axes], elements.values.copy())
     if total > BITS:
         return _by_comparison(elements, axes, duplicates, layout)
-    bits = max(total - bits_of(max(len(elements.values), 2)) + 3, 1)
+    bits = min(max(total - bits_of(max(len(elements.values), 2)) + 3, 1), total)
     found = put_in_order(axes, np.ascontiguousarray(elements.values), extents, bits=bits)
     if found.repeated and duplicates == "refuse":
         keys = keys_of(found, bits)
