@@ -6,12 +6,13 @@ import difflib
 import functools
 import linecache
 import os
+import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 WIDTH = 160  # characters of a source line that a message shows
@@ -187,7 +188,16 @@ def warn(message: str) -> None:
     if (noted := _noted.get()) is not None:
         noted.append(message)
     if not _silent.get():
-        warnings.warn(message, SpcompWarning, stacklevel=3)
+        warnings.warn(message, SpcompWarning, stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    """Return the stacklevel, for the caller, of the first frame that is not of this package."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (stacklevel counts the same frames)
+    level = 1
+    while (frame := frame and frame.f_back) and frame.f_code.co_filename.startswith(_PACKAGE):
+        level += 1
+    return level + 1
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from spcomp.notation.nodes import (
     fault_of_target,
     walk,
 )
-from spcomp.notation.parse import ARITY, EXTREMES, parse
+from spcomp.notation.parse import ARITY, EXTREMES, NO_COORDINATES, parse
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.windows import Chosen, Part, Window
 
@@ -240,7 +240,7 @@ def _chosen(given: Any) -> Chosen:
     found = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
     whole = tuple(int(c) for c in found if isinstance(c, Integral) and not isinstance(c, bool))
     if len(whole) < len(found) or min(whole, default=0) < 0:
-        raise ScriptError("the coordinates of an index set are whole numbers")
+        raise ScriptError(NO_COORDINATES)
     return Chosen(whole)
 
 
