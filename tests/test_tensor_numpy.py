@@ -124,6 +124,13 @@ def test_a_matrix_of_scipy_leaves_the_product_to_the_tensor():
         np.testing.assert_allclose(made.toarray(), array.T @ array)
 
 
+def test_a_matrix_of_scipy_is_not_made_of_what_it_cannot_read():
+    with pytest.raises(ValueError, match="constructor") as caught:
+        sps.csr_array(tensor()[0])
+    assert isinstance(caught.value.__cause__, ArgumentError)
+    assert "A.to_scipy()" in caught.value.__cause__.hint
+
+
 def test_what_an_array_says_of_itself():
     found, array = tensor()
     assert (found.size, np.size(found), np.ndim(found), np.shape(found)) == (24, 24, 2, (4, 6))

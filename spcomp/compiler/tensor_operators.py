@@ -134,13 +134,15 @@ class Operators:
 
         Raises ArgumentError.
         """
-        if sys._getframe(1).f_globals["__name__"].startswith("scipy.sparse"):  # noqa: SLF001
+        caller = sys._getframe(1)  # noqa: SLF001
+        is_scipy = caller.f_globals["__name__"].startswith("scipy.sparse")
+        if is_scipy and caller.f_code.co_name != "__init__":
             found = np.empty((), object)  # by which scipy leaves ``matrix @ tensor`` to us
             found[()] = self
             return found
         raise ArgumentError(
             f"a Tensor of {self.size} coordinates is not made an array by itself",
-            hint="A.to_dense() makes one; A.sum, A.max, A.reshape... and operators need none",
+            hint="A.to_dense() and A.to_scipy() make one; operators, A.sum, A.max... need none",
         )
 
     def sum(

@@ -194,7 +194,7 @@ class _Parser:
             hint = "an index is a name, a part of one, i(0, 10, 2) or i([1, 5]), a slice, a number"
             if isinstance(part, ast.Subscript):
                 hint = (
-                    "gather by a matrix of ones: P[i, j] * x[j], row i of P has a 1 in column p[i]"
+                    "gather by a matrix of ones, P[i, j] * x[j]: its row i has a 1 in column p[i]"
                 )
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
         return None, whole
