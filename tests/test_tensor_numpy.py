@@ -103,6 +103,7 @@ REFUSED = {
     "no shape": (lambda a: a.reshape("x"), "expected integers"),
     "by columns": (lambda a: np.reshape(a, (24,), order="F"), "argument order: got 'F'"),
     "out": (lambda a: np.sum(a, out=np.zeros(())), "argument out"),
+    "axis twice": (lambda a: a.mean((0, -2)), "expected each once"),
     "axis": (lambda a: a.max(2), "got 2 for 2 dimensions"),
 }
 

@@ -190,7 +190,10 @@ class Operators:
 
     def _axes(self, axis: Axes) -> tuple[int, ...]:
         rank = len(_shape(self))
-        return tuple(range(rank)) if axis is None else _axes(axis, rank)
+        found = tuple(range(rank)) if axis is None else _axes(axis, rank)
+        if len(set(found)) < len(found):
+            raise ArgumentError(f"argument axis: got {axis}, expected each once")
+        return found
 
     def _reduced(self, text: str, over: tuple[int, ...], out: None, *, keepdims: bool) -> Any:
         """Return the results of *text*, C and maybe N, without the axes *over*, which are _."""
