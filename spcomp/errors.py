@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import linecache
 import os
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
 WIDTH = 160  # characters of a source line that a message shows
@@ -158,6 +160,17 @@ def expect(
         raise ArgumentError(f"argument {name}: got {got}, expected {what}", hint=hint)
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the name of *known* nearest to *name*, or none."""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Collection[str]) -> str:
+    """Return the hint for an unknown *name*: the nearest of *known*, or all of them."""
+    return did_you_mean(name, known) or f"there is {', '.join(known) or 'none'}"
+
+
 class FileError(ArgumentError):
     """A file that is not what it says it is; the message starts with its name and the line."""
 
@@ -175,7 +188,16 @@ def warn(message: str) -> None:
     if (noted := _noted.get()) is not None:
         noted.append(message)
     if not _silent.get():
-        warnings.warn(message, SpcompWarning, stacklevel=3)
+        warnings.warn(message, SpcompWarning, stacklevel=_level_outside())
+
+
+def _level_outside() -> int:
+    """Return the stacklevel, for the caller, of the first frame that is not of this package."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (stacklevel counts the same frames)
+    level = 1
+    while (frame := frame and frame.f_back) and frame.f_code.co_filename.startswith(_PACKAGE):
+        level += 1
+    return level + 1
 
 
 @contextmanager

@@ -10,76 +10,60 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp import script
-from tests.layers import source
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
-DENSE = np.ones((34, 64), np.float32)
-X = np.ones(34, np.float32)
-SPMV = """from spcomp import script as T
-
-@T.prim_func
-def spmv(a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle,
-         m: T.int32, n: T.int32, nnz: T.int32) -> None:
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
-    J_detach = T.dense_fixed(n)
-    A = T.match_sparse_buffer(a, (I, J), "float32")
-    X = T.match_sparse_buffer(x, (J_detach,), "float32")
-    Y = T.match_sparse_buffer(y, (I,), "float32")
-    with T.sp_iter([I, J], "SR", "spmv") as [i, j]:
-        with T.init():
-            Y[i] = 0.0
-        Y[i] = Y[i] + A[i, j] * X[j]
-"""
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-def names_of(page: str) -> dict[str, object]:
-    """What a page takes for granted: a matrix, dense arrays, a program, and its arguments."""
-    spmm = source("csrmm")
-    known: dict[str, object] = {
-        "spcomp": spcomp, "csr": CSR, "csc": CSR.tocsc(), "dense": DENSE, "b": DENSE, "B": DENSE,
-        "x": X, "z": X, "program": spmm, "spmm": spmm, "csrmm": spmm, "a": CSR.data,
-        "kernel": spcomp.compile(spmm), "c": np.empty((34, 64), np.float32),
-        "y": np.empty(34, np.float32),
-        "indptr": CSR.indptr, "indices": CSR.indices, "m": 34, "n": 34, "feat": 64, "nnz": CSR.nnz,
-    }  # fmt: skip
-    if page == "formats":
-        (known["spmv"],) = script.parse.parse_source(SPMV, "spmv.py")
-        known |= {
-            "rows": [0, 1, 1],
-            "columns": [1, 0, 1],
-            "m": 2,
-            "n": 2,
-            "values": np.array([1.0, 2, 3]),
-        }
-    if page == "calling":
-        known |= {"shape": (34, 34), "levels": [None, ("compressed", CSR.indptr, CSR.indices)]}
-        known["values"] = CSR.data
-    return known
+def text_of(page: str) -> str:
+    return (ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")).read_text()
+
+
+def run(block: str, path: Path, names: dict[str, object]) -> None:
+    path.write_text(block)  # the script language reads its source
+    exec(compile(block, str(path), "exec"), names)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("page", ["README", "notation", "formats", "calling", "io", "sparsetir"])
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Blocks with dots in the place of something, or inside of a program, are left out."""
+    """What a page does not say itself, it takes from the first block of the README, and says so.
+
+    A piece of a program, which starts inside of it, is left out.
+    """
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")).read_text()
-    names, ran = names_of(page), 0
+    text = text_of(page)
+    names: dict[str, object] = {}
+    if "of [the README]" in text or "of\n[the README]" in text:
+        run(BLOCK.findall(text_of("README"))[0], tmp_path / "readme.py", names)
     if page == "formats":
         pytest.importorskip("torch")
     if page == "io":
         spcomp.write("matrix.mtx", CSR)
-        spcomp.write("dense.mtx", DENSE)
+        spcomp.write("dense.mtx", np.ones((34, 64), np.float32))
         spcomp.write("tensor.tns.gz", spcomp.convert(np.ones((2, 2, 2)), "csf"))
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
-        if block.startswith("with T.") or re.search(r"\(\.\.\.|, \.\.\.", block):
-            continue
-        if page == "formats":  # where a name means something else in each block
-            names = names_of(page) | ({"x": CSR} if "convert(x" in block else {})
-        path = tmp_path / f"{page}_{number}.py"  # the script language reads its source
-        path.write_text(block)
-        exec(compile(block, str(path), "exec"), names)
-        ran += 1
-    assert ran
+    blocks = [block for block in BLOCK.findall(text) if not block.startswith("with T.")]
+    for number, block in enumerate(blocks):
+        run(block, tmp_path / f"{page}_{number}.py", names)
+    assert blocks
+
+
+BENCH = re.compile(r"spcomp bench (\S+) (\w+) --data A=(\S+)([^`\n]*)")
+
+
+@pytest.mark.parametrize("page", ["README", "cli"])
+def test_what_a_page_times_can_be_timed(page, tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from spcomp.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    ((file, name, data, rest),) = BENCH.findall(text_of(page))
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text((ROOT / "examples" / "kernel.py").read_text())
+    spcomp.write(data, CSR)
+    rest = rest.replace(",mkl,torch", "")  # which are not everywhere
+    arguments = ["bench", file, name, "--data", f"A={data}", *rest.split(), "--rounds", "2"]
+    found = CliRunner().invoke(main, arguments)
+    assert found.exit_code == 0, found.output

@@ -68,9 +68,9 @@ def test_an_error_points_into_the_string(text):
     [
         ("y[i] = A.T[i, j] * x[j]", "a transpose is read with its indices swapped: A[j, i]"),
         ("y[i] = np.exp(x[i])", "write exp(...)"),
-        ("y[i] = np.sum(j, A[i, j])", "write sum(...)"),
+        ("y[i] = np.sum(j, A[i, j])", "write sum(k, A[i, k])"),
         ("y[i] = np.linspace(x[i])", ""),
-        ("y[i] = foo(x[i])", "functions={'foo': lambda x: ...} gives it a meaning"),
+        ("y[i] = blend(x[i])", "functions={'blend': lambda x: ...} gives it a meaning"),
         ("y[i] = maximum(x[i])", ""),
     ],
 )

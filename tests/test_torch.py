@@ -174,3 +174,10 @@ def test_calls_with_arrays_do_not_load_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", text], check=True, timeout=120)
+
+
+def test_a_tensor_given_to_torch_comes_without_a_warning():
+    code = "import warnings; warnings.filterwarnings('error', message='Sparse invariant'); "
+    code += "import numpy, spcomp; A = spcomp.convert(numpy.eye(3), spcomp.Format('coo')); "
+    code += "A.to_torch(), A.to('csr').nnz, A.to(spcomp.Format('csr')).to_torch()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

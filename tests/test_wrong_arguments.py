@@ -152,6 +152,21 @@ def test_a_number_of_index_notation_can_be_compiled_in():
 
 
 @pytest.mark.parametrize(
+    ("text", "name", "hint"),
+    [
+        ("y[i] = alpha * x[i]", "alfa", "did you mean 'alpha'"),
+        ("y[i] = a * b * x[i]", "r", "there is a, b"),
+        ("y[i] = 2 * x[i]", "x", "there is none"),
+        ("s = sum(i, x[i])\ny[i] = s * x[i]", "s", "there is none"),
+    ],
+)
+def test_a_number_that_index_notation_does_not_have_is_refused_at_once(text, name, hint):
+    with pytest.raises(ArgumentError, match=f"constants: the program has no number '{name}'") as e:
+        spcomp.compile(text, constants={name: 3})
+    assert hint in e.value.hint
+
+
+@pytest.mark.parametrize(
     ("text", "functions", "message"),
     [("y[i] = maximum(x[i])", {}, "maximum takes two or more arguments, got 1"),
      ("y[i] = sum(j, x[i])", {}, "sum runs over j, which is no index of anything"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import runpy
 import sys
 import traceback
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import click
 
-from spcomp.errors import InternalError, ScriptError, Span, SpcompError
+from spcomp.errors import InternalError, ScriptError, Span, SpcompError, nearest_or_all
 from spcomp.ir.module import Module
 from spcomp.ir.stmt import Func
 from spcomp.schedule.schedule import Schedule
@@ -54,16 +53,9 @@ def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, P
     for name in names:
         if name not in programs:
             raise click.BadParameter(
-                f"there is no program {name!r}; {did_you_mean(name, programs)}", param_hint="NAME"
+                f"there is no program {name!r}; {nearest_or_all(name, programs)}", param_hint="NAME"
             )
     return {name: programs[name] for name in names or programs}
-
-
-def did_you_mean(name: str, known: Mapping[str, Any]) -> str:
-    """Return the hint for an unknown *name*: the nearest of *known*, or all of them."""
-    if near := difflib.get_close_matches(name, known, n=1):
-        return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(known) or 'none'}"
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from spcomp.cli.load import did_you_mean
+from spcomp.errors import nearest_or_all
 from spcomp.io.replace import replacing
 from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.flat import FlatFunc
@@ -78,7 +78,7 @@ def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[
     for name in constants:
         if name not in everything:
             raise click.BadParameter(
-                f"no program has a scalar parameter {name!r}; {did_you_mean(name, everything)}",
+                f"no program has a scalar parameter {name!r}; {nearest_or_all(name, everything)}",
                 param_hint="--const",
             )
     return {

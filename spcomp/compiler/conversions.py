@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from spcomp.compiler.conversions_build import (
     Duplicates,
     build,
     frozen,
+    how_of,
     index_type_of,
 )
 from spcomp.compiler.conversions_rows import How, in_rows
@@ -69,7 +70,7 @@ def convert(
             ``spcomp.formats.hyb(2, [1, 2, 4])``, or ``"hyb"``, ``"hyb(2)"``: of one or two column
             parts, and buckets that are chosen by the matrix.
         duplicates: What becomes of elements with the same coordinates: ``"sum"`` (in the order they
-            are stored in), ``"refuse"``, or ``"keep"``, for formats that have a place for them.
+            are stored in), ``"error"``, or ``"keep"``, for formats that have a place for them.
         sort: Whether coordinates ascend in each row or column; if not, they may stay as they were
             where duplicates are kept.
 
@@ -89,10 +90,7 @@ def convert(
         FormatError: for a format that does not fit the number of dimensions.
         OutOfMemoryError: where there is not the memory for it.
     """
-    if duplicates not in get_args(Duplicates):
-        raise ArgumentError(
-            f'argument duplicates: got {duplicates!r}, expected "sum", "refuse" or "keep"'
-        )
+    duplicates = how_of(duplicates)
     try:
         return _converted(x, format, How(duplicates, sort))
     except OutOfMemoryError:
@@ -252,6 +250,7 @@ def from_coordinates(
     duplicates: Duplicates,
 ) -> Tensor:
     """Return what ``Tensor.from_coo`` does."""
+    duplicates = how_of(duplicates)
     expect("format", layout, (str, Format), "a Format or a name")
     try:
         arrays = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from spcomp.formats.format import SLOTS, Format
 from spcomp.formats.levels import EMPTY, LevelFormat
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Duplicates: TypeAlias = Literal["sum", "refuse", "keep"]
+Duplicates: TypeAlias = Literal["sum", "error", "keep"]
 LARGEST = 1 << 46  # positions of a tensor
 PADDED = ("fixed", "offset")  # levels whose positions are mostly padding where they do not fit
 
@@ -105,6 +105,17 @@ def _made(
     return put_together(shape, made, values, layout.order)
 
 
+def how_of(duplicates: Any) -> Duplicates:
+    """Return what is asked for repeated elements; ``"refuse"`` is what 0.6 called ``"error"``."""
+    known: dict[object, Duplicates] = {one: one for one in get_args(Duplicates)}
+    known["refuse"] = "error"
+    if isinstance(duplicates, str) and duplicates in known:
+        return known[duplicates]
+    raise ArgumentError(
+        f'argument duplicates: got {duplicates!r}, expected "sum", "error" or "keep"'
+    )
+
+
 def _refuse_kinds(layout: Format, duplicates: Duplicates) -> None:
     kinds = layout.kinds
     if duplicates == "keep" and all(kind.unique for kind in kinds if kind.name != "singleton"):
@@ -160,9 +171,9 @@ def _ordered(
         return _Sorted([own.copy() for own in axes], elements.values.copy())
     if total > BITS:
         return _by_comparison(elements, axes, duplicates, layout)
-    bits = max(total - bits_of(max(len(elements.values), 2)) + 3, 1)
+    bits = min(max(total - bits_of(max(len(elements.values), 2)) + 3, 1), total)
     found = put_in_order(axes, np.ascontiguousarray(elements.values), extents, bits=bits)
-    if found.repeated and duplicates == "refuse":
+    if found.repeated and duplicates == "error":
         keys = keys_of(found, bits)
         twice = keys[:-1][keys[1:] == keys[:-1]][:1]
         refuse_repeated(_where([int(own[0]) for own in _unpacked(twice, extents)], layout))
@@ -182,7 +193,7 @@ def _by_comparison(
     distinct = bool(new.all())
     if distinct or duplicates == "keep":
         return _Sorted(axes, values, distinct)
-    if duplicates == "refuse":
+    if duplicates == "error":
         refuse_repeated(_where([int(own[~new][0]) for own in axes], layout))
     number = np.cumsum(new)
     whole = np.array([0, len(order)])

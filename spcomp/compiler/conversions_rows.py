@@ -82,7 +82,7 @@ def in_rows(
         values, shape = given.values, given.shape
         kind = np.dtype(np.int64) if wide else index_type(*shape, len(values))
         found = _from_rows(given, order, how, kind)
-    if found.repeated and how.duplicates == "refuse":
+    if found.repeated and how.duplicates == "error":
         row = majors_of(found.pointers, len(found.minors), np.int64)
         same = (row[1:] == row[:-1]) & (found.minors[1:] == found.minors[:-1])
         at = int(np.flatnonzero(same)[0])

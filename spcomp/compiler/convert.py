@@ -47,9 +47,15 @@ def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False
     """
     if is_parts(arg) and plan.role == "in":
         arg = arg.whole()
+    is_scipy = not isinstance(arg, np.ndarray) and _is_scipy(arg)
+    if any_shape and (is_scipy or isinstance(arg, Tensor)):
+        raise ArgumentError(
+            f"argument {plan.name}: got {type(arg).__name__}, and the program is over flat buffers",
+            hint="give array by array, csr.data and its index arrays; kernel.signature lists them",
+        )
     if isinstance(arg, Tensor):
         return _from_tensor(arg, plan)
-    if not isinstance(arg, np.ndarray) and _is_scipy(arg):
+    if is_scipy:
         return _from_scipy(arg, plan, verify=verify)
     if not plan.handle:
         raise _unexpected(plan, arg, "a csr array or a Tensor with the pattern of the axis")
@@ -79,7 +85,7 @@ def as_values(plan: BufferPlan, arg: Any) -> Array:
     if array.dtype != plan.np_dtype:
         array = validate.native(plan.name, array) if plan.role == "in" else array
     if array.dtype != plan.np_dtype:
-        array = _bits(plan.name, plan.dtype, array)
+        array = _bits(plan.name, plan.dtype, array, written=plan.role != "in")
     flags = array.flags
     if flags.c_contiguous and flags.aligned:
         if plan.role != "in" and not flags.writeable:
@@ -107,15 +113,16 @@ def _as_array(plan: BufferPlan, arg: Any) -> Array:
     raise _unexpected(plan, arg, None)
 
 
-def _bits(who: str, dtype: DType, array: Array) -> Array:
+def _bits(who: str, dtype: DType, array: Array, *, written: bool) -> Array:
     """The view of *array* as *dtype* travels; bfloat16 arrays travel as their 16 bits."""
     if dtype.kind == "bfloat" and array.dtype.name == "bfloat16":
         return array.view(np.uint16)
     expected = f"{dtype} (as uint16 bits)" if dtype.kind == "bfloat" else str(dtype)
     got = array.dtype if array.dtype.isnative else f"{array.dtype} (not in native byte order)"
-    raise ArgumentError(
-        f"argument {who}: got {got}, expected {expected}", hint=f"convert it with .astype({dtype})"
-    )
+    hint = f'convert it with .astype("{dtype}")'
+    if written:
+        hint = f'the result is {dtype}: give np.empty(shape, "{dtype}"), or convert the arguments'
+    raise ArgumentError(f"argument {who}: got {got}, expected {expected}", hint=hint)
 
 
 def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentError:

@@ -18,6 +18,7 @@ from spcomp.compiler.formats_parts import sizes_of, stored
 from spcomp.compiler.signature import Interface, interface
 from spcomp.compiler.tensor import Tensor
 from spcomp.errors import ArgumentError, FormatError
+from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat, Composed, FormatRewriteRule, Kept
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
@@ -82,14 +83,15 @@ class Decomposed:
 
 
 def decompose(
-    func: CoordFunc, **formats: ComposableFormat | Sequence[FormatRewriteRule]
+    func: CoordFunc, **formats: ComposableFormat | Sequence[FormatRewriteRule] | str
 ) -> Decomposed | Undecided:
     """Return *func* with the buffers named in *formats* stored in the formats given.
 
-    A format may be a list of rules. Every sp_iter over such a buffer becomes one per part of its
-    format; its statements must be steps of reductions, or write each element once. Compile the
-    result: its Kernel is called as that of *func*, and converts the matrices. Where a format is
-    chosen by the matrix (``hyb()``), the result is Undecided until one is known.
+    A format may be ``"hyb"``, ``"hyb(4)"``, or a list of rules. Every sp_iter over such a buffer
+    becomes one per part of its format; its statements must be steps of reductions, or write each
+    element once. Compile the result: its Kernel is called as that of *func*, and converts the
+    matrices. Where a format is chosen by the matrix (``hyb()``), the result is Undecided until one
+    is known.
 
     Raises:
         ArgumentError: for what is no program in coordinate space, and no format.
@@ -146,14 +148,15 @@ def settled(
 
 
 def _format(name: str, given: Any) -> ComposableFormat:
-    if isinstance(given, ComposableFormat):
-        return given
+    if (found := composable(given)) is not None:
+        return found
     rules = tuple(given) if isinstance(given, (list, tuple)) else ()
     if rules and all(isinstance(rule, FormatRewriteRule) for rule in rules):
         return Composed(rules)
     raise ArgumentError(
-        f"argument {name}: got {type(given).__name__}, expected a format",
-        hint="formats are in spcomp.formats, such as bsr(4), or lists of rules",
+        f"argument {name}: got {given!r}, expected a format",
+        hint='formats are "hyb", those in spcomp.formats, such as spcomp.formats.bsr(4), and lists'
+        " of rules",
     )
 
 

@@ -149,7 +149,7 @@ class Parts:
         numbers = np.arange(sum(map(len, places.values())))
         layout = Format(rows_of(self.ndim), idtype=self.buffer.axes[-1].idtype)
         elements = from_arrays(self.shape, [np.concatenate(one) for one in found], numbers)
-        return build(elements, layout, "refuse"), places
+        return build(elements, layout, "error"), places
 
     def __repr__(self) -> str:
         held = ", ".join(f"{name} {part['values'].size}" for name, part in self.parts.items())

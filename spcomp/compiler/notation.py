@@ -29,7 +29,7 @@ from spcomp.dtypes import bool_, float64
 from spcomp.errors import ArgumentError, LoweringError, ScriptError, refuse_deep_nests
 from spcomp.formats.hyb import composable
 from spcomp.notation.algebra import Windowed
-from spcomp.notation.asked import refuse_negated
+from spcomp.notation.asked import refuse_drowned, refuse_negated
 from spcomp.notation.direct import is_direct, suits
 from spcomp.notation.emit import emit
 from spcomp.notation.explain import explain
@@ -475,6 +475,7 @@ class NotationKernel(Timed):
         for at, stmt in enumerate(self._prepared.program.statements):
             sparse = {self._source(n) for n, layout in layouts.items() if not layout.is_dense}
             refuse_negated(self.program.statements[at], sparse, bools)
+            refuse_drowned(self.program.statements[at], frozenset(sparse))
             refuse_dense(self.program.statements[at], sparse, self.semiring)
             target = stmt.target.name
             wanted = self._wanted.get(target)

@@ -29,6 +29,7 @@ from spcomp.notation.windows import Windows
 
 Adapt: TypeAlias = Callable[[Any], Any]
 Direct: TypeAlias = Callable[[Layout], bool]
+COMPLEX = "there are no complex numbers here: compute with .real and .imag"
 LONG = (1 << 31) - 1  # beyond it, 32 bits do not hold a coordinate or position
 _ROW_MAJOR = Layout(("dense", "compressed"), (0, 1))
 
@@ -131,7 +132,8 @@ def describe(
     shape = getattr(arg, "shape", ())
     if len(shape) != rank:
         stand = "1 index stands" if rank == 1 else f"{rank} indices stand"
-        raise ArgumentError(f"argument {name}: got {len(shape)} dimensions, but {stand} at it")
+        said = f"got {len(shape)} dimensions, but {stand} at it"
+        raise ArgumentError(f"argument {name}: {said}", hint=_indexed(name, len(shape)))
     return found if look is _identity else replace(found, adapt=_then(look, found.adapt))
 
 
@@ -150,10 +152,12 @@ def _values(name: str, numpy_type: Any) -> DType:
             return dtype_of(known)
     except ValueError:
         pass
-    raise ArgumentError(
-        f"argument {name}: got dtype {known}",
-        hint="convert it to an integer or floating type that numpy knows with .astype(...)",
-    )
+    hint = 'convert it with .astype("float64"), or to another type of numbers'
+    if known.startswith("complex"):
+        hint = COMPLEX
+    elif known.startswith("float"):
+        hint = 'no type is wider than float64: .astype("float64") rounds it'
+    raise ArgumentError(f"argument {name}: got dtype {known}", hint=hint)
 
 
 def _scalar(name: str, arg: Any) -> Argument:
@@ -164,7 +168,15 @@ def _scalar(name: str, arg: Any) -> Argument:
     for python, found in ((bool, bool_), (int, int64), (float, float64)):
         if isinstance(arg, python):
             return Argument(Operand(dense(0), found, weak=True), _identity)
-    raise ArgumentError(f"argument {name}: got {type(arg).__name__}, expected a number")
+    rank = len(getattr(arg, "shape", ()))
+    raise ArgumentError(
+        f"argument {name}: got {type(arg).__name__}, expected a number",
+        hint=_indexed(name, rank) if rank else COMPLEX if isinstance(arg, complex) else "",
+    )
+
+
+def _indexed(name: str, rank: int) -> str:
+    return f"write {name}[{', '.join('ijklmnop'[:rank])}], an index for each dimension"
 
 
 def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:

@@ -22,6 +22,7 @@ def einsum(
     out: Any = None,
     format: str | Format | None = None,  # noqa: A002
     semiring: Semiring | str = ORDINARY,
+    optimize: Any = False,
 ) -> Any:
     """Return the sum of products that *subscripts* say, as ``numpy.einsum`` does.
 
@@ -35,10 +36,16 @@ def einsum(
         format: The format of the result, ``"csr"`` or a :class:`spcomp.Format`; see the notation's
             rule for what it is otherwise.
         semiring: What is meant by sum and product.
+        optimize: Taken where numpy takes it, True, False, ``"greedy"``, ``"optimal"``, a path; it
+            changes nothing: all is one nest of loops, in the order that the formats ask for.
 
     Raises:
         SpcompError: as a NotationKernel does, and for subscripts that are none.
     """
+    path = optimize[:1] if isinstance(optimize, (tuple, list)) else optimize
+    if path not in (True, False, "greedy", "optimal", ["einsum_path"], ("einsum_path",)):
+        hint = 'it is True, False, "greedy", "optimal" or what numpy.einsum_path returns'
+        raise ArgumentError(f"argument optimize: got {optimize!r}", hint=hint)
     expect("subscripts", subscripts, str, "letters", hint='write "ij,jk->ik"')
     terms = subscripts.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(operands):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,7 @@ class Places:
                     hint="a part of it is assigned",
                 )
             wholes[name] = whole
+            _refuse_overlap([p for p in self.parts.values() if p.name == name], whole.shape)
         for name, part in self.parts.items():
             whole = wholes[part.name]
             cut = cut_array(whole, coordinates(part.name, part.windows, whole.shape))
@@ -77,3 +80,20 @@ class Given:
     out: dict[str, Any]
     named: dict[str, Any]
     wholes: dict[str, Any]
+
+
+def _refuse_overlap(parts: Sequence[Windowed], shape: tuple[int, ...]) -> None:
+    """Raise ArgumentError where two *parts* of an array of this *shape* share a coordinate."""
+    for one, other in combinations(parts, 2):
+        if _overlap(one, other, shape):
+            raise ArgumentError(
+                f"argument {one.name}: two parts of it that are assigned overlap",
+                hint="assign them in programs of their own, one after the other",
+            )
+
+
+@lru_cache(maxsize=256)
+def _overlap(one: Windowed, other: Windowed, shape: tuple[int, ...]) -> bool:
+    both = (coordinates(part.name, part.windows, shape) for part in (one, other))
+    dims = ([{a} if isinstance(a, int) else set(a) for a in part] for part in both)
+    return all(a & b for a, b in zip(*dims, strict=True))

@@ -31,6 +31,6 @@ def compile_notation(
     meaning = ORDINARY if semiring is None else as_semiring(semiring)
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}), meaning)
-        notation, rest = with_numbers(notation, options.constants)
-        options = replace(options, constants=rest)
+        notation = with_numbers(notation, options.constants)
+        options = replace(options, constants={})
         return NotationKernel(notation, formats or {}, meaning, options)

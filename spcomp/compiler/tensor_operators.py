@@ -6,10 +6,14 @@ results are those of ``docs/notation.md``.
 
 from __future__ import annotations
 
+import math
 import operator
+import re
+import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import cast as typed
 
 import numpy as np
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.tensor import Tensor
 
 Shape: TypeAlias = tuple[int, ...]
+Axes: TypeAlias = "int | Sequence[int] | None"
 _PRODUCTS = {  # of so many dimensions each
     (2, 2): "C[i, k] = A[i, j] * B[j, k]",
     (2, 1): "C[i] = A[i, j] * B[j]",
@@ -99,14 +104,113 @@ class Operators:
         made: Tensor = own.with_dimensions(chosen)
         return made
 
-    def sum(self, axis: int | Sequence[int] | None = None) -> Any:
-        """Return the sums along *axis*, one or several, by default all: an array, or a number."""
+    def reshape(self, *shape: Any, order: str = "C") -> Tensor:
+        """Return the same elements in another *shape*, one extent of which may be -1.
+
+        In the same format if the rank stays, else of compressed levels. Raises ArgumentError.
+        """
+        from spcomp.compiler.tensor_parts import reshaped
+
+        if order != "C":
+            raise ArgumentError(f"argument order: got {order!r}, elements are taken by rows, 'C'")
+        made: Tensor = reshaped(self, shape)
+        return made
+
+    @property
+    def size(self) -> int:
+        """The number of coordinates, whatever is stored."""
+        return math.prod(_shape(self))
+
+    def toarray(self) -> Any:
+        """Return what ``to_dense`` does."""
+        return typed("Tensor", self).to_dense()
+
+    def todense(self) -> Any:
+        """Return what ``to_dense`` does."""
+        return self.toarray()
+
+    def __array__(self, dtype: Any = None, copy: object = None) -> Any:
+        """Refuse to become an array unasked: a small tensor may be a very large one.
+
+        Raises ArgumentError.
+        """
+        caller = sys._getframe(1)  # noqa: SLF001
+        is_scipy = caller.f_globals["__name__"].startswith("scipy.sparse")
+        if is_scipy and caller.f_code.co_name != "__init__":
+            found = np.empty((), object)  # by which scipy leaves ``matrix @ tensor`` to us
+            found[()] = self
+            return found
+        raise ArgumentError(
+            f"a Tensor of {self.size} coordinates is not made an array by itself",
+            hint="A.to_dense() and A.to_scipy() make one; operators, A.sum, A.max... need none",
+        )
+
+    def sum(
+        self, axis: Axes = None, dtype: Any = None, out: None = None, *, keepdims: bool = False
+    ) -> Any:
+        """Return the sums along *axis*, one or several, by default all: an array, or a number.
+
+        Integers and bools are added in 64 bits, as numpy does it. Raises ArgumentError.
+        """
+        own = typed("Tensor", self).dtype
+        wide = np.dtype(dtype or {"b": "int64", "i": "int64", "u": "uint64"}.get(own.kind, own))
+        text = "C = A" if wide == own else f"C = {wide.name}(A)"
+        return self._reduced(text, self._axes(axis), out, keepdims=keepdims)
+
+    def mean(
+        self, axis: Axes = None, dtype: Any = None, out: None = None, *, keepdims: bool = False
+    ) -> Any:
+        """Return the sums along *axis* over the number of coordinates, stored or not."""
+        own = typed("Tensor", self).dtype
+        kind = np.dtype(dtype or (np.float64 if own.kind in "biu" else own))
+        total = self.sum(axis, np.float32 if kind.itemsize == 2 else kind, out, keepdims=keepdims)
+        count = math.prod(_shape(self)[dim] for dim in self._axes(axis))
+        return np.true_divide(total, count).astype(kind)
+
+    def max(self, axis: Axes = None, out: None = None, *, keepdims: bool = False) -> Any:
+        """Return the largest along *axis*; what is not stored is 0. Raises ArgumentError."""
+        return self._extreme("max", axis, out, keepdims=keepdims)
+
+    def min(self, axis: Axes = None, out: None = None, *, keepdims: bool = False) -> Any:
+        """Return the smallest along *axis*; what is not stored is 0. Raises ArgumentError."""
+        return self._extreme("min", axis, out, keepdims=keepdims)
+
+    def _extreme(self, name: str, axis: Axes, out: None, *, keepdims: bool) -> Any:
+        over = self._axes(axis)
+        count = math.prod(_shape(self)[dim] for dim in over)
+        if not count:
+            raise ArgumentError(f"there is no {name} of no elements")
+        if not over:
+            return self.toarray()[()]
+        text = f"C = {name}(_, A)\nN = sum(_, int64(1) if A)"
+        found, stored = self._reduced(text, over, out, keepdims=keepdims)
+        zero = getattr(np, f"{name}imum")(found, found.dtype.type(0))
+        own = typed("Tensor", self).dtype
+        return np.where(stored < count, zero, found).astype(own)[()]
+
+    def _axes(self, axis: Axes) -> tuple[int, ...]:
         rank = len(_shape(self))
-        over = range(rank) if axis is None else _axes(axis, rank)
-        names = [f"i{dim}" for dim in range(rank)]
+        found = tuple(range(rank)) if axis is None else _axes(axis, rank)
+        if len(set(found)) < len(found):
+            raise ArgumentError(f"argument axis: got {axis}, expected each once")
+        return found
+
+    def _reduced(self, text: str, over: tuple[int, ...], out: None, *, keepdims: bool) -> Any:
+        """Return the results of *text*, C and maybe N, without the axes *over*, which are _."""
+        if out is not None:
+            raise ArgumentError("argument out: a sum makes a new array", hint="out[...] = A.sum(0)")
+        names = [f"i{dim}" for dim in range(len(_shape(self)))]
         left = [name for dim, name in enumerate(names) if dim not in over]
-        formats = (("C", "dense"),) if left else ()
-        return _kernel(f"{_access('C', left)} = {_access('A', names)}", formats)(A=self)
+        spelled = {name: _access(name, left) for name in "CN"} | {"A": _access("A", names)}
+        spelled["_"] = f"({', '.join(names[dim] for dim in over)})"
+        text = re.sub(r"\b[ACN_]\b", lambda word: spelled[word[0]], text)
+        formats = tuple((name, "dense") for name in "CN" if left and f"{name}[" in text)
+        found = _kernel(text, formats)(A=self)
+        if not keepdims:
+            return found
+        shape = [1 if dim in over else extent for dim, extent in enumerate(_shape(self))]
+        several = isinstance(found, tuple)
+        return tuple(np.reshape(r, shape) for r in found) if several else np.reshape(found, shape)
 
     def astype(self, dtype: Any) -> Tensor:
         """Return the tensor with its values as *dtype*, in the same places."""

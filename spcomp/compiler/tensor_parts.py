@@ -1,9 +1,12 @@
-"""Above a Tensor: the part of it at a key of integers and slices."""
+"""Above a Tensor: the part of it at a key of integers and slices, and it in another shape."""
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
+
+import numpy as np
 
 from spcomp.compiler.conversions_build import build
 from spcomp.compiler.conversions_source import from_arrays
@@ -25,10 +28,43 @@ def part_of(tensor: Any, key: Any) -> Any:
     if not left:
         return values.any() if values.dtype.kind == "b" else values.sum(dtype=values.dtype)
     shape = tuple(extent for _, extent in left)
-    layout = tensor.layout
-    if len(left) < tensor.ndim:
-        layout = Format(("compressed",) if len(left) == 1 else rows_of(len(left)))
-    return build(from_arrays(shape, [own for own, _ in left], values), layout, "sum")
+    return _like(tensor, shape, [own for own, _ in left], values)
+
+
+def reshaped(tensor: Any, given: tuple[Any, ...]) -> Any:
+    """Return what ``tensor.reshape(*given)`` is; raises ArgumentError."""
+    shape = _shape_of(given, tensor.size)
+    coordinates, places = tensor.elements()
+    flat = np.zeros(len(places), np.int64)
+    for own, extent in zip(coordinates, tensor.shape, strict=True):
+        flat = flat * extent + own
+    found: list[Any] = []
+    for extent in reversed(shape):
+        flat, own = np.divmod(flat, max(extent, 1))
+        found.insert(0, own)
+    return _like(tensor, shape, found, tensor.values.reshape(-1)[places])
+
+
+def _like(tensor: Any, shape: tuple[int, ...], coordinates: list[Any], values: Any) -> Any:
+    """Return the Tensor of these elements: in the format of *tensor*, if that has the rank."""
+    layout, rank = tensor.layout, len(shape)
+    if rank != tensor.ndim:
+        layout = Format(("compressed",) if rank == 1 else rows_of(rank))
+    return build(from_arrays(shape, coordinates, values), layout, "sum")
+
+
+def _shape_of(given: tuple[Any, ...], size: int) -> tuple[int, ...]:
+    """Return the extents *given*, one by one or in a sequence, with *size* coordinates."""
+    several = len(given) == 1 and isinstance(given[0], (tuple, list))
+    try:
+        shape = tuple(map(operator.index, given[0] if several else given))
+    except TypeError:
+        raise ArgumentError(f"argument shape: got {given}, expected integers") from None
+    if shape.count(-1) == 1 and (rest := -math.prod(shape)):
+        shape = tuple(size // rest if extent == -1 else extent for extent in shape)
+    if not shape or min(shape) < 0 or math.prod(shape) != size or size >= 1 << 63:
+        raise ArgumentError(f"argument shape: got {given} for {size} coordinates")
+    return shape
 
 
 def _keys(key: Any, rank: int) -> list[Key]:

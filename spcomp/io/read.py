@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ SUFFIXES = (".mtx", ".mtx.gz", ".tns", ".tns.gz", ".npz", ".bsp.h5")
 def read(
     path: str | os.PathLike[str],
     *,
-    duplicates: Duplicates = "error",
+    duplicates: Duplicates | Literal["refuse"] = "error",
     dtype: Any = None,
     shape: Sequence[int] | None = None,
 ) -> csr_array | Array | Tensor:
@@ -55,6 +55,7 @@ def read(
             the line and the reason.
         ArgumentError: for other arguments that are none of the above.
     """
+    duplicates = "error" if duplicates == "refuse" else duplicates  # as spcomp.convert says it
     if duplicates not in ("error", "sum"):
         raise ArgumentError(f"argument duplicates: got {duplicates!r}, expected 'error' or 'sum'")
     asked, extents = wanted(dtype), frostt.shape_of(shape)

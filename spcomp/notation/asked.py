@@ -1,7 +1,8 @@
 """Index notation, beside the route: what is asked of sparse operands, where it has two meanings.
 
 What is not stored is absent, not false. So ``not M[i, j]`` holds at no coordinate that M does not
-store, and ``M[i, j] or N[i, j]`` only where both store something, unlike with dense arrays.
+store, and ``M[i, j] or N[i, j]`` only where both store something, unlike with dense arrays. Nor
+does ``M[i, j] is None or M[i, j] > 2`` hold where nothing is stored, as its first part says.
 """
 
 from __future__ import annotations
@@ -10,9 +11,21 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from spcomp.errors import ScriptError
-from spcomp.notation.nodes import Access, Assignment, Call, Expr, Masked, Op, children, walk
+from spcomp.notation.algebra import ALWAYS, presence
+from spcomp.notation.nodes import (
+    Access,
+    Assignment,
+    Call,
+    Expr,
+    Masked,
+    Op,
+    Reduce,
+    children,
+    walk,
+)
 
 _LOGIC = frozenset({"and", "or", "not", "&", "|", "^", "~"})
+_ANY, _ALL = frozenset({"or", "|"}), frozenset({"and", "&"})
 
 
 def refuse_negated(stmt: Assignment, sparse: AbstractSet[str], bools: AbstractSet[str]) -> None:
@@ -62,3 +75,83 @@ def _refuse(term: Expr, found: Iterator[Access]) -> None:
         term.at,
         hint=f"write {both[0]}, or {both[1]}, which asks only what is stored",
     )
+
+
+# -- answers that an absent value would drown ------------------------------------------------------
+
+
+def refuse_drowned(stmt: Assignment, sparse: frozenset[str]) -> None:
+    """Raise ScriptError where *stmt* knows by what is stored what holds, and nothing is present.
+
+    ``M[i, j] is None or M[i, j] > 2`` is true where M stores nothing, in logic that knows true,
+    false and absent, but an operator is present where all its operands are. Under ``not`` that
+    is so of ``and``. Where absent and false do the same, as in ``is not None and``, all is well.
+    """
+    _drowned(stmt.value, _ANY, sparse)
+
+
+def _drowned(term: Expr, decisive: frozenset[str], sparse: frozenset[str]) -> None:
+    """Refuse those of *decisive*, operators of which one operand may decide alone, in *term*.
+
+    They are ``or`` where it matters whether *term* is true, ``and`` where whether it is false.
+    """
+    match term:
+        case Op(op="not" | "~", args=(inner,)):
+            _drowned(inner, (_ANY | _ALL) - decisive or decisive, sparse)
+            return
+        case Op(op=op, args=(left, right)) if op in decisive and _asks(term):
+            if presence(term, sparse) != ALWAYS:
+                raise _unclear(term, left, right, sparse)
+        case Call(func="where", args=(cond, value, other)) if _asks(cond):
+            if presence(term, sparse) != ALWAYS:
+                raise ScriptError(
+                    f"{_spelled(cond)} decides nothing in where, which has a value only where all"
+                    " its arguments have one",
+                    term.at,
+                    hint=f"write {value} if {_spelled(cond)} else {other}",
+                )
+    for child in children(term):
+        _drowned(child, _decisive(term, child, decisive), sparse)
+
+
+def _decisive(term: Expr, child: Expr, decisive: frozenset[str]) -> frozenset[str]:
+    """Return what is decisive in *child*, directly below *term*, in which *decisive* is."""
+    match term:
+        case Masked(cond=cond) if child is cond:
+            return _ANY
+        case Masked() | Op(op="and" | "or" | "&" | "|" | "+" | "-" | "*" | "neg"):
+            return decisive
+        case Reduce(op="+" | "or" | "max"):
+            return decisive
+    return _ANY | _ALL
+
+
+def _asks(term: Expr) -> bool:
+    """Whether *term* asks what is stored, beside or inside of logic."""
+    if isinstance(term, Call):
+        return term.func == "stored"
+    return isinstance(term, Op) and term.op in _LOGIC and any(map(_asks, term.args))
+
+
+def _unclear(term: Op, left: Expr, right: Expr, sparse: frozenset[str]) -> ScriptError:
+    asked, other = (left, right) if presence(left, sparse) == ALWAYS else (right, left)
+    told = ""
+    if presence(asked, sparse) == ALWAYS:
+        cases = ("True", _spelled(other)) if term.op in _ANY else (_spelled(other), "False")
+        told = f"write ({cases[0]} if {_spelled(asked)} else {cases[1]})"
+    return ScriptError(
+        f"{_spelled(left)} {term.op} {_spelled(right)} is present only where its operands are, so"
+        " that what it asks of what is stored would decide nothing elsewhere",
+        term.at,
+        hint=told or "write value if A[i, j] is None else other for each question",
+    )
+
+
+def _spelled(term: Expr) -> str:
+    """Return *term* as text, ``M[i, j] is None`` as such."""
+    match term:
+        case Op(op="not", args=(Call(func="stored", args=(operand,)),)):
+            return f"{operand} is None"
+        case Call(func="stored", args=(operand,)):
+            return f"{operand} is not None"
+    return str(term)

@@ -36,6 +36,7 @@ _STRENGTH = {
     "-": 9,
     "neg": 11,
     "~": 11,
+    "**": 12,
 }
 _STRENGTH |= dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4)
 _STRENGTH |= dict.fromkeys(("<<", ">>"), 8) | dict.fromkeys(("*", "/", "//", "%"), 10)
@@ -128,6 +129,8 @@ class Call(Term):
     args: tuple[Expr, ...]
 
     def __str__(self) -> str:
+        if self.func == "pow" and len(self.args) == 2:
+            return f"{_inside(self.args[0], ATOM)} ** {_inside(self.args[1], _STRENGTH['neg'])}"
         return f"{self.func}({', '.join(map(str, self.args))})"
 
 
@@ -275,5 +278,14 @@ def accesses(term: Expr) -> tuple[Access, ...]:
 
 
 def _inside(term: Expr, strength: int) -> str:
-    own = _STRENGTH[term.op] if isinstance(term, Op) else 0 if isinstance(term, Masked) else ATOM
+    own = ATOM
+    match term:
+        case Op(op=op):
+            own = _STRENGTH[op]
+        case Masked():
+            own = 0
+        case Call(func="pow"):
+            own = _STRENGTH["**"]
+        case Number(value=value) if value < 0:
+            own = _STRENGTH["neg"]
     return str(term) if own >= strength else f"({term})"

@@ -9,7 +9,7 @@ from functools import partialmethod, reduce
 from numbers import Integral, Real
 from typing import Any, cast
 
-from spcomp.errors import ArgumentError, ScriptError, Span, expect
+from spcomp.errors import ArgumentError, ScriptError, Span, expect, nearest_or_all
 from spcomp.ir.expr import CALLS, NUMPY_NAMES
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.implied import refuse_unclear
@@ -30,8 +30,9 @@ from spcomp.notation.nodes import (
     Scalar,
     fault_of_stored,
     fault_of_target,
+    walk,
 )
-from spcomp.notation.parse import ARITY, EXTREMES, parse
+from spcomp.notation.parse import ARITY, EXTREMES, NO_COORDINATES, parse
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.windows import Chosen, Part, Window
 
@@ -239,7 +240,7 @@ def _chosen(given: Any) -> Chosen:
     found = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
     whole = tuple(int(c) for c in found if isinstance(c, Integral) and not isinstance(c, bool))
     if len(whole) < len(found) or min(whole, default=0) < 0:
-        raise ScriptError("the coordinates of an index set are whole numbers")
+        raise ScriptError(NO_COORDINATES)
     return Chosen(whole)
 
 
@@ -363,18 +364,24 @@ def as_program(program: Any, functions: Mapping[str, Any], semiring: Semiring) -
     return Program(tuple(replace(s, value=rewrite(s.value)) for s in made.statements))
 
 
-def with_numbers(
-    program: Program, constants: Mapping[str, int | float]
-) -> tuple[Program, dict[str, int | float]]:
-    """Return *program* with the *constants* that are arguments of it put in, and the others."""
-    used: set[str] = set()
+def with_numbers(program: Program, constants: Mapping[str, int | float]) -> Program:
+    """Return *program* with *constants* in the place of its numbers of these names.
+
+    Raises ArgumentError for those it does not have, and for what is no number.
+    """
+    terms = [term for stmt in program.statements for term in walk(stmt.value)]
+    assigned = {stmt.target.name for stmt in program.statements}
+    known = dict.fromkeys(t.name for t in terms if isinstance(t, Scalar) and t.name not in assigned)
+    for name in (name for name in constants if name not in known):
+        raise ArgumentError(
+            f"argument constants: the program has no number {name!r}",
+            hint=nearest_or_all(name, known),
+        )
 
     def rewrite(term: Expr) -> Expr:
         if isinstance(term, Scalar) and term.name in constants:
             expect(f"constants[{term.name!r}]", constants[term.name], (int, float), "a number")
-            used.add(term.name)
             return Number(constants[term.name], at=term.at)
         return rebuilt(term, rewrite)
 
-    made = Program(tuple(replace(s, value=rewrite(s.value)) for s in program.statements))
-    return made, {name: value for name, value in constants.items() if name not in used}
+    return Program(tuple(replace(s, value=rewrite(s.value)) for s in program.statements))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from spcomp.errors import ScriptError, Span
+from spcomp.errors import ScriptError, Span, did_you_mean
 from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.notation.nodes import (
@@ -32,6 +32,7 @@ from spcomp.notation.windows import Chosen, Part, Window
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
 ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
+NO_COORDINATES = "the coordinates of an index set are whole numbers from 0 on"
 
 
 def parse(source: str, functions: frozenset[str] = frozenset()) -> Program:
@@ -163,6 +164,8 @@ class _Parser:
         if not isinstance(node.value, ast.Name):
             of_it = isinstance(node.value, ast.Attribute) and node.value.attr == "T"
             hint = "a transpose is read with its indices swapped: A[j, i]" if of_it else ""
+            if isinstance(node.value, ast.Subscript) and isinstance(node.value.value, ast.Name):
+                hint = f"write {node.value.value.id}[i, j]"
             raise self.text.error(node, "only a tensor, called by its name, has indices", hint)
         indices: list[str] = []
         windows: list[Part] = []
@@ -189,6 +192,10 @@ class _Parser:
         whole = self._whole(part)
         if whole is None:
             hint = "an index is a name, a part of one, i(0, 10, 2) or i([1, 5]), a slice, a number"
+            if isinstance(part, ast.Subscript):
+                hint = (
+                    "gather by a matrix of ones, P[i, j] * x[j]: its row i has a 1 in column p[i]"
+                )
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
         return None, whole
 
@@ -196,7 +203,7 @@ class _Parser:
         numbers = [self._whole(element) for element in node.elts]
         found = [number for number in numbers if number is not None and number >= 0]
         if len(found) < len(numbers):
-            raise self.text.error(node, "the coordinates of an index set are whole numbers")
+            raise self.text.error(node, NO_COORDINATES)
         ordered = sorted({*found}) if isinstance(node, ast.Set) else found
         return Chosen(tuple(ordered), at=self.text.span(node))
 
@@ -225,16 +232,18 @@ class _Parser:
     def _call(self, node: ast.Call) -> Expr:
         func = node.func
         if not isinstance(func, ast.Name) or node.keywords:
-            name = func.attr if isinstance(func, ast.Attribute) else ""
-            hint = f"write {name}(...)" if name in {*ARITY, *EXTREMES, *REDUCTIONS} else ""
-            raise self.text.error(node, f"{ast.unparse(func)} cannot be called here", hint)
+            name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+            hint = f"write {name}(...)" if name in {*ARITY, *EXTREMES} else ""
+            hint = f"write {name}(k, A[i, k])" if name in REDUCTIONS else hint
+            raise self.text.error(node, f"{ast.unparse(func)} cannot be called so", hint)
         name, at = func.id, self.text.span(node)
         if name in REDUCTIONS and name not in self.functions:
             over = self._over(node.args[0]) if node.args else None
             if over is not None and len(node.args) == 2:
                 return Reduce(REDUCTIONS[name], over, self.expr(node.args[1]), at=at)
             if name not in ("max", "min") or len(node.args) < 2 or over is not None:
-                raise self.text.error(node, _no_reduction(name, node.args), f"{name}(k, A[i, k])")
+                hint = f"write {name}(k, A[i, k])"
+                raise self.text.error(node, _no_reduction(name, node.args), hint)
         args = tuple(self.expr(arg) for arg in node.args)
         if name in self.functions:
             return Call(name, args, at=at)
@@ -305,15 +314,30 @@ _WRITTEN = {  # what has a name elsewhere, and how it is said here
     "softmax": "write three lines: m[i] = max(j, A[i, j])  and  e[i, j] = exp(A[i, j] - m[i]) if"
     " A[i, j]  and  C[i, j] = e[i, j] / sum(k, e[i, k])",
     "relu": "write maximum(x, 0)",
-    "mean": "divide the sum by how many there are",
+    "clip": "write minimum(maximum(x, low), high)",
+    "sign": "write where(x > 0, 1, where(x < 0, -1, 0))",
+    "square": "write x ** 2",
+    "power": "write x ** y",
+    "ln": "write log(x)",
+    "fabs": "write abs(x)",
+    "silu": "write x * sigmoid(x)",
+    "mean": "write sum(j, A[i, j]) / n, and give n, how many there are",
+    "norm": "write sqrt(sum(i, x[i] ** 2))",
+    "dot": "write x[i] * y[i]: an index that is not in the result is summed",
+    "count": "write sum(j, 1 if A[i, j]), which counts what is stored, or sum(j, A[i, j] > 0)",
+    "cumsum": "no statement adds up to an index: numpy.cumsum takes a dense result",
+    "if_then_else": "write a if c else b",
+    "select": "write a if c else b",
 }
+_WRITTEN |= {"nnz": _WRITTEN["count"], "matmul": _WRITTEN["dot"], "len": _WRITTEN["mean"]}
 
 
 def _no_call(name: str, got: int) -> tuple[str, str]:
     """Say why the function *name* cannot be called with *got* arguments, and what to do."""
     if name not in ARITY and name not in EXTREMES:
+        known = did_you_mean(name, (*ARITY, *EXTREMES, *REDUCTIONS))
         meaning = f"functions={{{name!r}: lambda x: ...}} gives it a meaning"
-        return f"no {name} is known", _WRITTEN.get(name, meaning)
+        return f"no {name} is known", _WRITTEN.get(name) or f"{known} {meaning}".strip()
     count = ARITY.get(name, 0)
     takes = f"{count} argument{'s' * (count > 1)}" if count else "two or more arguments"
     return f"{name} takes {takes}, got {got}", ""

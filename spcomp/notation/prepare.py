@@ -61,7 +61,12 @@ def prepare(program: Program) -> Prepared:
             if isinstance(term, (Access, Scalar)):
                 read.append(term.name)
                 if term.name in targets and term.name not in made:
-                    raise ScriptError(f"{term.name} is read before it is assigned", term.at)
+                    hint = f"write {stmt.target} += ..., which adds to what the call is given"
+                    raise ScriptError(
+                        f"{term.name} is read before it is assigned",
+                        term.at,
+                        hint=hint if term.name == stmt.target.name else "",
+                    )
                 operands[term.name] = len(term.indices) if isinstance(term, Access) else 0
         if stmt.accumulates and stmt.target.name not in made:
             accumulated.append(stmt.target.name)

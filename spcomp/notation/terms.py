@@ -103,7 +103,9 @@ class Terms:
         try:
             return self._apply(term, values), cond
         except ValueError as error:
-            raise ScriptError(str(error), term.at) from None
+            is_power = isinstance(term, Op) and term.op == "^"
+            hint = "a power is written with **" if is_power else ""
+            raise ScriptError(str(error), term.at, hint=hint) from None
 
     def _apply(self, term: Op | Call, values: list[Value]) -> Value:
         name = term.op if isinstance(term, Op) else term.func

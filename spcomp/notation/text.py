@@ -59,6 +59,8 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
         line, col, what = _where(error)
         place = text.place(min(line, source.count("\n") + 1), col)
         hint = 'write "C[i, k] = A[i, j] * B[j, k]"'
+        if any(sign in source for sign in ("&&", "||")):
+            hint = 'write "and", "or"'
         raise ScriptError(f"this is no index notation: {what}", place, hint=hint) from None
     except RecursionError:
         raise ScriptError("the expression nests too deeply", text.place(1, 0)) from None

@@ -6,11 +6,12 @@ import ast
 from typing import TYPE_CHECKING, Any, cast
 
 from spcomp.dtypes import handle
+from spcomp.errors import did_you_mean
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan, Trim
 from spcomp.script.parse_expr import Expressions
-from spcomp.script.scope import Context, did_you_mean, is_none
+from spcomp.script.scope import Context, is_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

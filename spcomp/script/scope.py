@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import DType, dtype
-from spcomp.errors import ScriptError, Span, SpcompError
+from spcomp.errors import ScriptError, Span, SpcompError, did_you_mean
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.script import syntax
@@ -245,12 +244,6 @@ class Context:
 def is_none(node: object) -> bool:
     """Say whether *node* is the literal None."""
     return isinstance(node, ast.Constant) and node.value is None
-
-
-def did_you_mean(name: str, known: Any) -> str:
-    """Return a hint with the name of *known* nearest to *name*, or none."""
-    near = difflib.get_close_matches(name, sorted(set(known)), n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def describe(binding: Binding) -> str:

@@ -75,7 +75,7 @@ def _coo(x: Tensor) -> torch.Tensor:
     coordinates, places = x.elements()
     values = _from_array(np.asarray(x.values).reshape(-1)[places])
     at = torch.from_numpy(np.stack(coordinates))
-    return torch.sparse_coo_tensor(at, values, x.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(at, values, x.shape, is_coalesced=True, check_invariants=False)
 
 
 def _rows(x: Tensor) -> torch.Tensor:
@@ -87,9 +87,9 @@ def _rows(x: Tensor) -> torch.Tensor:
     blocks = tuple(part.size for part in x.levels[2:] if part is not None)
     values = _from_array(np.asarray(x.values).reshape(-1, *blocks))
     if blocks:
-        return torch.sparse_bsr_tensor(*arrays, values, x.shape)
+        return torch.sparse_bsr_tensor(*arrays, values, x.shape, check_invariants=False)
     make = torch.sparse_csr_tensor if x.is_plain else torch.sparse_csc_tensor
-    return make(*arrays, values, x.shape)
+    return make(*arrays, values, x.shape, check_invariants=False)  # a Tensor keeps them
 
 
 _MAKE: Mapping[str, Callable[[Tensor], torch.Tensor]] = {
