@@ -234,3 +234,17 @@ def test_a_sum_that_keeps_to_what_is_stored_or_is_written_is_not(text):
     else:
         want = kernel(**given)
     np.testing.assert_allclose(kernel(**sparse), want)
+
+
+@pytest.mark.parametrize("semiring", ["min_plus", "max_min"])
+def test_what_is_negated_is_reduced_outside_or_inside_of_a_semiring_that_is_no_sum(semiring):
+    add = semiring[:3]
+    for text in ("y[i] = -A[i, j]", "y[i] = z[i] + (-A[i, j] if x[i])"):
+        with pytest.raises(ScriptError, match=f"the {add} over j .* around -A") as caught:
+            spcomp.compile(text, semiring=semiring)
+        outside, inside = caught.value.hint.removeprefix("write ").split(", or ")
+        assert outside.startswith(f"{add}(j, -A[i, j]")
+        assert inside.startswith(f"-{add}(j, A[i, j])")
+    kernel = spcomp.compile(f"y[i] = z[i] + {add}(j, -A[i, j])", semiring=semiring)
+    empty = sps.csr_array((4, 4))
+    np.testing.assert_array_equal(kernel(A=empty, z=z), z)  # nothing takes no part

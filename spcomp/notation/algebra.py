@@ -199,7 +199,7 @@ def _reduced(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
     if not missing:
         return term
     match term:
-        case Op(op="+" | "-" | "neg", args=args):
+        case Op(op=op, args=args) if op in ("+", "-") or (op == "neg" and semiring.add == "+"):
             return replace(term, args=tuple(_reduced(arg, bound, semiring) for arg in args))
         case Masked(value=value, cond=cond, other=None) if not set(missing) & set(free(cond)):
             return _outward(replace(term, value=_reduced(value, bound, semiring)), semiring)

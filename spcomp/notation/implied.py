@@ -98,7 +98,7 @@ def _inside_of(term: Expr, index: str, semiring: Semiring, *, counted: bool = Fa
     match term:
         case Access() | IndexValue():
             return None
-        case Op(op="neg", args=(value,)):
+        case Op(op="neg", args=(value,)) if semiring.add == "+":  # else -max(x) is not max(-x)
             return _inside_of(value, index, semiring, counted=counted)
         case Call(func=func, args=(value,)) if func in TYPES:
             return _inside_of(value, index, semiring, counted=counted)

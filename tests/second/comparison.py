@@ -91,8 +91,11 @@ def neutrals(statement: t.Statement, ring: tuple[str, str], dtype: Any) -> list[
     out: list[float] = [0, *(oracle.neutral(name, dtype) for name in names)]
     if ring[0] != "+":
         out.append(oracle.neutral(oracle.REDUCED[ring[0]], dtype))
-    if isinstance(statement.value, t.Op) and statement.value.name == "neg":
-        out += [-one for one in out]
+    match statement.value:
+        case t.Op("neg", _):
+            return [*out, *(-one for one in out)]
+        case t.Masked(t.Op("neg", _), _, None):  # where the mask holds, nothing reduced is negated
+            return [*(-one for one in out), *out]
     return out
 
 
