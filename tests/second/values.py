@@ -209,9 +209,10 @@ def combined(name: str, args: list[Value]) -> Value:
     Python numbers that meet only each other stay Python numbers.
     """
     out = _combined(name, args)
-    if any(arg.weak is None for arg in args) or not out.number.size:
+    if any(arg.weak is None for arg in args):
         return out
-    return Value(out.number, out.present, out.error, out.number.flat[0].item())
+    weak = np.append(out.number, out.dtype.type(0)).flat[0].item()
+    return Value(out.number, out.present, out.error, weak)
 
 
 def _combined(name: str, args: list[Value]) -> Value:
