@@ -408,4 +408,6 @@ def _is_number(node: ast.expr) -> bool:
     match node:
         case ast.IfExp(body=body, orelse=ast.Name(id="ABSENT")):
             return _is_number(body)
-    return isinstance(node, ast.Constant)
+    return isinstance(node, ast.Constant) or (
+        isinstance(node, ast.Name) and node.id in ("alpha", "beta")
+    )

@@ -219,15 +219,9 @@ class Writer:
         self.case.sizes["m"] = self.case.sizes["i"]
 
     def _scalars(self) -> None:
-        """Python numbers have the type that the arguments have together."""
-        case = self.case
-        found = {v.dtype for n, v in case.args.items() if not isinstance(v, (int, float))}
-        floats, numbers = ({t for t in found if t.kind in kinds} for kinds in ("f", "if"))
-        for name in {"alpha", "beta"} & {*case.args}:
-            own = np.dtype(type(case.args[name]))
-            if floats or (numbers and own.kind == "i"):
-                own = np.result_type(*(floats or numbers))
-            case.arrays[name] = own.type(case.args[name]), True
+        """Python numbers are those of Python, whose types give way."""
+        for name in {"alpha", "beta"} & {*self.case.args}:
+            self.case.arrays[name] = self.case.args[name], True
 
     def _operand(self, name: str, indices: list[str]) -> None:
         shape = tuple(self.case.sizes[index] for index in indices)

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 
+import spcomp
 from spcomp import dtypes as dt
 from spcomp.codegen import cpu
 from spcomp.codegen.abi import pack, symbols
@@ -252,3 +253,62 @@ def test_levels_grow():
     names = [name for name in LEVELS if name.startswith("x86")]
     for lower, higher in itertools.pairwise(names):
         assert set(LEVELS[lower]) < set(LEVELS[higher])
+
+
+QUIET = """
+from spcomp.errors import ScheduleError
+from spcomp.compiler.pipeline import lower
+from spcomp.codegen import cpu
+from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.schedule import Schedule
+from spcomp.target import target
+from tests.layers import source
+
+where = target("cpu")
+for name in ("math_calls", "csrmm", "row_dot", "floor_division", "argmax", "spmv", "leaky"):
+    base = Schedule(source(name)).lower_sparse_iter()
+    for loop in [loop.var.name for loop in loops_of(base.func.body)]:
+        for act in (
+            lambda s: s,
+            lambda s: s.unroll(loop),
+            lambda s: s.parallel(loop),
+            lambda s: s.vectorize(loop),
+            lambda s: s.split(loop, 4).unroll(f"{loop}_i"),
+            lambda s: s.split(loop, 300).unroll(f"{loop}_i"),
+            lambda s: s.split(loop, 8).vectorize(f"{loop}_i").unroll(f"{loop}_o"),
+            lambda s: s.loop_partition(loop, 4).unroll(loop).unroll(f"{loop}_rest"),
+        ):
+            try:
+                func = act(base).func
+            except ScheduleError:
+                continue
+            flat = lower(func, where).flat
+            cpu.object_code(cpu.emit(flat, where).llvm_ir, where)
+            count = globals().get("count", 0) + 1
+assert count > 60, count
+"""
+
+
+def test_llvm_is_quiet_whatever_loops_are_asked_to_be():
+    """It tells the terminal where it does not do what metadata of loops ask for."""
+    child = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", QUIET], capture_output=True, text=True, check=False
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("trips", [-3, 0, 1, 7, 8, 9, 31, 1000])
+def test_an_unrolled_loop_of_any_number_of_trips_runs_as_often(trips):
+    text = """from spcomp import script as T
+@T.prim_func
+def f(c: T.handle, n: T.int64, m: T.int64) -> None:
+    T.func_attr({"sparse_tir_level": 0})
+    C = T.match_buffer(c, (1000,), "int64")
+    for k in T.unroll(m, m + n):
+        C[k - m] = C[k - m] + k
+"""
+    found = np.zeros(1000, np.int64)
+    spcomp.compile(spcomp.parse(text))(found, trips, -5)
+    wanted = np.zeros(1000, np.int64)
+    wanted[: max(trips, 0)] = np.arange(max(trips, 0)) - 5
+    np.testing.assert_array_equal(found, wanted)

@@ -13,7 +13,7 @@ import pytest
 
 import spcomp
 from spcomp.compiler.pipeline import lower
-from spcomp.errors import ScriptError
+from spcomp.errors import ArgumentError, ScriptError
 from spcomp.ir.interpret import interpret
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET
@@ -278,3 +278,98 @@ def test_a_pair_is_an_int64_whatever_it_meets(dtype):
     found = kernel(A=np.ones(2, dtype), U=np.full((2, 2), 4, "uint8"))
     assert found.dtype == np.int64
     assert np.all(found == -3)
+
+
+NUMBERS = {  # with float32 x, float64 z, uint8 u
+    "a * x[i]": (2, "float32"),
+    "(1 - a) * x[i]": (0.5, "float32"),
+    "a * b * x[i]": (0.5, "float32"),
+    "exp(a) * x[i]": (1, "float32"),
+    "(a if x[i] > b else -b) * x[i]": (0.5, "float32"),
+    "a * u[i] + a * z[i]": (3, "float64"),
+    "a + u[i]": (True, "uint8"),
+    "a / 2 * u[i]": (3, "float64"),
+    "a / 2 * x[i]": (3, "float32"),
+    "(a + 1) * u[i]": (3, "uint8"),
+    "a * u[i]": (0.5, "float64"),
+    "(a > 1) + u[i]": (2, "uint8"),
+    "u[i] * (u[i] < a)": (300, "uint8"),
+}
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_python_number_gives_way_wherever_it_stands(text):
+    """As numpy's do, whatever else a program has, and whether it is an argument or a constant."""
+    number, dtype = NUMBERS[text]
+    own = {"x": np.float32([3, 0.25]), "z": np.array([0.5, 2]), "u": np.uint8([2, 7])}
+    given = {"a": number, "b": 0.5, **own}
+    kernel = spcomp.compile(f"y[i] = {text}\nt[j] = c[j] * a")
+    used = {name: given[name] for name in kernel.arguments if name in given}
+    scope = {"exp": lambda a: math.exp(a), **given}
+    for c in (np.ones(3, "f4"), np.ones(3), np.ones(3, "i8")):
+        found = kernel(**used, c=c).y
+        if " if " not in text:
+            wanted = eval(text.replace("[i]", ""), scope)
+            np.testing.assert_array_equal(found, wanted)
+        assert found.dtype == dtype
+        both = {name: value for name, value in used.items() if name in "ab"}
+        folded = spcomp.compile(str(kernel.program), constants=both)
+        same = folded(**{name: used[name] for name in used if name not in both}, c=c).y
+        np.testing.assert_array_equal(same, found)
+        assert same.dtype == dtype
+
+
+def test_a_python_number_has_its_types_however_a_program_is_cut():
+    texts = "t[k, l] = (B * D[l]) * E[k]", "C[i, l] += F[i, j] * G[l]"
+    first = {"B": 0.1, "D": np.float32([3, 7]), "E": np.float32([0.3, 11])}
+    second = {"F": np.ones((2, 3)), "G": np.array([0.1, 2])}
+    alone = spcomp.compile(texts[0])(**first)
+    made = spcomp.compile("; ".join(texts))(**first, **second, C=np.zeros((2, 2)))
+    assert made.t.dtype == alone.dtype == np.float32
+    np.testing.assert_array_equal(made.t, alone)
+
+
+@pytest.mark.parametrize(
+    "text", ["C[i, j] = a * A[i, j] + B[i, j] * b", "C[i, k] = a * A[i, j] * B[j, k] + b * D[i, k]"]
+)
+def test_programs_of_several_steps_take_python_numbers_as_one_does(text):
+    a, b = np.float32([[0.3, 0], [0, 7]]), np.float32([[0, 3], [0.7, 0]])
+    d = np.array([[0.1, 2], [3, 0]])
+    kernel = spcomp.compile(text)
+    given = {"A": a, "B": b, "D": d, "a": 0.1, "b": 3}
+    given = {name: given[name] for name in kernel.arguments}
+    dense = kernel(**given)
+    stored = {n: spcomp.convert(x, "csr") if np.ndim(x) else x for n, x in given.items()}
+    found = spcomp.compile(text)(**stored)
+    assert found.dtype == dense.dtype
+    np.testing.assert_allclose(found.toarray(), dense, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["a * u[i]", "(a - 1) * u[i]", "a * u[i] + a * z[i]"])
+def test_a_python_number_that_its_type_does_not_hold_is_refused(text):
+    kernel = spcomp.compile(f"y[i] = {text}")
+    given = {"u": np.ones(2, "u1"), "z": np.ones(2)}
+    with pytest.raises(ArgumentError, match="argument a: 300, expected a value that uint8 holds"):
+        kernel(**{name: given[name] for name in kernel.arguments if name != "a"}, a=300)
+
+
+def test_what_no_type_holds_of_python_numbers_is_refused():
+    with pytest.raises(ScriptError, match="- of Python numbers does not fit uint8"):
+        spcomp.compile("y[i] = -a * u[i]")(a=3, u=np.ones(2, "u1"))
+    with pytest.raises(ArgumentError, match="beyond every float64"):
+        spcomp.compile("y[i] = a * x[i]")(a=10**400, x=np.ones(2))
+
+
+def test_a_product_of_narrow_integers_and_a_literal_is_not_summed_in_them():
+    a = np.full((3, 3), 100, "i1")
+    found = spcomp.compile("C[i, l] = 0.5 * A[i, j] * B[j, k] * D[k, l]")(
+        A=spcomp.convert(a, "csr"), B=spcomp.convert(a, "csr"), D=spcomp.convert(a, "csr")
+    )
+    np.testing.assert_array_equal(found.toarray(), np.full((3, 3), 0.5 * 9 * 100.0**3))
+
+
+def test_a_sum_of_literals_has_their_type():
+    m, x = spcomp.convert(np.ones((2, 200)), "csr"), np.ones(2, "i1")
+    found = spcomp.compile("y[i] = x[i] + sum(j, 1 if M[i, j])")(M=m, x=x)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, [201, 201])

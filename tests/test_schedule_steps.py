@@ -16,6 +16,7 @@ from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.verify import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
@@ -318,3 +319,27 @@ def test_decompose_reduction_is_refused_inside_the_reduction_and_twice():
     done = schedule.decompose_reduction("csrmm1", "j")
     with pytest.raises(ScheduleError, match="has no init"):
         done.decompose_reduction("csrmm1", "j")
+
+
+@pytest.mark.parametrize("name", ["csrmm", "row_dot", "spmv", "ellmm", "gather_rows"])
+@pytest.mark.parametrize("kind", ["parallel", "bind"])
+def test_pieces_of_independent_loops_are_seen_to_be_so_when_they_are_read_again(name, kind):
+    base = scheduled(name)
+    first = names(base)[0]
+    base = base.parallel(first) if kind == "parallel" else base.bind(first, "blockIdx.x")
+    for pieces in (
+        base.split(first, [3, None]).loop_partition(f"{first}_i", 3),
+        base.split(first, 4).loop_partition(f"{first}_i", 3),
+        base.split(first, [2, None]).split(f"{first}_i", 4),
+        base.split(first, [2, None]).split(f"{first}_i", 4).loop_partition(f"{first}_i_o", 2),
+    ):
+        assert without_false_claims(pieces.func) is pieces.func
+        check(pieces, name)
+
+
+def test_a_step_after_which_a_loop_is_not_seen_to_be_independent_is_refused():
+    schedule = scheduled("reverse").parallel("i").split("i", [3, None])
+    message = r"loop_partition\('i_i', 3\): loop 'i_o' could not be seen to be parallel: iterations"
+    with pytest.raises(ScheduleError, match=message):
+        schedule.loop_partition("i_i", 3)
+    check(scheduled("reverse").split("i", [3, None]).loop_partition("i_i", 3), "reverse")

@@ -21,9 +21,8 @@ from spcomp.ir.visitor import Rewriter, Visitor, walk
 
 LARGEST = 1 << 62  # bytes that no allocation grants
 UNROLL_LIMIT = 256  # copies of a body that unrolled loops, one in another, may write out
-LLVM_LIMIT = 1 << 12  # that LLVM may write out on top of that: it would not stop at thousands
+GROUP = 8  # of an unrolled loop of more, or unknown, trips that are written out
 NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
-UNROLL = '!"llvm.loop.unroll.enable"'
 
 
 class Messages:
@@ -112,7 +111,10 @@ class Stmts(Visitor[None]):
         code.start(done)
 
     def visit_For(self, node: st.For) -> None:
-        """A loop; an unrolled one of few constant trips is written out."""
+        """A loop; an unrolled one of few constant trips is written out.
+
+        LLVM is not asked to unroll: it tells the terminal where it does not.
+        """
         if node.kind == "bound":
             raise LoweringError(
                 f"loop {node.var.name} is bound to {node.thread}, which this target lacks",
@@ -129,9 +131,20 @@ class Stmts(Visitor[None]):
         if known and self.copies * trips <= UNROLL_LIMIT:
             self.written_out(node, range(int(begin), int(end)))
             return
-        few = trips <= UNROLL_LIMIT and self.copies * trips <= LLVM_LIMIT
-        alone = node.kind == "unroll" and few and _is_innermost(node)  # LLVM unrolls no others
-        self.loop(node, begin, end, [NO_VECTORIZE, UNROLL] if alone else [NO_VECTORIZE])
+        if node.kind == "unroll" and self.copies * GROUP <= UNROLL_LIMIT and _is_innermost(node):
+            begin = self.in_groups(node, begin, end)
+        self.loop(node, begin, end, [NO_VECTORIZE])
+
+    def in_groups(self, node: st.For, begin: str, end: str) -> str:
+        """Write the loop of *node*, GROUP trips at a time; return where the rest begins."""
+        code = self.code
+        count = code.value(f"sub i64 {end}, {begin}")  # up to 2 ** 64 - 1
+        most = code.value(f"and i64 {count}, {-GROUP}")
+        runs = code.value(f"icmp slt i64 {begin}, {end}")
+        whole = code.value(f"select i1 {runs}, i64 {most}, i64 0")
+        middle = code.value(f"add i64 {begin}, {whole}")
+        self.loop(node, begin, middle, [NO_VECTORIZE], GROUP)
+        return middle
 
     def written_out(self, node: st.For, trips: range) -> None:
         """Write the body of *node* once for each of *trips*."""
@@ -146,8 +159,8 @@ class Stmts(Visitor[None]):
         begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
         self.loop(node, begin, end, [NO_VECTORIZE])
 
-    def loop(self, node: st.For, begin: str, end: str, facts: list[str]) -> None:
-        """Write the loop of *node* over ``begin..end``."""
+    def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
+        """Write the loop of *node* over ``begin..end``, *group* trips at a time."""
         code = self.code
         head, body, latch, done = (code.label(hint) for hint in ("for", "body", "latch", "done"))
         index, following, before = code.name(), code.name(), code.block
@@ -156,11 +169,14 @@ class Stmts(Visitor[None]):
         code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, done)
         code.start(body)
-        self.scope[node.var] = index
-        self.visit(node.body)
+        around, self.copies = self.copies, self.copies * group
+        for turn in range(group):
+            self.scope[node.var] = code.value(f"add nsw i64 {index}, {turn}") if turn else index
+            self.visit(node.body)
+        self.copies = around
         code.jump(latch)
         code.start(latch)
-        code.do(f"{following} = add nsw i64 {index}, 1")
+        code.do(f"{following} = add nsw i64 {index}, {group}")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(done)
 

@@ -112,7 +112,7 @@ class Frame:
 
     def _scalar(self, name: str, arg: Any) -> None:
         dtype = self.interface.scalars[name]
-        value = _number(name, arg, dtype)
+        value = number_of(name, arg, dtype)
         known = self.values.setdefault(name, value)
         if known != value and not (known != known and value != value):
             raise ArgumentError(
@@ -350,7 +350,7 @@ def _same_array(a: Array, b: Array) -> bool:
     return validate.span(a) == validate.span(b) or bool(np.array_equal(a, b))
 
 
-def _number(name: str, arg: Any, dtype: DType) -> int | float:
+def number_of(name: str, arg: Any, dtype: DType) -> int | float:
     """Return *arg* as a Python number of *dtype*; raises ArgumentError."""
     if is_torch(arg):
         arg = bridge().number(name, arg)
@@ -360,7 +360,10 @@ def _number(name: str, arg: Any, dtype: DType) -> int | float:
     if dtype.kind == "bool" and boolean:
         return bool(arg)
     if dtype.is_float and isinstance(arg, (int, float, np.integer, np.floating)) and not boolean:
-        return float(arg)
+        try:
+            return float(arg)
+        except OverflowError:
+            raise ArgumentError(f"argument {name}: got an integer beyond every {dtype}") from None
     if dtype.is_integer and isinstance(arg, (int, np.integer)) and not boolean:
         value = operator.index(arg)
         _fits(name, value, dtype, name)

@@ -13,10 +13,10 @@ from spcomp.compiler.foreign import arrays_of, bridge, has_torch
 from spcomp.compiler.notation_args import (
     Argument,
     Direct,
+    as_number,
     describe,
     kind_of,
     nothing,
-    settled,
     with_mask,
 )
 from spcomp.compiler.notation_bound import BoundNotation
@@ -113,7 +113,7 @@ class NotationKernel(Timed):
             self._formats.setdefault(name, "dense")
         self._wanted, self._parts = asked_for(self._formats, self._prepared)
         self._delivery = Delivery(self._prepared, self._formats, self._wanted)
-        self._masks: dict[str, str] = {}  # what is beside a bitmap's values, and whose it is
+        self._sources: dict[str, str] = {}  # of parameters that an argument has beside its own
         self._versions: dict[object, Version | Steps] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], Steps] = {}
         self._last: Version | Steps | None = None
@@ -224,7 +224,7 @@ class NotationKernel(Timed):
                 else plan
                 for plan in planned.plans
             ]
-            self._renewals[planned, key] = self._steps(plans, planned.arguments)
+            self._renewals[planned, key] = self._steps(plans)
         return self._renewals[planned, key]
 
     def _handed(
@@ -356,7 +356,7 @@ class NotationKernel(Timed):
         return () if part is None else part.windows
 
     def _source(self, name: str) -> str:
-        name = self._masks.get(name, name)
+        name = self._sources.get(name, name)
         part = self._prepared.parts.get(name)
         return name if part is None else part.name
 
@@ -386,18 +386,22 @@ class NotationKernel(Timed):
         named_args = {name: whole(arg) for name, arg in named_args.items()}
         arguments, plans, converts = self._direct(named_args) or self._settled(named_args)
         if not fits_one(plans):
-            return self._steps(plans, arguments)
+            return self._steps(plans)
         operands = {name: argument.operand for name, argument in arguments.items()}
-        func = emit(f"{self.name}_kernel", plans, operands, self.semiring)
+        func, numbers = emit(f"{self.name}_kernel", plans, operands, self.semiring)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         kept = {n: a for n, a in arguments.items() if n in used}
+        types = {param.name: param.dtype for param in func.params}
+        for name, number in numbers.items():
+            self._sources[name] = number
+            kept[name] = as_number(number, arguments[number], types[name])
         for name in [n for n in kept if self._source(n) in in_formats]:
             given = str(in_formats[self._source(name)].format)
             kept[name] = replace(kept[name], operand=replace(kept[name].operand, given=given))
         unbound = Sizes(plans, str).unbound(self._prepared.operands)
         return Planned(plans, kept, func, frozenset(converts), tuple(unbound))
 
-    def _steps(self, plans: Sequence[Plan], arguments: Mapping[str, Argument]) -> Steps:
+    def _steps(self, plans: Sequence[Plan]) -> Steps:
         """Return a program for each statement, or piece of one."""
         if len(plans) == 1 and plans[0].output.storage != "split":
             name, layout = next(iter(plans[0].converts.items()))
@@ -415,8 +419,7 @@ class NotationKernel(Timed):
             options = replace(self._options, name=None)
             kernel = NotationKernel(Program((stmt,)), formats, self.semiring, options)
             steps.append(Step(kernel, name))
-        weak = {n: a.operand.dtype for n, a in arguments.items() if a.operand.weak}
-        return Steps(tuple(plans), tuple(steps), weak)
+        return Steps(tuple(plans), tuple(steps))
 
     def _direct(self, named_args: Mapping[str, Any]) -> Settled | None:
         """Return what is decided with all that is used as it is given, or what is located alone."""
@@ -460,15 +463,15 @@ class NotationKernel(Timed):
             found[name] = describe(part.name, arg, rank, part.windows, layout, direct)
             if is_bitmap(found[name].operand.layout):
                 mask = free_name(f"{name}_mask", {*self._prepared.ranks, *self._prepared.operands})
-                self._masks[mask] = name
+                self._sources[mask] = name
                 found[name], found[mask] = with_mask(found[name], mask)
-        return settled(found)
+        return found
 
     def _plan(self, arguments: Mapping[str, Argument]) -> tuple[Plan, ...]:
         layouts = {name: argument.operand.layout for name, argument in arguments.items()}
-        first, *others = {argument.operand.dtype for argument in arguments.values()} or {bool_}
+        weak = frozenset(name for name, a in arguments.items() if a.operand.weak)
+        first, *others = {a.operand.dtype for n, a in arguments.items() if n not in weak} or {bool_}
         alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
-        names = frozenset(arguments if alike else ())
         bools = {self._source(n) for n, a in arguments.items() if a.operand.dtype == bool_}
         types = {name: argument.operand.dtype for name, argument in arguments.items()}
         plans: list[Plan] = []
@@ -481,7 +484,8 @@ class NotationKernel(Timed):
             wanted = self._wanted.get(target)
             if stmt.accumulates and target in layouts:
                 wanted = layouts[target]
-            known = Types(types, self.semiring)
+            known = Types(types, self.semiring, weak)
+            names = frozenset(arguments if alike and known.result(stmt) == first else ())
             plan = plan_statement(stmt, layouts, wanted, self.semiring, names, known)
             layouts[target] = plan.output.layout
             types[target] = known.result(plan.stmt) or float64

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from spcomp.compiler import convert, validate
+from spcomp.compiler.bind import number_of
 from spcomp.compiler.conversions_source import dense_array, elements_of, family_of
 from spcomp.compiler.foreign import hint_about
 from spcomp.compiler.notation_stored import (
@@ -21,7 +22,7 @@ from spcomp.compiler.notation_stored import (
     values_of,
 )
 from spcomp.compiler.tensor import Tensor
-from spcomp.dtypes import DType, bool_, float64, int32, int64, promote
+from spcomp.dtypes import DType, bool_, float64, int32, int64
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.notation.layout import Layout, Operand, dense, has_slots, is_bitmap, iterated, lists
@@ -78,22 +79,9 @@ def kind_of(arg: Any) -> object:
     return type(arg), len(getattr(arg, "shape", ())), *map(str, more)
 
 
-def settled(arguments: Mapping[str, Argument]) -> dict[str, Argument]:
-    """Return *arguments* where Python numbers have the dtype of what they meet."""
-    strong = [a.operand.dtype for a in arguments.values() if not a.operand.weak]
-    common = reduce(promote, strong) if strong else None
-    found = dict(arguments)
-    for name, argument in arguments.items():
-        operand = argument.operand
-        if not operand.weak or operand.dtype.kind == "bool":
-            continue
-        own = operand.dtype
-        if common is not None and (common.is_float or not own.is_float) and common.kind != "bool":
-            own = common
-        else:
-            own = float64 if own.is_float else int64
-        found[name] = replace(argument, operand=replace(operand, dtype=own))
-    return found
+def as_number(name: str, argument: Argument, dtype: DType) -> Argument:
+    """Return *argument*, the Python number *name*, as a parameter of *dtype* takes it."""
+    return replace(argument, adapt=lambda arg: number_of(name, arg, dtype))
 
 
 def nothing(_layout: Layout) -> bool:

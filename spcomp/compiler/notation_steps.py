@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from spcomp.compiler.notation import Execute, NotationKernel
-    from spcomp.dtypes import DType
     from spcomp.notation.plan import Plan
 
 
@@ -31,14 +28,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The programs of one, for arguments of one kind; *weak* are Python numbers and their types.
-
-    *plans*: what was found out about the statements.
-    """
+    """The programs of one, for arguments of one kind; *plans*: what was found out about it."""
 
     plans: tuple[Plan, ...]
     steps: tuple[Step, ...]
-    weak: Mapping[str, DType]
 
     def run(
         self,
@@ -48,11 +41,7 @@ class Steps:
         execute: Execute | None,
     ) -> dict[str, Any]:
         """Return all results by name; those that are *given*, *out* of them as such, in place."""
-        known = {
-            name: np.dtype(self.weak[name].numpy_name).type(value) if self._is_cast(name) else value
-            for name, value in arguments.items()
-        }
-        known |= given
+        known = {**arguments, **given}
         for step in self.steps:
             target = step.kernel.program.statements[0].target.name
             if step.renames and step.name in out:
@@ -64,9 +53,6 @@ class Steps:
             own = {target: given[target]} if target in given and target not in named else None
             known[step.name] = step.kernel.run(own, named, {}, {}, execute)
         return known
-
-    def _is_cast(self, name: str) -> bool:
-        return name in self.weak and self.weak[name].kind != "bfloat"
 
     def explain(self) -> str:
         """Return what the programs did that ran last, one after the other."""

@@ -13,10 +13,13 @@ from spcomp.ir.expr import (
     BinOp,
     BinOpKind,
     Broadcast,
+    Call,
     Cast,
     Const,
     Expr,
     Select,
+    UnOp,
+    Var,
     cast,
     const,
 )
@@ -36,9 +39,10 @@ _PLURAL = {"bool": "bools", "int": "integers", "uint": "integers", "bfloat": "fl
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand; a *weak* one is made of unsuffixed literals and takes the dtype of what it meets.
+    """An operand; a *weak* one is made of Python numbers and takes the dtype of what it meets.
 
-    A weak expression is a Const of int64, float64 or bool, or a Select between such.
+    A weak expression is of int64, float64 or bool: a Const, a Var that stands for a number of any
+    type, which is always cast to one, or what is computed of such.
     """
 
     expr: Expr
@@ -106,6 +110,7 @@ def combined(op: BinOpKind, a: Value, b: Value, span: Span | None = None) -> Exp
     Integers are compared by value, whatever their types.
     """
     if op in COMPARISONS:
+        a, b = _by_value(a, b), _by_value(b, a)
         for one, other, own in ((a, b, op), (b, a, _TURNED.get(op, op))):
             if _is_beyond(other, one.dtype) and not one.weak:
                 assert isinstance(other.expr, Const)
@@ -116,6 +121,13 @@ def combined(op: BinOpKind, a: Value, b: Value, span: Span | None = None) -> Exp
                 return _compared(own, one.expr, cast(other.expr, int64), span)
     lhs, rhs = operands(op, a, b)
     return BinOp(op, lhs, rhs, span=span)
+
+
+def _by_value(value: Value, other: Value) -> Value:
+    """Return *value*, a Python number known at the call alone, as int64 beside an integer."""
+    is_known = isinstance(value.expr, (Const, Select)) or value.dtype.kind != "int"
+    beside = other.dtype.is_integer and not other.weak
+    return Value(settle(value)) if value.weak and beside and not is_known else value
 
 
 def _is_beyond(value: Value, dtype: DType) -> bool:
@@ -207,10 +219,34 @@ def _retype(expr: Expr, dtype: DType) -> Expr:
     if isinstance(expr, Select):
         sides = _retype(expr.then, dtype), _retype(expr.otherwise, dtype)
         return Select(expr.cond, *sides, span=expr.span)
-    assert isinstance(expr, Const)
+    if isinstance(expr, Var):
+        own = expr.dtype if "bool" in (expr.dtype.kind, dtype.kind) else dtype
+        return cast(Cast(expr, own, span=expr.span), dtype)
+    if not isinstance(expr, Const):
+        return _computed(expr, dtype)
     if not fits(expr.value, dtype):
         raise ValueError(f"the literal {expr.value} does not fit {dtype}")
     return const(expr.value, dtype).replace(span=expr.span)
+
+
+def _computed(expr: Expr, dtype: DType) -> Expr:
+    """Return the weak *expr* in *dtype*: integers that meet others are computed as these are."""
+    if not (expr.dtype.is_integer and dtype.is_integer):
+        return cast(expr, dtype)
+    match expr:
+        case Cast(value=Var() as var):
+            return _retype(var, dtype)
+        case Cast():
+            return cast(expr, dtype)
+        case UnOp(op="-") if dtype.kind == "uint":
+            raise ValueError(f"- of Python numbers does not fit {dtype}")
+        case UnOp(value=value):
+            return expr.replace(value=_retype(value, dtype))
+        case BinOp(lhs=lhs, rhs=rhs):
+            return expr.replace(lhs=_retype(lhs, dtype), rhs=_retype(rhs, dtype))
+        case Call(args=args):
+            return expr.replace(args=tuple(_retype(arg, dtype) for arg in args))
+    return cast(expr, dtype)
 
 
 def _plural(dtype: DType) -> str:

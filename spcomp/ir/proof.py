@@ -263,7 +263,7 @@ class Prover:
         return None
 
     def _by_division(self, form: Linear, depth: int) -> bool | None:
-        """``x - k + 1 <= k * (x // k) <= x``, after multiplying *form* by k."""
+        """``x - k + 1 <= k * (x // k) <= x``, after multiplying *form*, a whole number, by k."""
         for key, term in form.terms.items():
             match term.atoms:
                 case (BinOp(op="//", lhs=x, rhs=Const(value=int(k))),) if k > 0:
@@ -271,7 +271,7 @@ class Prover:
                     if whole is None:
                         continue
                     bound = whole.shift(1 - k if term.factor > 0 else 0).scale(term.factor)
-                    return self.nonnegative(form.without(key).scale(k) + bound, depth)
+                    return self.nonnegative(form.without(key).scale(k).shift(k - 1) + bound, depth)
         return None
 
     def _steps(self, form: Linear) -> Iterator[Linear]:

@@ -13,9 +13,11 @@ from spcomp.ir.axis import (
     SparseBuffer,
 )
 from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Expr, Load, Var, binary, const
+from spcomp.ir.expr import Cast, Expr, Load, Var, binary, const
+from spcomp.ir.node import Node
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import Stmt, seq
+from spcomp.ir.visitor import Rewriter
 from spcomp.notation.layout import LOOSE, Layout, Operand
 from spcomp.notation.loops import Place
 from spcomp.notation.nodes import Access, accesses
@@ -30,12 +32,29 @@ ZERO, ONE = const(0), const(1)
 
 def emit(
     name: str, plans: Sequence[Plan], operands: Mapping[str, Operand], semiring: Semiring
-) -> CoordFunc:
+) -> tuple[CoordFunc, dict[str, str]]:
     """Return the program that the statements of *plans* are, over arguments like *operands*.
 
-    Buffers are called as the tensors. Raises ScriptError where dtypes do not go together.
+    Buffers are called as the tensors; beside it, which Python number a parameter is. Raises
+    ScriptError where dtypes do not go together.
     """
-    return Emitter(name, plans, operands, semiring).function()
+    emitter = Emitter(name, plans, operands, semiring)
+    func = emitter.function()
+    return func, {var.name: number for (number, _), var in emitter.numbers.items()}
+
+
+class Numbers(Rewriter):
+    """Puts a parameter of its type in the place of a Python number that is cast to one."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+
+    def visit_Cast(self, cast: Cast) -> Node:
+        """Return the parameter, if it is one."""
+        var = cast.value
+        if isinstance(var, Var) and self.emitter.weak.get(var.name) is var:
+            return self.emitter.number(var.name, cast.type)
+        return self.visit_Node(cast)
 
 
 class Emitter:
@@ -52,6 +71,8 @@ class Emitter:
         self.taken = {name, *operands, *(plan.stmt.target.name for plan in plans)}
         self.handles: list[Var] = []
         self.scalars: dict[str, Var] = {}
+        self.weak: dict[str, Var] = {}  # what stands for a Python number of any type
+        self.numbers: dict[tuple[str, DType], Var] = {}
         self.axes: dict[object, Axis] = {}
         self.buffers: dict[str, SparseBuffer] = {}
         self.sizes = Sizes(plans, self.unique)
@@ -65,7 +86,7 @@ class Emitter:
             self.sizes.statement = at
             for access in accesses(plan.stmt.value):
                 self.buffer(access)
-            body.append(Statement(self, plan).build())
+            body.append(Numbers(self).rewrite(Statement(self, plan).build()))
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
         return CoordFunc(self.name, params, axes, tuple(self.buffers.values()), seq(*body))
@@ -86,9 +107,17 @@ class Emitter:
 
     def scalar(self, name: str) -> Value:
         """Return the argument *name*, a number."""
-        if name not in self.scalars:
-            self.scalars[name] = Var(name, self.operands[name].dtype)
-        return Value(self.scalars[name])
+        if self.operands[name].weak:
+            var = self.weak.setdefault(name, Var(name, self.operands[name].dtype))
+            return Value(var, weak=True)
+        return Value(self.scalars.setdefault(name, Var(name, self.operands[name].dtype)))
+
+    def number(self, name: str, dtype: DType) -> Var:
+        """Return the parameter for the Python number *name* as *dtype*."""
+        if (name, dtype) not in self.numbers:
+            wish = self.unique(f"{name}_{dtype}") if name in self.scalars else name
+            self.numbers[name, dtype] = self.scalars[wish] = Var(wish, dtype)
+        return self.numbers[name, dtype]
 
     # -- axes and buffers ---------------------------------------------------------------------
 

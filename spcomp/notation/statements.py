@@ -110,8 +110,6 @@ class Scope:
             dtype = bool_ if temp.nest.op in ("and", "or") else number(value).dtype
             if temp.nest.op in ARGUMENTS:
                 dtype = int64
-            elif value.weak:
-                dtype = settle(value).dtype
             buffer = Buffer(self.emitter.unique(temp.name), None, (ONE,), dtype, "local")
             self.temps[temp.name] = buffer
             self.inner.append((temp.depth, scope, buffer))
@@ -129,7 +127,7 @@ class Scope:
         if self.nest.combines in ("and", "or"):
             self.value = Value(condition(self.value))
         elif self.nest.over:
-            self.value = number(self.value)
+            self.value = Value(settle(number(self.value)))
         return self.value
 
     def _load(self, access: Access) -> Load:

@@ -124,11 +124,12 @@ class Terms:
             return choose(condition(values[0]), values[1], values[2])
         if name in nodes.TYPES:
             return Value(cast(settle(values[0]), dtype_of(name)))
+        weak = all(value.weak for value in values)
         if folds(values):
             return fold(name, values)
         if all(value.dtype.kind == "bool" for value in values):
             values = [number(value) for value in values]
-        return Value(CallExpr(name, arguments(name, values), span=term.at))
+        return Value(CallExpr(name, arguments(name, values), span=term.at), weak)
 
     def _sum(self, term: Op, left: nodes.Expr, right: nodes.Expr) -> tuple[Value, Cond]:
         (a, has_a), (b, has_b) = self.term(left), self.term(right)
@@ -182,11 +183,11 @@ def unary(op: str, value: Value) -> Value:
     if folds((value,)):
         return fold("negative" if op == "neg" else op, (value,))
     if op == "not":
-        return Value(UnOp("not", condition(value)))
+        return Value(UnOp("not", condition(value)), value.weak)
     operand = settle(number(value) if op == "neg" else value)
     if op == "~" and operand.dtype.is_float:
         raise ValueError(f"~ has no meaning for {operand.dtype}")
-    return Value(UnOp(typed("UnOpKind", "-" if op == "neg" else op), operand))
+    return Value(UnOp(typed("UnOpKind", "-" if op == "neg" else op), operand), value.weak)
 
 
 def binary(op: str, a: Value, b: Value) -> Value:
@@ -195,10 +196,10 @@ def binary(op: str, a: Value, b: Value) -> Value:
         return fold(op, (a, b))
     if op in _ARITHMETIC and a.dtype.kind == b.dtype.kind == "bool":
         a, b = number(a), number(b)
-    kind = typed("BinOpKind", op)
+    kind, weak = typed("BinOpKind", op), a.weak and b.weak
     if kind in ("and", "or"):
         a, b = Value(condition(a)), Value(condition(b))
-    return Value(combined(kind, a, b))
+    return Value(combined(kind, a, b), weak)
 
 
 def condition(value: Value) -> Expr:
@@ -210,7 +211,8 @@ def condition(value: Value) -> Expr:
 
 def number(value: Value) -> Value:
     """Return *value* for arithmetic: a bool as an int64."""
-    return Value(cast(settle(value), int64)) if value.dtype.kind == "bool" else value
+    own = value.dtype.kind == "bool"
+    return Value(cast(settle(value), int64), value.weak) if own else value
 
 
 def choose(cond: Expr, then: Value, otherwise: Value) -> Value:
@@ -237,14 +239,14 @@ def or_neutral(value: Value, cond: Cond, op: str) -> Value:
         return value
     expr = condition(value) if op in ("and", "or") else settle(value)
     neutral = identity(typed("Combiner", op), expr.dtype)
-    return Value(Select(cond, expr, neutral))
+    return Value(Select(cond, expr, neutral), value.weak and op == "+")
 
 
 def or_zero(value: Value, cond: Cond) -> Value:
     """Return *value*, or 0 where *cond* does not hold."""
     if cond is None or _reads_zero(value, cond):
         return value
-    return choose(cond, Value(settle(value)), literal(0))
+    return choose(cond, value, literal(0))
 
 
 def _reads_zero(value: Value, cond: Cond) -> bool:

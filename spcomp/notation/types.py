@@ -20,10 +20,11 @@ ZERO, ONE = const(0), const(1)
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The types of terms over operands of *dtypes*."""
+    """The types of terms over operands of *dtypes*; *weak* ones are Python numbers."""
 
     dtypes: Mapping[str, DType]
     semiring: Semiring
+    weak: frozenset[str] = frozenset()
 
     def result(self, stmt: Assignment) -> DType | None:
         """Return the type of what *stmt* assigns; None if its terms do not go together."""
@@ -82,7 +83,7 @@ class Types:
         return Terms(
             load,
             lambda _: None,
-            lambda name: Value(Var(name, known[name])),
+            lambda name: Value(Var(name, known[name]), name in self.weak),
             lambda name: Var(name, int64),
             frozenset(),
             frozenset(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spcomp.dtypes import int64
 from spcomp.ir.arith import injective
@@ -15,10 +15,10 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.proof import Prover
 from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store
+from spcomp.ir.stmt import Alloc, For, Func, If, Let, Stmt, Store
 from spcomp.ir.visitor import Walker, gathered, statements, substitute, walk
 from spcomp.passes.scope import fingerprint, variables
-from spcomp.schedule.partition import shared_out
+from spcomp.schedule.partition import lesser, shared_out, tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,14 @@ class Access:
     """A read or write inside a loop; *indices* in terms of loop variables.
 
     *update*: the combiner of the reduction it belongs to, if its block or store is atomic.
+    *guards*: pairs of integers, the first of which is less than the second where it happens.
     """
 
     buffer: AnyBuffer
     indices: tuple[Expr | None, ...]
     writes: bool
     update: str = ""
+    guards: tuple[tuple[Expr, Expr], ...] = ()
 
 
 class Accesses(Walker):
@@ -56,6 +58,7 @@ class Accesses(Walker):
         self.private: set[AnyBuffer] = set()
         self.values: dict[Var, Expr] = {}
         self.atomic = False  # whether the block at hand permits shared updates
+        self.guards: tuple[tuple[Expr, Expr], ...] = ()
         self.updated: tuple[AnyBuffer, str] | None = None  # what the store at hand updates, and how
 
     def enter(self, node: Node) -> None:
@@ -69,7 +72,10 @@ class Accesses(Walker):
 
     def _add(self, access: Access) -> None:
         indices = tuple(None if i is None else substitute(i, self.values) for i in access.indices)
-        self.found.append(Access(access.buffer, indices, access.writes, access.update))
+        pairs = tuple(
+            (substitute(a, self.values), substitute(b, self.values)) for a, b in self.guards
+        )
+        self.found.append(replace(access, indices=indices, guards=pairs))
 
     def visit_For(self, loop: For) -> None:
         """Note the range of an inner loop."""
@@ -99,12 +105,24 @@ class Accesses(Walker):
         self.enter(block)
         for own in block.iters:
             self.visit(own)
-        for part in (block.where, block.init):
-            if part is not None:
-                self.visit(part)
-        outer, self.atomic = self.atomic, is_atomic(block)
+        outer, guards = self.atomic, self.guards
+        if block.where is not None:
+            self.visit(block.where)
+            self.guards += lesser(block.where)
+        if block.init is not None:
+            self.visit(block.init)
+        self.atomic = is_atomic(block)
         self.visit(block.body)
-        self.atomic = outer
+        self.atomic, self.guards = outer, guards
+
+    def visit_If(self, branch: If) -> None:
+        """Note what holds in the first branch."""
+        self.visit(branch.cond)
+        guards, self.guards = self.guards, self.guards + lesser(branch.cond)
+        self.visit(branch.then)
+        self.guards = guards
+        if branch.otherwise is not None:
+            self.visit(branch.otherwise)
 
     def visit_Merge(self, merge: Merge) -> None:
         """Where cursors stand depends on data."""
@@ -287,13 +305,27 @@ def changes_range(loop: For) -> Conflict | None:
 def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator[Conflict]:
     name = accesses[0].buffer.name
     keys = [_key(a, loop, body) for a in accesses]
+    if set.intersection(*map(set, keys)) or set.intersection(*_tiles(accesses, loop, body)):
+        return
     for key, access in zip(keys, accesses, strict=True):
         if not key:
             verb = "may write the same element" if access.writes else "may read what others write"
             yield Conflict(name, f"iterations {verb}")
             return
-    if not set.intersection(*(set(key) for key in keys)):
-        yield Conflict(name, "iterations may read or write different parts for one iteration")
+    yield Conflict(name, "iterations may read or write different parts for one iteration")
+
+
+def _tiles(accesses: list[Access], loop: For, body: Accesses) -> Iterator[set[object]]:
+    """The tiles of each access that an iteration has to itself: places, and fingerprints."""
+    for access in accesses:
+        found: set[object] = set()
+        if getattr(access.buffer, "strides", None) is None:
+            kind = (access.buffer, tuple(index is None for index in access.indices))
+            for place, index in enumerate(access.indices):
+                if index is not None and not _is_opaque(index, body, loop):
+                    length = tile(index, loop.var, body.inner, access.guards)
+                    found |= set() if length is None else {(place, kind, fingerprint(length))}
+        yield found
 
 
 def _key(access: Access, loop: For, body: Accesses) -> list[object]:

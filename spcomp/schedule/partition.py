@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from spcomp.dtypes import int64
 from spcomp.ir.arith import simplify
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.bounds import Env
+from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, const
+from spcomp.ir.linear import Algebra, expr_equal
+from spcomp.ir.proof import Prover
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import substitute, walk
 from spcomp.passes.scope import variables
@@ -47,6 +51,46 @@ def _is_linear(key: Expr, var: Var) -> bool:
         return False
     now, then, later = (substitute(key, {var: binary("+", var, k)}) for k in range(3))
     bend = simplify(binary("-", binary("+", now, later), binary("+", then, then)))
+    return isinstance(bend, Const) and bend.value == 0
+
+
+def tile(
+    index: Expr,
+    var: Var,
+    ranges: Mapping[Var, tuple[Expr, Expr]],
+    guards: Collection[tuple[Expr, Expr]],
+) -> Expr | None:
+    """Return the length of the tiles of *index*, each of which one value of *var* has to itself.
+
+    Understood: ``length * var + rest`` with the rest from 0 to the length, whatever the variables
+    of *ranges* are, which the length does not depend on. *guards*: pairs of which the first
+    is known to be less than the second. None: not proved.
+    """
+    later = substitute(index, {var: binary("+", var, 1)})
+    length = simplify(binary("-", later, index))
+    rest = simplify(binary("-", index, binary("*", length, var)))
+    if var in variables(length) | variables(rest) or variables(length) & ranges.keys():
+        return None
+    prover = Prover(Algebra(Env(), trusted=True), ranges)
+    if not prover.holds(binary("<=", const(0), rest)):
+        return None
+    known = any(_differ_alike((rest, length), pair) for pair in guards)
+    return length if known or prover.holds(binary("<", rest, length)) else None
+
+
+def lesser(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    """Return the pairs of integers of which *cond* says that the first is less than the second."""
+    match cond:
+        case BinOp(op="and", lhs=lhs, rhs=rhs):
+            return lesser(lhs) + lesser(rhs)
+        case BinOp(op="<", lhs=lhs, rhs=rhs) if lhs.dtype == int64:
+            return ((lhs, rhs),)
+    return ()
+
+
+def _differ_alike(pair: tuple[Expr, Expr], other: tuple[Expr, Expr]) -> bool:
+    """Whether the integers of one *pair* are as far apart as those of the *other*."""
+    bend = simplify(binary("-", binary("-", *pair), binary("-", *other)))
     return isinstance(bend, Const) and bend.value == 0
 
 

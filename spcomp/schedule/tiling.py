@@ -17,7 +17,15 @@ from spcomp.ir.visitor import Rewriter, substitute, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import may_fail, variables
-from spcomp.schedule.dependence import at_most_once, changes_range, conflicts, promised
+from spcomp.schedule.dependence import (
+    ascending_axes,
+    at_most_once,
+    changes_range,
+    conflicts,
+    loop_named,
+    loops_of,
+    promised,
+)
 from spcomp.schedule.nests import (
     Fresh,
     can_copy,
@@ -86,7 +94,7 @@ class Split(Step):
         new = replaced(func, loop, outer)
         if variables(value) - {*made, *func.params} and _starts(new) != _starts(func, loop, outer):
             raise self._error("a reduction would start further out", loop, span)
-        return new
+        return _claims_kept(self, func, new, loop, span)
 
     def _pieces(self, loop: For, span: Span | None) -> tuple[int | None, ...]:
         """Return the factors; raises ScheduleError if they are none."""
@@ -202,7 +210,33 @@ class LoopPartition(Step):
         if isinstance(done, Var) and not _is_empty(tail):
             tail = Let(done, least, tail, span=loop.span)
         parts = [part for part in (main, tail) if not _is_empty(part)]
-        return replaced(func, loop, seq(*parts))
+        new = replaced(func, loop, seq(*parts))
+        return _claims_kept(self, func, new, loop, span)
+
+
+def _claims_kept(step: Step, func: Func, new: Func, loop: For, span: Span | None) -> Func:
+    """Return *new*; raises ScheduleError where loops around are no more seen to be independent.
+
+    What is printed of it would be refused, as one reads there that they are.
+    """
+    for outer in loops_of(func.body):
+        claims = outer.kind in ("parallel", "bound") and loop in loops_of(outer.body)
+        if not claims or not any(_adds(node, outer.var, loop.var) for node in walk(loop)):
+            continue
+        same, known = loop_named(new.body, outer.var.name), ascending_axes(func)
+        found = () if same is None else conflicts(same, atomic=True, ascending=known)
+        if found and not conflicts(outer, atomic=True, ascending=known):
+            raise ScheduleError(
+                f"{step}: loop {outer.var.name!r} could not be seen to be {outer.kind}: {found[0]}",
+                span or loop.span,
+                hint="do this before the loop is split, or to one that is serial",
+            )
+    return new
+
+
+def _adds(node: Node, *names: Var) -> bool:
+    """Whether *node* is a sum with all of *names* in it."""
+    return isinstance(node, BinOp) and node.op == "+" and {*names} <= variables(node)
 
 
 def _is_empty(stmt: Stmt) -> bool:

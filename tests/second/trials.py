@@ -14,7 +14,7 @@ from tests.second import grammar, operands, oracle
 from tests.second import terms as t
 from tests.second.comparison import filled
 from tests.second.operands import Storage
-from tests.second.values import Array, Meaningless, Value, cast, common, eps, exact, merged
+from tests.second.values import Array, Meaningless, Value, cast, eps, exact, merged
 
 CALLS = 16  # eight for each of two ways to store the operands
 MOST = 300_000  # coordinates that the oracle looks at; of two indices more
@@ -63,11 +63,8 @@ def trial(seed: int) -> Trial:
     program.operands = {name: one for name, one in program.operands.items() if name in names}
     _constants(program, rng)
     both: tuple[dict[str, Storage], dict[str, Storage]] = ({}, {})
-    mixed = len({one.dtype for one in program.operands.values() if one.extents}) > 1
     for name, one in program.operands.items():
         known = operands.storages(len(one.extents), one.dtype, sparse=one.sparse)
-        if mixed:  # a Python number takes the type of all others: let there be one
-            known = [storage for storage in known if storage.name != "python"]
         weights = [operands.WEIGHTS.get(storage.name, 1.0) for storage in known]
         chosen = rng.choices(known, weights, k=2) if name != "C" else [known[0]] * 2
         if not one.extents and "python" in [storage.name for storage in chosen]:
@@ -174,9 +171,9 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
         tensors[name] = oracle.Operand(exact(plain, weak=plain))
     for name, one in case.program.operands.items():
         number = np.where(data.masks[name], data.numbers[name], np.zeros((), one.dtype))
-        if type(given[name]) in PLAIN:
-            number = number.astype(_argument_type(case.program, given, name))
-        tensors[name] = oracle.Operand(exact(number, data.masks[name]), one.sparse)
+        weak = given[name] if type(given[name]) in PLAIN else None
+        number = number if weak is None else np.asarray(weak)
+        tensors[name] = oracle.Operand(exact(number, data.masks[name], weak), one.sparse)
     results: dict[str, Value] = {}
     read = used(case.program) - set(case.program.operands) - set(case.program.constants)
     for statement in case.program.statements:
@@ -188,17 +185,6 @@ def expected(case: Trial, data: Data, given: Mapping[str, Any]) -> dict[str, Val
         if name not in read:
             results[name] = value
     return results
-
-
-def _argument_type(program: grammar.Program, given: Mapping[str, Any], name: str) -> Any:
-    """Return the type of a Python number: that which the other arguments have together."""
-    others = [
-        one.dtype for other, one in program.operands.items() if type(given[other]) not in PLAIN
-    ]
-    if not others:
-        return np.asarray(given[name]).dtype
-    together = common([exact(np.zeros((), dtype)) for dtype in others])
-    return np.dtype("float64") if together.kind != "f" and type(given[name]) is float else together
 
 
 def _written(
