@@ -1,4 +1,4 @@
-"""Processes: forks amid compilation, threads, Ctrl-C, kills, full disks, no memory."""
+"""Processes: forks amid compilation, threads, kills, full disks, no memory."""
 
 import itertools
 import multiprocessing
@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from spcomp.target import target
 START = multiprocessing.get_all_start_methods()
 POSIX = pytest.mark.skipif("fork" not in START, reason="the system has no fork")
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, sets RLIMIT_AS")
-ALARM = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 A = sps.random_array((60, 60), density=0.2, format="csr", rng=np.random.default_rng(0))
@@ -82,13 +80,6 @@ def forked(work):
     return os.waitpid(child, 0)[1] == 0
 
 
-def compile_on():
-    """Compile for ten seconds if nothing ends it."""
-    end = time.time() + 10
-    while time.time() < end:
-        compute(fresh())
-
-
 # -- forks ---------------------------------------------------------------------------------------
 
 
@@ -118,21 +109,6 @@ def test_children_forked_while_threads_ask_for_what_is_computed_once_can_ask_too
     ask()
     with busy(ask, ask):
         assert all(forked(ask) for _ in range(6))
-
-
-@POSIX
-def test_a_child_of_a_thread_is_interrupted_as_its_main_thread():
-    children = []
-    kernel, args = long_call()
-
-    def work():
-        with interruption(0.2), pytest.raises(Interruption):
-            repeat(kernel, args)
-
-    thread = threading.Thread(target=lambda: children.append(forked(work)))
-    thread.start()
-    thread.join()
-    assert children == [True]
 
 
 def call_pickled(payload):
@@ -201,161 +177,6 @@ assert len(results) == 1
 @LINUX
 def test_threads_that_are_too_many_end():
     subprocess.run([sys.executable, "-c", WORKERS], check=True, timeout=120)
-
-
-# -- signals -------------------------------------------------------------------------------------
-
-
-class Interruption(Exception):
-    """What the handler of a signal raises."""
-
-
-@contextmanager
-def interruption(seconds, handler=None):
-    """Send this process a signal after *seconds*; its handler raises Interruption, or is given.
-
-    Raises it again a little later: Python drops what is raised while it frees an object.
-    """
-
-    def stop(*_):
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        raise Interruption
-
-    before = signal.signal(signal.SIGALRM, handler or stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def long_call(rows=2000, columns=4000):
-    """A kernel, and arguments with which it takes seconds."""
-    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]")
-    return kernel, {"A": _full(rows), "B": np.ones((rows, columns))}
-
-
-@cache
-def _full(rows):
-    return sps.csr_array(np.random.default_rng(0).random((rows, rows)))
-
-
-def repeat(kernel, args):
-    """Call for ten seconds if nothing ends it."""
-    end = time.time() + 10
-    while time.time() < end:
-        kernel(**args)
-
-
-@pytest.fixture
-def threads(request):
-    before = spcomp.get_num_threads()
-    spcomp.set_num_threads(request.param)
-    yield request.param
-    spcomp.set_num_threads(before)
-
-
-@ALARM
-@pytest.mark.parametrize("threads", [1, 2, 3], indirect=True)
-def test_a_signal_ends_a_call_long_before_it_is_over(threads):
-    kernel, args = long_call()
-    short = {**args, "B": np.ones((2000, 2))}
-    begun = time.process_time()
-    expected = kernel(**args)
-    whole = time.process_time() - begun
-    bound, rest = kernel.bind(A=args["A"]), {"B": args["B"]}
-    for learnt in (False, True):
-        for call, values in ((kernel, args), (bound, rest)):
-            for _ in range(4 if learnt else 0):
-                call(**{name: short[name] for name in values})
-            begun = time.process_time()
-            with interruption(0.1), pytest.raises(Interruption):
-                repeat(call, values)
-            assert time.process_time() - begun < 1 + whole / 3
-    assert np.array_equal(bound(**rest), expected)
-
-
-@ALARM
-def test_a_signal_ends_a_call_amid_short_loops():
-    kernel, args = long_call(300, 64)
-    begun = time.process_time()
-    with interruption(0.2), pytest.raises(Interruption):
-        repeat(kernel, args)
-    assert time.process_time() - begun < 3
-
-
-@ALARM
-def test_a_handler_that_does_not_raise_changes_nothing():
-    kernel, args = long_call(1000, 1500)
-    expected, seen = kernel(**args), []
-
-    def handler(*_):
-        seen.append(kernel(A=args["A"], B=np.ones((1000, 1))).sum())
-
-    with interruption(0.05, handler):
-        result = kernel(**args)
-        deadline = time.time() + 5
-        while not seen and time.time() < deadline:
-            time.sleep(0.01)
-    assert np.array_equal(result, expected)
-    assert seen == [pytest.approx(args["A"].sum())]
-
-
-@ALARM
-def test_a_signal_is_the_main_threads_alone():
-    kernel, args = long_call(1000, 400)
-    expected = kernel(**args)
-
-    def call():
-        assert np.array_equal(kernel(**args), expected)
-
-    with busy(call, call):
-        for _ in range(5):
-            with interruption(0.1), pytest.raises(Interruption):
-                repeat(kernel, args)
-
-
-@ALARM
-def test_a_result_of_several_phases_is_ended_whole():
-    a = sps.random_array((3000, 3000), density=0.05, format="csr", rng=np.random.default_rng(0))
-    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", formats={"C": "csr"})
-    expected = kernel(A=a, B=a)
-    for k in range(12):
-        with interruption(0.05 + k * 0.03), pytest.raises(Interruption):
-            repeat(kernel, {"A": a, "B": a})
-    assert (kernel(A=a, B=a) != expected).nnz == 0
-
-
-@ALARM
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("count", [20])
-def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
-    compute(fresh())
-    for _ in range(count):
-        begun = time.process_time()
-        wait = random.random() * 0.2
-        with interruption(wait), pytest.raises(Interruption):
-            compile_on()
-        assert time.process_time() - begun < wait + 1
-    with busy(lambda: compute(fresh())):  # another thread finds no lock taken
-        compute(fresh())
-
-
-def test_ctrl_c_ends_a_call():
-    script = (
-        "import os, signal, threading, numpy as np, spcomp\n"
-        "from tests.test_processes import long_call, repeat\n"
-        "kernel, args = long_call()\n"
-        "threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
-        "try:\n    repeat(kernel, args)\nexcept KeyboardInterrupt:\n    print('ended')\n"
-    )
-    if os.name == "nt":
-        pytest.skip("a loop of the pool is not divided there")
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "ended\n"
 
 
 # -- disk and memory -----------------------------------------------------------------------------

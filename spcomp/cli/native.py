@@ -39,7 +39,7 @@ def object_file(kernel: Kernel) -> bytes:
     from spcomp.runtime.pool import object_with_pool
 
     emitted = kernel.emitted
-    if not emitted.parallel:
+    if not emitted.pooled:
         return kernel.object_bytes
     return object_with_pool(emitted.llvm_ir, kernel.target)
 

@@ -22,6 +22,8 @@ OUT_OF_MEMORY = "out of memory"
 # i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool; an object of 0.6, which may be linked
 # beside, has one that returns nothing
 PARALLEL_FOR = "spcomp_parallel_for2"
+PAUSE = "spcomp_pause"  # i64 (ptr ctx): the work until the next, or -1 to end: see pool_watch
+BUDGET = 1 << 16  # trips of innermost loops from one pause to the next
 _LIBC = (  # what is called by name, or by LLVM on its own account
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
     *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "exp10"),
@@ -62,6 +64,12 @@ class FunctionABI:
     params: tuple[Param, ...]
     messages: tuple[str, ...] = ()
     parallel: bool = False
+    pauses: bool = False  # to be asked whether to end early
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the function calls the worker pool."""
+        return self.parallel or self.pauses
 
     def message(self, status: int) -> str:
         """Return what a *status* other than 0 says to the user."""
@@ -85,8 +93,13 @@ class Emitted:
 
     @property
     def parallel(self) -> bool:
-        """Whether the code calls the worker pool."""
+        """Whether the code has parallel loops."""
         return any(function.parallel for function in self.functions)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the code calls the worker pool."""
+        return any(function.pooled for function in self.functions)
 
 
 def symbols(names: Iterable[str]) -> list[tuple[str, str]]:

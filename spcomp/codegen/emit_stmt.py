@@ -52,6 +52,7 @@ class Stmts(Visitor[None]):
         self.code, self.scope, self.messages = code, scope, messages
         self.concurrent = concurrent
         self.copies = 1  # of what is being written, by the unrolled loops around it
+        self.depth = self.loops = 0  # loops around it, and loops so far
         self.exprs = Exprs(code, scope)
         self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
         self.heap: list[str] = []  # what is allocated while the statements around run
@@ -106,7 +107,10 @@ class Stmts(Visitor[None]):
         code.start(head)
         code.branch(self.exprs.converted(node.cond, bool_), body, done)
         code.start(body)
-        self.visit(node.body)
+        nested = self.nests(node.body)
+        self.spend("0", "1")
+        if nested or not self.depth:
+            self.pause()
         code.jump(head)
         code.start(done)
 
@@ -170,15 +174,35 @@ class Stmts(Visitor[None]):
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, done)
         code.start(body)
         around, self.copies = self.copies, self.copies * group
+        nested = False
         for turn in range(group):
             self.scope[node.var] = code.value(f"add nsw i64 {index}, {turn}") if turn else index
-            self.visit(node.body)
+            nested |= self.nests(node.body)
         self.copies = around
+        if nested:
+            self.pause()
         code.jump(latch)
         code.start(latch)
         code.do(f"{following} = add nsw i64 {index}, {group}")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(done)
+        if not nested:
+            self.spend(begin, end)
+
+    def nests(self, body: st.Stmt) -> bool:
+        """Write the *body* of a loop; return whether it has loops inside."""
+        before = self.loops
+        self.depth += 1
+        self.visit(body)
+        self.depth -= 1
+        self.loops += 1
+        return self.loops > before + 1
+
+    def spend(self, begin: str, end: str) -> None:
+        """Count ``end - begin`` trips of an innermost loop as work."""
+
+    def pause(self) -> None:
+        """Leave the function if it is to end early, which is asked after much work only."""
 
     def visit_Store(self, node: st.Store) -> None:
         """A store, masked where needed; an atomic update where threads may meet."""

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from spcomp.codegen.abi import PARALLEL_FOR
 from spcomp.codegen.cpu.checks import LANES, checks_ir, symbols
 from spcomp.codegen.cpu.entry import (
     API,
@@ -85,7 +84,7 @@ def _native() -> Mapping[str, int]:
     from spcomp.codegen.cpu.machine import attributes
 
     facts = attributes(cpu.resolve(Target()))
-    imports = {PARALLEL_FOR: pool.address()}
+    imports = pool.addresses()
     for name in API:
         made = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
         imports[name] = made or 0

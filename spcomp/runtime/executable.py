@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from spcomp.codegen import cpu
-from spcomp.codegen.abi import PARALLEL_FOR, Emitted, FunctionABI
+from spcomp.codegen.abi import Emitted, FunctionABI
 from spcomp.runtime import cache, entry, jit, pool
 from spcomp.target import Target
 
@@ -29,15 +29,15 @@ class Executable:
         self.timings: dict[str, float] = {}
         self.object_bytes = self._object() if obj is None else obj
         start = time.perf_counter()
-        imports = {PARALLEL_FOR: pool.address()} if emitted.parallel else {}
+        imports = pool.addresses() if emitted.pooled else {}
         symbols = [abi.packed for abi in emitted.functions]
         self._loaded = jit.load(self.object_bytes, symbols, imports)
         self._entries = {f.name: self._function(f) for f in emitted.functions}
         self.timings["link"] = time.perf_counter() - start
 
     def _function(self, abi: FunctionABI) -> Callable[[int], int]:
-        """Return the packed entry of *abi*; what the pool runs, a signal may end."""
-        if abi.parallel:
+        """Return the packed entry of *abi*; what asks the pool, a signal may end."""
+        if abi.pooled:
             return entry.function(self._loaded.addresses[abi.packed])
         alone: Callable[[int], int] = self._loaded.function(abi.packed)
         return alone

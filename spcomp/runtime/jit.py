@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 
 from spcomp.codegen.cpu.llvm import ROOM, require_room
 from spcomp.errors import BackendError
+from spcomp.locks import beside_signals
 
 TOGETHER = 32  # objects that one linker has; it keeps some kilobytes of each as long as it lives
 _NUMBERS = itertools.count()
@@ -33,6 +34,7 @@ class Loaded:
         return made
 
 
+@beside_signals
 def load(
     obj: bytes,
     symbols: Iterable[str],

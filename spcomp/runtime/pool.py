@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from spcomp.codegen.abi import PARALLEL_FOR
+from spcomp.codegen.abi import PARALLEL_FOR, PAUSE
 from spcomp.errors import ArgumentError
 from spcomp.locks import Lock
 from spcomp.runtime import native
@@ -72,14 +72,14 @@ def num_threads(n: int) -> Iterator[None]:
         set_num_threads(before)
 
 
-def address() -> int:
-    """Return the address of the function PARALLEL_FOR; the first time, make the pool."""
+def addresses() -> dict[str, int]:
+    """Return the addresses of PARALLEL_FOR and PAUSE; the first time, make the pool."""
     with _lock:
         if not _native.cache_info().currsize:
             count = get_num_threads()
             _native()
             _apply(count)
-        return _native()[PARALLEL_FOR]
+        return {name: _native()[name] for name in (PARALLEL_FOR, PAUSE)}
 
 
 def object_with_pool(llvm_ir: str, target: Target) -> bytes:
@@ -110,7 +110,9 @@ def watch(poll: int) -> None:
 @cache
 def _native() -> dict[str, int]:
     own = ("set_threads", "set_spin", "reset", "watch")
-    addresses = dict(native.load([POOL_IR], [PARALLEL_FOR, *(f"spcomp_{name}" for name in own)]))
+    addresses = dict(
+        native.load([POOL_IR], [PARALLEL_FOR, PAUSE, *(f"spcomp_{name}" for name in own)])
+    )
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["spcomp_reset"]))
     return addresses

@@ -22,7 +22,7 @@ How a loop ends early is told in ``runtime.pool_watch``.
 
 from __future__ import annotations
 
-from spcomp.codegen.abi import INTERRUPTED
+from spcomp.codegen.abi import BUDGET, INTERRUPTED
 from spcomp.runtime.pool_share import SHARE
 from spcomp.runtime.pool_watch import EASY, EVERY, WATCH
 from spcomp.runtime.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
@@ -134,7 +134,8 @@ define weak void @spcomp_reset() {
   store i64 0, ptr @sleepers
   store i64 0, ptr @waiting
   store atomic i32 0, ptr @ready release, align 4
-  store i32 0, ptr @inside
+  store ptr null, ptr @inside
+  store ptr null, ptr @halted
   %old = load i64, ptr @word
   %closed = or i64 %old, 4294967295
   store i64 %closed, ptr @word
@@ -166,10 +167,10 @@ ask:
   br label %decide
 decide:
   %threads = phi i64 [ %set, %divide ], [ %asked.threads, %ask ]
+  %asks = call i1 @enter(ptr %ctx)
   %split = icmp sgt i64 %chunks, 1
   br i1 %split, label %who, label %alone
 who:
-  %asks = call i1 @enter()
   %several = icmp sgt i64 %threads, 1
   %worth = or i1 %several, %asks
   br i1 %worth, label %claim, label %alone
@@ -181,7 +182,7 @@ busy:
   br i1 %asks, label %turns, label %alone
 alone:
   call void %fn(ptr %ctx, i64 0, i64 %n)
-  br label %done
+  br label %over
 turns:
   %r0 = call i32 @turns(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks)
   br label %over
@@ -189,11 +190,12 @@ publish:
   %r1 = call i32 @run(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks, i64 %threads, i1 %asks)
   br label %over
 over:
-  %result = phi i32 [ %r0, %turns ], [ %r1, %publish ]
+  %result = phi i32 [ 0, %alone ], [ %r0, %turns ], [ %r1, %publish ]
   br i1 %asks, label %leave, label %exit
 leave:
-  store i32 0, ptr @inside
-  br label %exit
+  %early = call i1 @leave()
+  %status = select i1 %early, i32 INTERRUPTED, i32 %result
+  ret i32 %status
 exit:
   ret i32 %result
 done:
@@ -348,6 +350,9 @@ define weak void @spcomp_reset() {
 define weak void @spcomp_watch(ptr %poll, i64 %thread) {
   ret void
 }
+define weak i64 @spcomp_pause(ptr %ctx) {
+  ret i64 BUDGET
+}
 define weak i32 @spcomp_parallel_for2(ptr %fn, ptr %ctx, i64 %n, i64 %grain) {
   %some = icmp sgt i64 %n, 0
   br i1 %some, label %go, label %exit
@@ -373,7 +378,7 @@ def pool_ir(family: str, platform: str) -> str:
     Where there are no pthreads a loop runs on its caller.
     """
     if platform == "win32":
-        return _SERIAL
+        return _SERIAL.replace("BUDGET", str(BUDGET))
     affinity = AFFINITY if platform == "linux" else NO_AFFINITY
     text = _STATE.format(spin=SPIN, cells=CELLS)
     text += _ENTRY + WATCH + _JOB + SHARE + TAKE + WORKERS + affinity
@@ -390,6 +395,7 @@ def pool_ir(family: str, platform: str) -> str:
         "INVEST": INVEST,
         "BATCH": BATCH,
         "EVERY": EVERY,
+        "BUDGET": BUDGET,
         "EASY": EASY,
         "INTERRUPTED": INTERRUPTED,
         "CLOSE": CLOSE,

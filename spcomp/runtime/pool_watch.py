@@ -1,9 +1,11 @@
 """How a loop of the pool ends early, as LLVM IR.
 
 The process may have one thread watched (``spcomp_watch``), which in Python is the one that signals
-are handled on: between chunks, every EVERY nanoseconds, it asks a function whether to go on. If
-not, it takes the chunks that are left and does none of them, waits for the others, and the call
-returns INTERRUPTED: what the loop writes is then unspecified, and its function returns at once.
+are handled on: between chunks, and in the middle of one after every BUDGET trips of inner loops
+(``spcomp_pause``), it asks a function whether to go on, no more than every EVERY nanoseconds. If
+not, it takes the chunks that are left and does none of them, waits for the others, which end at
+their next pause, and the call returns INTERRUPTED: what the loop writes is then unspecified, and
+its function returns at once.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ EASY = 1_000_000  # nanoseconds of work that are not worth the question
 WATCH = """
 @poll = internal global ptr null        ; i32 (): not 0 to stop
 @main = internal global i64 0           ; the thread that asks it, as a pthread
-@inside = internal global i32 0         ; whether that thread is in a job that asks
+@inside = internal global ptr null      ; the context of the job that it asks in, if it is in one
+@halted = internal global ptr null      ; the same once the job is to end early
 @polled = internal global i64 0         ; when it last asked
 
 ; Let %thread ask %poll from now on.
@@ -24,8 +27,8 @@ define weak void @spcomp_watch(ptr %poll, i64 %thread) {
   ret void
 }
 
-; Whether this thread asks in the job that it begins; it then sets @inside to 0 at its end.
-define internal i1 @enter() {
+; Whether this thread asks in the job of %ctx that it begins; it then calls @leave at its end.
+define internal i1 @enter(ptr %ctx) {
   %poll = load atomic ptr, ptr @poll acquire, align 8
   %none = icmp eq ptr %poll, null
   br i1 %none, label %no, label %compare
@@ -35,18 +38,64 @@ compare:
   %other = icmp ne i64 %self, %main
   br i1 %other, label %no, label %mine
 mine:
-  %in = load i32, ptr @inside
-  %nested = icmp ne i32 %in, 0
+  %in = load ptr, ptr @inside
+  %nested = icmp ne ptr %in, null
   br i1 %nested, label %no, label %yes
 yes:
-  store i32 1, ptr @inside
+  store ptr %ctx, ptr @inside
   ret i1 true
 no:
   ret i1 false
 }
 
+; Whether the job ended early.
+define internal i1 @leave() {
+  %halted = load atomic ptr, ptr @halted monotonic, align 8
+  %early = icmp ne ptr %halted, null
+  store atomic ptr null, ptr @halted monotonic, align 8
+  store ptr null, ptr @inside
+  ret i1 %early
+}
+
+; In the middle of a chunk of the job of %ctx, or, if that is null, of a loop that is no job: how
+; much work to do until the next pause, or -1 to end.
+define weak i64 @spcomp_pause(ptr %ctx) cold noinline {
+entry:
+  %halted = load atomic ptr, ptr @halted monotonic, align 8
+  %any = icmp ne ptr %halted, null
+  %same = icmp eq ptr %halted, %ctx
+  %ours = and i1 %any, %same
+  br i1 %ours, label %stop, label %who
+who:
+  %poll = load atomic ptr, ptr @poll acquire, align 8
+  %none = icmp eq ptr %poll, null
+  br i1 %none, label %go, label %compare
+compare:
+  %self = call i64 @pthread_self()
+  %main = load atomic i64, ptr @main acquire, align 8
+  %mine = icmp eq i64 %self, %main
+  br i1 %mine, label %which, label %go
+which:
+  %inside = load ptr, ptr @inside
+  %asks = icmp eq ptr %inside, %ctx
+  br i1 %asks, label %ask, label %go
+ask:
+  %now = call i64 @now()
+  %early = call i1 @asked(i64 %now)
+  br i1 %early, label %stop, label %go
+stop:
+  ret i64 -1
+go:
+  ret i64 BUDGET
+}
+
 ; Ask whether to stop, if it is time to. Only the thread that has entered comes here.
 define internal i1 @asked(i64 %now) {
+entry:
+  %halted = load atomic ptr, ptr @halted monotonic, align 8
+  %already = icmp ne ptr %halted, null
+  br i1 %already, label %end, label %when
+when:
   %last = load i64, ptr @polled
   %since = sub i64 %now, %last
   %due = icmp sgt i64 %since, EVERY
@@ -56,7 +105,13 @@ ask:
   %poll = load atomic ptr, ptr @poll acquire, align 8
   %answer = call i32 %poll()
   %stop = icmp ne i32 %answer, 0
-  ret i1 %stop
+  br i1 %stop, label %halt, label %exit
+halt:
+  %inside = load ptr, ptr @inside
+  store atomic ptr %inside, ptr @halted monotonic, align 8
+  br label %end
+end:
+  ret i1 true
 exit:
   ret i1 false
 }

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from spcomp.codegen.abi import INTERRUPTED, PARALLEL_FOR, Emitted, FunctionABI, Param, symbols
+from spcomp.codegen.abi import (
+    BUDGET,
+    INTERRUPTED,
+    PARALLEL_FOR,
+    PAUSE,
+    Emitted,
+    FunctionABI,
+    Param,
+    symbols,
+)
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
 from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
 from spcomp.codegen.emit_convert import decode
@@ -17,10 +26,13 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Load, Search, Var
 from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module
+from spcomp.ir.stmt import prefixes
 from spcomp.ir.visitor import walk
 from spcomp.target import Target
 
 ALIKE = 4  # loops in a row that are looked at for some that come to the same code
+PAUSE_FACTS = "cold nounwind willreturn memory(inaccessiblemem: readwrite)"
+STRIP = 1 << 16  # trips of a loop that stands alone between two pauses; whole groups
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
 
@@ -76,6 +88,7 @@ class _Function:
         self.alias = func.attr("tir.noalias", default=True) is False
         self.messages = Messages()
         self.loops = 0
+        self.pauses = False
         self.apart: dict[tuple[str, ...], str] = {}  # functions by what they are written as
 
     def write(self) -> FunctionABI:
@@ -86,7 +99,9 @@ class _Function:
         for number, param in enumerate(self.func.params):
             types.append(self.parameter_type(param, f"%p{number}"))
             scope[param] = decode(code, f"%p{number}", param.dtype)
-        _CpuStmts(self, code, scope).visit(self.func.body)
+        stmts = _CpuStmts(self, code, scope)
+        stmts.context = "null"
+        stmts.visit(self.func.body)
         header = [f"define i32 @{self.symbol}({', '.join(types)}) #0 {{", "entry:"]
         self.unit.functions.append("\n".join([*header, *code.allocas, *_finish(code), "}"]))
         self._write_packed()
@@ -97,6 +112,7 @@ class _Function:
             tuple(self._param(param) for param in self.func.params),
             tuple(self.messages.texts),
             self.loops > 0,
+            self.pauses,
         )
 
     def _param(self, param: Var) -> Param:
@@ -166,6 +182,9 @@ class _CpuStmts(Stmts):
         super().__init__(code, scope, function.messages, concurrent=concurrent)
         self.function = function
         self.parts: st.Stmt | None = None  # what a parallel loop runs, if that is a list
+        self.context = ""  # of the job, if it may end early in the middle; null: no loop's
+        self.awaited = False  # whether other threads wait for what this one hands on
+        self.left = ""  # where the work until the next pause is kept
 
     def visit_Seq(self, node: st.Seq) -> None:
         """One after the other; loops that come to the same code call one function."""
@@ -181,6 +200,57 @@ class _CpuStmts(Stmts):
                 self.visit(stmt)
             else:
                 self._call(apart)
+
+    def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
+        """Write the loop of *node*; one that stands alone in strips, with pauses between."""
+        alone = not (self.depth or self.concurrent or {begin, end} <= _literals(begin, end))
+        if not alone or any(isinstance(n, st.For | st.While) for n in walk(node.body)):
+            super().loop(node, begin, end, facts, group)
+            return
+        code = self.code
+        head, tail, done = (code.label(hint) for hint in ("strip", "strip.end", "strips.done"))
+        start, following, before = code.name(), code.name(), code.block
+        code.jump(head)
+        code.start(head)
+        code.do(f"{start} = phi i64 [ {begin}, %{before} ], [ {following}, %{tail} ]")
+        most = code.value(f"add i64 {start}, {STRIP}")
+        stop = code.intrinsic("smin", "i64", most, end)
+        super().loop(node, start, stop, facts, group)
+        self.pause()
+        code.jump(tail)
+        code.start(tail)
+        code.do(f"{following} = add i64 {stop}, 0")
+        code.branch(code.value(f"icmp slt i64 {stop}, {end}"), head, done)
+        code.start(done)
+
+    def spend(self, begin: str, end: str) -> None:
+        """Take the trips off the work that is left until the next pause."""
+        if not self.context:
+            return
+        code = self.code
+        if not self.left:
+            self.left = code.alloca("i64", 8)
+            code.lines.insert(0, f"  store i64 {BUDGET}, ptr {self.left}")
+        trips = code.value(f"sub i64 {end}, {begin}")
+        left = code.value(f"sub i64 {code.value(f'load i64, ptr {self.left}')}, {trips}")
+        code.do(f"store i64 {left}, ptr {self.left}")
+
+    def pause(self) -> None:
+        """Ask the pool if that much work is done."""
+        if not self.left:
+            return
+        code = self.code
+        self.function.pauses = True
+        ask, on = code.label("ask"), code.label("work")
+        left = code.value(f"load i64, ptr {self.left}")
+        code.branch(code.value(f"icmp slt i64 {left}, 0"), ask, on)
+        code.start(ask)
+        pool = code.unit.declare(PAUSE, "i64", "ptr captures(none)", PAUSE_FACTS)
+        fresh = code.value(f"call i64 {pool}(ptr {self.context})")
+        code.do(f"store i64 {fresh}, ptr {self.left}")
+        self._end_if(code.value(f"icmp slt i64 {fresh}, 0"))
+        code.jump(on)
+        code.start(on)
 
     def _apart(self, loop: st.For) -> _Apart:
         """Return *loop* as a function of what it captures."""
@@ -209,6 +279,7 @@ class _CpuStmts(Stmts):
             self.code.unit.functions.append("\n".join(lines))
         operands = ", ".join(f"{_type_of(key)} {self.scope[key]}" for key in apart.captures)
         self.code.do(f"call void @{name}({operands})")
+        self.spend("0", str(STRIP))
 
     def parallel_for(self, node: st.For) -> None:
         """Outline the body and hand it to the pool."""
@@ -235,9 +306,11 @@ class _CpuStmts(Stmts):
         over, on = code.label("interrupted"), code.label("on")
         code.branch(interrupted, over, on)
         code.start(over)
+        if self.awaited:
+            code.fail(self.scope[STATUS], INTERRUPTED)
         for pointer in reversed(self.heap):
             code.do(f"call void @free(ptr {pointer})")
-        code.do(f"ret i32 {INTERRUPTED}")
+        code.do("ret void" if self.concurrent else f"ret i32 {INTERRUPTED}")
         code.start(on)
 
     def _outline(self, node: st.For, name: str) -> list[Key]:
@@ -246,6 +319,8 @@ class _CpuStmts(Stmts):
         body = Code(unit)
         inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
         inner.turns = self.turns
+        inner.context = "%context"
+        inner.awaited = any(True for _ in prefixes(node.body))
         inner.parts = node.body
         while isinstance(inner.parts, st.Let | st.Alloc):
             inner.parts = inner.parts.body
@@ -256,7 +331,7 @@ class _CpuStmts(Stmts):
         inner.loop(node, first, last, [NO_VECTORIZE])
         captures = inner.scope.captures
         parameters = [self._captured(key, operand) for key, operand in captures.items()]
-        header = f"({', '.join([*parameters, 'i64 %begin', 'i64 %end'])})"
+        header = f"({', '.join([*parameters, 'ptr %context', 'i64 %begin', 'i64 %end'])})"
         # what is left of fibers is short: a call to memcpy would take longer than the copy
         calls = '"no-builtin-memcpy" ' if any(isinstance(n, st.While) for n in walk(node)) else ""
         lines = [f"define internal void @{name}.body{header} noinline {calls}#0 {{", "entry:"]
@@ -273,11 +348,15 @@ class _CpuStmts(Stmts):
             kind = _type_of(key)
             place = _field(code, kinds, "%context", number)
             operands.append(f"{kind} {code.value(f'load {kind}, ptr {place}')}")
-        operands += ["i64 %begin", "i64 %end"]
+        operands += ["ptr %context", "i64 %begin", "i64 %end"]
         code.do(f"call void @{name}.body({', '.join(operands)})")
         code.do("ret void")
         header = f"define internal void @{name}(ptr %context, i64 %begin, i64 %end) #0 {{"
         self.code.unit.functions.append("\n".join([header, "entry:", *code.lines, "}"]))
+
+
+def _literals(*operands: str) -> set[str]:
+    return {operand for operand in operands if not operand.startswith("%")}
 
 
 def _field(code: Code, kinds: str, context: str, number: int) -> str:

@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 from spcomp.codegen.cpu.machine import resolve, triple
 from spcomp.codegen.cpu.symbols import check_symbols
 from spcomp.errors import InternalError
+from spcomp.locks import beside_signals
 from spcomp.target import Target
 
 ROOM = 32 << 20  # bytes that LLVM may want at once, at most, and for each character of its text
@@ -40,6 +41,7 @@ def require_room(size: int) -> None:
         raise MemoryError(f"no memory for machine code: {size >> 20} MiB are wanted") from None
 
 
+@beside_signals
 def compile(llvm_ir: str, target: Target, opt: int = 1) -> CompiledObject:  # noqa: A001
     """Return the machine code of *llvm_ir*, position independent, for JIT and linker alike.
 
@@ -61,12 +63,14 @@ def object_code(llvm_ir: str, target: Target, opt: int = 1) -> bytes:
     return compile(llvm_ir, target, opt).object
 
 
+@beside_signals
 def assembly(llvm_ir: str, target: Target, opt: int = 1) -> str:
     """Return the assembly of *llvm_ir*, after the same passes as ``compile``."""
     module, machine = _optimized(llvm_ir, resolve(target), opt, {})
     return str(machine.emit_assembly(module))
 
 
+@beside_signals
 def link(llvm_ir: str, others: Iterable[str]) -> str:
     """Return one LLVM IR text that holds *llvm_ir* and the modules *others*."""
     module = _parse(llvm_ir)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import llvmlite.binding as llvm
 
 from spcomp.errors import BackendError
-from spcomp.locks import hold_while_forking
+from spcomp.locks import beside_signals, hold_while_forking
 from spcomp.target import Target
 
 _V2 = ["cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"]
@@ -39,7 +41,36 @@ _LEVEL_OF |= {level: level for level in LEVELS}
 
 # llvmlite lets one thread into LLVM at a time: by this lock, in every function, also in those that
 # drop what Python has collected. Nothing of LLVM can be reached without it.
-hold_while_forking(llvm.ffi.lib._lock._lock)  # noqa: SLF001
+_LOCK = llvm.ffi.lib._lock  # noqa: SLF001
+hold_while_forking(_LOCK._lock)  # noqa: SLF001
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of LLVM under the lock, which a ``with`` takes in C: see ``locks.Lock``.
+
+    llvmlite's own takes it by a method in Python. A signal could leave it taken for good.
+    """
+    with _LOCK._lock:  # noqa: SLF001
+        listeners = list(_LOCK._cblist)  # noqa: SLF001 (numba's)
+        for taken, _ in listeners:
+            taken()
+        try:
+            return self._cfn(*args, **kwargs)
+        finally:
+            for _, freed in listeners:
+                freed()
+
+
+llvm.ffi._lib_fn_wrapper.__call__ = _call  # noqa: SLF001
+_host_name: Callable[[], str] = cache(beside_signals(llvm.get_host_cpu_name))
+_host_triple: Callable[[], str] = cache(beside_signals(llvm.get_process_triple))
+
+
+@cache
+@beside_signals
+def _host_features() -> dict[str, bool]:
+    features = dict(llvm.get_host_cpu_features())
+    return features | ({"neon": True} if _host_family() == "aarch64" else {})  # not all report it
 
 
 @cache
@@ -56,13 +87,10 @@ def resolve(target: Target) -> Target:
     if target.features:
         return target
     if target.cpu == "native":
-        host = dict(llvm.get_host_cpu_features())
-        if _host_family() == "aarch64":
-            host["neon"] = True  # always there; not every system reports it
+        host = _host_features()
         text = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(host.items()))
         width = _width({name for name, on in host.items() if on})
-        cpu = llvm.get_host_cpu_name()
-        return dataclasses.replace(target, cpu=cpu, features=text, vector_bits=width)
+        return dataclasses.replace(target, cpu=_host_name(), features=text, vector_bits=width)
     if (level := _LEVEL_OF.get(target.cpu)) is None:
         raise BackendError(f"unknown cpu {target.cpu!r}", hint=f"cpus are {', '.join(_LEVEL_OF)}")
     names = LEVELS[level]
@@ -111,20 +139,20 @@ def family(target: Target) -> str:
 def triple(target: Target) -> str:
     """Return the LLVM triple of the resolved *target*: the host's where it is of that family."""
     ours = family(target)
-    return llvm.get_process_triple() if _host_family() == ours else f"{ours}-unknown-linux-gnu"
+    return _host_triple() if _host_family() == ours else f"{ours}-unknown-linux-gnu"
 
 
 def _host_family() -> str:
-    name: str = llvm.get_process_triple().split("-")[0]
+    name = _host_triple().split("-")[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
 
 def check_runnable(target: Target) -> None:
     """Raise BackendError if this machine lacks what the resolved *target*'s code may use."""
-    host = {**llvm.get_host_cpu_features(), "neon": _host_family() == "aarch64"}
+    host = _host_features()
     wanted = [name[1:] for name in target.features.split(",") if name.startswith("+")]
     missing = [name for name in wanted if not host.get(name, False)]
-    if triple(target) != llvm.get_process_triple() or missing:
+    if triple(target) != _host_triple() or missing:
         raise BackendError(
             f"this machine cannot run code for {target}"
             + (f": it lacks {', '.join(missing)}" if missing else ""),
