@@ -15,7 +15,7 @@ import pytest
 
 from spcomp import dtypes as dt
 from spcomp.codegen import cpu
-from spcomp.codegen.abi import PARALLEL_FOR
+from spcomp.codegen.abi import PARALLEL_FOR, PAUSE
 from spcomp.errors import ArgumentError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
@@ -384,9 +384,11 @@ def test_the_pool_exists_for_every_platform(family, platform):
 def test_without_threads_the_caller_runs_the_loop():
     executable = build(row_sums())
     serial = jit.load(
-        cpu.object_code(pool_ir("x86_64", "win32"), executable.target), [PARALLEL_FOR], forever=True
+        cpu.object_code(pool_ir("x86_64", "win32"), executable.target),
+        [PARALLEL_FOR, PAUSE],
+        forever=True,
     )
-    imports = {PARALLEL_FOR: serial.addresses[PARALLEL_FOR]}
+    imports = {name: serial.addresses[name] for name in (PARALLEL_FOR, PAUSE)}
     entry = jit.load(executable.object_bytes, ["f__packed"], imports).function("f__packed")
     x, ends = ragged(500)
     result = np.zeros(500, np.float32)
@@ -400,11 +402,11 @@ def test_job_numbers_start_again_after_four_billion_loops():
     executable = build(row_sums(grain=1))
     made = jit.load(
         cpu.object_code(text, executable.target),
-        [PARALLEL_FOR, "spcomp_set_threads"],
+        [PARALLEL_FOR, PAUSE, "spcomp_set_threads"],
         forever=True,
     )
     ctypes.CFUNCTYPE(None, ctypes.c_int64)(made.addresses["spcomp_set_threads"])(2)
-    imports = {PARALLEL_FOR: made.addresses[PARALLEL_FOR]}
+    imports = {name: made.addresses[name] for name in (PARALLEL_FOR, PAUSE)}
     entry = jit.load(executable.object_bytes, ["f__packed"], imports).function("f__packed")
     x, ends = ragged(20_000)
     expected, done = answer(executable, x, ends), []
