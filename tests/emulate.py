@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from spcomp.codegen import cpu
-from spcomp.codegen.abi import PARALLEL_FOR, pack
+from spcomp.codegen.abi import PARALLEL_FOR, PAUSE, pack
 from spcomp.compiler.pipeline import lower
 from spcomp.target import target
 from tests.programs import PROGRAMS, fresh
@@ -35,6 +35,7 @@ int32_t %(pool)s(void (*run)(void *, int64_t, int64_t), void *context, int64_t n
     run(context, begin, begin + step < n ? begin + step : n);
   return 0;
 }
+int64_t %(pause)s(void *context) { return INT64_MAX; }
 int main(void) {
   int64_t count, size[99];
   void *slots[99];
@@ -58,7 +59,7 @@ def executable(name, obj, packed, folder):
     """The statically linked program of the object file *obj* and a driver."""
     made, code = folder / name, folder / f"{name}.c"
     (folder / f"{name}.o").write_bytes(obj)
-    code.write_text(DRIVER % {"packed": packed, "pool": PARALLEL_FOR})
+    code.write_text(DRIVER % {"packed": packed, "pool": PARALLEL_FOR, "pause": PAUSE})
     link = [
         "aarch64-linux-gnu-gcc",
         "-O1",
