@@ -63,7 +63,13 @@ def fold(op: str, values: Sequence[Value]) -> Value:
     try:
         result = _RULES[op](*numbers)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise ValueError(f"{op} of {numbers} cannot be computed") from error
+        raise ValueError(f"{_shown(op, numbers)} cannot be computed: {error}") from error
     if not isinstance(result, bool | int | float):
-        raise ValueError(f"{op} of {numbers} is no real number")  # noqa: TRY004
+        raise ValueError(f"{_shown(op, numbers)} is no real number")  # noqa: TRY004
     return literal(result)
+
+
+def _shown(op: str, numbers: Sequence[float]) -> str:
+    if len(numbers) == 2 and not op.isidentifier():
+        return f"{numbers[0]} {op} {numbers[1]}"
+    return f"{op}({', '.join(map(str, numbers))})"

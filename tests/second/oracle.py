@@ -363,12 +363,16 @@ def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
     (sign, first), *rest = addends(term)
     total = _addend(first, names, scope)
+    large = np.abs(total.number.astype("float64"))
     if sign == "-":
         total = combined("neg", [total])
     for sign, addend in rest:
-        total = merged(
-            scope.semiring[0] if sign == "+" else "-", total, _addend(addend, names, scope)
-        )
+        value = _addend(addend, names, scope)
+        total = merged(scope.semiring[0] if sign == "+" else "-", total, value)
+        large = large + np.abs(value.number.astype("float64"))
+    if len(rest) > 1 and eps(total.dtype):  # those that are present everywhere come first
+        rounding = len(rest) * eps(total.dtype) * np.where(np.isnan(large), np.inf, large)
+        total = replace(total, error=total.error + rounding)
     if len(rest) < 2 or term.free() - set(names):
         return total
     nested = evaluate(term, scope)  # integers may wrap as the parentheses stand, or from the left
