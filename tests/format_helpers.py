@@ -10,7 +10,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import formats
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.script.parse import parse_source
 
 LIBRARY = {  # that every matrix can be stored in, and other buffers along it

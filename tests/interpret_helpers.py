@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 
 from spcomp import dtypes as dt
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Expr, Load, Var, binary, cast, const
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.interpret import interpret
-from spcomp.ir.position import Block, BlockIter, PosFunc
-from spcomp.ir.stmt import For, Func, Stmt, Store
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.position import Block, BlockIter
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
+from spcomp.ir.stmt import For, Stmt, Store
 
 f32, i32, i64 = dt.float32, dt.int32, dt.int64
 

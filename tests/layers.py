@@ -12,9 +12,9 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler.pipeline import lower
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import Launch, Module
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.corpus_base import Inputs

@@ -17,8 +17,8 @@ from spcomp.compiler.compile import kernel_of
 from spcomp.compiler.notation import NotationKernel, Planned
 from spcomp.compiler.outputs import allocate, collect
 from spcomp.compiler.signature import interface
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.program import CoordFunc
 from tests.notation_oracle import SEMIRINGS, Oracle
 from tests.notation_rules import follows, is_unclear
 from tests.random_operands import NAMED, Given, operand

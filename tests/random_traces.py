@@ -13,9 +13,10 @@ import spcomp
 from spcomp.errors import ScheduleError
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.coordinate import SpIter
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.stmt import Alloc, For, Func
+from spcomp.ir.stmt import Alloc, For
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule

@@ -21,10 +21,10 @@ from spcomp.errors import (
     ScriptError,
     SpcompWarning,
 )
-from spcomp.ir.interpret import interpret
-from spcomp.ir.printer import print_program
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.runtime.pool import num_threads
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, reparsed

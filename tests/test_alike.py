@@ -12,14 +12,15 @@ from spcomp.compiler.pipeline import lower
 from spcomp.dtypes import bool_, float32, int32, int64
 from spcomp.errors import Span
 from spcomp.formats.hyb import hyb
-from spcomp.ir import alike, injectivity, proof
-from spcomp.ir.alike import pattern, up_to_names
-from spcomp.ir.arith import Interval, simplify_stmt
+from spcomp.ir.access import Load
+from spcomp.ir.arith import alike, injectivity, proof
+from spcomp.ir.arith.alike import pattern, up_to_names
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.proof import decide
+from spcomp.ir.arith.simplify import Interval, simplify_stmt
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import BinOp, Cast, Const, Load, Var, const
-from spcomp.ir.printer import print_program
-from spcomp.ir.proof import decide
+from spcomp.ir.expr import BinOp, Cast, Const, Var, const
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.stmt import Alloc, For, If, Seq, Store
 from spcomp.ir.structural import structural_equal
 from tests.layers import TARGET

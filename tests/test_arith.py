@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spcomp.dtypes import bool_, float32, int8, int32, int64, uint8, uint32
-from spcomp.ir.arith import Interval, bounds_of, expr_equal, simplify, simplify_stmt
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env, dtype_range
+from spcomp.ir.arith.linear import wrap
+from spcomp.ir.arith.simplify import Interval, bounds_of, expr_equal, simplify, simplify_stmt
 from spcomp.ir.axis import Axis, Buffer, BufferDomain, SparseBuffer
-from spcomp.ir.bounds import Env, dtype_range
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import (
     COMPARISONS,
@@ -18,17 +20,14 @@ from spcomp.ir.expr import (
     Call,
     Cast,
     Const,
-    Load,
     Ramp,
-    Search,
     Select,
     UnOp,
     Var,
     const,
 )
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.linear import wrap
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge
+from spcomp.ir.program import FlatFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Store, While
 from spcomp.ir.visitor import walk
 

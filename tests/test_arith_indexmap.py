@@ -6,7 +6,7 @@ import math
 import pytest
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import IndexMap
+from spcomp.ir.arith.simplify import IndexMap
 from spcomp.ir.expr import Const, Var, const
 from tests.test_arith import evaluate
 

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spcomp.dtypes import bool_, int32, int64
-from spcomp.ir.arith import Interval, coefficient, divides, injective, prove
+from spcomp.ir.access import Load
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.simplify import Interval, coefficient, divides, injective, prove
 from spcomp.ir.axis import Buffer
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import BinOp, Cast, Const, Load, UnOp, Var, const
+from spcomp.ir.expr import BinOp, Cast, Const, UnOp, Var, const
 from tests.test_arith import evaluate
 
 i, j, k, v, m, n = (Var(name, int64) for name in "ijkvmn")

@@ -10,7 +10,7 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from spcomp.target import Target

@@ -11,7 +11,7 @@ from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError
 from spcomp.ir.position import Merge
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk
 from spcomp.script.parse import parse_source

@@ -11,10 +11,11 @@ from spcomp.codegen.abi import pack
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
+from spcomp.ir.access import Load
 from spcomp.ir.axis import WORKSPACE, Buffer
 from spcomp.ir.expr import const
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import Module, single
+from spcomp.ir.program import FlatFunc
 from spcomp.runtime.executable import Executable
 from spcomp.target import target
 
@@ -27,7 +28,7 @@ def buffer(name, dtype):
 
 
 def load(buf, index, mask=None):
-    return ex.Load(buf, (index if isinstance(index, ex.Expr) else const(index),), mask)
+    return Load(buf, (index if isinstance(index, ex.Expr) else const(index),), mask)
 
 
 def store(buf, index, value, mask=None, atomic=False):

@@ -8,9 +8,10 @@ from spcomp.codegen import cpu
 from spcomp.errors import LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
+from spcomp.ir.access import Search
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import const
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.target import target
 from tests.corpus_padded import table
@@ -195,7 +196,7 @@ def test_searches_find_absolute_positions(dtype, key_dtype):
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
     kinds = ("lower", "upper", "linear", "run", "gallop")
     body = st.Seq(
-        tuple(store(out, k, ex.Search(kind, x, begin, end, key)) for k, kind in enumerate(kinds))
+        tuple(store(out, k, Search(kind, x, begin, end, key)) for k, kind in enumerate(kinds))
     )
     executable = build(function(body, x, out, key, begin, end))
     a = np.array([99, 1, 3, 3, 3, 8, 0], dtype.numpy_name)
@@ -217,7 +218,7 @@ def test_searches_find_absolute_positions(dtype, key_dtype):
 def test_a_gallop_finds_what_is_at_any_distance():
     x, out, key = buffer("x", dt.int32), buffer("out", dt.int64), ex.Var("key", dt.int64)
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
-    gallop = ex.Search("gallop", x, begin, end, key)
+    gallop = Search("gallop", x, begin, end, key)
     executable = build(function(store(out, 0, gallop), x, out, key, begin, end))
     a, result = np.arange(0, 80, 2, np.int32), np.zeros(1, np.int64)
     for first in (0, 7, 40):
@@ -232,7 +233,7 @@ def test_a_run_ends_where_a_value_differs_however_far_that_is(dtype):
     x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", dtype)
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
     executable = build(
-        function(store(out, 0, ex.Search("run", x, begin, end, key)), x, out, key, begin, end)
+        function(store(out, 0, Search("run", x, begin, end, key)), x, out, key, begin, end)
     )
     result = np.zeros(1, np.int64)
     for length in range(36):
@@ -247,7 +248,7 @@ def test_a_run_ends_where_a_value_differs_however_far_that_is(dtype):
 def test_a_table_is_probed_as_the_interpreter_says_whatever_is_in_it(dtype, key_dtype):
     x, out, key = buffer("x", dtype), buffer("out", dt.int64), ex.Var("key", key_dtype)
     begin, end = ex.Var("b", dt.int64), ex.Var("e", dt.int64)
-    probe = ex.Search("probe", x, begin, end, key)
+    probe = Search("probe", x, begin, end, key)
     func = function(store(out, 0, probe), x, out, key, begin, end)
     executable, rng = build(func), np.random.default_rng(0)
     for size in (0, 1, 2, 3, 4, 7, 8, 16):  # those that are no powers of two are no tables

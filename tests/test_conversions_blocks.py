@@ -13,7 +13,7 @@ from spcomp.compiler import conversions_sort
 from spcomp.compiler.conversions_build import build
 from spcomp.compiler.conversions_source import elements_of
 from spcomp.errors import ArgumentError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from tests.test_conversions import band, checked, dense_of, drawn, programs_from
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import FormatError, SpcompWarning
-from spcomp.ir import interpret_stmt
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.printer import print_program
+from spcomp.ir.interpret import stmt as interpret_stmt
+from spcomp.ir.printer.program import print_program
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from tests.layers import (

@@ -8,7 +8,7 @@ import pytest
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.ir.module import Launch
-from spcomp.ir.printer import print_module
+from spcomp.ir.printer.program import print_module
 from spcomp.ir.structural import structural_equal
 from spcomp.passes import cut_merge
 from spcomp.script.parse import parse_source

@@ -15,7 +15,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.errors import ArgumentError, ScriptError, SpcompError
 from spcomp.ir.module import Module, single
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.passes.levels import legal
 from tests.corpus_base import fresh
 from tests.layers import STAGES, source, stages

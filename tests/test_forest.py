@@ -4,9 +4,9 @@ import pytest
 
 from spcomp.dtypes import float32, handle, int64
 from spcomp.errors import FormatError
+from spcomp.ir.analysis.forest import Forest, draw, fusable, layout_conflict, misordered
 from spcomp.ir.axis import Attach, Axis, Buffer, Flatten, Fuse, SparseBuffer, Union
 from spcomp.ir.expr import Var, const
-from spcomp.ir.forest import Forest, draw, fusable, layout_conflict, misordered
 
 m, n, nnz = (Var(name, int64) for name in ("m", "n", "nnz"))
 p, q = (Var(name, handle) for name in ("indptr", "indices"))

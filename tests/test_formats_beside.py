@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import spcomp
 from spcomp import formats
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.runtime.pool import num_threads
 from spcomp.script.parse import parse_source
 from tests import format_helpers

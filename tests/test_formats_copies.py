@@ -6,11 +6,11 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.passes.decompose_formats import format_decompose
 from spcomp.passes.preprocess import (
     extract_preprocess,

@@ -12,11 +12,11 @@ from spcomp.errors import FormatError
 from spcomp.formats import FormatRewriteRule, sliced_diagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pipeline
 from spcomp.passes.decompose_formats import (

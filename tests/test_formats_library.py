@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import spcomp
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats import Kept, bsr, dbsr, dia, ell, ell3d, hyb, padding, sr_bcrs
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.script.parse import parse_source
 from tests.format_helpers import (
     BODIES,

@@ -14,13 +14,13 @@ from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScheduleError
 from spcomp.formats import FormatRewriteRule
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.printer import print_program
-from spcomp.ir.relink import relink
+from spcomp.ir.printer.program import print_program
+from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import For
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.passes.decompose_formats import decompose, without_unused
 from spcomp.schedule.dependence import loops_of, meetings, strays
 from spcomp.schedule.horizontal import HorizontalFuse

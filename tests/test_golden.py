@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from tests.conftest import GOLDEN
 from tests.layers import STAGES, stages
 from tests.programs import BY_NAME, PROGRAMS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from tests.layers import stages
 
 

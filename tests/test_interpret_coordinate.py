@@ -8,9 +8,9 @@ import pytest
 from spcomp import dtypes as dt
 from spcomp.errors import ArgumentError, FormatError, InternalError, LoweringError
 from spcomp.ir.axis import Attach, Axis, Buffer, Flatten, Fuse, Intersect, SparseBuffer, Union
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Call, binary, cast, const
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.stmt import Evaluate, Fail, Seq, seq
 from tests.interpret_helpers import (
     add,

@@ -10,7 +10,6 @@ import pytest
 from spcomp import dtypes as dt
 from spcomp.errors import ArgumentError, InternalError
 from spcomp.ir.axis import Buffer
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -23,9 +22,9 @@ from spcomp.ir.expr import (
     cast,
     const,
 )
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan, single
+from spcomp.ir.program import CoordFunc, FlatFunc
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Prefetch, Seq, While, seq
 from tests.interpret_helpers import (
     add,

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from spcomp.errors import InternalError
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Load, Search, binary, cast, const
-from spcomp.ir.interpret import interpret
-from spcomp.ir.position import Case, Cursor, Merge, PosFunc
+from spcomp.ir.expr import BinOp, binary, cast, const
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.interpret.storage import Storage
+from spcomp.ir.position import Case, Cursor, Merge
+from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import Alloc, Evaluate, If, Let, Prefetch, seq
-from spcomp.ir.storage import Storage
 from tests.interpret_helpers import (
     add,
     aux,

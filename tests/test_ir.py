@@ -21,11 +21,12 @@ from spcomp.dtypes import (
 )
 from spcomp.errors import BackendError, InternalError, ScriptError, Span
 from spcomp.ir.expr import BinOp, Const, Var, binary, const
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import single
 from spcomp.ir.position import Case
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Evaluate, For, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, Visitor, statements, substitute, walk
+from spcomp.ir.visitor import Visitor, statements, walk
 from spcomp.schedule.schedule import Schedule
 from spcomp.target import Target, target
 from tests.layers import STAGES, source, stages

@@ -9,7 +9,7 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.target import Target
 
 CPU = Target("cpu", "x86-64-v3", vector_bits=256)

@@ -11,7 +11,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.codegen.cpu import resolve
 from spcomp.compiler.pipeline import lower
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.script.parse import parse_source
 from spcomp.target import target as parse_target
 from tests.layers import source

@@ -7,9 +7,9 @@ import textwrap
 import pytest
 
 from spcomp.errors import LoweringError, SpcompWarning
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import Axis
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Load, Search
 from spcomp.ir.module import HostAlloc, Launch, Return, Scan, single
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Fail, For

@@ -8,7 +8,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ScheduleError
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.stmt import Alloc
 from spcomp.ir.visitor import walk
 from spcomp.schedule.schedule import Schedule

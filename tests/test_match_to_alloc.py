@@ -8,7 +8,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import script as T
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.visitor import walk

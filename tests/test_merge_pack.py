@@ -10,12 +10,12 @@ import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, InternalError, ScriptError, SpcompWarning
 from spcomp.ir.expr import BinOp
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import HostAlloc, Launch, Scan, Trim
-from spcomp.ir.printer import print_module
+from spcomp.ir.printer.program import print_module
 from spcomp.ir.stmt import If, Prefix, While
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_merge import FAR
 from spcomp.passes.meetings import FEW, MANY

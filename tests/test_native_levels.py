@@ -11,8 +11,8 @@ from spcomp import Format, Tensor
 from spcomp.compiler import notation_args
 from spcomp.compiler.notation_stored import in_order
 from spcomp.errors import ArgumentError, FormatError, LoweringError
-from spcomp.ir.interpret import interpret
-from spcomp.ir.printer import print_program
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.printer.program import print_program
 from spcomp.script.parse import parse_source
 from tests.level_tensors import full, present, random, tensor
 from tests.random_notation import interpreted

@@ -13,7 +13,7 @@ import spcomp
 from spcomp.compiler.compile import kernel_of
 from spcomp.compiler.notation import NotationKernel, Planned
 from spcomp.errors import SpcompError, SpcompWarning
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
 from tests.notation_oracle import SEMIRINGS

@@ -14,7 +14,7 @@ import pytest
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScriptError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET
 

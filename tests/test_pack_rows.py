@@ -9,14 +9,14 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import SpcompWarning
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import Const, Select
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import HostAlloc, Launch, Trim, single
-from spcomp.ir.printer import print_module
+from spcomp.ir.printer.program import print_module
 from spcomp.ir.stmt import Alloc, For, Prefix
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.levels import TO_POSITION
 from spcomp.passes.pack_results import PackResults

@@ -10,7 +10,7 @@ import spcomp
 from spcomp import notation as N
 from spcomp.compiler.compile import kernel_of
 from spcomp.errors import ScriptError, SpcompError
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
 from tests.level_tensors import full

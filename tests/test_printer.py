@@ -21,6 +21,7 @@ from spcomp.dtypes import (
     promote,
     uint32,
 )
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import (
     Attach,
     Axis,
@@ -32,26 +33,24 @@ from spcomp.ir.axis import (
     SparseBuffer,
 )
 from spcomp.ir.axis import Union as UnionOf
-from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
     Call,
     Cast,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
     UnOp,
     Var,
     const,
 )
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan, single
-from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, PosFunc, Region
-from spcomp.ir.printer import print_expr, print_func, print_module, print_program
+from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, Region
+from spcomp.ir.printer.program import print_expr, print_func, print_module, print_program
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import (
     Alloc,
     Evaluate,

@@ -10,8 +10,8 @@ import pytest
 
 import spcomp
 from spcomp.errors import SpcompWarning
-from spcomp.ir.interpret import interpret
-from spcomp.ir.verify import verify
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.verify.program import verify
 from spcomp.schedule.step import STEPS, Trace
 from tests.corpus_base import fresh
 from tests.programs import PROGRAMS

@@ -3,10 +3,11 @@
 import pytest
 
 from spcomp.dtypes import bool_, float16, float32, int32, int64, uint8
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import as_reduction, combine, identity
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import BinOp, Cast, Const, Load, Select, UnOp, Var, const
-from spcomp.ir.linear import expr_equal
-from spcomp.ir.reduction import as_reduction, combine, identity
+from spcomp.ir.expr import BinOp, Cast, Const, Select, UnOp, Var, const
 from spcomp.ir.stmt import Fail, If, Seq, Store
 from tests.test_arith import evaluate
 

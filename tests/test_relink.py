@@ -5,13 +5,16 @@ import pytest
 
 from spcomp.dtypes import bfloat16, bool_, float16, float32, float64, handle, int32, int64, uint8
 from spcomp.errors import ArgumentError
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import Axis, Buffer, BufferDomain, Fuse, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import Const, Load, Search, Var, const
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import Const, Var, const
 from spcomp.ir.module import HostAlloc, Launch, Module
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, PosFunc, Region
-from spcomp.ir.relink import relink, specialize, specialize_module
+from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, Region
+from spcomp.ir.program import CoordFunc, PosFunc
+from spcomp.ir.rewrite import relink
+from spcomp.ir.specialize import specialize, specialize_module
 from spcomp.ir.stmt import Alloc, For, Prefetch, Seq, Store
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk

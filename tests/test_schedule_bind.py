@@ -9,7 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError, ScriptError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk

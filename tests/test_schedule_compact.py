@@ -10,12 +10,12 @@ import pytest
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
 from spcomp.ir.stmt import Alloc, For
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.compact import Compact
 from spcomp.schedule.schedule import Schedule

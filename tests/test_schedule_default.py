@@ -12,8 +12,8 @@ import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError, warned_before
 from spcomp.ir import stmt as st
-from spcomp.ir.relink import specialize
-from spcomp.ir.verify import verify
+from spcomp.ir.specialize import specialize
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.default_trace import Facts, _Plan, default_schedule
 from spcomp.schedule.dependence import loops_of

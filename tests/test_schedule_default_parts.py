@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spcomp.compiler.pipeline import lower
-from spcomp.ir.expr import Load
+from spcomp.ir.access import Load
 from spcomp.ir.stmt import For, Prefetch, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import loops_of

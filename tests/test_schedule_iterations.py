@@ -13,12 +13,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.errors import LoweringError, ScheduleError
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.position import PosFunc
-from spcomp.ir.verify import verify
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
+from spcomp.ir.verify.program import verify
 from spcomp.schedule.coordinate import iterations_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace

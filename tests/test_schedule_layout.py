@@ -8,8 +8,8 @@ import pytest
 import spcomp
 from spcomp import script as T
 from spcomp.errors import ScheduleError
+from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.expr import Const
-from spcomp.ir.indexmap import IndexMap
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc
 from spcomp.ir.structural import structural_equal

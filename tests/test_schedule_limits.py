@@ -6,7 +6,7 @@ import pytest
 
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
-from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.visitor import walk
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace

@@ -10,7 +10,7 @@ import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
 from spcomp.ir.expr import BinOp
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, If

@@ -8,13 +8,13 @@ import pytest
 import spcomp
 from spcomp import script as T
 from spcomp.errors import ScheduleError
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Buffer, SparseBuffer
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Store
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace

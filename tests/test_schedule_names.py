@@ -7,12 +7,13 @@ import pytest
 
 import spcomp
 from spcomp.errors import ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For
-from spcomp.ir.verify import verify
-from spcomp.ir.visitor import Rewriter, statements
+from spcomp.ir.verify.program import verify
+from spcomp.ir.visitor import statements
 from spcomp.schedule.loops import Parallel
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source

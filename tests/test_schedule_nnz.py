@@ -11,15 +11,15 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-import spcomp.ir.interpret as interpret_module
+import spcomp.ir.interpret.program as interpret_module
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError, ScriptError
-from spcomp.ir.interpret import interpret
-from spcomp.ir.interpret_position import PositionInterpreter
+from spcomp.ir.interpret.position import PositionInterpreter
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.ir.position import PosFunc
+from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.hubs import SplitHubs, hub_split

@@ -7,10 +7,10 @@ import pytest
 
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.loops import Parallel

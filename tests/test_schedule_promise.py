@@ -7,7 +7,7 @@ import pytest
 
 import spcomp
 from spcomp.errors import ArgumentError, ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.script.parse import parse_source
 
 ROWS = """from spcomp import script as T

@@ -9,11 +9,11 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Store
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.lower_iterations import LowerIterations
 from spcomp.schedule.claims import without_false_claims

@@ -15,10 +15,8 @@ from spcomp import script as T
 from spcomp.dtypes import dtype, float32, float64, int32, int64
 from spcomp.errors import ScriptError
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.position import PosFunc
-from spcomp.ir.printer import print_expr
+from spcomp.ir.printer.program import print_expr
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.visitor import walk
 from spcomp.script.parse import parse_function, parse_source

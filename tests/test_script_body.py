@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from spcomp.dtypes import bool_, int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import Attach, Flatten, Fuse, Intersect
 from spcomp.ir.axis import Union as UnionOf
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Cast, Load
+from spcomp.ir.expr import BinOp, Cast
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.printer import print_expr
+from spcomp.ir.printer.program import print_expr
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, If, Let, Prefetch, Store, While
 from tests.script_helpers import HEAD, parse, statement
 

@@ -10,7 +10,7 @@ import spcomp
 from spcomp import script as T
 from spcomp.errors import ArgumentError, ScriptError
 from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan
-from spcomp.ir.position import PosFunc
+from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
 from tests.layers import reparsed

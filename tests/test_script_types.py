@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spcomp.ir.printer import print_expr, print_program
+from spcomp.ir.printer.program import print_expr, print_program
 from tests.script_helpers import HEAD, parse, statement, value
 
 

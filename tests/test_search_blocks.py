@@ -11,10 +11,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.errors import SpcompError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.position import Block
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.preprocess import extract_preprocess, remove_preprocess
 from spcomp.schedule.schedule import Schedule

@@ -11,15 +11,15 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScheduleError
-from spcomp.ir import interpret as interpret_module
-from spcomp.ir.interpret import interpret
-from spcomp.ir.interpret_position import PositionInterpreter
+from spcomp.ir.interpret.position import PositionInterpreter
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.interpret.program import program as interpret_module
 from spcomp.ir.module import single
-from spcomp.ir.position import PosFunc
-from spcomp.ir.printer import print_program
+from spcomp.ir.printer.program import print_program
+from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import For, While
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import reduction_loops

@@ -15,7 +15,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import sparsetir as tvm
 from spcomp.errors import ArgumentError, ScheduleError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
 from spcomp.schedule.claims import without_false_claims

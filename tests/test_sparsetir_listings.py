@@ -11,7 +11,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import sparsetir as tvm
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.sparsetir import tir
 from spcomp.sparsetir.script import tir as T
 from spcomp.sparsetir.sparse import (

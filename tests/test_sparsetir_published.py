@@ -9,8 +9,8 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import sparsetir as tvm
 from spcomp.errors import FormatError, ScheduleError, ScriptError
-from spcomp.ir.interpret import interpret
-from spcomp.ir.position import PosFunc
+from spcomp.ir.interpret.program import interpret
+from spcomp.ir.program import PosFunc
 from spcomp.script.parse import parse_source
 from spcomp.sparsetir import testing, tir
 from spcomp.sparsetir.script import tir as T

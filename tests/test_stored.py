@@ -9,9 +9,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import InternalError, ScriptError
-from spcomp.ir.expr import Load, Stored, const
-from spcomp.ir.printer import print_func
-from spcomp.ir.verify import verify
+from spcomp.ir.access import Load, Stored
+from spcomp.ir.expr import const
+from spcomp.ir.printer.program import print_func
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.script.parse import parse_source
 

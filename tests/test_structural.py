@@ -6,10 +6,12 @@ import pytest
 
 from spcomp.dtypes import float32, handle, int32, int64
 from spcomp.errors import Span
+from spcomp.ir.access import Load
 from spcomp.ir.axis import Attach, Axis, BufferDomain, Fuse, SparseBuffer, Union
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, const
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.module import HostAlloc, Launch, Module, Scan, single
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.stmt import For, Store, seq
 from spcomp.ir.structural import content_hash, structural_equal
 

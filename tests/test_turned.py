@@ -9,7 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler import turned
 from spcomp.errors import ArgumentError
-from spcomp.ir.interpret import interpret
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.passes.gathered import gathered
 from spcomp.script.parse import parse_source

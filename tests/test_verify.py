@@ -7,6 +7,7 @@ import pytest
 
 from spcomp import dtypes as dt
 from spcomp.errors import FormatError, InternalError, ScriptError, Span
+from spcomp.ir.access import Search
 from spcomp.ir.axis import (
     Attach,
     Axis,
@@ -19,7 +20,6 @@ from spcomp.ir.axis import (
     Union,
     domain_width,
 )
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -28,18 +28,17 @@ from spcomp.ir.expr import (
     Const,
     Ramp,
     Reduce,
-    Search,
     Select,
     UnOp,
     Var,
     binary,
     const,
 )
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan, single
-from spcomp.ir.position import Block, Case, Cursor, Merge, PosFunc, Region
+from spcomp.ir.position import Block, Case, Cursor, Merge, Region
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Prefetch, Seq, While, seq
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.script.parse import parse_source
 from tests.interpret_helpers import (
     add,

@@ -9,8 +9,8 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, LoweringError, ScheduleError
-from spcomp.ir.arith import simplify
-from spcomp.ir.interpret import interpret
+from spcomp.ir.arith.simplify import simplify
+from spcomp.ir.interpret.program import interpret
 from spcomp.ir.stmt import Alloc, For, Prefetch
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk

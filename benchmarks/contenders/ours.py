@@ -13,8 +13,8 @@ from benchmarks.elementwise import spelled
 from spcomp.codegen import cpu
 from spcomp.compiler.variants import NARROW, facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
-from spcomp.ir.position import PosFunc
-from spcomp.ir.relink import specialize
+from spcomp.ir.program import PosFunc
+from spcomp.ir.specialize import specialize
 from spcomp.schedule.default_trace import Facts, default_steps
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace

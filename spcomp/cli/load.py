@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import click
 
 from spcomp.errors import InternalError, ScriptError, Span, SpcompError, nearest_or_all
+from spcomp.ir.func import Func
 from spcomp.ir.module import Module
-from spcomp.ir.stmt import Func
 from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:

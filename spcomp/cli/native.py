@@ -16,7 +16,7 @@ from spcomp.ir.expr import Var
 
 if TYPE_CHECKING:
     from spcomp.compiler.kernel import Kernel
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 LIBRARY = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _LIBRARIES = ("-lm", "-lpthread") if LIBRARY == ".so" else ()  # elsewhere they are parts of libc

@@ -8,11 +8,9 @@ import click
 
 from spcomp.errors import nearest_or_all
 from spcomp.io.replace import replacing
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.func import Func
 from spcomp.ir.module import Module
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

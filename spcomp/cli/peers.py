@@ -11,11 +11,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import Reduction, as_reduction
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Cast, Expr, Load, Var
-from spcomp.ir.reduction import Reduction, as_reduction
-from spcomp.ir.stmt import Func, Seq, Stmt
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Cast, Expr, Var
+from spcomp.ir.func import Func
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.stmt import Seq, Stmt
 
 Call: TypeAlias = Callable[[], Any]
 

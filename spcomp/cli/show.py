@@ -12,7 +12,7 @@ from spcomp.cli.highlight import emit
 from spcomp.cli.load import load, select
 
 if TYPE_CHECKING:
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 SOURCES = ("llvm", "asm")
 
@@ -62,7 +62,7 @@ def show(
 
 def _forest(sources: dict[str, Func], svg: str | None) -> None:
     from spcomp.cli.svg import forest_svg
-    from spcomp.ir.forest import draw
+    from spcomp.ir.analysis.forest import draw
 
     if svg is not None:
         if len(sources) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from spcomp.ir.forest import Forest, draw
+from spcomp.ir.analysis.forest import Forest, draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

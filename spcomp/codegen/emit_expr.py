@@ -26,6 +26,7 @@ from spcomp.codegen.ops import (
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr
 from spcomp.ir.visitor import Visitor, walk
@@ -37,7 +38,7 @@ class Exprs(Visitor[str]):
     """Writes expressions into *code*. Lanes where *mask* is false do not touch memory."""
 
     COVERS = (
-        *(ex.Var, ex.Const, ex.BinOp, ex.UnOp, ex.Cast, ex.Select, ex.Call, ex.Load, ex.Search),
+        *(ex.Var, ex.Const, ex.BinOp, ex.UnOp, ex.Cast, ex.Select, ex.Call, Load, Search),
         *(ex.Ramp, ex.Broadcast, ex.Reduce),
     )
 
@@ -208,18 +209,18 @@ class Exprs(Visitor[str]):
             wide = int64.with_lanes(lanes)
         return Access(pointer, self.converted(index, wide), dtype, active, register(wide))
 
-    def visit_Load(self, node: ex.Load) -> str:
+    def visit_Load(self, node: Load) -> str:
         """A load; of a vector: contiguous for a ramp of stride 1, else a gather."""
         return read(self.code, self.access(node.buffer, node.indices[0], node.mask))
 
-    def visit_Search(self, node: ex.Search) -> str:
+    def visit_Search(self, node: Search) -> str:
         """A loop."""
         active = self._active(1)
         if active is None:
             return self._search(node)
         return self.code.choose(active, int64, lambda: self._search(node), lambda: "0")
 
-    def _search(self, node: ex.Search) -> str:
+    def _search(self, node: Search) -> str:
         begin, end = self.converted(node.begin, int64), self.converted(node.end, int64)
         pointer, key = self.scope.pointer(node.buffer), self.visit(node.key)
         what = sought(self.code, pointer, node.buffer.dtype, (key, node.key.dtype), node.slope)
@@ -259,7 +260,7 @@ def _compares_integers(cond: Expr) -> bool:
 def _guarded(node: Expr) -> bool:
     """Whether evaluating *node* where its guard forbids could fault, fail or be slow."""
     return any(
-        isinstance(n, ex.Load | ex.Search | ex.Call)
+        isinstance(n, Load | Search | ex.Call)
         or (isinstance(n, ex.BinOp) and n.op in ("//", "%") and not _harmless_divisor(n.rhs))
         for n in walk(node)
     )

@@ -15,9 +15,11 @@ from spcomp.dtypes import bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import WORKSPACE, AnyBuffer
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.structural import structural_equal
-from spcomp.ir.visitor import Rewriter, Visitor, walk
+from spcomp.ir.visitor import Visitor, walk
 
 LARGEST = 1 << 62  # bytes that no allocation grants
 UNROLL_LIMIT = 256  # copies of a body that unrolled loops, one in another, may write out
@@ -332,7 +334,7 @@ class _Replace(Rewriter):
     def __init__(self, store: st.Store, var: ex.Var) -> None:
         self.store, self.var = store, var
 
-    def visit_Load(self, node: ex.Load) -> ex.Expr:
+    def visit_Load(self, node: Load) -> ex.Expr:
         """The variable, if the load is of the element that is stored."""
         same = node.buffer is self.store.buffer and node.mask is None
         index, other = node.indices[0], self.store.indices[0]
@@ -350,7 +352,7 @@ def same_place(a: ex.Expr, b: ex.Expr) -> bool:
     return leaves[0] == leaves[1] and structural_equal(a, b)
 
 
-_LEAVES = (ex.Var, ex.Load, ex.Search)
+_LEAVES = (ex.Var, Load, Search)
 
 
 def _as_expr(node: object) -> ex.Expr:
@@ -360,4 +362,4 @@ def _as_expr(node: object) -> ex.Expr:
 
 
 def _is_innermost(loop: st.For) -> bool:
-    return not any(isinstance(node, (st.For, st.While, ex.Search)) for node in walk(loop.body))
+    return not any(isinstance(node, (st.For, st.While, Search)) for node in walk(loop.body))

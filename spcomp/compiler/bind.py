@@ -14,7 +14,7 @@ from spcomp.compiler.foreign import bridge, is_torch
 from spcomp.compiler.sizes import evaluate, solve, text
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.errors import ArgumentError
-from spcomp.ir.bounds import dtype_range
+from spcomp.ir.arith.bounds import dtype_range
 from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.visitor import walk
 

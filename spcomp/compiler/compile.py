@@ -31,8 +31,8 @@ from spcomp.errors import (
     warned_before,
     warnings_noted,
 )
+from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module
-from spcomp.ir.stmt import Func
 from spcomp.ir.structural import content_hash
 from spcomp.locks import Lock, cached_property
 from spcomp.schedule.default_trace import Facts
@@ -178,7 +178,7 @@ class Compiled:
 
     def stage(self, name: str) -> str:
         """Return the program printed at the stage *name*."""
-        from spcomp.ir.printer import print_program
+        from spcomp.ir.printer.program import print_program
 
         if name not in ("coordinate", "position", "flat"):
             raise ArgumentError(

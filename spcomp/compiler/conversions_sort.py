@@ -25,7 +25,7 @@ from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:
     from spcomp.compiler.compile import Compiled
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 CHUNK = 1 << 16  # elements that one iteration counts, or more

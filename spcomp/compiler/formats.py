@@ -22,7 +22,7 @@ from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat, Composed, FormatRewriteRule, Kept
 from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.program import CoordFunc
 from spcomp.locks import cached_property
 from spcomp.passes.decompose_formats import decompose as decompose_func
 from spcomp.passes.decompose_formats import without_unused

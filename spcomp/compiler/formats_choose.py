@@ -23,7 +23,7 @@ from spcomp.compiler.formats_parts import Parts, no_pattern
 from spcomp.compiler.signature import Interface, interface
 from spcomp.errors import ArgumentError
 from spcomp.formats.rules import ComposableFormat
-from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.program import CoordFunc
 from spcomp.locks import Lock
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import numpy as np
 from spcomp.compiler.formats_sort import running
 from spcomp.compiler.sizes import evaluate, solve
 from spcomp.errors import ArgumentError
+from spcomp.ir.arith.bounds import Interval, bounds_of
 from spcomp.ir.axis import Axis
-from spcomp.ir.bounds import Interval, bounds_of
 from spcomp.ir.expr import Const, Var
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.passes.convert_format import Placement, Types, fill_source, is_own
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from spcomp.runtime.recycle import empty
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from spcomp.ir.func import Func
     from spcomp.ir.module import HostOp
-    from spcomp.ir.stmt import Func
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -28,7 +28,8 @@ from spcomp.compiler.tensor import Tensor
 from spcomp.compiler.validate import ANY, span
 from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
-from spcomp.ir.expr import Expr, Load
+from spcomp.ir.access import Load
+from spcomp.ir.expr import Expr
 from spcomp.ir.module import MEASURED, Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.runtime.entry import reach, width
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.bind import Frame
     from spcomp.compiler.compile import Compiled
     from spcomp.compiler.signature import AxisPlan, BufferPlan
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 SAMPLES = 16  # parts of a large matrix that must begin where those of the one learnt do

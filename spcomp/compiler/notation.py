@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.kernel import Kernel
     from spcomp.formats.format import Format
     from spcomp.formats.rules import ComposableFormat
-    from spcomp.ir.coordinate import CoordFunc
+    from spcomp.ir.program import CoordFunc
 
 MOST_VERSIONS = 64
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order

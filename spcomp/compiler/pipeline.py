@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.errors import FormatError
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Const, Var
+from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module, single
-from spcomp.ir.relink import specialize, specialize_module
-from spcomp.ir.stmt import Func
+from spcomp.ir.specialize import specialize, specialize_module
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.bind_threads import BindThreads
 from spcomp.passes.cleanup import Cleanup

@@ -6,11 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, Axis, Fuse, SparseBuffer
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Search, Var
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Cursor, Region
-from spcomp.ir.stmt import For, Func, Prefetch, Seq, Stmt, Store
+from spcomp.ir.stmt import For, Prefetch, Seq, Stmt, Store
 from spcomp.ir.visitor import Walker, walk
 
 if TYPE_CHECKING:

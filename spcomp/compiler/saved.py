@@ -19,8 +19,8 @@ from spcomp.runtime import cache
 
 if TYPE_CHECKING:
     from spcomp.codegen.abi import Emitted
+    from spcomp.ir.func import Func
     from spcomp.ir.module import HostOp, Module
-    from spcomp.ir.stmt import Func
     from spcomp.schedule.step import Trace
     from spcomp.target import Target
 

@@ -13,19 +13,19 @@ from spcomp.compiler.sizes import text
 from spcomp.dtypes import DType
 from spcomp.errors import FormatError
 from spcomp.formats.levels import EMPTY
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, const
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.storage import layout
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, const
+from spcomp.ir.interpret.storage import layout
+from spcomp.ir.program import CoordFunc, FlatFunc
 from spcomp.ir.visitor import walk
 from spcomp.locks import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spcomp.ir.func import Func
     from spcomp.ir.node import Node
-    from spcomp.ir.stmt import Func
 
 Layout: TypeAlias = Literal["dense", "csr", "bsr", "values", "other"]
 ParamKind: TypeAlias = Literal["in", "out", "inout", "assembled", "index", "scalar", "unused"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.errors import ArgumentError
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var
+from spcomp.ir.access import Load
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var
 
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer

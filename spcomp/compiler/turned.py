@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from spcomp.dtypes import bfloat16, float16
-from spcomp.ir.coordinate import CoordFunc
+from spcomp.ir.program import CoordFunc
 from spcomp.locks import Lock
 from spcomp.passes.gathered import gathered
 from spcomp.schedule.hubs import longest_row

@@ -17,7 +17,7 @@ from spcomp.schedule.hubs import longest_row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
 SMALL_EXTENT = 128  # up to it all extents are compiled in

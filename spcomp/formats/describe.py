@@ -8,8 +8,8 @@ from spcomp.dtypes import handle, int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.axis import Axis, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Expr, Var, cast, const
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.stmt import Seq
 
 if TYPE_CHECKING:

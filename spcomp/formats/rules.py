@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spcomp.errors import FormatError, expect
+from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Const, Var
-from spcomp.ir.indexmap import IndexMap
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.ir.visitor import walk
 
 

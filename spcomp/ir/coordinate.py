@@ -7,7 +7,7 @@ from typing import Any
 from spcomp.ir.axis import Domain
 from spcomp.ir.expr import Var
 from spcomp.ir.node import attr, binder, node
-from spcomp.ir.stmt import Attrs, Func, Stmt
+from spcomp.ir.stmt import Attrs, Stmt
 
 
 @node
@@ -37,10 +37,3 @@ class SpIter(Stmt):
     def annotations(self) -> dict[str, Any]:
         """The attributes by name."""
         return dict(self.attrs)
-
-
-@node
-class CoordFunc(Func):
-    """A program in coordinate space: every index of a buffer is a coordinate."""
-
-    __repr__ = Func.__repr__

@@ -8,7 +8,7 @@ from spcomp.dtypes import DType, bool_, int64, promote
 from spcomp.ir.node import Node, attr, node
 
 if TYPE_CHECKING:
-    from spcomp.ir.axis import AnyBuffer
+    pass
 
 # fmt: off
 BinOpKind: TypeAlias = Literal[
@@ -159,70 +159,6 @@ class Call(Expr):
         """The arguments' type; bool for isnan and isinf."""
         inner = self.args[0].dtype
         return bool_.with_lanes(inner.lanes) if self.func in ("isnan", "isinf") else inner
-
-
-@node
-class Load(Expr):
-    """``buffer[indices]``: what an index means is the level's to say.
-
-    Coordinate level: coordinates, one per axis; one that is not stored reads as the fill value.
-    Position level: positions, one per axis, where the ancestors of an axis given by absolute
-    position are None (``A.at(p)``). Flat level: one offset, a scalar or a vector; a lane whose
-    *mask* is false is not read and gives zero.
-    """
-
-    buffer: AnyBuffer = attr()
-    indices: tuple[Expr | None, ...]
-    mask: Expr | None = None
-
-    @property
-    def dtype(self) -> DType:
-        """The buffer's type, with the lanes of a vector index."""
-        last = self.indices[-1] if self.indices else None
-        lanes = 1 if last is None else last.dtype.lanes
-        return self.buffer.dtype.with_lanes(lanes) if lanes > 1 else self.buffer.dtype
-
-
-@node
-class Stored(Expr):
-    """Whether the element that *element*, a Load, reads is stored; else it reads as the fill.
-
-    Coordinate level only: lowering knows the answer, or searches for it.
-    """
-
-    element: Expr
-
-    @property
-    def dtype(self) -> DType:
-        """Always bool."""
-        return bool_
-
-
-@node
-class Search(Expr):
-    """The absolute position of *key* in ``buffer[begin:end]``, an int64 in ``begin..end``.
-
-    ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
-    is above *key* (both need ascending values); ``gallop``: as ``lower``, soon where it is near
-    *begin* (Bentley, Yao: an almost optimal algorithm for unbounded searching, 1976); ``linear``:
-    the first whose value equals *key*; ``run``: the first whose value does not equal *key*, looked
-    for from *begin* on; ``probe``: that of *key* in a hash table of ``end - begin`` slots, as
-    ``ir.axis.home`` says; else *end*.
-    Buffer positions are absolute at every level. With a *slope*, the value at position
-    p is ``buffer[p] + slope * p``, an int64 like *key*: an indptr is cut by rows and elements.
-    """
-
-    kind: SearchKind = attr()
-    buffer: AnyBuffer = attr()
-    begin: Expr
-    end: Expr
-    key: Expr
-    slope: int = attr(default=0)
-
-    @property
-    def dtype(self) -> DType:
-        """Always int64."""
-        return int64
 
 
 @node

@@ -7,7 +7,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Expr
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 
 MEASURED = "measured"
 """Attribute of a function whose arrays are measured at every launch: nobody vouches for them."""

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node, attr, binder, node
-from spcomp.ir.stmt import Attrs, Func, Stmt
+from spcomp.ir.stmt import Attrs, Stmt
 
 IterKind: TypeAlias = Literal["S", "R"]
 MergeKind: TypeAlias = Literal["union", "intersect"]
@@ -96,10 +96,3 @@ class Merge(Stmt):
     coordinate: Var = binder()
     cursors: tuple[Cursor, ...]
     cases: tuple[Case, ...]
-
-
-@node
-class PosFunc(Func):
-    """A program in position space: an index of a sparse buffer is a position in its fiber."""
-
-    __repr__ = Func.__repr__

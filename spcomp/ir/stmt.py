@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from spcomp.ir.node import Node, attr, binder, declared, node, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain
+    from spcomp.ir.axis import AnyBuffer
     from spcomp.ir.expr import Expr, Var
 
 LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bound"]
@@ -157,67 +156,6 @@ def prefixes(stmt: Stmt) -> Iterator[Prefix]:
         if isinstance(stmt, Prefix):
             yield stmt
         yield from prefixes(stmt.body)
-
-
-@node
-class Func(Node):
-    """A program at one level; the class says which.
-
-    *params* in the script's order: handles (Var of dtype handle) and scalars. *axes* and *buffers*
-    in the order of declaration; a buffer's *data* is a parameter.
-    """
-
-    name: str = attr()
-    params: tuple[Var, ...] = attr()
-    axes: tuple[Axis, ...] = attr()
-    buffers: tuple[AnyBuffer, ...] = attr()
-    body: Stmt
-    domains: tuple[BufferDomain, ...] = attr(default=())
-    attrs: Attrs = attr(default=())
-
-    def attr(self, name: str, default: Any = None) -> Any:
-        """Return the function attribute *name*."""
-        return dict(self.attrs).get(name, default)
-
-    def with_attr(self, name: str, value: Any) -> Func:
-        """Return the function with the attribute *name* set."""
-        return self.replace(attrs=tuple((dict(self.attrs) | {name: value}).items()))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}({', '.join(p.name for p in self.params)})>"
-
-    def __str__(self) -> str:
-        return self.script()
-
-    def script(self, *, show_meta: bool = False) -> str:
-        """Return the function as a Python file that parses back to it.
-
-        *show_meta* is TVM's: it asks for what no script can say, of which there is nothing here.
-        """
-        del show_meta
-        from spcomp.ir.printer import print_func
-
-        return print_func(self)
-
-    def show(self) -> None:
-        """Write the script to stdout, in colour on a terminal."""
-        if not sys.stdout.isatty():
-            sys.stdout.write(self.script())
-            return
-        from rich.console import Console
-        from rich.syntax import Syntax
-
-        text = Syntax("", "python", background_color="default").highlight(self.script())
-        Console().print(text, soft_wrap=True, end="")
-
-    def specialize(self, values: Mapping[Var | str, float]) -> Self:
-        """Return the function with scalar parameters, by variable or name, fixed to *values*.
-
-        Raises ArgumentError for a key that is no scalar parameter, or a value it does not hold.
-        """
-        from spcomp.ir.relink import specialize
-
-        return specialize(self, values)
 
 
 def is_empty(stmt: Stmt) -> bool:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from operator import is_not
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import Expr
 from spcomp.ir.node import NODES, Node
 
 R = TypeVar("R")
 T = TypeVar("T")
-N = TypeVar("N", bound=Node)
 
 
 class Visitor(Generic[R]):
@@ -54,7 +52,7 @@ class Visitor(Generic[R]):
         return found
 
 
-def _of_no_interest(cls: type[Visitor[Any]], kind: type[Node]) -> bool:
+def is_idle(cls: type[Visitor[Any]], kind: type[Node]) -> bool:
     """Whether *cls* has no method for nodes of class *kind*, nor for any that they hold.
 
     Known of leaves, and of expressions, which hold nothing but expressions.
@@ -71,7 +69,7 @@ class Walker(Visitor[None]):
     @classmethod
     def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
         method = super()._lookup(kind)
-        idle = method is Walker.visit_Node and _of_no_interest(cls, kind)
+        idle = method is Walker.visit_Node and is_idle(cls, kind)
         return Walker._pass if idle else method
 
     def _pass(self, _: Node) -> None:
@@ -87,66 +85,6 @@ class Walker(Visitor[None]):
                         self.visit(item)
             elif child is not None:
                 self.visit(child)
-
-
-class Rewriter(Visitor[Node]):
-    """Bottom-up rewriter; an unchanged subtree comes back as the same object."""
-
-    @classmethod
-    def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
-        method = super()._lookup(kind)
-        idle = method is Rewriter.visit_Node and _of_no_interest(cls, kind)
-        return Rewriter._same if idle else method
-
-    def _same(self, node: Node) -> Node:
-        """There is nothing to rewrite below."""
-        return node
-
-    def visit_Node(self, node: Node) -> Node:
-        """Rebuild *node* only if a child changed."""
-        changes: dict[str, Any] = {}
-        for name in node.CHILDREN:
-            old = getattr(node, name)
-            if type(old) is tuple:
-                new: Any = tuple([None if child is None else self.visit(child) for child in old])
-                if any(map(is_not, old, new)):
-                    changes[name] = new
-            elif old is not None and (new := self.visit(old)) is not old:
-                changes[name] = new
-        if not changes:
-            return node
-        made = node.rebuilt(**changes)
-        moved = [name for name in node.DECLARES if name in changes]
-        return _followed(node, made, moved) if moved else made
-
-    def rewrite(self, node: N) -> N:
-        """Return *node* rewritten; for rewriters that keep a statement a statement."""
-        return cast("N", self.visit(node))
-
-
-def _followed(node: N, made: N, moved: list[str]) -> N:
-    """Return *made* of *node*, where what was below refers to what has *moved*."""
-    from spcomp.ir.relink import Relink
-
-    link = Relink({}, {}, {getattr(node, name): getattr(made, name) for name in moved})
-    below = [name for name in made.CHILDREN if name not in moved]
-    return made.replace(**{name: link.value(getattr(made, name)) for name in below})
-
-
-class Substitute(Rewriter):
-    """Replace uses of variables by expressions; binders are left alone."""
-
-    def __init__(self, values: Mapping[Var, Expr]) -> None:
-        self.values = values
-
-    def visit_Var(self, var: Var) -> Node:
-        """Return what *var* stands for."""
-        return self.values.get(var, var)
-
-
-def substitute(node: N, values: Mapping[Var, Expr]) -> N:
-    """Return *node* with each variable of *values* replaced; the same object if none occurs."""
-    return Substitute(values).rewrite(node) if values else node
 
 
 def walk(node: Node, skip: type[Node] | None = None) -> Iterator[Node]:

@@ -8,16 +8,17 @@ from typing import cast as typed
 
 from spcomp.dtypes import DType, bool_, handle, int64
 from spcomp.errors import ScriptError
+from spcomp.ir.access import Load
 from spcomp.ir.axis import (
     Axis,
     SparseBuffer,
 )
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Cast, Expr, Load, Var, binary, const
+from spcomp.ir.expr import Cast, Expr, Var, binary, const
 from spcomp.ir.node import Node
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.promotion import Value
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Stmt, seq
-from spcomp.ir.visitor import Rewriter
 from spcomp.notation.layout import LOOSE, Layout, Operand
 from spcomp.notation.loops import Place
 from spcomp.notation.nodes import Access, accesses

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from spcomp.errors import ScriptError, Span, did_you_mean
 from spcomp.ir.expr import ARITY as CALL_ARITY
-from spcomp.ir.python_ops import BINARY_OPS
+from spcomp.ir.promotion import BINARY_OPS
 from spcomp.notation.nodes import (
     REDUCTIONS,
     TYPES,

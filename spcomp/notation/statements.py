@@ -10,6 +10,9 @@ from typing import cast as typed
 
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import ScriptError
+from spcomp.ir.access import Load
+from spcomp.ir.access import Stored as StoredExpr
+from spcomp.ir.analysis.reduction import Combiner, combine, identity
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
@@ -22,10 +25,8 @@ from spcomp.ir.axis import (
     domain_axes,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, BinOpKind, Expr, Load, Select, UnOp, Var, binary, cast, const
-from spcomp.ir.expr import Stored as StoredExpr
+from spcomp.ir.expr import BinOp, BinOpKind, Expr, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.promotion import Value, implicit, meet, settle
-from spcomp.ir.reduction import Combiner, combine, identity
 from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
 from spcomp.notation.layout import Layout

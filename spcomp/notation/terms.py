@@ -10,22 +10,12 @@ from typing import cast as typed
 from spcomp.dtypes import bool_, int64
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ScriptError
-from spcomp.ir.expr import (
-    BinOp,
-    BinOpKind,
-    Const,
-    Expr,
-    Load,
-    Select,
-    Stored,
-    UnOp,
-    UnOpKind,
-    cast,
-    const,
-)
+from spcomp.ir.access import Load, Stored
+from spcomp.ir.analysis.reduction import Combiner, identity
+from spcomp.ir.arith.fold import fold
+from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, Select, UnOp, UnOpKind, cast, const
 from spcomp.ir.expr import Call as CallExpr
 from spcomp.ir.expr import Cast as CastExpr
-from spcomp.ir.fold import fold
 from spcomp.ir.promotion import (
     Value,
     arguments,
@@ -36,7 +26,6 @@ from spcomp.ir.promotion import (
     truth,
     unify,
 )
-from spcomp.ir.reduction import Combiner, identity
 from spcomp.notation import nodes
 from spcomp.notation.algebra import asked_of
 from spcomp.notation.nodes import Access, Call, Declared, IndexValue, Masked, Number, Op, Scalar

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import SpcompError
+from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import Load, Var, const
+from spcomp.ir.expr import Var, const
 from spcomp.ir.promotion import Value, settle
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.nodes import ARGUMENTS, Access, Assignment, Expr, Number, Op, Reduce, walk

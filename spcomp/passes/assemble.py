@@ -14,15 +14,17 @@ from typing import Literal, TypeAlias
 
 from spcomp.dtypes import handle, int64
 from spcomp.errors import LoweringError
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, domain_axes
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.relink import relink
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Rewriter, relink
 from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, is_empty, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.copies import Fresh, can_copy
 from spcomp.passes.flatten_buffers import Layout
 from spcomp.passes.names import Names

@@ -8,11 +8,9 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, ClassVar, TypeAlias
 
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.func import Func
 from spcomp.ir.module import Module
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 
 
 class Stage(IntEnum):

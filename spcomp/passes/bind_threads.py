@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.arith import coefficient, simplify
+from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.expr import Const, Expr, Var, binary
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import For, LoopKind, Stmt, Store
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.passes.names import Names

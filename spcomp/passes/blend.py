@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, UnOp, Var, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var, const
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.arith import simplify_stmt
+from spcomp.ir.arith.simplify import simplify_stmt
 from spcomp.ir.expr import Const, Var
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, is_empty
-from spcomp.ir.visitor import Rewriter, statements, substitute, walk
+from spcomp.ir.visitor import statements, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.scope import may_fail
 

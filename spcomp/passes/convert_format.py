@@ -9,15 +9,16 @@ from typing import Any
 
 from spcomp.dtypes import int64
 from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.proof import Prover
 from spcomp.ir.axis import Axis, SparseBuffer
-from spcomp.ir.bounds import Env
 from spcomp.ir.expr import Const, Expr, Var, binary, cast
-from spcomp.ir.indexmap import IndexMap
-from spcomp.ir.linear import Algebra
-from spcomp.ir.printer_expr import print_expr
-from spcomp.ir.proof import Prover
-from spcomp.ir.storage import layout
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.interpret.storage import layout
+from spcomp.ir.printer.expr import print_expr
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.visitor import walk
 from spcomp.locks import cached_property
 from spcomp.passes.positions import ZERO
 

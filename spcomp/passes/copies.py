@@ -8,8 +8,9 @@ from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Stmt
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, substitute
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.row_bounds import Fibers, Span, sum_of

@@ -10,19 +10,21 @@ from typing import Any, ClassVar, TypeGuard
 from spcomp.dtypes import int64
 from spcomp.errors import FormatError, expect
 from spcomp.formats.rules import FormatRewriteRule
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load
+from spcomp.ir.arith.bounds import Env, Interval
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
-from spcomp.ir.bounds import Env, Interval
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
-from spcomp.ir.indexmap import IndexMap
-from spcomp.ir.linear import Algebra
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.module import Module, single
 from spcomp.ir.node import Node
-from spcomp.ir.proof import Prover
-from spcomp.ir.relink import Relink
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Relink, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.decompose_parts import (
     Loop,

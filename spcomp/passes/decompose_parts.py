@@ -10,17 +10,19 @@ from functools import reduce
 from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import as_reduction, under
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import Axis, Domain, SparseBuffer
-from spcomp.ir.bounds import Env
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Select, Var, binary, cast, const
-from spcomp.ir.linear import Algebra
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
-from spcomp.ir.proof import Prover
-from spcomp.ir.reduction import as_reduction, under
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 

@@ -8,14 +8,14 @@ from math import prod
 from typing import ClassVar
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.forest import check_layouts
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain
-from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.forest import check_layouts
+from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
 from spcomp.ir.node import Node
-from spcomp.ir.position import PosFunc
+from spcomp.ir.program import FlatFunc, PosFunc
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, Prefetch, Store
-from spcomp.ir.visitor import Rewriter
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.positions import ZERO, plus
 

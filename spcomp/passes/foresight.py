@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import BinOp, Expr, Load, Select, binary, const
+from spcomp.ir.expr import BinOp, Expr, Select, binary, const
 from spcomp.ir.stmt import Alloc, If, Stmt, Store, seq
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import Load
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.node import Node
-from spcomp.ir.reduction import as_reduction
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Store
-from spcomp.ir.visitor import Rewriter
 from spcomp.passes.names import Names
 from spcomp.passes.scope import variables
 

@@ -10,25 +10,15 @@ from itertools import islice
 from typing import ClassVar
 
 from spcomp.dtypes import bool_, int64
-from spcomp.ir.arith import prove
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import (
-    BinOp,
-    Expr,
-    Load,
-    Reduce,
-    Search,
-    Select,
-    UnOp,
-    Var,
-    binary,
-    cast,
-    const,
-)
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.expr import BinOp, Expr, Reduce, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Prefix, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both

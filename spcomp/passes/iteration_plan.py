@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError, warn
-from spcomp.ir.arith import MAX_TRIPS, injective
+from spcomp.ir.access import Load
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import MAX_TRIPS, injective
 from spcomp.ir.axis import (
     Attach,
     Axis,
@@ -22,8 +24,7 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Const, Expr, Load, Var, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, Stmt, Store
 from spcomp.ir.visitor import walk

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from spcomp.errors import InternalError, LoweringError, ScriptError, expect
+from spcomp.ir.func import Func
 from spcomp.ir.module import Module, single
-from spcomp.ir.stmt import Func
-from spcomp.ir.verify import verify
+from spcomp.ir.verify.program import verify
 from spcomp.passes.base import Pipeline, Stage, stage_of
 from spcomp.passes.flatten_buffers import FlattenBuffers
 from spcomp.passes.lower_blocks import LowerBlocks

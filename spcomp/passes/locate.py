@@ -12,23 +12,13 @@ from typing import TYPE_CHECKING
 
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
+from spcomp.ir.access import Load, Search, Stored
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import (
-    BinOp,
-    Const,
-    Expr,
-    Load,
-    Search,
-    SearchKind,
-    Select,
-    Stored,
-    Var,
-    cast,
-    const,
-)
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, cast, const
 from spcomp.ir.node import Node
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Let, Stmt
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.assemble import Assembly, Place
 from spcomp.passes.iteration_plan import is_unit
 from spcomp.passes.names import Names

@@ -8,7 +8,9 @@ from itertools import dropwhile
 from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import DType, bool_, int32, int64
-from spcomp.ir.arith import Interval, simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
+from spcomp.ir.arith.simplify import Interval, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
     BinOp,
@@ -18,10 +20,8 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
     UnOp,
     Var,
@@ -29,11 +29,11 @@ from spcomp.ir.expr import (
     cast,
     const,
 )
-from spcomp.ir.flat import FlatFunc
 from spcomp.ir.node import Node
-from spcomp.ir.reduction import Combiner, as_reduction, identity
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.named_reads import NamedReads
 from spcomp.passes.names import Names

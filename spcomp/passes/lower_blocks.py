@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.errors import LoweringError
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import Expr, Load, Search, UnOp, Var
+from spcomp.ir.expr import Expr, UnOp, Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.reduction import as_reduction
+from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.names import Names
 from spcomp.passes.positions import conjuncts

@@ -8,13 +8,14 @@ from typing import Any, ClassVar
 from typing import cast as typed
 
 from spcomp.errors import LoweringError
+from spcomp.ir.analysis.forest import check_layouts
+from spcomp.ir.analysis.reduction import under
 from spcomp.ir.axis import AnyBuffer, Attach, Intersect, SparseBuffer, Union, domain_axes
-from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Expr, binary
-from spcomp.ir.forest import check_layouts
 from spcomp.ir.module import Module
-from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind, PosFunc
-from spcomp.ir.reduction import under
+from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind
+from spcomp.ir.program import CoordFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.visitor import Visitor, walk
 from spcomp.passes.assemble import ONE_PASS, Assembly, assemble

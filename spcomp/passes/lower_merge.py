@@ -8,24 +8,15 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import bool_, int64
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import (
-    BinOp,
-    BinOpKind,
-    Cast,
-    Expr,
-    Load,
-    Search,
-    Select,
-    Var,
-    binary,
-    cast,
-    const,
-)
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
-from spcomp.ir.position import Cursor, Merge, PosFunc
+from spcomp.ir.position import Cursor, Merge
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.blend import blended
 from spcomp.passes.copies import Fresh

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spcomp.dtypes import int64, promote
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import identity
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast, const
-from spcomp.ir.reduction import identity
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, absolute

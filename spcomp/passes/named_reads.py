@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from spcomp.ir.expr import BinOp, Expr, Load, Select
+from spcomp.ir.access import Load
+from spcomp.ir.expr import BinOp, Expr, Select
 from spcomp.ir.node import Node
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Let, Stmt
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.scope import fingerprint
 

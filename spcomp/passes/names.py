@@ -10,10 +10,13 @@ from spcomp.dtypes import DType, int64
 from spcomp.ir.axis import Buffer, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func
-from spcomp.ir.visitor import Rewriter, gathered
+from spcomp.ir.position import Block, Merge
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, For
+from spcomp.ir.visitor import gathered
 
 F = TypeVar("F", bound=Func)
 

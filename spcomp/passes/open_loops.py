@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
+from spcomp.ir.access import Search
 from spcomp.ir.axis import Attach, Axis, Domain, Flatten, Fuse, domain_axes
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Search, Var, binary, cast
+from spcomp.ir.expr import Expr, Var, binary, cast
 from spcomp.passes.iteration_plan import LoopPlan, order_error
 from spcomp.passes.locate import Locator, inside, spans_axis
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, both, plus

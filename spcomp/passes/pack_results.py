@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
+from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.cut_merge import CutMerge, cut_of, in_parts
 from spcomp.passes.iteration_plan import is_unit

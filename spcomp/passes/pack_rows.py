@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Search, Select, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.relink import Relink
-from spcomp.ir.stmt import Alloc, Fail, For, Func, If, Let, Prefix, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.position import Block
+from spcomp.ir.program import CoordFunc, PosFunc
+from spcomp.ir.rewrite import Relink, Rewriter
+from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Prefix, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.assemble import ONE_PASS
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from spcomp.dtypes import int64, uint64
 from spcomp.formats.levels import EMPTY
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Select, Var, binary, cast, const
-from spcomp.ir.stmt import For, Func
+from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.stmt import For
 
 ZERO = const(0)
 

@@ -7,15 +7,18 @@ from typing import Any, TypeVar
 
 from spcomp.dtypes import handle, int64
 from spcomp.errors import ArgumentError, expect
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Domain, SparseBuffer, domain_axes
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, cast, const
-from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.expr import BinOp, Expr, Var, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Cursor, PosFunc
-from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, Attrs, Func, If, Let, Prefetch, Seq, Stmt, Store, is_empty, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.position import Block, Cursor
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter, relink
+from spcomp.ir.stmt import Alloc, Attrs, If, Let, Prefetch, Seq, Stmt, Store, is_empty, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.decompose_parts import Part, Rewritten
 from spcomp.passes.names import Names
 from spcomp.passes.regions import annotate_regions

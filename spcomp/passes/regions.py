@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
-from spcomp.ir.expr import Expr, Load, Search, Var, cast, const
+from spcomp.ir.expr import Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Region
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Stmt, Store
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.scope import bound_by, fingerprint, variables
 
 

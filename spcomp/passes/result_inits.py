@@ -7,13 +7,16 @@ from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from spcomp.errors import LoweringError
+from spcomp.ir.access import Load
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Axis, Flatten, SparseBuffer, domain_axes, domain_width
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Var
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
 from spcomp.ir.node import Node
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, Walker, walk
+from spcomp.ir.visitor import Walker, walk
 from spcomp.passes.iteration_plan import is_unit, limit
 
 Value: TypeAlias = int | float | bool

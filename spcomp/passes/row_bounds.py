@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Var, binary, cast
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
 from spcomp.ir.position import Block, Cursor, Merge
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import walk

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spcomp.dtypes import handle, int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Expr, Load, Var, binary, cast
+from spcomp.ir.expr import Expr, Var, binary, cast
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.relink import relink
+from spcomp.ir.position import Block
+from spcomp.ir.program import CoordFunc, PosFunc
+from spcomp.ir.rewrite import Rewriter, relink
 from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter
 from spcomp.passes.assemble import Assembly, Place, close
 from spcomp.passes.lower_iterations import lower_function
 from spcomp.passes.names import Names

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra, variables_in
+from spcomp.ir.arith.proof import Prover
 from spcomp.ir.axis import Axis, Domain
-from spcomp.ir.bounds import Env
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
-from spcomp.ir.linear import Algebra, variables_in
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.proof import Prover
 from spcomp.ir.stmt import Let, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import Pos, conjuncts

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, Axis, Fuse, SparseBuffer, domain_axes
-from spcomp.ir.expr import Expr, Load, Search, Var, cast
+from spcomp.ir.expr import Expr, Var, cast
+from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Store
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.locate import path_indices
 from spcomp.passes.names import Names
 from spcomp.passes.positions import Pos

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, plus
 from spcomp.passes.workspace import LANES, lanes, ranks, scalar

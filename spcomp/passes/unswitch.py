@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from itertools import takewhile
 
-from spcomp.ir.arith import prove
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Var
+from spcomp.ir.expr import BinOp, Expr, Var
 from spcomp.ir.stmt import For, If, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.passes.positions import both, conjuncts

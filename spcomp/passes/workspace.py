@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spcomp.dtypes import DType, int64, uint64
+from spcomp.ir.access import Load
+from spcomp.ir.arith.linear import variables_in
 from spcomp.ir.axis import WORKSPACE, Axis, Buffer
-from spcomp.ir.expr import BinOp, Call, Expr, Load, Select, UnOp, Var, binary, cast, const
-from spcomp.ir.linear import variables_in
+from spcomp.ir.expr import BinOp, Call, Expr, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import walk

@@ -8,10 +8,11 @@ from math import isfinite
 from typing import ClassVar, TypeAlias
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.coordinate import SpIter
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import For, Func, Store
+from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests import replaced

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import Expr, Load, Search
-from spcomp.ir.linear import expr_equal
-from spcomp.ir.stmt import THREADS, For, Func
-from spcomp.ir.visitor import statements, substitute, walk
+from spcomp.ir.expr import Expr
+from spcomp.ir.func import Func
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import THREADS, For
+from spcomp.ir.visitor import statements, walk
 from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables
 from spcomp.schedule.annotate import sharing

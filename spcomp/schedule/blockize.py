@@ -7,13 +7,14 @@ from math import gcd
 from typing import ClassVar
 
 from spcomp.errors import Span
-from spcomp.ir.arith import simplify
-from spcomp.ir.bounds import Env, Interval
+from spcomp.ir.arith.bounds import Env, Interval
+from spcomp.ir.arith.linear import ONE, Algebra, Linear, key_of, mentions
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import Const, Expr, Var, binary, const
-from spcomp.ir.linear import ONE, Algebra, Linear, key_of, mentions
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter, IterKind
-from spcomp.ir.stmt import For, Func, Stmt
-from spcomp.ir.visitor import substitute
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, Stmt
 from spcomp.passes.names import Names
 from spcomp.passes.positions import from_zero, plus
 from spcomp.passes.regions import annotate_regions

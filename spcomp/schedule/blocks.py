@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.expr import Expr
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.stmt import For, Func
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import from_zero
 from spcomp.passes.scope import variables

@@ -7,14 +7,17 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, cast
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, Var, cast
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.reduction import Reduction, as_reduction, combine
-from spcomp.ir.stmt import Alloc, Attrs, For, Func, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, Attrs, For, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos
 from spcomp.passes.regions import annotate_regions

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from spcomp.errors import ScheduleError, warn
 from spcomp.ir.expr import Var
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, Stmt, Store
-from spcomp.ir.visitor import Rewriter, statements, walk
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import For, Stmt, Store
+from spcomp.ir.visitor import statements, walk
 from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.passes.pack_rows import unclaimed
 from spcomp.schedule.bind import bound_twice

@@ -7,12 +7,15 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast, const
+from spcomp.ir.expr import Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Region
-from spcomp.ir.stmt import Alloc, For, Func, Let, Prefetch, Stmt, Store, While
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, plus
 from spcomp.schedule.nests import Replace, find_loop, replaced

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both
 from spcomp.passes.scope import variables

@@ -8,14 +8,17 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import MAX_TRIPS
+from spcomp.ir.analysis.forest import fusable, misordered
+from spcomp.ir.arith.simplify import MAX_TRIPS
 from spcomp.ir.axis import Axis, Domain, Flatten, Fuse, domain_axes, domain_width
-from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Expr, Var, binary, const
-from spcomp.ir.forest import fusable, misordered
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import For, Func, Let, Stmt, seq
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import For, Let, Stmt, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.iteration_plan import limit
 from spcomp.passes.positions import ZERO
 from spcomp.schedule.dependence import conflicts

@@ -6,13 +6,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import BinOp, Expr, Load, Select, Var, binary, cast
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Func, If, Stmt
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import If, Stmt
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO, conjuncts
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nearby import follows, wide

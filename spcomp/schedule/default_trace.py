@@ -8,13 +8,17 @@ from math import prod
 from typing import Any
 
 from spcomp.errors import ScheduleError
-from spcomp.ir.arith import coefficient
+from spcomp.ir.access import Load
+from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
-from spcomp.ir.expr import Const, Expr, Load, Select, Var
+from spcomp.ir.expr import Const, Expr, Select, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import For, Func, Stmt, Store, While
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.position import Block, Merge
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, Stmt, Store, While
+from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import can_vectorize, lane_bits
 from spcomp.passes.pack_rows import find_products
 from spcomp.passes.positions import from_zero

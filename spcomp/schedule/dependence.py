@@ -6,17 +6,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra, expr_equal
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import Cast, Const, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.linear import Algebra, expr_equal
+from spcomp.ir.expr import Cast, Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.proof import Prover
-from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Stmt, Store
-from spcomp.ir.visitor import Walker, gathered, statements, substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
+from spcomp.ir.visitor import Walker, gathered, statements, walk
 from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.partition import lesser, shared_out, tile
 

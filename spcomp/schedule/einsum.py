@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import divides, simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Reduction, as_reduction, identity
+from spcomp.ir.arith.simplify import divides, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Search, Select, UnOp, Var, binary, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var, binary, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.reduction import Reduction, as_reduction, identity
-from spcomp.ir.stmt import Alloc, For, Func, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.regions import annotate_regions

@@ -23,12 +23,15 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables

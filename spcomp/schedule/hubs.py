@@ -8,14 +8,17 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import BinOp, Cast, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Cast, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import Reduction, as_reduction, combine, identity
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import REDUCIBLE
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero

@@ -7,14 +7,17 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, cast
+from spcomp.ir.expr import BinOp, Expr, Var, cast
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import Alloc, Func, Prefetch, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import both, conjuncts
 from spcomp.passes.regions import annotate_regions
 from spcomp.passes.scope import variables

@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError, InternalError, ScheduleError
-from spcomp.ir.arith import prove
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import (
-    BinOp,
-    Broadcast,
-    Const,
-    Expr,
-    Load,
-    Ramp,
-    Reduce,
-    Search,
-    Select,
-    Var,
-    cast,
-    const,
-)
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.position import Block, Merge, PosFunc
-from spcomp.ir.stmt import Alloc, Fail, For, Func, Seq, Stmt, Store, While
+from spcomp.ir.expr import BinOp, Broadcast, Const, Expr, Ramp, Reduce, Select, Var, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.position import Block, Merge
+from spcomp.ir.program import FlatFunc, PosFunc
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, Fail, For, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import from_zero
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.nests import chain
@@ -259,8 +249,8 @@ class _Making:
                     )
 
     def _run(self, inputs: list[Any]) -> Iterator[tuple[AnyBuffer, Any, Any]]:
-        from spcomp.ir.interpret import interpret
-        from spcomp.ir.storage import decode
+        from spcomp.ir.interpret.program import interpret
+        from spcomp.ir.interpret.storage import decode
 
         results: list[dict[Var, Any]] = []
         for func in self.funcs:
@@ -308,7 +298,7 @@ def _along(index: Expr | None, size: int, sizes: dict[Var, int]) -> Var | bool:
 
 def _inputs(func: Func, rng: np.random.Generator, *, whole: bool) -> list[Any]:
     """Return an argument for each parameter: small integers, or as drawn."""
-    from spcomp.ir.storage import encode
+    from spcomp.ir.interpret.storage import encode
 
     sizes = {b.data: math.prod(_value(n) for n in getattr(b, "shape", ())) for b in func.buffers}
     dtypes = {b.data: b.dtype for b in func.buffers}

@@ -8,14 +8,17 @@ from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import prove, simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.simplify import prove, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, cast, const
-from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Region
-from spcomp.ir.stmt import Alloc, Func, Prefetch, Store
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, Prefetch, Store
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.schedule.nests import find_block
 from spcomp.schedule.sites import nth_buffer, refusal

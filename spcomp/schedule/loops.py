@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import simplify_stmt
+from spcomp.ir.arith.simplify import simplify_stmt
 from spcomp.ir.expr import const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, LoopKind
+from spcomp.ir.stmt import For, LoopKind
 from spcomp.ir.visitor import statements
 from spcomp.passes.loop_kinds import can_vectorize
 from spcomp.passes.names import Names

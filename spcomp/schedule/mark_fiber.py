@@ -8,14 +8,18 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import Span
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer, memory_of
-from spcomp.ir.expr import Expr, Load, Search, Var, binary, cast
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import Expr, Var, binary, cast
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Cursor, Merge, PosFunc
-from spcomp.ir.stmt import For, Func, If, Let, Seq, Stmt, Store, While
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.position import Block, Cursor, Merge
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, While
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.regions import annotate_regions

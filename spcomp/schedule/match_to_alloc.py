@@ -7,13 +7,15 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
-from spcomp.ir.expr import Expr, Load, Search, Var, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import Expr, Var, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter, Cursor, Region
-from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, For, Func, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import Walker, substitute
+from spcomp.ir.rewrite import relink, substitute
+from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import Walker
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, Auxiliary, Pos, from_zero
 from spcomp.schedule.nests import find_block, nest

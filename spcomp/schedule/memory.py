@@ -9,13 +9,17 @@ from typing import ClassVar
 
 from spcomp.dtypes import DType, float32, int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import injective, simplify
+from spcomp.ir.access import Load
+from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, BlockIter, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.position import Block, BlockIter
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint, variables

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import Span
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.ir.visitor import statements
 from spcomp.schedule.consuming import Consumer
 from spcomp.schedule.nests import find_loop

@@ -8,25 +8,17 @@ from itertools import pairwise
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import prove, simplify
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import (
-    BinOp,
-    BinOpKind,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Var,
-    binary,
-    cast,
-    const,
-)
-from spcomp.ir.linear import Algebra, mentions
+from spcomp.ir.access import Load
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra, mentions
+from spcomp.ir.arith.simplify import prove, simplify
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, While
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, While
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import fingerprint
 from spcomp.schedule.dependence import Accesses, depends

@@ -9,10 +9,13 @@ from typing import Any
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.expr import Const, Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import REMEMBERED, Rewriter, children, gathered, holds, walk
+from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
+from spcomp.ir.visitor import REMEMBERED, children, gathered, holds, walk
 from spcomp.passes.copies import Fresh as Fresh
 from spcomp.passes.copies import can_copy as can_copy
 from spcomp.passes.positions import from_zero

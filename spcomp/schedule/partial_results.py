@@ -8,15 +8,18 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import Span
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Combiner, Reduction, as_reduction, combine, identity
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import Combiner, Reduction, as_reduction, combine, identity
-from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.regions import annotate_regions

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra, expr_equal
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, const
-from spcomp.ir.linear import Algebra, expr_equal
-from spcomp.ir.proof import Prover
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
+from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt, Store
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.scope import variables
 
 

@@ -8,14 +8,17 @@ from typing import TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env, bounds_of
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.bounds import Env, bounds_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.stmt import For, Func, If, Let, Stmt, Store, While
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, If, Let, Stmt, Store, While
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, conjuncts
 from spcomp.passes.regions import annotate_regions

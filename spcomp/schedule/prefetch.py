@@ -11,12 +11,16 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir import stmt as st
-from spcomp.ir.arith import coefficient
+from spcomp.ir.access import Load
+from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import Axis, SparseBuffer
-from spcomp.ir.expr import Const, Expr, Load, Var, binary, cast, const
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import For, Func, Stmt, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, Stmt, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import fingerprint, variables

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra, Linear, mentions
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, memory_of
-from spcomp.ir.bounds import Env
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Select, Var, binary, cast
-from spcomp.ir.linear import Algebra, Linear, mentions
+from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.proof import Prover
-from spcomp.ir.stmt import For, Func, If, Let, Stmt, Store, While, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import depends, reads_of, writes_of

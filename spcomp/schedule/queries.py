@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spcomp.errors import ScheduleError, front_doors
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import Expr, Load, Search
+from spcomp.ir.expr import Expr
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Func, Store
+from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.annotate import Value, find_target
 from spcomp.schedule.nests import find_block, find_loop

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import Span
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import Expr, Load, Search, Var, const
+from spcomp.ir.expr import Expr, Var, const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import both, conjuncts
 from spcomp.passes.scope import variables

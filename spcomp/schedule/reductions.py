@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from spcomp.ir.expr import Load, Var
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import as_reduction
+from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Stmt, Store
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.visitor import walk
 from spcomp.passes.loop_kinds import REDUCIBLE
 from spcomp.passes.scope import variables
 from spcomp.passes.unswitch import asked, is_same

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Search, Var, binary, cast
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.reduction import Reduction, as_reduction, combine, identity
-from spcomp.ir.stmt import Alloc, For, Func, Stmt, Store, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import both, conjuncts, from_zero
 from spcomp.passes.regions import annotate_regions

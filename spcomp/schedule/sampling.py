@@ -10,9 +10,10 @@ from math import isfinite, prod
 from typing import Any, ClassVar
 
 from spcomp.errors import ScheduleError, Span, front_doors
-from spcomp.ir.arith import simplify
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import Const, binary
-from spcomp.ir.stmt import For, Func
+from spcomp.ir.func import Func
+from spcomp.ir.stmt import For
 from spcomp.schedule.annotate import Value
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import find_loop

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spcomp.ir.expr import Const, Load
+from spcomp.ir.access import Load
+from spcomp.ir.expr import Const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span, expect, front_doors
-from spcomp.ir.coordinate import CoordFunc, SpIter
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.func import Func
 from spcomp.ir.module import Launch, Module
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func
+from spcomp.ir.program import CoordFunc, FlatFunc
+from spcomp.ir.stmt import For
 from spcomp.ir.visitor import statements
 from spcomp.passes.levels import legal, lower_sparse_buffer, lower_sparse_iter
 from spcomp.passes.names import distinct
@@ -203,7 +204,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         self.func.show()
 
     def __repr__(self) -> str:
-        level = {CoordFunc: "coordinate", FlatFunc: "flat"}.get(type(self.func), "position")
+        level = ("flat", "position", "coordinate")[self.func.LEVEL]
         return f"<Schedule of {self.func.name} at {level} level: {len(self.trace)} steps>"
 
 

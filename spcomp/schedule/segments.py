@@ -7,14 +7,17 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import identity
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Select, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import identity
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Stmt, Store, While, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, conjuncts, from_zero, plus
 from spcomp.passes.regions import annotate_regions

@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env, Interval, bounds_of
+from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
+from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.bounds import Env, Interval, bounds_of
-from spcomp.ir.expr import Const, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.linear import ONE, Algebra, Linear, mentions
+from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Prefetch, Stmt, Store
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, For, Prefetch, Stmt, Store
+from spcomp.ir.visitor import walk
 from spcomp.passes.positions import ZERO
 from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import Accesses, loops_of

@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, memory_of
-from spcomp.ir.expr import Expr, Load, Search, Var
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, PosFunc
-from spcomp.ir.stmt import Alloc, For, Func, Let, Stmt, Store
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.scope import bound_by, variables
 from spcomp.schedule.dependence import Conflict, ascending_axes, conflicts, loops_of

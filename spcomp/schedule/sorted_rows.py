@@ -7,13 +7,16 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, SearchKind, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.reduction import as_reduction
-from spcomp.ir.stmt import Alloc, For, Func, Let, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero, plus
 from spcomp.passes.scope import variables

@@ -7,12 +7,15 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.expr import BinOp, Expr, Load, Search, Var, binary, cast, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import For, Func, Let, Stmt, Store
-from spcomp.ir.visitor import statements, substitute, walk
+from spcomp.ir.rewrite import substitute
+from spcomp.ir.stmt import For, Let, Stmt, Store
+from spcomp.ir.visitor import statements, walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.scope import variables

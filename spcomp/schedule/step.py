@@ -22,9 +22,10 @@ from typing import (
 )
 
 from spcomp.errors import ScheduleError, Span, expect
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import For, Func
+from spcomp.ir.program import PosFunc
+from spcomp.ir.stmt import For
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 N = TypeVar("N", bound=Node)

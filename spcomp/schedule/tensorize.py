@@ -8,14 +8,17 @@ from itertools import permutations
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import injective
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal, key_of
+from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var
-from spcomp.ir.linear import expr_equal, key_of
+from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, Let, Prefetch, Seq, Stmt, Store
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, from_zero
 from spcomp.passes.regions import annotate_regions

@@ -7,13 +7,16 @@ from math import prod
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.arith import divides, prove, simplify
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, Var, binary, const
-from spcomp.ir.init_plan import init_plan
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.init_plan import init_plan
+from spcomp.ir.arith.simplify import divides, prove, simplify
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Func, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.names import Names
 from spcomp.passes.positions import ZERO, both, from_zero
 from spcomp.passes.scope import may_fail, variables

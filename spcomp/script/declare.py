@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.errors import FormatError
+from spcomp.ir.analysis.forest import layout_conflict
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
@@ -20,7 +21,6 @@ from spcomp.ir.axis import (
     Union,
 )
 from spcomp.ir.expr import Expr, Var
-from spcomp.ir.forest import layout_conflict
 from spcomp.ir.visitor import walk
 from spcomp.script.scope import is_none
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from spcomp.dtypes import handle
 from spcomp.errors import ScriptError, Span, expect, refuse_deep_nests
 from spcomp.ir.axis import Buffer
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Var
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.func import Func
 from spcomp.ir.module import Module
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Alloc, Func, Stmt
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
+from spcomp.ir.stmt import Alloc, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import AXES, MATCHES
 from spcomp.script.parse_host import host_program

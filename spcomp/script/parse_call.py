@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search, Stored
 from spcomp.ir.expr import (
     CALLS,
     BinOpKind,
@@ -13,13 +14,10 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     SearchKind,
     Select,
-    Stored,
 )
 from spcomp.ir.promotion import Value, coerce, fits, limit, literal, settle
 from spcomp.script.scope import DTYPE_NAMES

@@ -6,10 +6,12 @@ import ast
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.access import Load
+from spcomp.ir.arith.fold import fold
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
-from spcomp.ir.expr import BinOpKind, Call, Expr, Load, Select, UnOp, UnOpKind, Var
-from spcomp.ir.fold import fold
+from spcomp.ir.expr import BinOpKind, Call, Expr, Select, UnOp, UnOpKind, Var
 from spcomp.ir.promotion import (
+    BINARY_OPS,
     Value,
     arguments,
     combined,
@@ -20,7 +22,6 @@ from spcomp.ir.promotion import (
     truth,
     unify,
 )
-from spcomp.ir.python_ops import BINARY_OPS
 from spcomp.script import parse_call
 from spcomp.script.scope import MISSING, Context, describe
 

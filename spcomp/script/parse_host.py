@@ -16,7 +16,7 @@ from spcomp.script.scope import Context, is_none
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 
 def host_program(

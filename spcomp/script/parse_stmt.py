@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.expr import Expr, Load, const
+from spcomp.ir.access import Load
+from spcomp.ir.expr import Expr, const
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import (
     THREADS,

@@ -10,7 +10,7 @@ from spcomp.sparsetir.module import IRModule, as_module
 
 if TYPE_CHECKING:
     from spcomp.compiler.evaluator import Evaluator
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
     from spcomp.sparsetir.nd import Device
 
 HOST = ("llvm", "c")  # what TVM calls this machine

@@ -12,10 +12,12 @@ from typing import cast
 from spcomp.errors import FormatError, ScheduleError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer, domain_axes
-from spcomp.ir.coordinate import CoordFunc, SpIter
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Const
-from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Func, Seq, Stmt, Store, seq
+from spcomp.ir.func import Func
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import relink
+from spcomp.ir.stmt import Seq, Stmt, Store, seq
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import statements
 from spcomp.passes.names import Names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spcomp.errors import expect
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.ir.structural import structural_equal as equal
 from spcomp.sparsetir.module import IRModule as IRModule
 from spcomp.sparsetir.normal import normal_form

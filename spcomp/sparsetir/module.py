@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any
 
 from spcomp.errors import ArgumentError, expect
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.ir.structural import structural_equal
 from spcomp.schedule.schedule import Schedule
 

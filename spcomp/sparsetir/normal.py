@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TypeVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify, simplify_stmt
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Const, Expr, Var, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, BlockIter, PosFunc
-from spcomp.ir.relink import relink
-from spcomp.ir.stmt import Alloc, Func, Seq, Stmt, seq
-from spcomp.ir.visitor import Rewriter, substitute, walk
+from spcomp.ir.position import Block, BlockIter
+from spcomp.ir.program import PosFunc
+from spcomp.ir.rewrite import Rewriter, relink, substitute
+from spcomp.ir.stmt import Alloc, Seq, Stmt, seq
+from spcomp.ir.visitor import walk
 from spcomp.passes.preprocess import axes_of, buffers_used
 from spcomp.passes.scope import variables
 

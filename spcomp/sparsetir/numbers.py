@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import Load, Search
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Store

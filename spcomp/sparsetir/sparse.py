@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.indexmap import IndexMap
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.program import CoordFunc
 from spcomp.passes import preprocess
 from spcomp.passes.decompose_formats import format_decompose as decompose
 from spcomp.sparsetir.composable import in_published_order, with_own_init, with_whole_fibers

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from spcomp.errors import ArgumentError
 from spcomp.errors import ScheduleError as ScheduleError
+from spcomp.ir.arith.indexmap import IndexMap as IndexMap
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
-from spcomp.ir.indexmap import IndexMap as IndexMap
+from spcomp.ir.func import Func as PrimFunc
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Store
-from spcomp.ir.stmt import Func as PrimFunc
 from spcomp.ir.visitor import statements
 from spcomp.passes.scope import variables
 from spcomp.schedule import schedule as pure

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
-from spcomp.ir.arith import simplify, simplify_stmt
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis
-from spcomp.ir.expr import BinOp, Const, Expr, Load, Search, cast, const
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.expr import BinOp, Const, Expr, cast, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.program import FlatFunc, PosFunc
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.visitor import walk
 from spcomp.passes import preprocess
 from spcomp.passes.regions import annotate_regions
 from spcomp.schedule.schedule import Schedule

@@ -22,10 +22,11 @@ from spcomp.codegen.emit_stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.ops import EXACT, FAST, memory, register
 from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import Load, Search, Var
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.expr import Var
 from spcomp.ir.module import Module
+from spcomp.ir.program import FlatFunc
 from spcomp.ir.stmt import prefixes
 from spcomp.ir.visitor import walk
 from spcomp.target import Target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spcomp.errors import ScriptError
-from spcomp.ir.stmt import Func
+from spcomp.ir.func import Func
 from spcomp.script.parse import parse_published
 from spcomp.sparsetir.composable import as_read
 from spcomp.sparsetir.script import tir as tir

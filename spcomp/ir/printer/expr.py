@@ -15,6 +15,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search, Stored
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -22,12 +23,9 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
-    Stored,
     UnOp,
     Var,
 )

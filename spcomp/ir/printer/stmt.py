@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from spcomp.dtypes import int32, int64
+from spcomp.ir.access import Load
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
@@ -18,9 +19,9 @@ from spcomp.ir.axis import (
     Union,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Const, Expr, Load, Var
+from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.position import Block, BlockIter, Merge, Region
-from spcomp.ir.printer_expr import ExprPrinter, identifier, literal_text
+from spcomp.ir.printer.expr import ExprPrinter, identifier, literal_text
 from spcomp.ir.stmt import (
     Alloc,
     Attrs,

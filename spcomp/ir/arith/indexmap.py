@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError
-from spcomp.ir.bounds import Env, Interval, bounds_of
+from spcomp.ir.arith.bounds import Env, Interval, bounds_of
+from spcomp.ir.arith.linear import ONE, Algebra, Key, Linear, key_of
 from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, Var, const
-from spcomp.ir.linear import ONE, Algebra, Key, Linear, key_of
-from spcomp.ir.visitor import substitute
+from spcomp.ir.rewrite import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import InternalError
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.init_plan import Loop, Nest, init_plan
 from spcomp.ir.axis import Buffer
-from spcomp.ir.expr import Load
-from spcomp.ir.init_plan import Loop, Nest, init_plan
-from spcomp.ir.interpret_stmt import Interpreter
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.stmt import Interpreter
+from spcomp.ir.interpret.storage import Array
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge
-from spcomp.ir.stmt import For, Func, If, Let, Store
-from spcomp.ir.storage import Array
+from spcomp.ir.stmt import For, If, Let, Store
 
 
 class PositionInterpreter(Interpreter):

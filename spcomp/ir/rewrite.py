@@ -1,30 +1,86 @@
-"""Rebuild a function on other variables, axes and buffers; fix scalar parameters to constants."""
+"""Rewriters: programs with some nodes replaced; what is not affected stays the same object."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from operator import is_not
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from spcomp.errors import ArgumentError, expect
-from spcomp.ir.expr import Const, Expr, Var, const
-from spcomp.ir.module import Module
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.stmt import Func
-from spcomp.ir.visitor import Rewriter
+from spcomp.ir.visitor import Visitor, is_idle
 
 if TYPE_CHECKING:
-    from spcomp.dtypes import DType
     from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 
 Fn = TypeVar("Fn", bound=Func)
 N = TypeVar("N", bound=Node)
-Scalar = int | float | bool
+
+
+class Rewriter(Visitor[Node]):
+    """Bottom-up rewriter; an unchanged subtree comes back as the same object."""
+
+    @classmethod
+    def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
+        method = super()._lookup(kind)
+        idle = method is Rewriter.visit_Node and is_idle(cls, kind)
+        return Rewriter._same if idle else method
+
+    def _same(self, node: Node) -> Node:
+        """There is nothing to rewrite below."""
+        return node
+
+    def visit_Node(self, node: Node) -> Node:
+        """Rebuild *node* only if a child changed."""
+        changes: dict[str, Any] = {}
+        for name in node.CHILDREN:
+            old = getattr(node, name)
+            if type(old) is tuple:
+                new: Any = tuple([None if child is None else self.visit(child) for child in old])
+                if any(map(is_not, old, new)):
+                    changes[name] = new
+            elif old is not None and (new := self.visit(old)) is not old:
+                changes[name] = new
+        if not changes:
+            return node
+        made = node.rebuilt(**changes)
+        moved = [name for name in node.DECLARES if name in changes]
+        return _followed(node, made, moved) if moved else made
+
+    def rewrite(self, node: N) -> N:
+        """Return *node* rewritten; for rewriters that keep a statement a statement."""
+        return cast("N", self.visit(node))
+
+
+def _followed(node: N, made: N, moved: list[str]) -> N:
+    """Return *made* of *node*, where what was below refers to what has *moved*."""
+    link = Relink({}, {}, {getattr(node, name): getattr(made, name) for name in moved})
+    below = [name for name in made.CHILDREN if name not in moved]
+    return made.replace(**{name: link.value(getattr(made, name)) for name in below})
+
+
+class Substitute(Rewriter):
+    """Replace uses of variables by expressions; binders are left alone."""
+
+    def __init__(self, values: Mapping[Var, Expr]) -> None:
+        self.values = values
+
+    def visit_Var(self, var: Var) -> Node:
+        """Return what *var* stands for."""
+        return self.values.get(var, var)
+
+
+def substitute(node: N, values: Mapping[Var, Expr]) -> N:
+    """Return *node* with each variable of *values* replaced; the same object if none occurs."""
+    return Substitute(values).rewrite(node) if values else node
+
 
 # Fields that are data to a Rewriter and yet refer to variables, axes or buffers.
 _NAMES = frozenset(("var", "vars", "pos", "coordinate", "indptr", "indices", "data"))  # stay Vars
+
+
 _LINKS = _NAMES | {
     *("buffer", "buffers", "domains", "axes", "shape", "strides"),
     *("parent", "length", "nnz", "nnz_cols"),
@@ -127,70 +183,3 @@ class Relink(Rewriter):
         if node not in self.made:
             self.made[node] = self.visit_Node(node)
         return self.made[node]
-
-
-def specialize(func: Fn, values: Mapping[Var | str, Scalar]) -> Fn:
-    """Return *func* with scalar parameters, given as variables or names, fixed to *values*.
-
-    They are parameters no longer. Raises ArgumentError for a name that is no scalar parameter and
-    for a value that its dtype does not hold.
-    """
-    expect("values", values, Mapping, "numbers by parameters")
-    by_name = {key.name if isinstance(key, Var) else key: value for key, value in values.items()}
-    return relink(func, vars=_constants(func, by_name))
-
-
-def specialize_module(module: Module[Fn], values: Mapping[Var | str, Scalar]) -> Module[Fn]:
-    """Return *module* with scalar parameters of its source fixed, in every phase and on the host.
-
-    Raises ArgumentError as specialize does.
-    """
-    by_name = {key.name if isinstance(key, Var) else key: value for key, value in values.items()}
-    known = _constants(module.source, by_name)
-    source = relink(module.source, vars=known)
-    funcs = []
-    for func in module.funcs:
-        mine = {var: by_name[var.name] for var in func.params if var.name in by_name}
-        known |= {var: _constant(var, value) for var, value in mine.items()}
-        funcs.append(relink(func, vars=known))
-    host = Relink(known, {}, {})
-    return Module(source, tuple(funcs), tuple(host.value(op) for op in module.host))
-
-
-def _constants(func: Func, values: Mapping[str, Scalar]) -> dict[Var, Expr]:
-    scalars = {var.name: var for var in func.params if var.type.kind != "handle"}
-    for name in values:
-        if name not in scalars:
-            kind = "a handle" if name in (var.name for var in func.params) else "no parameter"
-            listed = ", ".join(scalars) or "there are none"
-            raise ArgumentError(
-                f"cannot specialize {name!r}, it is {kind} of {func.name}",
-                hint=f"scalar parameters: {listed}",
-            )
-    return {scalars[name]: _constant(scalars[name], value) for name, value in values.items()}
-
-
-def _constant(var: Var, value: Scalar) -> Const:
-    if not _fits(value, var.type):
-        raise ArgumentError(
-            f"cannot specialize {var.name!r}, {value!r} is no {var.type}",
-            hint=f"give a value that {var.type} holds",
-        )
-    return const(value, var.type)
-
-
-_LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
-
-
-def _fits(value: object, dtype: DType) -> bool:
-    if dtype.kind == "bool":
-        return isinstance(value, bool) or (isinstance(value, Integral) and value in (0, 1))
-    if dtype.is_integer:
-        low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
-        if not isinstance(value, Integral) or isinstance(value, bool):
-            return False
-        return low <= int(value) < low + (1 << dtype.bits)
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    largest = _LARGEST.get(str(dtype), math.inf)
-    return not math.isfinite(value) or abs(float(value)) <= largest

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Attach, Axis, Buffer, Domain, SparseBuffer, domain_axes
-from spcomp.ir.printer import print_expr
-from spcomp.ir.stmt import Alloc, Func
+from spcomp.ir.func import Func
+from spcomp.ir.printer.program import print_expr
+from spcomp.ir.stmt import Alloc
 from spcomp.ir.visitor import statements
 from spcomp.locks import cached_property
 

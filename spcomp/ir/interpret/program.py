@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import ArgumentError, InternalError
-from spcomp.ir.coordinate import CoordFunc
-from spcomp.ir.expr import Load, Var
-from spcomp.ir.flat import FlatFunc
-from spcomp.ir.interpret_coordinate import CoordinateInterpreter
-from spcomp.ir.interpret_expr import Evaluator, as_number
-from spcomp.ir.interpret_flat import FlatInterpreter
-from spcomp.ir.interpret_position import PositionInterpreter
-from spcomp.ir.interpret_stmt import Interpreter
+from spcomp.ir.access import Load
+from spcomp.ir.expr import Var
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.coordinate import CoordinateInterpreter
+from spcomp.ir.interpret.expr import Evaluator, as_number
+from spcomp.ir.interpret.flat import FlatInterpreter
+from spcomp.ir.interpret.position import PositionInterpreter
+from spcomp.ir.interpret.stmt import Interpreter
+from spcomp.ir.interpret.storage import Array, decode, encode
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
-from spcomp.ir.storage import Array, decode, encode
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 
 _LEVELS: dict[type[Func], type[Interpreter]] = {
     CoordFunc: CoordinateInterpreter,

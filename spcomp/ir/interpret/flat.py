@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import InternalError
-from spcomp.ir.expr import BinOp, Expr, Load, Select
-from spcomp.ir.interpret_stmt import Interpreter
+from spcomp.ir.access import Load
+from spcomp.ir.expr import BinOp, Expr, Select
+from spcomp.ir.interpret.stmt import Interpreter
+from spcomp.ir.interpret.storage import Array, decode, encode
 from spcomp.ir.stmt import Store
-from spcomp.ir.storage import Array, decode, encode
 
 
 class FlatInterpreter(Interpreter):

@@ -9,8 +9,8 @@ import numpy as np
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
-from spcomp.ir.stmt import Func
-from spcomp.ir.storage import Array, Storage, encode, locate, number_type
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.storage import Array, Storage, encode, locate, number_type
 
 Coordinates = tuple[int, ...]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from spcomp.ir.bounds import dtype_range
-from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Load, Select, UnOp, const
-from spcomp.ir.linear import expr_equal
+from spcomp.ir.access import Load
+from spcomp.ir.arith.bounds import dtype_range
+from spcomp.ir.arith.linear import expr_equal
+from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Select, UnOp, const
 from spcomp.ir.stmt import If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 

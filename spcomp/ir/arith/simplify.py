@@ -10,31 +10,22 @@ import operator
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from spcomp.ir.alike import Named, pattern
+from spcomp.ir.access import Load
+from spcomp.ir.arith.alike import Named, pattern
+from spcomp.ir.arith.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.injectivity import injective
+from spcomp.ir.arith.linear import Algebra, expr_equal, is_integer, key_of, wrap
+from spcomp.ir.arith.proof import coefficient, decide, divides, prove
 from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width
-from spcomp.ir.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import (
-    COMPARISONS,
-    BinOp,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Select,
-    UnOp,
-    Var,
-    const,
-)
-from spcomp.ir.indexmap import IndexMap
-from spcomp.ir.injectivity import injective
-from spcomp.ir.linear import Algebra, expr_equal, is_integer, key_of, wrap
+from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Select, UnOp, Var, const
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.proof import coefficient, decide, divides, prove
-from spcomp.ir.relink import renamed
-from spcomp.ir.stmt import Alloc, Evaluate, For, Func, If, Let, Seq, Stmt, While, is_empty
-from spcomp.ir.visitor import Rewriter, walk
+from spcomp.ir.rewrite import Rewriter, renamed
+from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, While, is_empty
+from spcomp.ir.visitor import walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

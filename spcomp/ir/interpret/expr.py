@@ -15,6 +15,7 @@ import numpy as np
 
 from spcomp.dtypes import DType
 from spcomp.errors import InternalError
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, home
 from spcomp.ir.expr import (
     NUMPY_NAMES,
@@ -24,15 +25,13 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
     UnOp,
     Var,
 )
-from spcomp.ir.storage import Array, Storage, decode, encode, number_type
+from spcomp.ir.interpret.storage import Array, Storage, decode, encode, number_type
 from spcomp.ir.visitor import Visitor
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import ClassVar, get_args
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.access import Load, Stored
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
@@ -23,7 +24,8 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Stored, Var
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge, Region
 from spcomp.ir.stmt import (
@@ -32,7 +34,6 @@ from spcomp.ir.stmt import (
     Evaluate,
     Fail,
     For,
-    Func,
     If,
     Let,
     LoopKind,
@@ -43,7 +44,7 @@ from spcomp.ir.stmt import (
     While,
     prefixes,
 )
-from spcomp.ir.verify_expr import ExprVerifier
+from spcomp.ir.verify.expr import ExprVerifier
 
 
 class StmtVerifier(ExprVerifier):

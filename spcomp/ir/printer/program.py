@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
-from spcomp.ir.position import PosFunc
-from spcomp.ir.printer_expr import identifier, literal_text, print_expr
-from spcomp.ir.printer_stmt import StmtPrinter
+from spcomp.ir.printer.expr import identifier, literal_text, print_expr
+from spcomp.ir.printer.stmt import StmtPrinter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spcomp.dtypes import DType
-    from spcomp.ir.stmt import Func
+    from spcomp.ir.func import Func
 
 __all__ = ["print_expr", "print_func", "print_module", "print_program"]
 
@@ -48,8 +46,7 @@ def _func_lines(func: Func, indent: int) -> list[str]:
     printer.line("@T.prim_func")
     _signature(printer, func.name, params)
     printer.indent += 1
-    level = 2 if isinstance(func, CoordFunc) else 1 if isinstance(func, PosFunc) else 0
-    attrs = dict(func.attrs) | {"sparse_tir_level": level}
+    attrs = dict(func.attrs) | {"sparse_tir_level": func.LEVEL}
     printer.line(f"T.func_attr({literal_text(attrs)})")
     for axis in func.axes:
         call = printer.axis_call(axis)

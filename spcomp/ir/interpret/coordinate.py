@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.errors import InternalError, LoweringError
-from spcomp.ir.assembly import Assembly, Coordinates
+from spcomp.ir.access import Load, Stored
 from spcomp.ir.axis import (
     AnyBuffer,
     Attach,
@@ -25,10 +25,12 @@ from spcomp.ir.axis import (
     domain_width,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Load, Stored, Var
-from spcomp.ir.interpret_stmt import Interpreter
-from spcomp.ir.stmt import Func, Stmt, Store
-from spcomp.ir.storage import Array, decode, encode, locate
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.assembly import Assembly, Coordinates
+from spcomp.ir.interpret.stmt import Interpreter
+from spcomp.ir.interpret.storage import Array, decode, encode, locate
+from spcomp.ir.stmt import Stmt, Store
 from spcomp.ir.visitor import walk
 
 

@@ -14,7 +14,7 @@ from spcomp.ir.node import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from spcomp.ir.bounds import Env
+    from spcomp.ir.arith.bounds import Env
 
 Q = TypeVar("Q")
 A = TypeVar("A")

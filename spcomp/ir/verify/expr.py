@@ -6,8 +6,10 @@ from typing import ClassVar, NoReturn
 
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError
+from spcomp.ir.access import Load, Search, Stored
+from spcomp.ir.analysis.forest import layout_conflict
+from spcomp.ir.arith.bounds import dtype_range
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.bounds import dtype_range
 from spcomp.ir.expr import (
     ARITY,
     CALLS,
@@ -18,19 +20,16 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
-    Stored,
     UnOp,
     Var,
 )
-from spcomp.ir.forest import layout_conflict
+from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Region
-from spcomp.ir.stmt import Func, Store
+from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import Visitor
 
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})

@@ -8,14 +8,12 @@ from typing import Any, NoReturn
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer, Axis
-from spcomp.ir.coordinate import CoordFunc
 from spcomp.ir.expr import Expr, Var
-from spcomp.ir.flat import FlatFunc
+from spcomp.ir.func import Func
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.node import Node
-from spcomp.ir.position import PosFunc
-from spcomp.ir.stmt import Func
-from spcomp.ir.verify_stmt import CoordVerifier, FlatVerifier, PosVerifier, StmtVerifier
+from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
+from spcomp.ir.verify.stmt import CoordVerifier, FlatVerifier, PosVerifier, StmtVerifier
 from spcomp.ir.visitor import walk
 
 _LEVELS: dict[type[Func], type[StmtVerifier]] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
-from spcomp.ir.alike import up_to_names
+from spcomp.ir.arith.alike import up_to_names
+from spcomp.ir.arith.bounds import Env, as_env
+from spcomp.ir.arith.linear import Algebra, Key, Linear, key_of, mentions
+from spcomp.ir.arith.proof import WIDE, Bounds, Facts, Prover, Ranges, product
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.bounds import Env, as_env
 from spcomp.ir.expr import BinOp, Const, Expr, Var
-from spcomp.ir.linear import Algebra, Key, Linear, key_of, mentions
-from spcomp.ir.proof import WIDE, Bounds, Facts, Prover, Ranges, product
-from spcomp.ir.visitor import substitute
+from spcomp.ir.rewrite import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -8,9 +8,10 @@ from math import gcd
 from typing import Any, TypeAlias
 
 from spcomp.dtypes import DType, int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.bounds import Env, Interval, bounds_of, dtype_range
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.bounds import Env, Interval, bounds_of, dtype_range
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Load, Search, UnOp, Var, cast, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, UnOp, Var, cast, const
 from spcomp.ir.node import Node, record
 from spcomp.ir.visitor import walk
 

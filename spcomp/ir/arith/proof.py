@@ -7,10 +7,10 @@ from itertools import product as product_of
 from typing import TYPE_CHECKING, TypeAlias
 
 from spcomp.dtypes import DType
-from spcomp.ir.alike import up_to_names
-from spcomp.ir.bounds import Env, Interval, as_env, bounds_of
-from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Load, UnOp, Var, cast
-from spcomp.ir.linear import (
+from spcomp.ir.access import Load
+from spcomp.ir.arith.alike import up_to_names
+from spcomp.ir.arith.bounds import Env, Interval, as_env, bounds_of
+from spcomp.ir.arith.linear import (
     ONE,
     Algebra,
     Key,
@@ -22,6 +22,7 @@ from spcomp.ir.linear import (
     monomial,
     names_in,
 )
+from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, UnOp, Var, cast
 
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer

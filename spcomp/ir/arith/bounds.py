@@ -6,6 +6,7 @@ from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import (
     COMPARISONS,
@@ -15,10 +16,8 @@ from spcomp.ir.expr import (
     Cast,
     Const,
     Expr,
-    Load,
     Ramp,
     Reduce,
-    Search,
     Select,
     UnOp,
     Var,

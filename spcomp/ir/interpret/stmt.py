@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import InternalError
-from spcomp.ir.interpret_expr import Evaluator
+from spcomp.ir.func import Func
+from spcomp.ir.interpret.expr import Evaluator
+from spcomp.ir.interpret.storage import Array
 from spcomp.ir.stmt import (
     Alloc,
     Evaluate,
     Fail,
     For,
-    Func,
     If,
     Let,
     Prefetch,
@@ -25,7 +26,6 @@ from spcomp.ir.stmt import (
     While,
     prefixes,
 )
-from spcomp.ir.storage import Array
 
 
 class Interpreter(Evaluator):

@@ -1,0 +1,1 @@
+"""What passes and steps ask of a program: reductions, forests, layouts, names, regions."""

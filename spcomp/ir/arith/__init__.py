@@ -1,0 +1,1 @@
+"""Facts about integers: simplification, linear forms, bounds, proofs, index maps."""

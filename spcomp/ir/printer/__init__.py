@@ -1,0 +1,1 @@
+"""Programs as Python text: what parses back to them."""

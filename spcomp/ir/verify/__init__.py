@@ -1,0 +1,1 @@
+"""What each level demands of a program, checked between passes."""
