@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from spcomp.notation.objects import indices as indices
     from spcomp.notation.objects import symbols as symbols
     from spcomp.notation.semiring import Semiring as Semiring
-    from spcomp.passes.decompose_formats import format_decompose as format_decompose
-    from spcomp.passes.levels import lower_sparse_buffer as lower_sparse_buffer
-    from spcomp.passes.levels import lower_sparse_iter as lower_sparse_iter
-    from spcomp.passes.preprocess import extract_preprocess as extract_preprocess
-    from spcomp.passes.preprocess import remove_preprocess as remove_preprocess
-    from spcomp.passes.preprocess import remove_unused_args as remove_unused_args
-    from spcomp.passes.preprocess import specialize_buffer as specialize_buffer
+    from spcomp.passes.decompose.decompose_formats import format_decompose as format_decompose
+    from spcomp.passes.decompose.preprocess import extract_preprocess as extract_preprocess
+    from spcomp.passes.decompose.preprocess import remove_preprocess as remove_preprocess
+    from spcomp.passes.decompose.preprocess import remove_unused_args as remove_unused_args
+    from spcomp.passes.decompose.preprocess import specialize_buffer as specialize_buffer
+    from spcomp.passes.pipelines import lower_sparse_buffer as lower_sparse_buffer
+    from spcomp.passes.pipelines import lower_sparse_iter as lower_sparse_iter
     from spcomp.runtime.pool import get_num_threads as get_num_threads
     from spcomp.runtime.pool import num_threads as num_threads
     from spcomp.runtime.pool import set_num_threads as set_num_threads
@@ -67,14 +67,14 @@ _HOME = {
     "Schedule": "spcomp.schedule.schedule",
     "parse": "spcomp.script.parse",
     "register_intrinsic": "spcomp.schedule.intrinsics",
-    "lower_sparse_iter": "spcomp.passes.levels",
-    "lower_sparse_buffer": "spcomp.passes.levels",
+    "lower_sparse_iter": "spcomp.passes.pipelines",
+    "lower_sparse_buffer": "spcomp.passes.pipelines",
     "FormatRewriteRule": "spcomp.formats.rules",
-    "format_decompose": "spcomp.passes.decompose_formats",
-    "extract_preprocess": "spcomp.passes.preprocess",
-    "remove_preprocess": "spcomp.passes.preprocess",
-    "remove_unused_args": "spcomp.passes.preprocess",
-    "specialize_buffer": "spcomp.passes.preprocess",
+    "format_decompose": "spcomp.passes.decompose.decompose_formats",
+    "extract_preprocess": "spcomp.passes.decompose.preprocess",
+    "remove_preprocess": "spcomp.passes.decompose.preprocess",
+    "remove_unused_args": "spcomp.passes.decompose.preprocess",
+    "specialize_buffer": "spcomp.passes.decompose.preprocess",
     "set_num_threads": "spcomp.runtime.pool",
     "get_num_threads": "spcomp.runtime.pool",
     "num_threads": "spcomp.runtime.pool",

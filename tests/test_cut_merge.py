@@ -10,7 +10,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.ir.module import Launch
 from spcomp.ir.printer.program import print_module
 from spcomp.ir.structural import structural_equal
-from spcomp.passes import cut_merge
+from spcomp.passes.pack import cut_merge
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 

@@ -16,7 +16,7 @@ import spcomp
 from spcomp.errors import ArgumentError, ScriptError, SpcompError
 from spcomp.ir.module import Module, single
 from spcomp.ir.printer.program import print_program
-from spcomp.passes.levels import legal
+from spcomp.passes.pipelines import legal
 from tests.corpus_base import fresh
 from tests.layers import STAGES, source, stages
 from tests.programs import BY_NAME, PROGRAMS

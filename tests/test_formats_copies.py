@@ -11,8 +11,8 @@ from spcomp.ir.module import single
 from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
-from spcomp.passes.decompose_formats import format_decompose
-from spcomp.passes.preprocess import (
+from spcomp.passes.decompose.decompose_formats import format_decompose
+from spcomp.passes.decompose.preprocess import (
     extract_preprocess,
     remove_preprocess,
     remove_unused_args,

@@ -19,7 +19,7 @@ from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pipeline
-from spcomp.passes.decompose_formats import (
+from spcomp.passes.decompose.decompose_formats import (
     DecomposeFormats,
     decompose,
     format_decompose,

@@ -21,7 +21,7 @@ from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import For
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
-from spcomp.passes.decompose_formats import decompose, without_unused
+from spcomp.passes.decompose.decompose_formats import decompose, without_unused
 from spcomp.schedule.dependence import loops_of, meetings, strays
 from spcomp.schedule.horizontal import HorizontalFuse
 from spcomp.schedule.scatter import outermost

@@ -15,10 +15,10 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Fail, For
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pipeline, Stage
-from spcomp.passes.cleanup import Cleanup
-from spcomp.passes.iteration_plan import plan_iteration
-from spcomp.passes.loop_kinds import LoopKinds
-from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.passes.flat.cleanup import Cleanup
+from spcomp.passes.flat.loop_kinds import LoopKinds
+from spcomp.passes.iterations.iteration_plan import plan_iteration
+from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.script.parse import parse_source
 
 PARAMS = "a: T.handle, b: T.handle, c: T.handle, ip: T.handle, ii: T.handle, jp: T.handle,"

@@ -9,8 +9,8 @@ import pytest
 from spcomp.compiler.pipeline import lower
 from spcomp.ir.position import Merge
 from spcomp.ir.visitor import walk
-from spcomp.passes import lattice
-from spcomp.passes.lattice import Lattice
+from spcomp.passes.merge import lattice
+from spcomp.passes.merge.lattice import Lattice
 from spcomp.target import Target
 from tests.layers import source
 

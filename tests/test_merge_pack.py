@@ -17,8 +17,8 @@ from spcomp.ir.stmt import If, Prefix, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.lower_merge import FAR
-from spcomp.passes.meetings import FEW, MANY
+from spcomp.passes.merge.lower_merge import FAR
+from spcomp.passes.merge.meetings import FEW, MANY
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source

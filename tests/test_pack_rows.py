@@ -18,8 +18,8 @@ from spcomp.ir.stmt import Alloc, For, Prefix
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.levels import TO_POSITION
-from spcomp.passes.pack_results import PackResults
+from spcomp.passes.pack.pack_results import PackResults
+from spcomp.passes.pipelines import TO_POSITION
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, source
 

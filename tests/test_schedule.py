@@ -9,7 +9,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
 from spcomp.ir.module import single
 from spcomp.ir.structural import structural_equal
-from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.default_trace import default_steps
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.loops import Parallel, Unroll, Vectorize, set_kind

@@ -8,6 +8,7 @@ import pytest
 import spcomp
 from spcomp.dtypes import float32, int64
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var, binary, const
 from spcomp.ir.interpret.program import interpret
@@ -17,7 +18,6 @@ from spcomp.ir.stmt import Alloc, Store, seq
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.scope import variables
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
 

@@ -20,7 +20,7 @@ from spcomp.ir.module import single
 from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
-from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.dependence import conflicts, loops_of
 from spcomp.schedule.hubs import SplitHubs, hub_split
 from spcomp.schedule.loops import Parallel, Vectorize

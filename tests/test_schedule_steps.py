@@ -15,7 +15,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.lower_iterations import LowerIterations
+from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.schedule import Schedule

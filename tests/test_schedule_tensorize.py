@@ -9,10 +9,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.errors import ScheduleError
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.position import Block
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk
-from spcomp.passes.scope import variables
 from spcomp.schedule.intrinsics import INTRINSICS, register_intrinsic
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace

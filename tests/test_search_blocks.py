@@ -16,7 +16,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.preprocess import extract_preprocess, remove_preprocess
+from spcomp.passes.decompose.preprocess import extract_preprocess, remove_preprocess
 from spcomp.schedule.schedule import Schedule
 from tests.layers import interpreted, reparsed, source
 from tests.programs import PROGRAMS, fresh

@@ -11,7 +11,7 @@ from spcomp.compiler import turned
 from spcomp.errors import ArgumentError
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
-from spcomp.passes.gathered import gathered
+from spcomp.passes.decompose.transpose_scatter import gathered
 from spcomp.script.parse import parse_source
 
 HEAD = """from spcomp import script as T

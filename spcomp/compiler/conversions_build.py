@@ -28,7 +28,8 @@ from spcomp.compiler.tensor_levels import Level
 from spcomp.compiler.validate import homes, rise
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import SLOTS, Format
-from spcomp.formats.levels import EMPTY, LevelFormat
+from spcomp.formats.levels import LevelFormat
+from spcomp.ir.axis import EMPTY
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Duplicates: TypeAlias = Literal["sum", "error", "keep"]

@@ -24,9 +24,9 @@ from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.program import CoordFunc
 from spcomp.locks import cached_property
-from spcomp.passes.decompose_formats import decompose as decompose_func
-from spcomp.passes.decompose_formats import without_unused
-from spcomp.passes.decompose_parts import Part
+from spcomp.passes.decompose.decompose_formats import decompose as decompose_func
+from spcomp.passes.decompose.decompose_formats import without_unused
+from spcomp.passes.decompose.decompose_parts import Part
 
 if TYPE_CHECKING:
     from spcomp.compiler.formats_choose import Undecided

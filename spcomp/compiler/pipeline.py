@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.errors import FormatError
+from spcomp.ir.analysis.names import distinct
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Const, Var
@@ -16,12 +17,11 @@ from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module, single
 from spcomp.ir.specialize import specialize, specialize_module
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
-from spcomp.passes.bind_threads import BindThreads
-from spcomp.passes.cleanup import Cleanup
-from spcomp.passes.guard_accesses import GuardAccesses
-from spcomp.passes.levels import TO_FLAT, TO_POSITION, legal
-from spcomp.passes.loop_kinds import LoopKinds
-from spcomp.passes.names import distinct
+from spcomp.passes.flat.bind_threads import BindThreads
+from spcomp.passes.flat.cleanup import Cleanup
+from spcomp.passes.flat.guard_accesses import GuardAccesses
+from spcomp.passes.flat.loop_kinds import LoopKinds
+from spcomp.passes.pipelines import TO_FLAT, TO_POSITION, legal
 from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default_trace import Facts, default_schedule
 from spcomp.schedule.step import Step, Trace

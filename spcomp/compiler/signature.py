@@ -12,9 +12,8 @@ from spcomp.compiler.roles import Access, Role, accesses
 from spcomp.compiler.sizes import text
 from spcomp.dtypes import DType
 from spcomp.errors import FormatError
-from spcomp.formats.levels import EMPTY
 from spcomp.ir.access import Load
-from spcomp.ir.axis import AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
+from spcomp.ir.axis import EMPTY, AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, const
 from spcomp.ir.interpret.storage import layout
 from spcomp.ir.program import CoordFunc, FlatFunc

@@ -14,7 +14,8 @@ import numpy as np
 
 from spcomp.compiler import validate
 from spcomp.errors import ArgumentError
-from spcomp.formats.levels import EMPTY, LEVELS
+from spcomp.formats.levels import LEVELS
+from spcomp.ir.axis import EMPTY
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 _SHAPES = ", ".join(f"({', '.join((repr(k), *v.arrays))})" for k, v in LEVELS.items() if v.arrays)

@@ -9,7 +9,7 @@ import numpy as np
 from spcomp.dtypes import bfloat16, float16
 from spcomp.ir.program import CoordFunc
 from spcomp.locks import Lock
-from spcomp.passes.gathered import gathered
+from spcomp.passes.decompose.transpose_scatter import gathered
 from spcomp.schedule.hubs import longest_row
 
 if TYPE_CHECKING:

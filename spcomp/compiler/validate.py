@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from spcomp.errors import ArgumentError
-from spcomp.formats.levels import EMPTY
-from spcomp.ir.axis import HASH
+from spcomp.ir.axis import EMPTY, HASH
 from spcomp.runtime.hugepages import immutable
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

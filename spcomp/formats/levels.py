@@ -22,7 +22,6 @@ from spcomp.ir.axis import home as home  # where a hashed level has a coordinate
 
 Iterates: TypeAlias = Literal["coordinate", "position"]
 Locates: TypeAlias = Literal["direct", "search", "probe", "none"]
-EMPTY = -1  # the coordinate of a position that holds no element
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,3 +192,6 @@ class BufferDomain:
     buffer: AnyBuffer
     low: Expr
     high: Expr
+
+
+EMPTY = -1  # the coordinate of a position that holds no element

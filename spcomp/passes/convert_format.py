@@ -9,6 +9,7 @@ from typing import Any
 
 from spcomp.dtypes import int64
 from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.linear import Algebra
@@ -20,7 +21,6 @@ from spcomp.ir.printer.expr import print_expr
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.visitor import walk
 from spcomp.locks import cached_property
-from spcomp.passes.positions import ZERO
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import from_zero, variables
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
@@ -14,8 +15,6 @@ from spcomp.ir.func import Func
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
 from spcomp.ir.visitor import statements, walk
-from spcomp.passes.positions import from_zero
-from spcomp.passes.scope import variables
 from spcomp.schedule.annotate import sharing
 from spcomp.schedule.dependence import loops_of, promised, writes_of
 from spcomp.schedule.nests import find_loop, replaced

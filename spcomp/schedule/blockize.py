@@ -7,6 +7,9 @@ from math import gcd
 from typing import ClassVar
 
 from spcomp.errors import Span
+from spcomp.ir.analysis.exprs import from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.bounds import Env, Interval
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, key_of, mentions
 from spcomp.ir.arith.simplify import simplify
@@ -15,10 +18,6 @@ from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter, IterKind
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt
-from spcomp.passes.names import Names
-from spcomp.passes.positions import from_zero, plus
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.nests import chain, find_loop, nest, replaced
 from spcomp.schedule.reduction import Start, bound, variables_of
 from spcomp.schedule.sites import path_to

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.exprs import from_zero, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import from_zero
-from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_block, find_loop, replaced
 from spcomp.schedule.split_nnz import starts_inside
 from spcomp.schedule.step import Makes, Step

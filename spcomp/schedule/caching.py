@@ -8,7 +8,11 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, cast
@@ -18,10 +22,6 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Attrs, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, Auxiliary, Pos
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import reads_of, writes_of
 from spcomp.schedule.nearby import follows
 from spcomp.schedule.nests import Replace, replaced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spcomp.errors import ScheduleError, warn
+from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.expr import Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
@@ -11,8 +12,7 @@ from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import statements, walk
-from spcomp.passes.loop_kinds import can_vectorize
-from spcomp.passes.pack_rows import unclaimed
+from spcomp.passes.pack.pack_rows import unclaimed
 from spcomp.schedule.bind import bound_twice
 from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests import replaced

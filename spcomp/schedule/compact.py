@@ -8,6 +8,8 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, plus
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
@@ -16,8 +18,6 @@ from spcomp.ir.position import Region
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, plus
 from spcomp.schedule.nests import Replace, find_loop, replaced
 from spcomp.schedule.split_nnz import named
 from spcomp.schedule.step import Step, the_one

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, both, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
@@ -14,9 +16,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, both
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts, depends, reads_of, writes_of
 from spcomp.schedule.nearby import Move, absolute, covers
 from spcomp.schedule.nests import find_loop, replaced, runs_once

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.analysis.forest import fusable, misordered
+from spcomp.ir.analysis.positions import limit
 from spcomp.ir.arith.simplify import MAX_TRIPS
 from spcomp.ir.axis import Axis, Domain, Flatten, Fuse, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
@@ -19,8 +21,6 @@ from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Let, Stmt, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.iteration_plan import limit
-from spcomp.passes.positions import ZERO
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.nests import replaced
 from spcomp.schedule.reductions import only_reduces

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import ZERO, conjuncts, fingerprint, variables
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast
@@ -16,8 +17,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import If, Stmt
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import ZERO, conjuncts
-from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nearby import follows, wide
 from spcomp.schedule.places import meanings
 from spcomp.schedule.sites import Site, path_to

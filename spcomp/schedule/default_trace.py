@@ -9,6 +9,8 @@ from typing import Any
 
 from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import from_zero, variables
+from spcomp.ir.analysis.vectors import can_vectorize, lane_bits
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Select, Var
@@ -19,10 +21,7 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.loop_kinds import can_vectorize, lane_bits
-from spcomp.passes.pack_rows import find_products
-from spcomp.passes.positions import from_zero
-from spcomp.passes.scope import variables
+from spcomp.passes.pack.pack_rows import find_products
 from spcomp.schedule.blocks import LiftLoop
 from spcomp.schedule.dependence import conflicts, loop_named, loops_of
 from spcomp.schedule.horizontal import HorizontalFuse, siblings

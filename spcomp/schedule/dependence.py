@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import fingerprint, variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, expr_equal
@@ -20,7 +21,6 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
 from spcomp.ir.visitor import Walker, gathered, statements, walk
-from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.partition import lesser, shared_out, tile
 
 

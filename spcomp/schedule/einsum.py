@@ -8,7 +8,10 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, both, fingerprint, from_zero, may_fail, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, identity
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.simplify import divides, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var, binary, const
@@ -18,10 +21,6 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, both, from_zero
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import fingerprint, may_fail, variables
 from spcomp.schedule.dependence import is_atomic, loops_of
 from spcomp.schedule.nests import chain, find_block, nest, replaced
 from spcomp.schedule.places import unconditional

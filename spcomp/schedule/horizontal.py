@@ -24,6 +24,8 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
@@ -32,9 +34,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import changes_range, conflicts, loops_of, meetings, strays
 from spcomp.schedule.nests import Replace, find_loop, runs_once
 from spcomp.schedule.segments import Keys, sorted_keys

@@ -9,7 +9,11 @@ from typing import ClassVar, Protocol, TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Expr, Var, binary, cast, const
@@ -19,11 +23,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.loop_kinds import REDUCIBLE
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import conflicts
 from spcomp.schedule.memory import accumulator
 from spcomp.schedule.nests import Fresh, chain, find_loop, replaced

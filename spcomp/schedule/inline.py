@@ -8,7 +8,9 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import both, conjuncts, variables
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, cast
@@ -18,9 +20,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import both, conjuncts
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.coverage import reads_stay, stored_where
 from spcomp.schedule.dependence import depends, reads_of, writes_of
 from spcomp.schedule.nearby import follows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError, InternalError, ScheduleError
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import from_zero
 from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Broadcast, Const, Expr, Ramp, Reduce, Select, Var, cast, const
@@ -20,7 +21,6 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Fail, For, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import from_zero
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.nests import chain
 from spcomp.schedule.split_nnz import named

@@ -9,6 +9,7 @@ from typing import ClassVar, TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.simplify import prove, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
@@ -19,7 +20,6 @@ from spcomp.ir.position import Block, Cursor, Region
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, Prefetch, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import ZERO
 from spcomp.schedule.nests import find_block
 from spcomp.schedule.sites import nth_buffer, refusal
 from spcomp.schedule.step import Step, known

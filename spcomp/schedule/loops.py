@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.exprs import ZERO
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.arith.simplify import simplify_stmt
 from spcomp.ir.expr import const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, LoopKind
 from spcomp.ir.visitor import statements
-from spcomp.passes.loop_kinds import can_vectorize
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
 from spcomp.schedule.annotate import find_target, sharing
 from spcomp.schedule.dependence import conflicts, promised
 from spcomp.schedule.nests import find_loop, replaced

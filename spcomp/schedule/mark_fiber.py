@@ -9,6 +9,9 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, bound_by, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer, memory_of
@@ -20,11 +23,7 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import bound_by, variables
-from spcomp.passes.workspace import Ranks
+from spcomp.passes.assembly.marks import Ranks
 from spcomp.schedule.nests import replaced, runs_once
 from spcomp.schedule.sites import path_to, refusal
 from spcomp.schedule.step import Step, the_one

@@ -8,6 +8,9 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var, cast, const
@@ -16,8 +19,6 @@ from spcomp.ir.position import Block, BlockIter, Cursor, Region
 from spcomp.ir.rewrite import relink, substitute
 from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import Walker
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, Auxiliary, Pos, from_zero
 from spcomp.schedule.nests import find_block, nest
 from spcomp.schedule.step import Makes, Step
 

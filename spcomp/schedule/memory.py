@@ -10,6 +10,9 @@ from typing import ClassVar
 from spcomp.dtypes import DType, float32, int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import ZERO, fingerprint, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.vectors import asked
 from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
@@ -20,10 +23,6 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO
-from spcomp.passes.scope import fingerprint, variables
-from spcomp.passes.unswitch import asked
 from spcomp.schedule.caching import WriteBack, written
 from spcomp.schedule.nearby import follows
 from spcomp.schedule.nests import chain, find_loop, replaced

@@ -9,6 +9,7 @@ from itertools import pairwise
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import ZERO, fingerprint
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, mentions
 from spcomp.ir.arith.simplify import prove, simplify
@@ -19,8 +20,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import ZERO
-from spcomp.passes.scope import fingerprint
 from spcomp.schedule.dependence import Accesses, depends
 from spcomp.schedule.sites import Site, path_to, refusal
 from spcomp.schedule.step import Step

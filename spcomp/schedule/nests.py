@@ -8,6 +8,9 @@ from operator import is_not
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.copies import Fresh as Fresh
+from spcomp.ir.analysis.copies import can_copy as can_copy
+from spcomp.ir.analysis.exprs import from_zero
 from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
@@ -16,9 +19,6 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import REMEMBERED, children, gathered, holds, walk
-from spcomp.passes.copies import Fresh as Fresh
-from spcomp.passes.copies import can_copy as can_copy
-from spcomp.passes.positions import from_zero
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.step import the_one
 

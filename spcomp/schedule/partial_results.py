@@ -9,7 +9,10 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -20,10 +23,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import plain
 from spcomp.schedule.memory import accumulator
 from spcomp.schedule.nests import find_loop, replaced

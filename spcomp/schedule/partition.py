@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, expr_equal
 from spcomp.ir.arith.proof import Prover
@@ -15,7 +16,6 @@ from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.scope import variables
 
 
 def shared_out(loop: For) -> For | None:

@@ -9,6 +9,9 @@ from typing import TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, fingerprint, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.bounds import Env, bounds_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
@@ -19,10 +22,6 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, both, conjuncts
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.dependence import reads_of, writes_of
 from spcomp.schedule.sites import Again, Site, bound_in, ends_of, named, parts_of, refusal
 

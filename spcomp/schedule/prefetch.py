@@ -12,6 +12,8 @@ from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import ZERO, fingerprint, from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
@@ -21,9 +23,6 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.scope import fingerprint, variables
 from spcomp.schedule.nests import Replace, chain, find_loop, replaced
 from spcomp.schedule.sites import bound_in
 from spcomp.schedule.step import Step

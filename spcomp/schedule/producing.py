@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, Linear, mentions
 from spcomp.ir.arith.proof import Prover
@@ -15,8 +16,6 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import ZERO
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import depends, reads_of, writes_of
 from spcomp.schedule.nearby import Move, absolute
 from spcomp.schedule.nests import replaced

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import both, conjuncts, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, Var, const
 from spcomp.ir.func import Func
@@ -15,9 +17,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import both, conjuncts
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import ascending_axes, conflicts
 from spcomp.schedule.nests import find_block, find_loop, replaced, way_to
 from spcomp.schedule.step import Makes, Step

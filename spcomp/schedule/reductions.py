@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.analysis.vectors import REDUCIBLE, asked, is_same
 from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.loop_kinds import REDUCIBLE
-from spcomp.passes.scope import variables
-from spcomp.passes.unswitch import asked, is_same
 
 
 def only_reduces(body: Stmt) -> bool:

@@ -8,7 +8,10 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import both, conjuncts, from_zero, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
@@ -18,10 +21,6 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import both, conjuncts, from_zero
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.memory import accumulator
 from spcomp.schedule.nests import chain, find_loop, nest, replaced

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spcomp.errors import ScheduleError, Span, expect, front_doors
+from spcomp.ir.analysis.names import distinct
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
 from spcomp.ir.module import Launch, Module
@@ -16,8 +17,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.program import CoordFunc, FlatFunc
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import statements
-from spcomp.passes.levels import legal, lower_sparse_buffer, lower_sparse_iter
-from spcomp.passes.names import distinct
+from spcomp.passes.pipelines import legal, lower_sparse_buffer, lower_sparse_iter
 from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.coordinate import find_iteration
 from spcomp.schedule.dependence import loops_of

@@ -8,7 +8,10 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import identity
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
@@ -18,10 +21,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, conjuncts, from_zero, plus
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.dependence import plain as plain
 from spcomp.schedule.hubs import Piece, RowSum

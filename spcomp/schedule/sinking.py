@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
 from spcomp.ir.arith.simplify import simplify
@@ -18,8 +19,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Prefetch, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.positions import ZERO
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import Accesses, loops_of
 from spcomp.schedule.nests import Replace, replaced
 from spcomp.schedule.sites import path_to

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import bound_by, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
@@ -17,8 +19,6 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.scope import bound_by, variables
 from spcomp.schedule.dependence import Conflict, ascending_axes, conflicts, loops_of
 from spcomp.schedule.nests import find_block
 from spcomp.schedule.step import known

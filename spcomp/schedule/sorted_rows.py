@@ -8,6 +8,8 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Buffer, memory_of
@@ -17,9 +19,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero, plus
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import Replace, chain, find_loop
 from spcomp.schedule.segments import UseKey, key_load, plain, sorted_keys

@@ -8,6 +8,8 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
@@ -16,9 +18,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Let, Stmt, Store
 from spcomp.ir.visitor import statements, walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
-from spcomp.passes.scope import variables
 from spcomp.schedule.dependence import loops_of
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.partition import chunked

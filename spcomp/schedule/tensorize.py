@@ -9,6 +9,9 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal, key_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -19,10 +22,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, from_zero
-from spcomp.passes.regions import annotate_regions
-from spcomp.passes.scope import variables
 from spcomp.schedule.blockize import Blockize
 from spcomp.schedule.dependence import conflicts, is_atomic, loops_of
 from spcomp.schedule.intrinsics import INTRINSICS, Intrinsic, straight

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
 from spcomp.ir.analysis.init_plan import init_plan
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.simplify import divides, prove, simplify
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
 from spcomp.ir.func import Func
@@ -17,9 +19,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.names import Names
-from spcomp.passes.positions import ZERO, both, from_zero
-from spcomp.passes.scope import may_fail, variables
 from spcomp.schedule.dependence import (
     ascending_axes,
     at_most_once,

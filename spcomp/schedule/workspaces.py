@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError, Span
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.axis import WORKSPACE, Buffer
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Stmt
 from spcomp.ir.visitor import walk
-from spcomp.passes.scope import variables
 from spcomp.schedule.nests import find_loop, replaced
 from spcomp.schedule.sites import bound_in
 from spcomp.schedule.step import Step

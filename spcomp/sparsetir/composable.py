@@ -11,6 +11,8 @@ from typing import cast
 
 from spcomp.errors import FormatError, ScheduleError
 from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer, domain_axes
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Const
@@ -20,8 +22,6 @@ from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import Seq, Stmt, Store, seq
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import statements
-from spcomp.passes.names import Names
-from spcomp.passes.scope import variables
 from spcomp.schedule.coordinate import SparseReorder
 
 COMPOSABLE = "composable"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError
+from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.expr import BinOp, Const, Var, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Seq, Stmt
 from spcomp.ir.visitor import statements
-from spcomp.passes.positions import ZERO
 
 GRID = tuple(f"{what}.{k}" for what in ("blockIdx", "threadIdx") for k in "xyz")
 BLOCKS = GRID[0]

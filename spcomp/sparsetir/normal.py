@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from spcomp.dtypes import int64
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
@@ -21,8 +22,7 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, relink, substitute
 from spcomp.ir.stmt import Alloc, Seq, Stmt, seq
 from spcomp.ir.visitor import walk
-from spcomp.passes.preprocess import axes_of, buffers_used
-from spcomp.passes.scope import variables
+from spcomp.passes.decompose.preprocess import axes_of, buffers_used
 
 Fn = TypeVar("Fn", bound=Func)
 IMPLIED = ("global_symbol", "tir.noalias", "horizontal_fuse", "order_needed")

@@ -8,8 +8,8 @@ from typing import Any
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.program import CoordFunc
-from spcomp.passes import preprocess
-from spcomp.passes.decompose_formats import format_decompose as decompose
+from spcomp.passes.decompose import preprocess
+from spcomp.passes.decompose.decompose_formats import format_decompose as decompose
 from spcomp.sparsetir.composable import in_published_order, with_own_init, with_whole_fibers
 from spcomp.sparsetir.convert import column_part_hyb as column_part_hyb
 from spcomp.sparsetir.convert import condense as condense
@@ -33,7 +33,7 @@ def format_decompose(
     composable_formats: Sequence[FormatRewriteRule],
     include_format_rewrite_blks: bool = True,  # noqa: FBT001, FBT002 (SparseTIR's signature)
 ) -> IRModule:
-    """Return *mod* with one iteration per rule; see ``spcomp.passes.decompose_formats``.
+    """Return *mod* with one iteration per rule; see ``spcomp.passes.decompose.decompose_formats``.
 
     *include_format_rewrite_blks*: with iterations before them that fill the parts. As SparseTIR's
     loops have it, the only fiber of a sparse_variable axis is all of its ``nnz`` positions, and a

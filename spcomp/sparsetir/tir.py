@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from spcomp.errors import ArgumentError
 from spcomp.errors import ScheduleError as ScheduleError
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.indexmap import IndexMap as IndexMap
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
@@ -15,7 +16,6 @@ from spcomp.ir.func import Func as PrimFunc
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements
-from spcomp.passes.scope import variables
 from spcomp.schedule import schedule as pure
 from spcomp.schedule.annotate import find_target
 from spcomp.schedule.intrinsics import register_intrinsic

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis
@@ -16,8 +17,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc, PosFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.visitor import walk
-from spcomp.passes import preprocess
-from spcomp.passes.regions import annotate_regions
+from spcomp.passes.decompose import preprocess
 from spcomp.schedule.schedule import Schedule
 from spcomp.sparsetir import sparse
 from spcomp.sparsetir.fusion import fuse_horizontally

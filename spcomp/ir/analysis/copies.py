@@ -1,0 +1,87 @@
+"""Beside the route: copies of statements, with names of their own for all that they bind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import Expr, Var
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, Merge
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, For, Let, Stmt
+from spcomp.ir.visitor import walk
+
+
+class Fresh(Rewriter):
+    """Copies a statement: every name it binds is new, so that the copy may stand beside it."""
+
+    def __init__(self, names: Names, suffix: str, values: dict[Var, Expr]) -> None:
+        self.names, self.suffix, self.values = names, suffix, dict(values)
+        self.buffers: dict[object, AnyBuffer] = {}
+
+    def _fresh(self, var: Var) -> Var:
+        new = self.names.var(f"{var.name}{self.suffix}", var.dtype)
+        self.values[var] = new
+        return new
+
+    def visit_Var(self, var: Var) -> Node:
+        """Return what the name stands for in the copy."""
+        return self.values.get(var, var)
+
+    def visit_For(self, loop: For) -> Node:
+        """Copy a loop with what it binds."""
+        begin, end = self.rewrite(loop.begin), self.rewrite(loop.end)
+        var = self._fresh(loop.var)
+        return loop.replace(var=var, begin=begin, end=end, body=self.rewrite(loop.body))
+
+    def visit_Let(self, let: Let) -> Node:
+        """Copy a let with what it binds."""
+        value = self.rewrite(let.value)
+        return let.replace(var=self._fresh(let.var), value=value, body=self.rewrite(let.body))
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        """Copy an allocation with its buffer."""
+        buffer = self.rewrite(alloc.buffer)
+        buffer = buffer.replace(name=self.names.unique(f"{buffer.name}{self.suffix}"))
+        self.buffers[alloc.buffer] = buffer
+        return alloc.replace(buffer=buffer, body=self.rewrite(alloc.body))
+
+    def visit_Node(self, node: Node) -> Node:
+        """Copy an access to what has been allocated in the copy."""
+        new = super().visit_Node(node)
+        own = self.buffers.get(getattr(node, "buffer", None))
+        return new if own is None else new.replace(buffer=own)
+
+    def visit_Merge(self, merge: Merge) -> Node:
+        """Copy a merge with what it binds."""
+        cursors = tuple(
+            cursor.replace(begin=self.rewrite(cursor.begin), end=self.rewrite(cursor.end))
+            for cursor in merge.cursors
+        )
+        coordinate = self._fresh(merge.coordinate)
+        cursors = tuple(cursor.replace(pos=self._fresh(cursor.pos)) for cursor in cursors)
+        cases: Any = tuple(self.rewrite(case) for case in merge.cases)
+        return merge.replace(coordinate=coordinate, cursors=cursors, cases=cases)
+
+    def visit_Block(self, block: Block) -> Node:
+        """Copy a block with what it binds."""
+        iters: list[Any] = [
+            i.replace(extent=self.rewrite(i.extent), value=self.rewrite(i.value))
+            for i in block.iters
+        ]
+        iters = [i.replace(var=self._fresh(i.var)) for i in iters]
+        name = self.names.unique(f"{block.name}{self.suffix}")
+        changes: dict[str, Any] = {"iters": tuple(iters), "name": name}
+        for name in ("init", "body", "where"):
+            part = getattr(block, name)
+            changes[name] = None if part is None else self.rewrite(part)
+        for name in ("reads", "writes"):
+            changes[name] = tuple(self.rewrite(region) for region in getattr(block, name))
+        return block.replace(**changes)
+
+
+def can_copy(stmt: Stmt) -> bool:
+    """Whether *stmt* has no memory of its own, which Fresh does not copy."""
+    return not any(isinstance(node, Alloc) for node in walk(stmt))

@@ -1,0 +1,79 @@
+"""Beside the route: which loops run in vectors, which conditions are the same in every lane."""
+
+from __future__ import annotations
+
+from itertools import dropwhile
+
+from spcomp.dtypes import DType
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
+from spcomp.ir.axis import memory_of
+from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
+from spcomp.ir.stmt import If, Seq, Stmt, Store
+from spcomp.ir.visitor import walk
+
+
+def asked(stmt: Stmt) -> tuple[list[Expr], Stmt]:
+    """Return the conditions under which *stmt* does anything, as they are asked, and what it does.
+
+    ``if a and b: if c: s  ->  [a, b, c], s``.
+    """
+    terms: list[Expr] = []
+    while isinstance(stmt, If) and stmt.otherwise is None:
+        terms += conjuncts(stmt.cond)
+        stmt = stmt.then
+    return terms, stmt
+
+
+def is_same(cond: Expr, var: Var, body: Stmt) -> bool:
+    """Whether *cond* has one value for all *var*, whatever *body* does, and cannot fail."""
+    written = {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
+    reads = (n.buffer for n in walk(cond) if isinstance(n, (Load, Search)))
+    moves = var in variables(cond) or any(memory_of(buffer) in written for buffer in reads)
+    return not moves and not may_fail(cond)
+
+
+def _reads(terms: list[Expr]) -> bool:
+    return any(isinstance(n, (Load, Search)) for term in terms for n in walk(term))
+
+
+REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
+
+
+def lane_bits(dtype: DType) -> int:
+    """Return how wide a lane is when values of *dtype* are computed with: 16-bit floats in 32."""
+    return 32 if dtype.is_float and dtype.bits < 32 else dtype.itemsize * 8
+
+
+def can_vectorize(body: Stmt, var: Var) -> bool:
+    """Say whether *body* is straight-line stores of what vectors can compute, over *var*.
+
+    Conditions may stand around all of it: they become a mask, or are asked before the loop.
+    """
+    terms, inner = asked(body)
+    if not all(map(_is_mask, dropwhile(lambda term: is_same(term, var, inner), terms))):
+        return False
+    if terms and may_fail(inner):  # it would fail where no lane runs
+        return False
+    body = inner
+    if any(not isinstance(n, (Seq, Store)) for n in walk(body) if isinstance(n, Stmt)):
+        return False
+    for node in walk(body):
+        if isinstance(node, Expr) and not isinstance(
+            node, (Var, Const, BinOp, UnOp, Cast, Call, Load, Select)
+        ):
+            return False
+        if isinstance(node, BinOp) and node.op in ("//", "%") and var in variables(node):
+            return False
+    return True
+
+
+def _is_mask(cond: Expr) -> bool:
+    """Whether *cond* compares indices, so that all lanes of it may be evaluated."""
+    for node in walk(cond):
+        if isinstance(node, BinOp):
+            if node.op in ("//", "%") and not (isinstance(node.rhs, Const) and node.rhs.value):
+                return False
+        elif not isinstance(node, (Var, Const, Cast)):
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Sparse results: count, scan, fill; what a write becomes in each phase."""

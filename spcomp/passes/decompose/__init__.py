@@ -1,0 +1,1 @@
+"""Programs over other formats: iterations cut in parts, conversions taken out."""

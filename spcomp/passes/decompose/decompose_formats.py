@@ -1,0 +1,451 @@
+"""I to I: an iteration over a sparse buffer becomes one iteration per part of its new format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar, TypeGuard
+
+from spcomp.dtypes import int64
+from spcomp.errors import FormatError, expect
+from spcomp.formats.rules import FormatRewriteRule
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.bounds import Env, Interval
+from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.simplify import injective
+from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
+from spcomp.ir.coordinate import SpIter
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.module import Module, single
+from spcomp.ir.node import Node
+from spcomp.ir.program import CoordFunc
+from spcomp.ir.rewrite import Relink, Rewriter, substitute
+from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import walk
+from spcomp.passes.base import Pass, Stage
+from spcomp.passes.decompose.decompose_parts import (
+    Loop,
+    Part,
+    PartIteration,
+    Rewritten,
+    updates_of,
+    used_elsewhere,
+    wrong_shape,
+)
+from spcomp.passes.decompose.preprocess import (
+    axes_of,
+    axes_used,
+    buffers_used,
+    copies,
+    copies_back,
+    params_used,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DecomposeFormats(Pass):
+    """``sp_iter([I, J]): init; s  ->  init over I; sp_iter([S, P]): s'; sp_iter([R, K]): s''``.
+
+    One iteration for each rule, over the axes of its part. What is initialised is so once, over
+    the domain as it was; the parts only accumulate. Source: SparseTIR (ASPLOS 2023), section
+    3.2.1, format decomposition.
+    """
+
+    name: ClassVar[str] = "decompose_formats"
+    takes: ClassVar[Stage] = Stage.COORDINATE
+    gives: ClassVar[Stage] = Stage.COORDINATE
+    rules: tuple[FormatRewriteRule, ...] = ()
+
+    def run(self, module: Module[Any]) -> Module[Any]:
+        """Decompose the function of *module*, whose interface changes. Raises FormatError."""
+        made: Module[Any] = format_decompose(module, self.rules, include_format_rewrite_blks=False)
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decomposition:
+    """The program that runs over the *parts* of what was *old*."""
+
+    func: CoordFunc
+    parts: tuple[Part, ...]
+    old: Rewritten
+
+
+def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposition:
+    """Return *func* with one iteration per rule instead of each over the buffers they rewrite.
+
+    All parameters stay; ``without_unused`` drops those that nothing needs any more. Raises
+    FormatError where the parts could compute something else, or a rule does not fit *func*.
+    """
+    names = Names(func)
+    old = _rewritten(func, rules)
+    parts = tuple(_instantiate(rule, func, names, old.beside) for rule in rules)
+    splitter = _Splitter(old, parts, names)
+    body = splitter.rewrite(func.body)
+    own = [b for part in parts for b in part.beside.values() if b.data is not None]
+    params = dict.fromkeys((*func.params, *(p for part in parts for p in part.params.values())))
+    params |= dict.fromkeys(b.data for b in own if b.data is not None)
+    axes = (*func.axes, *splitter.axes, *(a for part in parts for a in part.axes.values()))
+    buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()), *own)
+    unique = tuple(dict.fromkeys(axes))
+    made = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
+    fused = made.with_attr("horizontal_fuse", True)  # the parts are one launch, if that is legal
+    assert isinstance(fused, CoordFunc)
+    return Decomposition(fused, parts, old)
+
+
+def format_decompose(
+    func: CoordFunc | Module[Any],
+    rules: Sequence[FormatRewriteRule],
+    include_format_rewrite_blks: bool = True,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return a program, or the Module of one, with one iteration per rule, behind the copies.
+
+    Copies come first, as ``rewrite_A_rule``: they fill the parts from the buffer as it was. Then
+    come the inits, over the domain as it was, and one iteration for each rule, called after the
+    one it is part of and the rule. Other buffers that lie along the axes are stored anew as well;
+    what the program writes to them is copied back at the end, as ``restore_C_rule``.
+
+    The parameters of each rule follow those of the program, in the order of its description and
+    named ``param_rule``; none is shared between rules, nor with a parameter of the program unless
+    it is the same object. Then come the handles of the parts of other buffers.
+
+    Args:
+        func: The program.
+        rules: What it is decomposed by; see FormatRewriteRule.
+        include_format_rewrite_blks: Whether to have the copies.
+
+    Raises:
+        FormatError: where the parts could compute something else, or a rule does not fit *func*.
+
+    Source: SparseTIR (ASPLOS 2023), section 3.2.1.
+    """
+    if isinstance(func, Module):
+        if not func.is_single:
+            raise FormatError(f"{func.source.name} has several phases, it cannot be decomposed")
+        only = func.funcs[0]
+        return single(format_decompose(only, rules, include_format_rewrite_blks))
+    expect("func", func, CoordFunc, "a program in coordinate space, or the Module of one")
+    expect("rules", rules, (list, tuple), "a list of FormatRewriteRules")
+    for rule in rules:
+        expect("rules", rule, FormatRewriteRule, "a list of FormatRewriteRules")
+    made = decompose(func, rules)
+    if not include_format_rewrite_blks:
+        return made.func
+    filled = [it for part in made.parts for it in copies(part, made.old)]
+    written = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
+    back = [it for part in made.parts for it in copies_back(part, made.old, written)]
+    return made.func.replace(body=seq(*filled, made.func.body, *back))
+
+
+def without_unused(
+    func: CoordFunc, before: CoordFunc, replaced: Collection[AnyBuffer] = ()
+) -> CoordFunc:
+    """Return *func* without the buffers, axes and parameters that only *before* had a use for.
+
+    Nor has it the buffers *replaced*, which *before* may have for their pattern alone.
+    """
+    gone = (buffers_used(before) | {*replaced}) - buffers_used(func)
+    func = func.replace(
+        buffers=tuple(b for b in func.buffers if b not in gone),
+        domains=tuple(d for d in func.domains if d.buffer not in gone),
+    )
+    lost = axes_used(before) - axes_used(func)
+    func = func.replace(axes=tuple(a for a in func.axes if a not in lost))
+    needless = params_used(before) - params_used(func)
+    return func.replace(params=tuple(p for p in func.params if p not in needless))
+
+
+def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten:
+    """Return what *rules* are about in *func*; raises FormatError where they do not fit."""
+    if not rules:
+        raise FormatError("no rules are given", hint="give at least one")
+    _check_agreement(rules)
+    first = rules[0]
+    axes = {axis.name: axis for axis in func.axes}
+    buffers = {b.name: b for b in func.buffers if isinstance(b, SparseBuffer)}
+    for what, wanted, known in (
+        ("sparse buffer", first.buffers_to_rewrite, set(buffers)),
+        ("axis", first.axes_before_rewrite, set(axes)),
+    ):
+        for name in wanted:
+            if name not in known:
+                listed = ", ".join(sorted(known))
+                raise first.error(f"{func.name} has no {what} {name!r}", f"it has {listed}")
+    before = tuple(axes[name] for name in first.axes_before_rewrite)
+    for axis in before:
+        if axis.padded:
+            raise first.error(f"{axis.name} has padding", "declare it as a sparse_variable axis")
+    for name in first.buffers_to_rewrite:
+        if set(buffers[name].axes) != set(before):
+            along = ", ".join(axis.name for axis in buffers[name].axes)
+            raise first.error(f"{name} lies along {along}", "rewrite exactly these axes")
+    rewritten = {buffers[name]: name for name in first.buffers_to_rewrite}
+    made = [n.buffer for n in walk(func.body) if isinstance(n, Alloc)]
+    others = (b for b in (*func.buffers, *made) if b not in rewritten and _is_beside(b, before))
+    return Rewritten(rewritten, before, tuple(others))
+
+
+def _is_beside(buffer: AnyBuffer, axes: tuple[Axis, ...]) -> TypeGuard[SparseBuffer]:
+    """Whether *buffer* lies along all of *axes*, next to each other, and dense ones around them."""
+    if not isinstance(buffer, SparseBuffer) or buffer.extra_storage:
+        return False
+    ours = [at for at, axis in enumerate(buffer.axes) if axis in axes]
+    if len(ours) < len(axes) or ours[-1] - ours[0] >= len(ours):
+        return False
+    return all(axis in axes or axis.kind == "dense_fixed" for axis in buffer.axes) and any(
+        axis.kind != "dense_fixed" for axis in axes
+    )
+
+
+def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
+    """Raise unless *rules* rewrite the same, under names of their own."""
+    first = rules[0]
+    for rule in rules:
+        for name in ("buffers_to_rewrite", "axes_before_rewrite"):
+            if tuple(getattr(rule, name)) != tuple(getattr(first, name)):
+                raise rule.error(f"its {name} differ from the first rule's", "decompose twice")
+        if sum(other.name == rule.name for other in rules) > 1:
+            raise rule.error("another rule has this name", "give each a name of its own")
+
+
+def _instantiate(
+    rule: FormatRewriteRule, func: CoordFunc, names: Names, others: Sequence[SparseBuffer]
+) -> Part:
+    """Return what *rule* declares under names of its own; what *func* has as well is shared."""
+    desc = rule.new_format_desc
+    params = {p.name: p for p in desc.params if p in func.params}
+    for param in desc.params:
+        if param.name not in params:
+            params[param.name] = names.var(f"{param.name}_{rule.name}", param.type)
+    link = Relink({p: params[p.name] for p in desc.params}, {a: a for a in func.axes}, {})
+    axes: dict[str, Axis] = {}
+    for axis in desc.axes:
+        if axis not in link.made:
+            wish = names.unique(f"{axis.name}_{rule.name}")
+            link.made[axis] = link.visit_Node(axis).replace(name=wish)
+        made = link.made[axis]
+        assert isinstance(made, Axis)
+        axes[axis.name] = made
+    buffers: dict[str, SparseBuffer] = {}
+    for buffer in desc.buffers:
+        if buffer.name in rule.buffers_to_rewrite:
+            wish = names.unique(f"{buffer.name}_{rule.name}")
+            new = link.visit_Node(buffer).replace(name=wish)
+            assert isinstance(new, SparseBuffer)
+            buffers[buffer.name] = new
+    _check_inverse(rule, axes)
+    along = next(iter(buffers.values())).axes
+    before = {axis for axis in func.axes if axis.name in rule.axes_before_rewrite}
+    beside = {old: _beside(old, f"_{rule.name}", along, before, names) for old in others}
+    return Part(rule, params, axes, buffers, beside)
+
+
+def _beside(
+    old: SparseBuffer, suffix: str, along: tuple[Axis, ...], before: set[Axis], names: Names
+) -> SparseBuffer:
+    """Return the part of *old*: along the axes *along* instead of those *before*."""
+    first = next(at for at, axis in enumerate(old.axes) if axis in before)
+    axes = (*old.axes[:first], *along, *old.axes[first + len(before) :])
+    data = None if old.data is None else names.var(f"{old.data.name}{suffix}", old.data.type)
+    return old.replace(name=names.unique(f"{old.name}{suffix}"), data=data, axes=axes)
+
+
+def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
+    """Raise unless idx_map is proved to undo inv_idx_map on the axes of the part."""
+    domain: dict[Var, Interval] = {}
+    results: dict[Var, Expr] = {}
+    every = zip(rule.axes_after_rewrite, rule.backward.params, rule.forward.results, strict=True)
+    for name, param, result in every:
+        length = axes[name].length
+        domain[param] = Interval(0, int(length.value) - 1 if isinstance(length, Const) else None)
+        if name not in rule.free:
+            results[param] = result
+    forward = IndexMap(rule.forward.params, tuple(results.values()))
+    if not forward.is_inverse_of(IndexMap(tuple(results), rule.backward.results), domain):
+        message = "idx_map is not proved to undo inv_idx_map"
+        raise rule.error(message, "each coordinate after must follow from those before")
+
+
+class _Splitter(Rewriter):
+    """Replaces iterations by their parts; *axes* are those that the inits needed."""
+
+    def __init__(self, old: Rewritten, parts: tuple[Part, ...], names: Names) -> None:
+        self.old, self.parts, self.names = old, parts, names
+        self.stored = {axis for axis in old.axes if axis.kind != "dense_fixed"}
+        self.axes: list[Axis] = []
+
+    def visit_Load(self, load: Load) -> Node:
+        """Refuse to read what is rewritten, or lies along with it, outside an iteration of it."""
+        self._check(load)
+        return self.visit_Node(load)
+
+    def visit_Store(self, store: Store) -> Node:
+        """Refuse to write it."""
+        self._check(store)
+        return self.visit_Node(store)
+
+    def _check(self, node: Load | Store) -> None:
+        buffer = node.buffer
+        along = buffer.axes if isinstance(buffer, SparseBuffer) else ()
+        if buffer in self.old.buffers or buffer in self.old.beside:
+            raise used_elsewhere(buffer.name, node)
+        for axis in self.stored.intersection(along):
+            raise FormatError(
+                f"{buffer.name} lies along {axis.name} too, which is stored anew",
+                node.span,
+                hint="declare it along axes of its own",
+            )
+
+    def visit_SpIter(self, it: SpIter) -> Node:
+        """Return the inits and one iteration per part."""
+        axes = {above for axis in axes_of(*it.domains) for above in axis.path()}
+        if self.stored.isdisjoint(axes):
+            return self.visit_Node(it)
+        loops = self._loops(it)
+        updates = updates_of(it, self.old)
+        for node in (n for stmt in (it.init, *updates) if stmt is not None for n in walk(stmt)):
+            if isinstance(node, (Load, Store)) and not self._is_part(node.buffer):
+                self._check(node)
+        new: list[Stmt] = []
+        heads: list[Stmt | None] = [None] * len(self.parts)
+        iterations = [PartIteration(it, loops, part, self.old) for part in self.parts]
+        shared, own = self._inits(it)
+        if shared is not None:
+            axis, count = self._covered(loops, self.parts[0])
+            heads[0] = None if axis is None else shared
+            if axis is None or count is not None:
+                new.append(self._init(it, shared, loops, axis, count))
+        if own is not None:
+            for at, one in enumerate(iterations):
+                if shared is not None or one.starts_apart:
+                    new.append(one.start(own))
+                else:
+                    heads[at] = own
+        new += [one.build(updates, head) for one, head in zip(iterations, heads, strict=True)]
+        return seq(*new)
+
+    def _inits(self, it: SpIter) -> tuple[Stmt | None, Stmt | None]:
+        """Return what of the init of *it* starts other buffers, and what starts those in parts."""
+        stmts = it.init.body if isinstance(it.init, Seq) else (it.init,)
+        found: dict[bool, list[Stmt]] = {False: [], True: []}
+        for stmt in (stmt for stmt in stmts if stmt is not None):
+            written = {n.buffer for n in walk(stmt) if isinstance(n, Store)}
+            ours = {buffer in self.old.beside for buffer in written}
+            if len(ours) > 1 or not written.isdisjoint(self.old.buffers):
+                raise wrong_shape(it, "one statement of its init writes what lies apart")
+            found[True in ours].append(stmt)
+        return tuple(seq(*some) if some else None for some in found.values())  # type: ignore[return-value]
+
+    def _is_part(self, buffer: AnyBuffer) -> bool:
+        return buffer in self.old.buffers or buffer in self.old.beside
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        """Allocate the parts."""
+        new = self.visit_Node(alloc)
+        if alloc.buffer not in self.old.beside:
+            return new
+        assert isinstance(new, Alloc)
+        parts = (part.beside[alloc.buffer] for part in self.parts)
+        return reduce(lambda body, part: Alloc(part, body, span=alloc.span), parts, new.body)
+
+    def _loops(self, it: SpIter) -> list[Loop]:
+        """Return the domains of *it*, fused axes one by one; raises FormatError."""
+        loops: list[Loop] = []
+        at = 0
+        for domain in it.domains:
+            axes = domain_axes(domain)
+            width = len(axes) if isinstance(domain, Fuse) else 1
+            own, kinds = it.vars[at : at + width], it.kinds[at : at + width]
+            at += width
+            ours = any(axis in self.old.axes for axis in axes)
+            if not ours and not any(a in self.old.axes for b in axes_of(domain) for a in b.path()):
+                loops.append(Loop(domain, own, kinds))
+            elif isinstance(domain, (Axis, Fuse)) and ours:
+                loops += [Loop(a, (v,), k) for a, v, k in zip(axes, own, kinds, strict=True)]
+            else:
+                raise wrong_shape(it, f"{axes[0].name} is not iterated on its own")
+        if {loop.domain for loop in loops if loop.domain in self.old.axes} != set(self.old.axes):
+            names = ", ".join(axis.name for axis in self.old.axes)
+            raise wrong_shape(it, f"it does not iterate over all of {names}")
+        return loops
+
+    def _covered(self, loops: list[Loop], part: Part) -> tuple[Axis | None, Expr | None]:
+        """Say which elements the dense axes of *part* reach, each of them once.
+
+        That is, on the one spatial axis before that is rewritten: the axis, and how many of its
+        first coordinates, None for all. Their init can run with the part. Without an axis: none.
+        """
+        spatial = [x.domain for x in loops if x.kinds == "S" and x.domain in self.old.axes]
+        if len(spatial) != 1 or not isinstance(axis := spatial[0], Axis):
+            return None, None
+        rule = part.rule
+        index = rule.backward.results[self.old.axes.index(axis)]
+        params = dict(zip(rule.axes_after_rewrite, rule.backward.params, strict=True))
+        own = {params[name]: part.axes[name] for name in rule.axis_map[axis.name]}
+        if axis.kind != "dense_fixed" or any(a.kind != "dense_fixed" for a in own.values()):
+            return None, None
+        ranges = {var: (ZERO, cast(a.length, int64)) for var, a in own.items()}
+        count: Expr = const(1)
+        for _, extent in ranges.values():
+            count = binary("*", count, extent)
+        prover = Prover(Algebra(Env(), trusted=True), ranges)
+        inside = BinOp("<=", ZERO, index), BinOp("<", index, count)
+        # one to one, into as many coordinates: so each is reached
+        onto = variables(index) <= set(ranges) and all(map(prover.holds, inside))
+        if not onto or not all(injective((index,), var, ranges) for var in ranges):
+            return None, None
+        algebra = Algebra(Env(), trusted=True)
+        length = cast(axis.length, int64)
+        left = algebra.of(count) - algebra.of(length)
+        if left.terms and not prover.holds(BinOp("<=", count, length)):
+            return None, None
+        return axis, (algebra.of(count).expr() if left.terms else None)
+
+    def _init(
+        self, it: SpIter, init: Stmt, loops: list[Loop], covered: Axis | None, count: Expr | None
+    ) -> SpIter:
+        """Return the iteration that runs *init*, on *covered* from the coordinate *count* on."""
+        used, stored = variables(init), _stored(init)
+        domains: list[Domain] = []
+        own: list[Var] = []
+        values: dict[Var, Expr] = {}
+        for loop in loops:
+            if loop.kinds != "S" or used.isdisjoint(loop.vars):
+                continue
+            (var,), domain = loop.vars, loop.domain
+            if not isinstance(domain, Axis):
+                raise wrong_shape(it, f"its init runs over a {type(domain).__name__.lower()}")
+            new = Var(var.name, var.type)
+            values[var] = new
+            if domain is covered and count is not None and not stored:
+                size = binary("-", cast(domain.length, int64), count)
+                domain = self._axis(f"{domain.name}_tail", size)
+                values[var] = binary("+", count, new)
+            elif domain.kind != "dense_fixed" and domain not in stored:
+                domain = self._axis(f"{domain.name}_all", domain.length)
+            domains.append(domain)
+            own.append(new)
+        body = substitute(init, values)
+        kinds, name = "S" * len(own), f"{it.name}_init"
+        return SpIter(tuple(own), tuple(domains), kinds, name, None, body, span=it.span)
+
+    def _axis(self, wish: str, length: Expr) -> Axis:
+        axis = Axis(self.names.unique(wish), "dense_fixed", length)
+        self.axes.append(axis)
+        return axis
+
+
+def _stored(init: Stmt) -> set[Axis]:
+    """Return the sparse axes along which everything is stored that *init* writes.
+
+    What is not stored has no place to start in.
+    """
+    stores = [node for node in walk(init) if isinstance(node, Store)]
+    own = [set(s.buffer.axes if isinstance(s.buffer, SparseBuffer) else ()) for s in stores]
+    return {axis for axis in set[Axis]().union(*own[:1]).intersection(*own[1:]) if axis.is_sparse}

@@ -1,0 +1,452 @@
+"""III to III: vectorized loops become explicit vectors, and a scalar loop for what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from spcomp.dtypes import DType, bool_, int32, int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, fingerprint, from_zero, plus, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
+from spcomp.ir.analysis.vectors import REDUCIBLE, can_vectorize, lane_bits
+from spcomp.ir.arith.simplify import Interval, simplify
+from spcomp.ir.axis import Buffer
+from spcomp.ir.expr import (
+    BinOp,
+    BinOpKind,
+    Broadcast,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Ramp,
+    Reduce,
+    Select,
+    Var,
+    binary,
+    cast,
+    const,
+)
+from spcomp.ir.node import Node
+from spcomp.ir.program import FlatFunc
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
+from spcomp.ir.visitor import walk
+from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.flat.unswitch import NamedReads, unswitched
+
+ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
+MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
+FAST_GATHER = 512  # bits of registers from which on processors gather faster than they load
+FEW_LANES = 4  # of a vector put together by single loads, or along the short rows of a matrix
+MASKS = 256  # bits of registers from which on processors load under a mask, 32 bits a lane or more
+
+
+Bounds: TypeAlias = Mapping[Var, Interval]
+Nest: TypeAlias = tuple[For, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopKinds(FuncPass):
+    """``for k in vectorized(n): s  ->  for k in n // w: s[k := ramp(k * w, 1, w)]; rest serial``.
+
+    A loop that only updates one element (a dot product) accumulates in a vector. *vector_bits* is
+    the width of the target's registers; below two lanes the loop stays serial.
+    """
+
+    name: ClassVar[str] = "loop_kinds"
+    takes: ClassVar[Stage] = Stage.FLAT
+    gives: ClassVar[Stage] = Stage.FLAT
+    vector_bits: int = 0
+
+    def run_func(self, func: FlatFunc) -> FlatFunc:
+        """Return *func* with explicit vectors."""
+        body = _Vectorizer(Names(func), self.vector_bits).rewrite(func.body)
+        return func if body is func.body else func.replace(body=body)
+
+
+class _Vectorizer(Rewriter):
+    def __init__(self, names: Names, vector_bits: int) -> None:
+        self.names, self.vector_bits = names, vector_bits
+        self.bounds: dict[Var, Interval] = {}
+        self.data: set[Var] = set()  # names of what depends on data
+
+    def visit_Let(self, let: Let) -> Node:
+        if self._is_data(let.value):
+            self.data.add(let.var)
+        return self.visit_Node(let)
+
+    def _is_data(self, value: Expr) -> bool:
+        return any(isinstance(n, (Load, Search)) or n in self.data for n in walk(value))
+
+    def _is_ragged(self, loop: For) -> bool:
+        """Whether how often *loop* runs depends on data, as along a fiber."""
+        return self._is_data(loop.begin) or self._is_data(loop.end)
+
+    def visit_For(self, loop: For) -> Node:
+        if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
+            first, last = int(loop.begin.value), int(loop.end.value) - 1
+            self.bounds[loop.var] = Interval(first, max(first, last))
+        new = self.visit_Node(loop)
+        assert isinstance(new, For)
+        if new.kind == "parallel":
+            return new
+        cond, new = unswitched(new)
+        made = self._vectors(new) if new.kind == "vectorized" else new
+        return made if cond is None else If(cond, made, span=loop.span)
+
+    def _vectors(self, loop: For) -> Stmt:
+        """Return the vectorized *loop* in vectors, or serial where it cannot be."""
+        lanes = self._lanes(loop)
+        nest, store = _accumulated(loop)
+        if lanes >= 2 and store is not None and can_vectorize(store, loop.var):
+            return self._reduce(loop, nest, store, lanes)
+        if lanes < 2 or not can_vectorize(loop.body, loop.var):
+            return loop.replace(kind="serial")
+        if not all(_depends(n, loop.var) for n in walk(loop.body) if isinstance(n, Store)):
+            return loop.replace(kind="serial")  # lanes would meet: a dot product under a condition
+        if isinstance(loop.body, If) and (pieces := _pieces(loop, lanes, self.bounds)) is not None:
+            vectors = (_Widen(loop, const(at), width, self.bounds) for at, width in pieces)
+            return seq(*(vector.vector() for vector in vectors))
+        return seq(*self._split(loop, lanes, lambda k: seq(_Widen(loop, k, lanes).vector())))
+
+    def _lanes(self, loop: For) -> int:
+        """The lanes of a register; fewer where the loop is a shorter power of two."""
+        dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
+        lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
+        short = _gathers(loop) or (self._is_ragged(loop) and not self._masks(loop))
+        if self.vector_bits < FAST_GATHER and short:
+            lanes = min(lanes, FEW_LANES)
+        if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
+            return lanes
+        return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
+
+    def _masks(self, loop: For) -> bool:
+        """Whether what is left of the dot product *loop* is one more vector, under a mask.
+
+        Where it is long or short as the data is: a processor cannot foresee where it ends.
+        """
+        loads = [n for n in walk(loop.body) if isinstance(n, Load)]
+        own = [n for n in loads if loop.var in variables(n)]
+        narrow = any(n.buffer.dtype.itemsize < int32.itemsize for n in own)
+        nest, store = _accumulated(loop)
+        if store is None or isinstance(loop.end, Const) or narrow:
+            return False
+        known = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
+        known.add(fingerprint(Load(store.buffer, store.indices)))
+        safe = bool(nest) or all(n in own or fingerprint(n) in known for n in loads)
+        return safe and not _gathers(loop) and self.vector_bits >= MASKS
+
+    def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
+        """Return the vector loop and the loop over what is left."""
+        count = binary("-", loop.end, loop.begin) if not from_zero(loop) else loop.end
+        whole = binary("//", count, lanes)
+        k = self.names.var(f"{loop.var.name}_v")
+        base = binary("+", loop.begin, binary("*", k, lanes))
+        trips = simplify(whole)
+        few = isinstance(trips, Const) and trips.value <= MAX_UNROLL
+        main = For(k, ZERO, trips, body(base), "unroll" if few else "serial", span=loop.span)
+        rest = self.names.var(loop.var.name)
+        # never before the first iteration, where the loop ends before it begins
+        done = simplify(binary("max", binary("*", whole, lanes), 0))
+        start = binary("+", loop.begin, done)
+        tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
+        return main, tail
+
+    def _reduce(self, loop: For, nest: Nest, store: Store, lanes: int) -> Stmt:
+        found = as_reduction(store)
+        if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
+            return loop.replace(kind="serial")
+        op, dtype = found.combiner, store.buffer.dtype
+        count = 1 if _gathers(loop) or self._is_ragged(loop) else ACCUMULATORS
+        size = const(count * lanes)
+        name = store.buffer.name
+        acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
+        sum_ = Buffer(self.names.unique(f"{name}_sum"), None, (const(1),), dtype, "local")
+        so_far = Load(sum_, (ZERO,))
+        one = Store(sum_, (ZERO,), BinOp(op, so_far, cast(found.value, dtype)))
+
+        def at(k: int) -> tuple[Expr, ...]:
+            return (Ramp(const(k * lanes), 1, lanes),)
+
+        def inside(stmt: Stmt) -> Stmt:
+            return _inside(nest, self.names, stmt)
+
+        def update(k: int, base: Expr) -> Stmt:
+            value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.value), dtype)
+            step = Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
+            return inside(NamedReads(self.names, value).name(step))
+
+        def several(base: Expr) -> Stmt:
+            return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
+
+        # 0 is nearest at hand, but a first term that is added to -0 needs no addition
+        apart = const(-0.0, dtype) if op == "+" and dtype.is_float else identity(op, dtype)
+        nothing = Broadcast(identity(op, dtype) if count == 1 else apart, lanes)
+        start = [Store(acc, at(k), nothing) for k in range(count)]
+        start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
+        main, tail = self._split(loop.replace(body=inside(one)), count * lanes, several)
+        some: Stmt | None = None
+        if count > 1:
+            some, tail = self._split(tail, lanes, lambda base: update(0, base))
+        last: Stmt | None = tail
+        if self._masks(loop):
+            here = tail.replace(var=loop.var, body=loop.body)
+            rest = _LastLanes(here, lanes, self.names).reduce(found.value, acc, op, inside)
+            if nest:  # what it reads for all lanes is sure to be there only if one of them runs
+                rest = If(BinOp("<", here.begin, here.end), rest)
+            some, last = seq(some, rest), None
+        partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
+        while len(partial) > 1:
+            partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
+        total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
+        finish = store.replace(value=so_far)
+        body = seq(*start, main, some, total, last, finish)
+        made: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
+        return If(BinOp("<", loop.begin, loop.end), made) if self._is_ragged(loop) else made
+
+
+def _accumulated(loop: For) -> tuple[Nest, Store | None]:
+    """Return what *loop* only updates, one element, and the loops inside it that do so.
+
+    Those run alike for all of its iterations. None where it does something else.
+    """
+    nest: list[For] = []
+    body = loop.body
+    while isinstance(body, For) and body.kind == "serial":
+        nest.append(body)
+        body = body.body
+    if not isinstance(body, Store) or any(_depends(body, x.var) for x in (loop, *nest)):
+        return (), None
+    bounds = [n for x in nest for end in (x.begin, x.end) for n in walk(end)]
+    if any(n is loop.var or isinstance(n, (Load, Search)) for n in bounds):
+        return (), None
+    return tuple(nest), body
+
+
+def _inside(nest: Nest, names: Names, stmt: Stmt) -> Stmt:
+    """Return *stmt* in copies of the loops of *nest*."""
+    for loop in reversed(nest):
+        var = names.var(loop.var.name)
+        stmt = loop.replace(var=var, body=substitute(stmt, {loop.var: var}))
+    return stmt
+
+
+def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | None:
+    """Return where vectors begin and how wide they are, for a masked loop of few constant trips.
+
+    A vector of which the mask is known to hold for the first lanes only is shortened to them if
+    they are a power of two, and cut in powers of two if it writes to memory: processors take
+    masked loads well, and masked stores badly.
+    """
+    if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value % lanes:
+        return None
+    if loop.end.value > MAX_UNROLL * lanes:
+        return None
+    assert isinstance(loop.body, If)
+    found: list[tuple[int, int]] = []
+    for at in range(0, int(loop.end.value), lanes):
+        count = _how_many(loop, at, lanes, bounds)
+        if count == lanes or not (count.bit_count() == 1 or _writes(loop.body)):
+            found.append((at, lanes))
+            continue
+        for width in (1 << bit for bit in reversed(range(count.bit_length()))):
+            if count & width:
+                found.append((at, width))
+                at += width
+    return found
+
+
+def _how_many(loop: For, at: int, lanes: int, bounds: Bounds) -> int:
+    """Return for how many lanes, the first ones, the condition holds; all if it is not known."""
+    if _holds(loop, at, at + lanes - 1, bounds):
+        return lanes
+    for lane in range(lanes):
+        if not (holds := _holds(loop, at + lane, at + lane, bounds)):
+            rest = holds is False and _holds(loop, at + lane, at + lanes - 1, bounds) is False
+            return lane if rest else lanes
+    return lanes
+
+
+def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
+    """Whether the condition around the body holds on the iterations given; None if not known."""
+    assert isinstance(loop.body, If)
+    cond = simplify(loop.body.cond, {**bounds, loop.var: Interval(first, last)})
+    return bool(cond.value) if isinstance(cond, Const) else None
+
+
+def _writes(body: Stmt) -> bool:
+    """Whether *body* stores to what outlives it: memory of a parameter."""
+    return any(isinstance(n, Store) and n.buffer.data is not None for n in walk(body))
+
+
+def _gathers(loop: For) -> bool:
+    """Whether the body reads at places that an array gives."""
+    return any(
+        isinstance(n, Load)
+        and any(isinstance(x, Load) and loop.var in variables(x) for i in n.indices for x in _of(i))
+        for n in walk(loop.body)
+    )
+
+
+def _of(index: Expr | None) -> Iterable[Node]:
+    return () if index is None else walk(index)
+
+
+def _depends(store: Store, var: Var) -> bool:
+    return any(var in variables(i) for i in store.indices if i is not None)
+
+
+def cast_lanes(value: Expr, dtype: DType) -> Expr:
+    """Return *value* with elements of *dtype*, however many lanes it has."""
+    return cast(value, dtype.with_lanes(value.dtype.lanes))
+
+
+def _wide(value: Expr, lanes: int) -> Expr:
+    return value if value.dtype.lanes == lanes else Broadcast(value, lanes)
+
+
+class _Widen(Rewriter):
+    """Replaces a scalar index by the vector of *lanes* indices from *base* on."""
+
+    def __init__(
+        self,
+        loop: For,
+        base: Expr,
+        lanes: int,
+        bounds: Bounds | None = None,
+        mask: Expr | None = None,
+    ) -> None:
+        self.bounds: Bounds = bounds or {}
+        self.loop, self.var, self.end = loop, loop.var, loop.end
+        self.base, self.lanes, self.mask = base, lanes, mask
+
+    def vector(self) -> Stmt | None:
+        """Return the body of the loop for the vector; None where no lane of it runs."""
+        body = self.loop.body
+        if isinstance(body, If):
+            holds = None
+            if isinstance(self.base, Const):
+                first = int(self.base.value)
+                holds = _holds(self.loop, first, first + self.lanes - 1, self.bounds)
+            if holds is False:
+                return None
+            if holds is None:
+                self.mask = _wide(self.rewrite(body.cond), self.lanes)
+                if self._reads_by(body):
+                    return If(Reduce("max", self.mask), self.rewrite(body.then))
+            body = body.then
+        return self.rewrite(body)
+
+    def _reads_by(self, body: If) -> bool:
+        """Whether what *body* reads for all lanes at once may be there only if one of them runs."""
+        loads = [variables(n) for n in walk(body.then) if isinstance(n, Load)]
+        return any(self.var not in own and own & variables(body.cond) for own in loads)
+
+    def visit_Load(self, load: Load) -> Node:
+        new = self.visit_Node(load)
+        assert isinstance(new, Load)
+        if new is load or self._is_tile(load):
+            return new
+        return new.replace(mask=self.mask)
+
+    def _is_tile(self, access: Load | Store) -> bool:
+        """Whether every lane of *access* lies in a local buffer as long as the loop."""
+        buffer = access.buffer
+        inside = (
+            buffer.data is None and isinstance(buffer, Buffer) and access.indices == (self.var,)
+        )
+        return inside and isinstance(buffer, Buffer) and _same(buffer.shape[0], self.end)
+
+    def visit_Var(self, var: Var) -> Node:
+        if var is not self.var:
+            return var
+        return Ramp(self.base, 1, self.lanes) if self.lanes > 1 else self.base
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        lhs, rhs = self.rewrite(op.lhs), self.rewrite(op.rhs)
+        if lhs is op.lhs and rhs is op.rhs:
+            return op
+        if (ramp := _ramp(op.op, lhs, rhs)) is not None:
+            return ramp
+        return op.replace(lhs=_wide(lhs, self.lanes), rhs=_wide(rhs, self.lanes))
+
+    def visit_Cast(self, node: Cast) -> Node:
+        value = self.rewrite(node.value)
+        if value is node.value:
+            return node
+        if isinstance(value, Ramp) and node.type == int64:
+            return Ramp(cast(value.base, int64), value.stride, value.lanes)
+        return Cast(value, node.type.with_lanes(self.lanes), span=node.span)
+
+    def visit_Call(self, call: Call) -> Node:
+        args = tuple(self.rewrite(a) for a in call.args)
+        if all(a is b for a, b in zip(args, call.args, strict=True)):
+            return call
+        return call.replace(args=tuple(_wide(a, self.lanes) for a in args))
+
+    def visit_Select(self, select: Select) -> Node:
+        parts = [self.rewrite(p) for p in (select.cond, select.then, select.otherwise)]
+        if parts == [select.cond, select.then, select.otherwise]:
+            return select
+        cond, then, otherwise = (_wide(p, self.lanes) for p in parts)
+        if parts[0] is select.cond:  # one for all lanes, which decides which side is evaluated
+            cond = select.cond
+        return Select(cond, then, otherwise, span=select.span)
+
+    def visit_Store(self, store: Store) -> Node:
+        indices = tuple(_wide(self.rewrite(i), self.lanes) for i in store.indices if i is not None)
+        value = _wide(self.rewrite(store.value), self.lanes)
+        if self.mask is not None and self._is_tile(store):  # blended, so that it stays in registers
+            value = Select(self.mask, value, Load(store.buffer, indices))
+            return store.replace(indices=indices, value=value)
+        return store.replace(indices=indices, value=value, mask=self.mask)
+
+
+class _LastLanes(_Widen):
+    """Takes the last iterations of *loop*, fewer than *lanes*, as a vector of which some run.
+
+    What it reads is named, so that it is read at once under the mask, not lane by lane in the
+    side of a select.
+    """
+
+    def __init__(self, loop: For, lanes: int, names: Names) -> None:
+        self.names, self.runs = names, names.var(f"{loop.var.name}_runs", bool_.with_lanes(lanes))
+        super().__init__(loop, loop.begin, lanes, mask=self.runs)
+
+    def reduce(
+        self, value: Expr, acc: Buffer, op: Combiner, inside: Callable[[Stmt], Stmt]
+    ) -> Stmt:
+        """Return the statement that combines *value* of the lanes that run with those of *acc*.
+
+        *inside* puts a statement into the loops that *value* stands in.
+        """
+        at = (Ramp(ZERO, 1, self.lanes),)
+        terms = _wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
+        term = self.names.var(f"{self.var.name}_term", terms.dtype)
+        used = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
+        stmt = Store(acc, at, BinOp(op, Load(acc, at), used))
+        count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
+        runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
+        return Let(self.runs, runs, inside(Let(term, terms, stmt)))
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return isinstance(a, Const) and isinstance(b, Const) and a.value == b.value
+
+
+def _ramp(op: BinOpKind, lhs: Expr, rhs: Expr) -> Ramp | None:
+    """Return ``lhs op rhs`` as a ramp, if it is one."""
+    match op, lhs, rhs:
+        case (("+" | "-"), Ramp(), _) if rhs.dtype.lanes == 1:
+            return lhs.replace(base=binary(op, lhs.base, rhs))
+        case "+", _, Ramp() if lhs.dtype.lanes == 1:
+            return rhs.replace(base=binary("+", lhs, rhs.base))
+        case "*", Ramp(), Const(value=int(factor)):
+            return Ramp(binary("*", lhs.base, rhs), lhs.stride * factor, lhs.lanes)
+        case "*", Const(value=int(factor)), Ramp():
+            return Ramp(binary("*", lhs, rhs.base), rhs.stride * factor, rhs.lanes)
+    return None

@@ -1,0 +1,1 @@
+"""Coordinate to position space: sparse iterations become loops over fibers."""

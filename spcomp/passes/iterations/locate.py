@@ -1,0 +1,389 @@
+"""I to II, translation: coordinates of an access to positions, by the cheapest way that is sound.
+
+In this order: the iteration runs over that very axis; the axis is dense; another axis with the same
+arrays is iterated; a search, whose outcome guards the access.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from spcomp.dtypes import bool_, int64
+from spcomp.errors import LoweringError
+from spcomp.ir.access import Load, Search, Stored
+from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, fingerprint, guarded, may_fail
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import Auxiliary, Pos, is_unit, path_indices
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, cast, const
+from spcomp.ir.node import Node
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Let, Stmt
+from spcomp.ir.visitor import walk
+from spcomp.passes.assembly.assemble import Assembly, Place
+from spcomp.passes.iterations.scope import Lookup, Scope
+
+if TYPE_CHECKING:
+    from spcomp.passes.iterations.search_blocks import SearchBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Positions of an element, and when it exists: *guard* None is always, *absent* never.
+
+    *here*: it does not exist where the statement at hand is left out.
+    """
+
+    indices: tuple[Expr | None, ...]
+    guard: Expr | None = None
+    absent: bool = False
+    here: bool = False
+
+
+class Locator:
+    """Translates the expressions of one function; keeps the searches that statements need.
+
+    *written* are the buffers that the function stores to: what depends on them stays in its place.
+    """
+
+    def __init__(
+        self, aux: Auxiliary, names: Names, written: frozenset[AnyBuffer], assembly: Assembly
+    ) -> None:
+        self.aux, self.names, self.written, self.assembly = aux, names, written, assembly
+        self.local: list[Lookup] = []  # lookups that only the statement at hand can make
+        self.hoists = True  # whether lookups may move out of the statement at hand
+        self.conditional = False  # whether what is translated may not be evaluated at all
+        self.searched: set[str] = set()  # names of axes whose order is relied upon
+        self.sure: object = None  # the element, by fingerprint, that an earlier phase has created
+        self.holds: frozenset[object] = frozenset()  # by fingerprint, what holds in the statement
+        self.here: set[Node] = set()  # loads of what may not exist where that does not hold
+        self.blocks: SearchBlocks | None = None  # where results of searches are kept, if they are
+
+    # -- lookups ------------------------------------------------------------------------------
+
+    def lookup(self, scope: Scope, wish: str, value: Expr, *, fails: bool | None = None) -> Expr:
+        """Return a variable that holds *value*, computed as far out as its operands allow.
+
+        What may fail stays in its statement, and there under the condition that it stands under.
+        """
+        fails = may_fail(value) if fails is None else fails
+        if isinstance(value, (Var, Const)) or (fails and self.conditional):
+            return value
+        moves = self.hoists and not fails and not any(map(self._stays, walk(value)))
+        key = fingerprint(value)
+        if moves and (known := scope.known(key)) is not None:
+            return known
+        if moves and self.blocks and (kept := self.blocks.keep(scope, value)) is not None:
+            return kept
+        var = self.names.var(wish, value.dtype)
+        place = scope.owner(value) if moves else None
+        if place is None:
+            self.local.append(Lookup(var, value, 0))
+        else:
+            segment, level = place
+            segment.lookups.append(Lookup(var, value, level))
+            segment.levels[var] = level
+            segment.known[key] = var
+        return var
+
+    def _stays(self, node: Node) -> bool:
+        """Whether *node* is a load that has to be made where it stands."""
+        return isinstance(node, Load) and (node.buffer in self.written or node in self.here)
+
+    def with_local(self, stmt: Stmt, mark: int) -> Stmt:
+        """Return *stmt* inside the lookups made since there were *mark* of them."""
+        for lookup in reversed(self.local[mark:]):
+            stmt = Let(lookup.var, lookup.value, stmt, span=stmt.span)
+        del self.local[mark:]
+        return stmt
+
+    def refuse_local(self, mark: int, where: str, node: Node) -> None:
+        """Raise if lookups were made since there were *mark*: they cannot stand in *where*."""
+        if self.local[mark:]:
+            raise LoweringError(
+                f"{where} needs a search",
+                node.span,
+                hint="assign the value to a variable before the loop",
+            )
+
+    def rely_on_order(self, axis: Axis, node: Node) -> None:
+        """Note that the coordinates of *axis* must ascend; raises if it says they do not."""
+        if not axis.is_sparse:
+            return
+        if not axis.sorted:
+            raise LoweringError(
+                f"{axis.name} is not sorted, so it cannot be merged with another axis",
+                node.span,
+                hint="sort the coordinates and declare the axis with sorted=True",
+            )
+        self.searched.add(axis.name)
+
+    # -- expressions --------------------------------------------------------------------------
+
+    def translate(self, expr: Expr, scope: Scope) -> Expr:
+        """Return *expr* with coordinates turned into positions."""
+        return _Translate(self, scope).rewrite(expr)
+
+    def load(self, load: Load, scope: Scope) -> Expr:
+        """Return the guarded load of an element; one that is not stored reads as the fill."""
+        buffer = load.buffer
+        if isinstance(buffer, Buffer):
+            access, fill = self.dense_access(buffer, load.indices, scope), const(0, buffer.dtype)
+        elif self.assembly.axis_of(buffer) is not None:
+            place = self.assembled_place(buffer, load.indices, scope, load)
+            return self.assembly.load(buffer, place, const(buffer.fill, buffer.dtype))
+        else:
+            access = self.access(buffer, load.indices, scope)
+            fill = const(buffer.fill, buffer.dtype)
+        if access.absent:
+            return fill
+        made = load.replace(indices=access.indices)
+        self.here |= {made} if access.here else set()
+        return guarded(access.guard, made, fill)
+
+    def stored(self, load: Load, scope: Scope) -> Expr:
+        """Return whether there is an element, as a condition."""
+        buffer = load.buffer
+        if isinstance(buffer, SparseBuffer) and self.assembly.axis_of(buffer) is not None:
+            raise LoweringError(f"what {buffer.name} stores is a result of this program", load.span)
+        if isinstance(buffer, Buffer):
+            access = self.dense_access(buffer, load.indices, scope)
+        else:
+            access = self.access(buffer, load.indices, scope)
+        if access.absent:
+            return const(False, bool_)
+        return const(True, bool_) if access.guard is None else access.guard
+
+    def dense_access(self, buffer: Buffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
+        """Return where the element of a plain array stands, guarded by its shape."""
+        indices = tuple(self.translate(i, scope) for i in coords if i is not None)
+        guard: Expr | None = None
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            guard = both(guard, inside(index, extent))
+        return Access(indices, guard)
+
+    def assembled_place(
+        self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope, node: Node
+    ) -> Place:
+        """Return where an element of an assembled buffer is made; opens its fiber if need be."""
+        axis = self.assembly.axis_of(buffer)
+        assert axis is not None
+        path = axis.path()
+        order = [
+            v
+            for v, b in scope.bindings.items()
+            if b.absent or (b.positions and (v in coords or not all(map(is_unit, b.positions))))
+        ]
+        ordered = len(path) - 1
+        if self.assembly.ascending and (isinstance(node, Load) or isinstance(coords[ordered], Var)):
+            ordered += 1  # else it is a number that ascends, see result_inits
+        parent, place = None, None
+        if buffer.axes[: len(path)] == path and tuple(order[:ordered]) == coords[:ordered]:
+            parent = scope.bindings[order[len(path) - 2]].positions.get(path[-2])
+        if parent is not None and parent.relative is not None:
+            place = scope.owner(parent.relative)
+        if parent is None or place is None:
+            raise LoweringError(
+                f"{buffer.name} is assembled, but its fibers are not written one by one",
+                node.span,
+                hint=f"iterate over {', '.join(a.name for a in path[:-1])} first, and index"
+                f" {buffer.name} by these variables",
+            )
+        coord, within = self._created(axis, coords[len(path) - 1], scope)
+        trailing = []
+        for dense, index in zip(buffer.axes[len(path) :], coords[len(path) :], strict=True):
+            assert index is not None
+            found = self._locate(dense, None, index, scope)
+            assert found is not None
+            trailing.append(self.aux.relative(found))
+        made = Place(axis, parent, coord, tuple(trailing), within)
+        if not self.assembly.is_open(made, node):
+            segment, level = place
+            segment.put_around(level, self.assembly.open(made, self.names, self.aux))
+        return made
+
+    def _created(self, axis: Axis, coord: Expr | None, scope: Scope) -> tuple[Expr, Expr | None]:
+        """Return the coordinate on *axis* to be created, and whether it lies in the axis."""
+        assert coord is not None
+        binding = scope.bindings.get(coord) if isinstance(coord, Var) else None
+        value = binding.coordinate() if binding else self.translate(coord, scope)
+        value = cast(value, int64)
+        over = [*binding.positions, *binding.absent] if binding else []
+        if any(spans_axis(axis, other) for other in over):
+            return value, None
+        if scope.proves_inside(coord, cast(axis.length, int64)):
+            return value, None
+        return value, inside(value, axis.length)
+
+    def access(self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
+        """Return where the element of *buffer* at *coords* stands."""
+        places: dict[Axis, Pos] = {}
+        for axis, coord in zip(buffer.axes, coords, strict=True):
+            assert coord is not None
+            parent = places.get(axis.parent) if axis.parent else None
+            found = self._locate(axis, parent, coord, scope)
+            if found is None:
+                return Access((), absent=True)
+            places[axis] = found
+        sure = self.sure is not None and self.sure == fingerprint((buffer, *coords))
+        guard = None if sure else _guard_of(places)
+        asked = conjuncts(guard) if self.holds else []
+        left = [part for part in asked if fingerprint(part) not in self.holds]
+        here = len(left) < len(asked)
+        guard = reduce(both, left, None) if here else guard
+        return Access(path_indices(buffer, places), guard, here=here)
+
+    def _locate(self, axis: Axis, parent: Pos | None, coord: Expr, scope: Scope) -> Pos | None:
+        """Return the position of *coord* on *axis* under *parent*; None if known to be absent."""
+        binding = scope.bindings.get(coord) if isinstance(coord, Var) else None
+        if binding is not None:
+            if axis in binding.absent and binding.absent[axis] is parent:
+                return None
+            for other, pos in binding.positions.items():
+                if _same_fiber(other, pos, axis, parent):
+                    if other is axis:
+                        return pos
+                    return Pos(axis, parent, pos.relative, pos.absolute, pos.guard)
+        runs_over = tuple(binding.positions) if binding else ()
+        value = binding.coordinate() if binding else self.translate(coord, scope)
+        if axis.is_sparse:
+            return self._search(axis, parent, cast(value, int64), scope)
+        size = cast(axis.length, int64) if parent is None else self.aux.size(axis, parent)
+        guard = binding.present if binding else None
+        if parent is None and scope.proves_inside(coord, size):
+            return Pos(axis, None, value)
+        if parent is not None or not any(spans_axis(axis, other) for other in runs_over):
+            value = self.lookup(scope, f"{axis.name}_at", value)
+            guard = inside(value, size)
+            if guard is not None:
+                guard = self.lookup(scope, f"{axis.name}_in", guard)
+        return Pos(axis, parent, value, guard=both(parent.guard if parent else None, guard))
+
+    def _search(self, axis: Axis, parent: Pos | None, key: Expr, scope: Scope) -> Pos:
+        if axis.indices is None:
+            raise LoweringError(f"the coordinates of {axis.name} are a result of this program")
+        if parent is not None and self._is_marked(axis, parent, key, scope):
+            own = self.names.var(f"{axis.name}_key")
+            self.local.append(Lookup(own, key, 0))
+            position, holds = self.assembly.position(axis, own)
+            return Pos(axis, parent, position, guard=both(inside(own, axis.length), holds))
+        if axis.shifted:
+            raise LoweringError(
+                f"{axis.name} is shifted: iterate over it, nothing finds its places"
+            )
+        buffer = self.aux.buffers[axis.indices]
+        begin = self.lookup(scope, f"{axis.name}_begin", self.aux.begin(axis, parent))
+        end = self.lookup(scope, f"{axis.name}_end", self.aux.end(axis, parent))
+        key = self.lookup(scope, f"{axis.name}_key", key)
+        if axis.sorted or axis.hashed:
+            self.searched.add(axis.name)
+        kind: SearchKind = "lower" if axis.sorted else "probe" if axis.hashed else "linear"
+        search = Search(kind, buffer, begin, end, key)
+        at = self.lookup(scope, f"{axis.name}_at", search)
+        found: Expr = BinOp("<", at, end)
+        if axis.sorted:
+            outer: tuple[None, ...] = (None,) * (len(buffer.axes) - 1)
+            value = cast(Load(buffer, (*outer, at)), int64)
+            found = BinOp("and", found, BinOp("==", value, key))
+        elif axis.padded and not axis.hashed:
+            found = BinOp("and", BinOp("<=", ZERO, key), found)
+        guard = self.lookup(scope, f"{axis.name}_found", found)
+        return Pos(axis, parent, absolute=at, guard=guard)
+
+    def _is_marked(self, axis: Axis, parent: Pos, key: Expr, scope: Scope) -> bool:
+        """Whether the fiber is one that is put in order; a write to it begins that."""
+        if axis not in self.assembly.known or parent.relative is None:
+            return False
+        place = Place(axis, parent, key, ())
+        if self.sure is None:
+            return self.assembly.has_open(place)
+        owner = scope.owner(parent.relative)
+        if owner is not None and not self.assembly.is_open(place, parent.relative):
+            segment, level = owner
+            segment.put_around(level, self.assembly.open(place, self.names, self.aux))
+        return owner is not None
+
+
+def inside(value: Expr, size: Expr) -> Expr | None:
+    """Return ``0 <= value < size``, or None where it holds for constants."""
+    value, size = cast(value, int64), cast(size, int64)
+    if isinstance(value, Const) and isinstance(size, Const):
+        if 0 <= value.value < size.value:
+            return None
+        return const(False, bool_)
+    if isinstance(value, Const) and value.value >= 0:
+        return BinOp("<", value, size)
+    return BinOp("and", BinOp("<=", ZERO, value), BinOp("<", value, size))
+
+
+def _guard_of(places: dict[Axis, Pos]) -> Expr | None:
+    parents = {axis.parent for axis in places}
+    guard: Expr | None = None
+    for axis, pos in places.items():
+        if axis not in parents:  # the guard of the deepest implies those above it
+            guard = both(guard, pos.guard)
+    return guard
+
+
+def _same_fiber(other: Axis, pos: Pos, axis: Axis, parent: Pos | None) -> bool:
+    """Say whether *pos* on *other* is also the position on *axis* under *parent*."""
+    if pos.parent is not parent and not _same_root(pos.parent, parent):
+        return False
+    if other is axis:
+        return True
+    same_arrays = other.indptr is axis.indptr and other.indices is axis.indices
+    sizes = fingerprint(other.nnz_cols) == fingerprint(axis.nnz_cols)
+    return same_arrays and sizes and other.kind == axis.kind and other.kind != "dense_fixed"
+
+
+def _same_root(a: Pos | None, b: Pos | None) -> bool:
+    """Say whether two positions on a dense root are one, as those of an attached fiber are."""
+    if a is None or b is None or a.axis is not b.axis or a.parent is not None:
+        return False
+    return a.relative is not None and fingerprint(a.relative) == fingerprint(b.relative)
+
+
+def spans_axis(axis: Axis, other: Axis) -> bool:
+    """Say whether every coordinate of *other* lies in the dense axis *axis*."""
+    if axis is other:
+        return True
+    if isinstance(axis.length, Const) and isinstance(other.length, Const):
+        return bool(other.length.value <= axis.length.value)
+    return fingerprint(axis.length) == fingerprint(other.length)
+
+
+class _Translate(Rewriter):
+    def __init__(self, locator: Locator, scope: Scope) -> None:
+        self.locator, self.scope = locator, scope
+
+    def visit_Var(self, var: Var) -> Node:
+        binding = self.scope.bindings.get(var)
+        return var if binding is None else cast(binding.coordinate(), int64)
+
+    def visit_Select(self, select: Select) -> Node:
+        return Select(
+            self.rewrite(select.cond),
+            self._conditional(select.then),
+            self._conditional(select.otherwise),
+            span=select.span,
+        )
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        if op.op not in ("and", "or"):
+            return self.visit_Node(op)
+        return op.replace(lhs=self.rewrite(op.lhs), rhs=self._conditional(op.rhs))
+
+    def _conditional(self, expr: Expr) -> Expr:
+        outer, self.locator.conditional = self.locator.conditional, True
+        result = self.rewrite(expr)
+        self.locator.conditional = outer
+        return result
+
+    def visit_Load(self, load: Load) -> Node:
+        return self.locator.load(load, self.scope)
+
+    def visit_Stored(self, stored: Stored) -> Node:
+        assert isinstance(stored.element, Load)
+        return self.locator.stored(stored.element, self.scope)

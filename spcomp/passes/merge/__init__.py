@@ -1,0 +1,1 @@
+"""Co-iteration: merges of several fibers become loops, with their cases."""

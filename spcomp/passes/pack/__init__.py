@@ -1,0 +1,1 @@
+"""Results made in one pass: rows side by side, put together afterwards."""
