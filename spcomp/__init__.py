@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from spcomp.runtime.pool import get_num_threads as get_num_threads
     from spcomp.runtime.pool import num_threads as num_threads
     from spcomp.runtime.pool import set_num_threads as set_num_threads
-    from spcomp.schedule.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.schedule.schedule import Schedule as Schedule
+    from spcomp.schedule.steps.tensor.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.script.parse import parse as parse
 
 __version__ = "0.7.0"
@@ -66,7 +66,7 @@ _HOME = {
     "write": "spcomp.io.write",
     "Schedule": "spcomp.schedule.schedule",
     "parse": "spcomp.script.parse",
-    "register_intrinsic": "spcomp.schedule.intrinsics",
+    "register_intrinsic": "spcomp.schedule.steps.tensor.intrinsics",
     "lower_sparse_iter": "spcomp.passes.pipelines",
     "lower_sparse_buffer": "spcomp.passes.pipelines",
     "FormatRewriteRule": "spcomp.formats.rules",

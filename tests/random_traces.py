@@ -18,7 +18,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Alloc, For
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.nests import reduction_loops
+from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
 from tests.corpus_base import Inputs, Program

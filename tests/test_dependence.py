@@ -7,7 +7,14 @@ from spcomp.ir.axis import memory_of
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
-from spcomp.schedule.dependence import Accesses, conflicts, depends, loops_of, reads_of, writes_of
+from spcomp.schedule.legality.dependence import (
+    Accesses,
+    conflicts,
+    depends,
+    loops_of,
+    reads_of,
+    writes_of,
+)
 
 
 def loop(func, name):

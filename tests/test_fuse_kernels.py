@@ -22,10 +22,10 @@ from spcomp.ir.stmt import For
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.passes.decompose.decompose_formats import decompose, without_unused
-from spcomp.schedule.dependence import loops_of, meetings, strays
-from spcomp.schedule.horizontal import HorizontalFuse
-from spcomp.schedule.scatter import outermost
+from spcomp.schedule.default.scatter import outermost
+from spcomp.schedule.legality.dependence import loops_of, meetings, strays
 from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.script.parse import parse_source
 from tests import format_helpers
 from tests.corpus_base import fresh

@@ -4,8 +4,8 @@ from spcomp.dtypes import int64
 from spcomp.ir.expr import Var, const
 from spcomp.ir.stmt import Evaluate, For, Seq
 from spcomp.ir.visitor import gathered, statements
-from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.nests import _swapped
+from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.nests import _swapped
 
 
 def loop(name, body):

@@ -259,7 +259,7 @@ QUIET = """
 from spcomp.errors import ScheduleError
 from spcomp.compiler.pipeline import lower
 from spcomp.codegen import cpu
-from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.target import target
 from tests.layers import source

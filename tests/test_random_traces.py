@@ -12,7 +12,8 @@ import spcomp
 from spcomp.errors import SpcompWarning
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.verify.program import verify
-from spcomp.schedule.step import STEPS, Trace
+from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.base import STEPS
 from tests.corpus_base import fresh
 from tests.programs import PROGRAMS
 from tests.random_traces import PROPOSALS, composed

@@ -10,14 +10,14 @@ from spcomp.errors import ScheduleError
 from spcomp.ir.module import single
 from spcomp.ir.structural import structural_equal
 from spcomp.passes.iterations.lower_iterations import LowerIterations
-from spcomp.schedule.default_trace import default_steps
-from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.loops import Parallel, Unroll, Vectorize, set_kind
-from spcomp.schedule.memory import CacheWrite
-from spcomp.schedule.prefetch import Prefetch
+from spcomp.schedule.default.cpu import default_steps
+from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
-from spcomp.schedule.tiling import LoopPartition, Reorder, Split
+from spcomp.schedule.steps.blocks.memory import CacheWrite
+from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize, set_kind
+from spcomp.schedule.steps.loops.prefetch import Prefetch
+from spcomp.schedule.steps.loops.tiling import LoopPartition, Reorder, Split
 from spcomp.target import Target
 from tests.layers import source
 

@@ -13,8 +13,8 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
-from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.nests import find_block, replaced
+from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.nests import find_block, replaced
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source

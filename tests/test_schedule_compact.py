@@ -17,8 +17,8 @@ from spcomp.ir.stmt import Alloc, For
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.compact import Compact
 from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.steps.blocks.compact import Compact
 from spcomp.script.parse import parse_source
 from tests.corpus_base import fresh
 from tests.layers import TARGET, source

@@ -15,13 +15,13 @@ from spcomp.ir import stmt as st
 from spcomp.ir.specialize import specialize
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.default_trace import Facts, _Plan, default_schedule
-from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.loops import Parallel
-from spcomp.schedule.prefetch import Prefetch, gathers
-from spcomp.schedule.scatter import Scatter, as_scatter, outermost
+from spcomp.schedule.default.cpu import Facts, _Plan, default_schedule
+from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.loops.loops import Parallel
+from spcomp.schedule.steps.loops.prefetch import Prefetch, gathers
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source

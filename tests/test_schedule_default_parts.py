@@ -8,7 +8,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.ir.access import Load
 from spcomp.ir.stmt import For, Prefetch, Store
 from spcomp.ir.visitor import walk
-from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.legality.dependence import loops_of
 from tests.layers import TARGET
 from tests.test_fuse_kernels import WIDTHS, parts
 

@@ -13,7 +13,7 @@ import pytest
 
 import spcomp.schedule
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.step import STEPS
+from spcomp.schedule.steps.base import STEPS
 from spcomp.script.parse import parse_source
 from tests.layers import source
 

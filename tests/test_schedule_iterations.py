@@ -17,9 +17,9 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.verify.program import verify
-from spcomp.schedule.coordinate import iterations_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.iterations.sparse import iterations_of
 from spcomp.script.parse import parse_source
 from tests.layers import reparsed, source
 from tests.programs import BY_NAME, PROGRAMS, fresh

@@ -15,11 +15,12 @@ from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, If
 from spcomp.ir.visitor import walk
-from spcomp.schedule.nests import find_block
-from spcomp.schedule.sampling import divisors, draw_index, draw_tile, generator
+from spcomp.schedule.nests.nests import find_block
+from spcomp.schedule.sampled import generator
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
-from spcomp.schedule.tiling import Split
+from spcomp.schedule.steps.loops.sampling import divisors, draw_index, draw_tile
+from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.script.parse import parse_source
 from tests.layers import source
 from tests.programs import BY_NAME, fresh

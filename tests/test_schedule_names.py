@@ -14,8 +14,8 @@ from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import statements
-from spcomp.schedule.loops import Parallel
 from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.steps.loops.loops import Parallel
 from spcomp.script.parse import parse_source
 from tests.corpus_base import fresh
 from tests.layers import source

@@ -21,14 +21,14 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.passes.iterations.lower_iterations import LowerIterations
-from spcomp.schedule.dependence import conflicts, loops_of
-from spcomp.schedule.hubs import SplitHubs, hub_split
-from spcomp.schedule.loops import Parallel, Vectorize
-from spcomp.schedule.memory import CacheWrite
+from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.split_nnz import SplitNnz, nnz_chunks
 from spcomp.schedule.step import Trace
-from spcomp.schedule.tiling import Reorder, Split
+from spcomp.schedule.steps.blocks.memory import CacheWrite
+from spcomp.schedule.steps.loops.loops import Parallel, Vectorize
+from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.hubs import SplitHubs, hub_split
+from spcomp.schedule.steps.sharing.split_nnz import SplitNnz, nnz_chunks
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, reparsed, source
 from tests.programs import BY_NAME, PROGRAMS, Program, fresh

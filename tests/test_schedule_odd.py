@@ -12,10 +12,10 @@ from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.loops import Parallel
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.loops.loops import Parallel
 from spcomp.script.parse import parse_source
 from tests.test_schedule_steps import SERIAL, refused
 

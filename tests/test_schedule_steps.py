@@ -17,7 +17,7 @@ from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.claims import without_false_claims
-from spcomp.schedule.dependence import loops_of
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.target import Target

@@ -13,9 +13,9 @@ from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.position import Block
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.intrinsics import INTRINSICS, register_intrinsic
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.tensor.intrinsics import INTRINSICS, register_intrinsic
 from spcomp.script.parse import parse_source
 from tests.layers import interpreted
 from tests.test_schedule_reduction import flat, row_sums

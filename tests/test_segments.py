@@ -21,12 +21,12 @@ from spcomp.ir.stmt import For, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.dependence import loops_of
-from spcomp.schedule.nests import reduction_loops
+from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.segments import GroupRuns, SplitSorted, runs, segments
-from spcomp.schedule.sorted_rows import SortedRows, sorted_rows
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted, runs, segments
+from spcomp.schedule.steps.sharing.sorted_rows import SortedRows, sorted_rows
 from spcomp.script.parse import parse_source
 from tests.corpus_base import fresh, variants
 from tests.corpus_coo import COO, COO_KEYS, COO_MAX, COO_SEGMENT

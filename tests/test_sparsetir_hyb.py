@@ -19,7 +19,7 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
 from spcomp.schedule.claims import without_false_claims
-from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
 from spcomp.sparsetir import tir

@@ -10,7 +10,7 @@ import spcomp
 from spcomp import sparsetir as tvm
 from spcomp.errors import ScheduleError
 from spcomp.ir.interpret.program import interpret
-from spcomp.schedule.dependence import conflicts, loops_of
+from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.script.parse import parse_source
 from spcomp.sparsetir import tir

@@ -30,9 +30,9 @@ from spcomp.compiler.variants import (
     row_pointers,
 )
 from spcomp.errors import SpcompWarning
-from spcomp.schedule.default_trace import Facts
-from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.default.cpu import Facts
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.target import target
 from tests.layers import source
 

@@ -15,7 +15,7 @@ from spcomp.compiler.variants import NARROW, facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
 from spcomp.ir.program import PosFunc
 from spcomp.ir.specialize import specialize
-from spcomp.schedule.default_trace import Facts, default_steps
+from spcomp.schedule.default.cpu import Facts, default_steps
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.target import target as parse_target

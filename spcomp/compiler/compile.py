@@ -35,9 +35,9 @@ from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module
 from spcomp.ir.structural import content_hash
 from spcomp.locks import Lock, cached_property
-from spcomp.schedule.default_trace import Facts
-from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.default.cpu import Facts
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.target import Target
 from spcomp.target import target as parse_target
 

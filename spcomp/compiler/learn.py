@@ -34,7 +34,7 @@ from spcomp.ir.module import MEASURED, Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.runtime.entry import reach, width
 from spcomp.runtime.plan import Plan
-from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.steps.sharing.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

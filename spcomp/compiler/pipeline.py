@@ -23,8 +23,9 @@ from spcomp.passes.flat.guard_accesses import GuardAccesses
 from spcomp.passes.flat.loop_kinds import LoopKinds
 from spcomp.passes.pipelines import TO_FLAT, TO_POSITION, legal
 from spcomp.schedule.claims import without_false_claims, without_permissions
-from spcomp.schedule.default_trace import Facts, default_schedule
-from spcomp.schedule.step import Step, Trace
+from spcomp.schedule.default.cpu import Facts, default_schedule
+from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.base import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

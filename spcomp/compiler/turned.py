@@ -10,7 +10,7 @@ from spcomp.dtypes import bfloat16, float16
 from spcomp.ir.program import CoordFunc
 from spcomp.locks import Lock
 from spcomp.passes.decompose.transpose_scatter import gathered
-from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.steps.sharing.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

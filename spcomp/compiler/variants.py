@@ -11,8 +11,8 @@ import numpy as np
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
 from spcomp.locks import Lock
-from spcomp.schedule.default_trace import Facts
-from spcomp.schedule.hubs import longest_row
+from spcomp.schedule.default.cpu import Facts
+from spcomp.schedule.steps.sharing.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable

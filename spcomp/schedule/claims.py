@@ -13,10 +13,10 @@ from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.passes.pack.pack_rows import unclaimed
-from spcomp.schedule.bind import bound_twice
-from spcomp.schedule.dependence import ascending_axes, conflicts, is_atomic, loops_of
-from spcomp.schedule.nests import replaced
-from spcomp.schedule.reductions import innermost, is_dot
+from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.nests.nests import replaced
+from spcomp.schedule.steps.loops.bind import bound_twice
 
 
 def _runs_serially(body: Stmt, var: Var) -> bool:

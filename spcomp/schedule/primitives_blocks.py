@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from typing import Self
 
 from spcomp.errors import front_doors
-from spcomp.schedule.blockize import Blockize
-from spcomp.schedule.blocks import HideBufferAccess, ReorderBlockIterVar
-from spcomp.schedule.caching import CacheRead, ReverseCacheRead, ReverseCacheWrite
-from spcomp.schedule.compact import Compact
-from spcomp.schedule.einsum import PadEinsum
-from spcomp.schedule.inline import ComputeInline, ReverseComputeInline
-from spcomp.schedule.layout import MapLike, TransformLayout, as_text
-from spcomp.schedule.match_to_alloc import MatchToAlloc
-from spcomp.schedule.memory import CacheWrite, SetScope, StorageAlign
-from spcomp.schedule.moving import ComputeAt, ReverseComputeAt
-from spcomp.schedule.reduction import DecomposeReduction
-from spcomp.schedule.rfactor import RFactor
-from spcomp.schedule.step import Steps, listed
-from spcomp.schedule.tensorize import Tensorize
+from spcomp.schedule.steps.base import Steps, listed
+from spcomp.schedule.steps.blocks.blockize import Blockize
+from spcomp.schedule.steps.blocks.blocks import HideBufferAccess, ReorderBlockIterVar
+from spcomp.schedule.steps.blocks.caching import CacheRead, ReverseCacheRead, ReverseCacheWrite
+from spcomp.schedule.steps.blocks.compact import Compact
+from spcomp.schedule.steps.blocks.decompose_reduction import DecomposeReduction
+from spcomp.schedule.steps.blocks.inline import ComputeInline, ReverseComputeInline
+from spcomp.schedule.steps.blocks.layout import MapLike, TransformLayout, as_text
+from spcomp.schedule.steps.blocks.match_to_alloc import MatchToAlloc
+from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope, StorageAlign
+from spcomp.schedule.steps.blocks.moving import ComputeAt, ReverseComputeAt
+from spcomp.schedule.steps.blocks.rfactor import RFactor
+from spcomp.schedule.steps.tensor.pad_einsum import PadEinsum
+from spcomp.schedule.steps.tensor.tensorize import Tensorize
 
 
 @front_doors

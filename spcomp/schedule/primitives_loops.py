@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from typing import Self, cast
 
 from spcomp.errors import front_doors
-from spcomp.schedule.annotate import Annotate, Unannotate, Value
-from spcomp.schedule.bind import Bind
-from spcomp.schedule.blocks import LiftLoop
-from spcomp.schedule.horizontal import HorizontalFuse
-from spcomp.schedule.hubs import SplitHubs
-from spcomp.schedule.loops import AddUnitLoop, Parallel, Unroll, Vectorize
-from spcomp.schedule.mark_fiber import MarkFiber
-from spcomp.schedule.partial_results import PartialResults
-from spcomp.schedule.prefetch import Prefetch
-from spcomp.schedule.sampling import SampleCategorical, Sampled, SamplePerfectTile
-from spcomp.schedule.segments import GroupRuns, SplitSorted
-from spcomp.schedule.sorted_rows import SortedRows
-from spcomp.schedule.split_nnz import SplitNnz
-from spcomp.schedule.step import listed
-from spcomp.schedule.tiling import Fuse, LoopPartition, Reorder, Split
-from spcomp.schedule.workspaces import ShareWorkspace
+from spcomp.schedule.sampled import Sampled
+from spcomp.schedule.steps.base import Steps, listed
+from spcomp.schedule.steps.blocks.blocks import LiftLoop
+from spcomp.schedule.steps.iterations.mark_fiber import MarkFiber
+from spcomp.schedule.steps.iterations.sparse import SparseFuse, SparseReorder
+from spcomp.schedule.steps.loops.annotate import Annotate, Unannotate, Value
+from spcomp.schedule.steps.loops.bind import Bind
+from spcomp.schedule.steps.loops.loops import AddUnitLoop, Parallel, Unroll, Vectorize
+from spcomp.schedule.steps.loops.prefetch import Prefetch
+from spcomp.schedule.steps.loops.sampling import SampleCategorical, SamplePerfectTile
+from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Split
+from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
+from spcomp.schedule.steps.sharing.hubs import SplitHubs
+from spcomp.schedule.steps.sharing.partial_results import PartialResults
+from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
+from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
+from spcomp.schedule.steps.sharing.split_nnz import SplitNnz
+from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
 
 @front_doors
@@ -288,3 +290,26 @@ class LoopPrimitives(Sampled):
         ('o', 'i', 'k', 'i_1')
         """
         return self.apply(PartialResults(loop))
+
+
+@front_doors
+class IterationPrimitives(Steps):
+    """Steps in coordinate space; each raises ScheduleError where it would change the meaning."""
+
+    __slots__ = ()
+
+    def sparse_reorder(self, iteration: str, new_order: Sequence[str]) -> Self:
+        """``sp_iter([I, J, K]): s  ->  sp_iter([K, I, J]): s``, see :class:`SparseReorder`.
+
+        >>> stage1.sparse_reorder("csrmm", ["k", "i", "j"]).get_sp_iters("csrmm")
+        ('k', 'i', 'j')
+        """
+        return self.apply(SparseReorder(iteration, listed(new_order)))
+
+    def sparse_fuse(self, iteration: str, iters: Sequence[str]) -> Self:
+        """``sp_iter([I, J, K]): s  ->  sp_iter([T.fuse(I, J), K]): s``, see :class:`SparseFuse`.
+
+        >>> stage1.sparse_fuse("csrmm", ["i", "j"]).lower_sparse_iter().loops[-2:]
+        ('i_j', 'k')
+        """
+        return self.apply(SparseFuse(iteration, listed(iters)))

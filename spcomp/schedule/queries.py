@@ -13,8 +13,8 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
-from spcomp.schedule.annotate import Value, find_target
-from spcomp.schedule.nests import find_block, find_loop
+from spcomp.schedule.nests.nests import find_block, find_loop
+from spcomp.schedule.steps.loops.annotate import Value, find_target
 
 
 @front_doors

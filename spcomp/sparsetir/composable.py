@@ -22,7 +22,7 @@ from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import Seq, Stmt, Store, seq
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.visitor import statements
-from spcomp.schedule.coordinate import SparseReorder
+from spcomp.schedule.steps.iterations.sparse import SparseReorder
 
 COMPOSABLE = "composable"
 

@@ -17,10 +17,10 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements
 from spcomp.schedule import schedule as pure
-from spcomp.schedule.annotate import find_target
-from spcomp.schedule.intrinsics import register_intrinsic
-from spcomp.schedule.sites import touched
+from spcomp.schedule.nests.sites import touched
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.loops.annotate import find_target
+from spcomp.schedule.steps.tensor.intrinsics import register_intrinsic
 from spcomp.sparsetir import transform as transform
 from spcomp.sparsetir.module import IRModule, as_module
 from spcomp.sparsetir.numbers import read_buffers

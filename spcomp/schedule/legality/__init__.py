@@ -1,0 +1,1 @@
+"""What may be changed without a change of meaning: dependence, reductions, cuts."""

@@ -1,0 +1,1 @@
+"""Where steps find what they change: loops, blocks, their neighbours and places."""

@@ -1,0 +1,192 @@
+"""Where a buffer is allocated: in the loop that alone needs it, with room for what that touches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.arith.bounds import Env, Interval, bounds_of
+from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
+from spcomp.ir.arith.simplify import simplify
+from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block
+from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.stmt import Alloc, For, Prefetch, Stmt, Store
+from spcomp.ir.visitor import walk
+from spcomp.schedule.legality.dependence import Accesses, loops_of
+from spcomp.schedule.nests.nests import Replace, replaced
+from spcomp.schedule.nests.sites import path_to
+
+Indices: TypeAlias = tuple[Expr | None, ...]
+SMALL = 1 << 16  # no dimension is made that long because some bound says so
+
+
+def sunk(func: Func, buffer: AnyBuffer, name: str) -> Func:
+    """Return *func* with *buffer* allocated in the loop called *name*, as small as can be.
+
+    *func* as it is, where other statements need the buffer, or an iteration needs what an earlier
+    one left there, or the buffer is no smaller in there and iterations do not run at once.
+    """
+    alloc = next((n for n in walk(func.body) if isinstance(n, Alloc) and n.buffer is buffer), None)
+    loop = next(loop for loop in loops_of(func.body) if loop.var.name == name)
+    if alloc is None or not _belongs(func, buffer, loop):
+        return func
+    path = path_to(func, loop)
+    if not any(node is alloc for node in path):
+        return func
+    found = Accesses()
+    for node in path:
+        found.enter(node)
+    found.visit(loop.body)
+    body, local = loop.body, buffer
+    if isinstance(buffer, Buffer) and buffer.strides is None:
+        indices = [a.indices for a in found.found if a.buffer is buffer]
+        dims = [
+            _Dim(func, found, at, extent)
+            for at, extent in zip(zip(*indices, strict=True), buffer.shape, strict=True)
+        ]
+        if any(dim.extent is not extent for dim, extent in zip(dims, buffer.shape, strict=True)):
+            local = buffer.replace(shape=tuple(dim.extent for dim in dims))
+            body = _Rebase(buffer, local, [dim.base for dim in dims]).rewrite(body)
+    shared = any(isinstance(n, For) and n.kind in ("parallel", "bound") for n in path)
+    if local is buffer and not shared:
+        return func
+    inside = loop.replace(body=Alloc(local, body, span=alloc.span))
+    return replaced(func, alloc, Replace(loop, inside).rewrite(alloc.body))
+
+
+def _belongs(func: Func, buffer: AnyBuffer, loop: For) -> bool:
+    """Whether only *loop* touches the buffer, and each iteration begins by writing it."""
+    everywhere = [n for n in walk(func.body) if _touches(n, buffer)]
+    inside = [n for n in walk(loop.body) if _touches(n, buffer)]
+    if len(everywhere) != len(inside) or any(isinstance(n, Search) for n in inside):
+        return False
+    writers = [b for b in _leaves(loop.body) if any(_stores(n, buffer) for n in walk(b))]
+    if len(writers) != 1:
+        return False
+    (block,) = writers
+    reads = any(isinstance(n, Load) and n.buffer is buffer for n in walk(block))
+    own = {inner.var for inner in loops_of(loop.body)}
+    first = next(n for n in walk(loop.body) if n is block or (_touches(n, buffer)))
+    if first is not block:
+        return False
+    drivers = {v for it in block.iters if it.kind == "R" for v in variables(it.value)}
+    return not reads or (block.init is not None and drivers - set(func.params) <= own)
+
+
+def _touches(node: Node, buffer: AnyBuffer) -> bool:
+    return isinstance(node, Load | Store | Search | Prefetch) and node.buffer is buffer
+
+
+def _stores(node: Node, buffer: AnyBuffer) -> bool:
+    return isinstance(node, Store) and node.buffer is buffer
+
+
+def _leaves(stmt: Stmt) -> Iterable[Block]:
+    blocks = [n for n in walk(stmt, skip=Expr) if isinstance(n, Block)]
+    return (b for b in blocks if not any(isinstance(n, Block) and n is not b for n in walk(b)))
+
+
+class _Dim:
+    """One dimension: where it begins in an iteration, and its extent, known at the beginning."""
+
+    def __init__(
+        self, func: Func, found: Accesses, indices: Iterable[Expr | None], extent: Expr
+    ) -> None:
+        self.base: Expr = ZERO
+        self.extent = extent
+        self.inner = set(found.inner) | found.opaque
+        self.env = Env({v: _interval(ends) for v, ends in found.inner.items()})
+        algebra = Algebra(Env(), trusted=True)
+        parts: list[tuple[Linear, Linear]] = []
+        for index in indices:
+            assert index is not None
+            form = algebra.of(cast(index, int64))
+            own, rest = form.split(lambda key, term: key == ONE or mentions(term.atoms, self.inner))
+            parts.append((own, rest))
+        if len({rest.key for _, rest in parts}) != 1 or any(_reads(own) for own, _ in parts):
+            return
+        where = Interval(0, 0)
+        first = True
+        for own, _ in parts:
+            here = bounds_of(simplify(own.expr()), self.env)
+            where, first = (here if first else where | here), False
+        base = parts[0][1]
+        if all(self._counts(func, found, own) for own, _ in parts):
+            ends = {id(e): e for own, _ in parts if (e := self._end(found, own)) is not None}
+            size: Expr | None = None
+            for end in ends.values():
+                size = end if size is None else simplify(binary("max", size, end))
+            self.base, self.extent = simplify(base.expr()), size or const(1)
+        elif where.low is not None and where.high is not None and where.high - where.low < SMALL:
+            self.base = simplify(base.shift(where.low).expr())
+            self.extent = const(where.high - where.low + 1)
+
+    def _end(self, found: Accesses, own: Linear) -> Expr | None:
+        var = own.single
+        return found.inner[var][1] if isinstance(var, Var) else None
+
+    def _counts(self, func: Func, found: Accesses, own: Linear) -> bool:
+        """Whether *own* is one loop variable that counts from zero to a parameter."""
+        if not own.terms:
+            return True
+        var = own.single
+        if not isinstance(var, Var) or var not in found.inner:
+            return False
+        end = found.inner[var][1]
+        return variables(end) <= set(func.params) and not any(
+            isinstance(n, Load | Search) for n in walk(end)
+        )
+
+
+def _interval(ends: tuple[Expr, Expr]) -> Interval:
+    low, high = (bounds_of(end) for end in ends)
+    last = None if high.high is None or high.high > 2**62 else high.high - 1
+    return Interval(None if low.low is None or low.low < -(2**62) else low.low, last)
+
+
+def _reads(form: Linear) -> bool:
+    return any(isinstance(n, Load | Search) for atom in form.atoms for n in walk(atom))
+
+
+class _Rebase(Rewriter):
+    """Accesses *local*, less *bases*, in the place of *buffer*."""
+
+    def __init__(self, buffer: Buffer, local: Buffer, bases: list[Expr]) -> None:
+        self.buffer, self.local, self.bases = buffer, local, bases
+
+    def _indices(self, indices: Indices) -> Indices:
+        made: list[Expr | None] = []
+        for k, (index, base) in enumerate(zip(indices, self.bases, strict=True)):
+            extent = self.local.shape[k]
+            if isinstance(extent, Const) and extent.value == 1:
+                made.append(ZERO)
+                continue
+            assert index is not None
+            plain = isinstance(base, Const) and base.value == 0
+            made.append(
+                self.rewrite(index) if plain else simplify(binary("-", self.rewrite(index), base))
+            )
+        return tuple(made)
+
+    def visit_Load(self, load: Load) -> Node:
+        if load.buffer is not self.buffer:
+            return self.visit_Node(load)
+        return load.replace(buffer=self.local, indices=self._indices(load.indices))
+
+    def visit_Store(self, store: Store) -> Node:
+        if store.buffer is not self.buffer:
+            return self.visit_Node(store)
+        value = self.rewrite(store.value)
+        return store.replace(buffer=self.local, indices=self._indices(store.indices), value=value)
+
+    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
+        if prefetch.buffer is not self.buffer:
+            return self.visit_Node(prefetch)
+        return prefetch.replace(buffer=self.local, indices=self._indices(prefetch.indices))

@@ -1,0 +1,1 @@
+"""Steps on blocks and buffers: caching, moving, inlining, layouts, rfactor."""

@@ -1,0 +1,45 @@
+"""All kinds of steps by name: a module that is imported adds its own."""
+
+from __future__ import annotations
+
+from spcomp.schedule.steps.base import STEPS
+from spcomp.schedule.steps.blocks import (  # noqa: F401
+    blockize,
+    blocks,
+    caching,
+    compact,
+    decompose_reduction,
+    inline,
+    layout,
+    match_to_alloc,
+    memory,
+    moving,
+    rfactor,
+)
+from spcomp.schedule.steps.iterations import (  # noqa: F401
+    mark_fiber,
+    sparse,
+)
+from spcomp.schedule.steps.loops import (  # noqa: F401
+    annotate,
+    bind,
+    loops,
+    prefetch,
+    sampling,
+    tiling,
+)
+from spcomp.schedule.steps.sharing import (  # noqa: F401
+    horizontal,
+    hubs,
+    partial_results,
+    segments,
+    sorted_rows,
+    split_nnz,
+    workspaces,
+)
+from spcomp.schedule.steps.tensor import (  # noqa: F401
+    pad_einsum,
+    tensorize,
+)
+
+__all__ = ["STEPS"]

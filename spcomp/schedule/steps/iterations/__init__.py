@@ -1,0 +1,1 @@
+"""Steps on sparse iterations in coordinate space."""

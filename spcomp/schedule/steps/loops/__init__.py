@@ -1,0 +1,1 @@
+"""Steps on loops: split, reorder, unroll, vectorize, bind, sample, prefetch."""

@@ -1,0 +1,1 @@
+"""Steps that put micro-kernels in the place of blocks."""

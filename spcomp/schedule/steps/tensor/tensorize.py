@@ -1,0 +1,338 @@
+"""The step of stage II that puts an intrinsic of the user in the place of a nest: tensorize."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import ClassVar
+
+from spcomp.errors import ScheduleError, Span
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.linear import expr_equal, key_of
+from spcomp.ir.arith.simplify import injective
+from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
+from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.func import Func
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store
+from spcomp.ir.visitor import walk
+from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.reductions import only_reduces
+from spcomp.schedule.nests.nests import Fresh, blocks_of, chain, find_block, replaced
+from spcomp.schedule.steps.base import Makes, Step, known
+from spcomp.schedule.steps.blocks.blockize import Blockize
+from spcomp.schedule.steps.tensor.intrinsics import INTRINSICS, Intrinsic, straight
+
+COMMUTES = frozenset({"+", "*", "min", "max", "and", "or", "&", "|", "^", "==", "!="})
+
+
+@dataclass(frozen=True, slots=True)
+class Tensorize(Step):
+    """``block: for i: for k: C[x + i, k] op= ...  ->  block: implementation over C[x + i, k]``.
+
+    *target*: a block that holds a perfect nest, or a loop, which is blockized first. What it
+    computes must be the description of the intrinsic, up to names, the order of operands, and the
+    order of loops that may change places; the buffers of the intrinsic become parts of those of the
+    program, at any strides. *digest* says which intrinsic had the name when the step was made.
+    Legal where no element has two places in what is written, and nothing
+    that is written is read by another name. Source: TVM's tensorize.
+    """
+
+    name: ClassVar[str] = "tensorize"
+    makes: ClassVar[Makes] = "blocks"
+    target: str
+    intrinsic: str
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.intrinsic, str) and self.intrinsic in INTRINSICS
+        if not self.digest and known:  # what is cached hangs on it
+            object.__setattr__(self, "digest", INTRINSICS[self.intrinsic].digest)
+
+    def apply(self, func: Func, span: Span | None = None) -> Func:
+        """Return *func* with the implementation in the place of the nest."""
+        if self.intrinsic not in INTRINSICS:
+            raise ScheduleError(
+                f"{self}: no intrinsic {self.intrinsic!r} is registered",
+                span,
+                hint=known(sorted(INTRINSICS), "intrinsics"),
+            )
+        if self.digest != INTRINSICS[self.intrinsic].digest:
+            why = f"{self.intrinsic!r} is not the intrinsic that it was when the step was made"
+            raise ScheduleError(f"{self}: {why}", span)
+        name = self.target
+        loop = next((x for x in loops_of(func.body) if x.var.name == name), None)
+        if loop is not None:
+            differs = unlike(INTRINSICS[self.intrinsic], *chain(loop))
+            if differs is not None:
+                raise ScheduleError(f"{self}: {differs}", span or loop.span)
+            before = {block.name for block in blocks_of(func.body)}
+            func = Blockize(name).apply(func, span)
+            name = next(b.name for b in blocks_of(func.body) if b.name not in before)
+        block = find_block(func, name, self, span)
+        loops, inner = chain(block.body) if isinstance(block.body, For) else ([], block.body)
+        if any(isinstance(n, Block) and is_atomic(n) for n in (block, inner)):
+            why = "other iterations may update its elements at the same time"
+            raise ScheduleError(f"{self}: {why}", span or block.span)
+        found = match(INTRINSICS[self.intrinsic], loops, inner)
+        if isinstance(found, str):
+            raise ScheduleError(f"{self}: {found}", span or block.span)
+        made = annotate_regions(block.replace(body=found.build(Names(func))))
+        return replaced(func, block, made)
+
+
+@dataclass(slots=True)
+class Binding:
+    """What the names of an intrinsic stand for in a program.
+
+    *loops*: its loops; *scalars*: its parameters; *parts*: for each buffer of the description the
+    buffer of the program, and the indices in it, in terms of *axes*, the indices in the part.
+    """
+
+    intrinsic: Intrinsic
+    loops: dict[Var, For]
+    scalars: dict[Var, Expr] = field(default_factory=dict)
+    parts: dict[AnyBuffer, tuple[AnyBuffer, tuple[Expr | None, ...]]] = field(default_factory=dict)
+    axes: dict[AnyBuffer, tuple[Var, ...]] = field(default_factory=dict)
+
+    def unify(self, ours: Node, theirs: Node) -> bool:
+        """Say whether *theirs* of the program is *ours* of the description; learn names from it."""
+        if isinstance(ours, Var):
+            return self._name(ours, theirs)
+        if type(ours) is not type(theirs):
+            return False
+        if isinstance(ours, (Load, Store)):
+            assert isinstance(theirs, (Load, Store))
+            if not self._part(ours, theirs):
+                return False
+            if isinstance(ours, Store) and isinstance(theirs, Store):
+                return self._children((ours.value,), (theirs.value,))
+            return True
+        if isinstance(ours, Const):
+            return expr_equal(ours, theirs)
+        if _attrs(ours) != _attrs(theirs):
+            return False
+        mine, other = _children(ours), _children(theirs)
+        if isinstance(ours, BinOp) and ours.op in COMMUTES:
+            return self._children(mine, other) or self._children(mine, other[::-1])
+        return self._children(mine, other)
+
+    def _children(self, ours: tuple[Node, ...], theirs: tuple[Node, ...]) -> bool:
+        before = dict(self.scalars), dict(self.parts), dict(self.axes)
+        same = len(ours) == len(theirs) and all(map(self.unify, ours, theirs))
+        if not same:
+            self.scalars, self.parts, self.axes = before
+        return same
+
+    def _name(self, ours: Var, theirs: Node) -> bool:
+        if ours in self.loops:
+            return theirs is self.loops[ours].var
+        if not isinstance(theirs, Expr) or theirs.dtype != ours.dtype:
+            return False
+        inner = {loop.var for loop in self.loops.values()}
+        return not variables(theirs) & inner and expr_equal(
+            self.scalars.setdefault(ours, theirs), theirs
+        )
+
+    def _part(self, ours: Load | Store, theirs: Load | Store) -> bool:
+        """Learn of which buffer *ours* is a part, or check it."""
+        if theirs.mask is not None or ours.buffer.dtype != theirs.buffer.dtype:
+            return False
+        place = self.intrinsic.places[ours.buffer]
+        axes = self.axes.get(ours.buffer) or tuple(
+            Var(f"x{k}", loop.dtype) if loop else Var("one", ZERO.dtype)
+            for k, loop in enumerate(place)
+        )
+        values: dict[Var, Expr] = {
+            self.loops[loop].var: axis for loop, axis in zip(place, axes, strict=True) if loop
+        }
+        indices = tuple(None if i is None else substitute(i, values) for i in theirs.indices)
+        inner = {loop.var for loop in self.loops.values()}
+        if any(variables(i) & inner for i in indices if i is not None):
+            return False
+        self.axes[ours.buffer] = axes
+        buffer, known_ = self.parts.setdefault(ours.buffer, (theirs.buffer, indices))
+        return buffer is theirs.buffer and all(map(_same, known_, indices))
+
+    def refused(self) -> str | None:
+        """Return why the implementation may not stand for the nest; None if it may."""
+        written = {n.buffer for n in walk(self.intrinsic.body) if isinstance(n, Store)}
+        places: dict[object, AnyBuffer] = {}
+        for buffer, (part, indices) in self.parts.items():
+            other = places.setdefault(memory_of(part), buffer)
+            if other is not buffer and {other, buffer} & written:
+                return f"{part.name} is two buffers of the intrinsic, one of them written"
+            if buffer in written and not self._is_part(buffer, indices):
+                return f"two elements of what is written may be one element of {part.name}"
+        changed = {memory_of(self.parts[buffer][0]) for buffer in written}
+        exprs = (i for _, indices in self.parts.values() for i in indices if i is not None)
+        for node in (n for expr in (*exprs, *self.scalars.values()) for n in walk(expr)):
+            if isinstance(node, (Load, Search)) and memory_of(node.buffer) in changed:
+                return f"an index or a parameter reads {node.buffer.name}, which is written"
+        return None
+
+    def _is_part(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> bool:
+        """Whether elements of *buffer* are elements of the program's one to one."""
+        assert isinstance(buffer, Buffer)
+        axes = self.axes[buffer]
+        ranges = {axis: (ZERO, size) for axis, size in zip(axes, buffer.shape, strict=True)}
+        wide = [a for a, loop in zip(axes, self.intrinsic.places[buffer], strict=True) if loop]
+        return all(injective(indices, axis, ranges) for axis in wide)
+
+    def build(self, names: Names) -> Stmt:
+        """Return the implementation over the buffers of the program."""
+        lets: list[tuple[Var, Expr]] = []
+        for buffer, (part, indices) in self.parts.items():
+            hoist = _Hoist({*self.axes[buffer]}, lets, names)
+            fixed = tuple(None if i is None else hoist.rewrite(i) for i in indices)
+            self.parts[buffer] = part, fixed
+        body: Stmt = _Inline(names, self).rewrite(self.intrinsic.implementation.body)
+        for var, value in reversed(lets):
+            body = Let(var, value, body)
+        return body
+
+
+def match(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> Binding | str:
+    """Return how *loops* around *inner* are the description of *intrinsic*, or why they are not."""
+    if (why := unlike(intrinsic, loops, inner)) is not None:
+        return why
+    body = straight(inner)
+    if body is None:
+        return "it has a condition, starts a reduction, or is more than stores"
+    why = "it does not compute what the description says"
+    for order in _orders(intrinsic.loops, loops):
+        names = {own.var: loop for own, loop in zip(intrinsic.loops, order, strict=True)}
+        found = Binding(intrinsic, names)
+        if not found.unify(intrinsic.body, body):
+            continue
+        refused = found.refused()
+        if refused is None and list(order) != loops and not _may_change_places(loops, inner):
+            refused = "its loops are in another order, which matters"
+        if refused is None:
+            return found
+        why = refused
+    return why
+
+
+def unlike(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> str | None:
+    """Return why *loops* around *inner* cannot be *intrinsic*, at a glance; None if they may be."""
+    if not all(from_zero(loop) and isinstance(loop.end, Const) for loop in loops):
+        return "a trip count is not a constant"
+    trips = " x ".join(str(_trips(loop)) for loop in loops)
+    wanted = " x ".join(str(_trips(loop)) for loop in intrinsic.loops)
+    if sorted(map(_trips, loops)) != sorted(map(_trips, intrinsic.loops)):
+        return f"its loops run {trips} times, those of the intrinsic {wanted}"
+    stmts = inner.body if isinstance(inner, Block) else inner
+    ours, theirs = (s.body if isinstance(s, Seq) else (s,) for s in (intrinsic.body, stmts))
+    plain = all(isinstance(stmt, Store) for stmt in theirs)
+    if (plain and len(ours) != len(theirs)) or not all(map(_alike, ours, theirs)):
+        return "it does not compute what the description says"
+    return None
+
+
+def _alike(ours: Stmt, theirs: Stmt) -> bool:
+    """Whether *theirs*, if it is a store, stores the same kind of value as *ours*."""
+    if not (isinstance(ours, Store) and isinstance(theirs, Store)):
+        return True
+    a, b = ours.value, theirs.value
+    kind = type(a) is type(b) and getattr(a, "op", "") == getattr(b, "op", "")
+    return ours.buffer.dtype == theirs.buffer.dtype and (kind or isinstance(a, Var))
+
+
+def _trips(loop: For) -> int:
+    assert isinstance(loop.end, Const)
+    return int(loop.end.value)
+
+
+def _orders(ours: tuple[For, ...], theirs: list[For]) -> Iterator[tuple[For, ...]]:
+    for order in permutations(theirs):
+        if [_trips(x) for x in order] == [_trips(x) for x in ours]:
+            yield order
+
+
+def _may_change_places(loops: list[For], inner: Stmt) -> bool:
+    """Whether all loops are independent, or add to sums that are formed in any order."""
+    reducing = only_reduces(inner)
+    return all(reducing or not conflicts(loop) for loop in loops)
+
+
+def _same(a: Expr | None, b: Expr | None) -> bool:
+    return a is b if a is None or b is None else key_of(a) == key_of(b)
+
+
+def _attrs(node: Node) -> tuple[object, ...]:
+    skip = {"span", *node.CHILDREN}
+    return tuple(getattr(node, name) for name in node.FIELDS if name not in skip)
+
+
+def _children(node: Node) -> tuple[Node, ...]:
+    found: list[Node] = []
+    for name in node.CHILDREN:
+        child = getattr(node, name)
+        found.extend(child if isinstance(child, tuple) else () if child is None else (child,))
+    return tuple(found)
+
+
+class _Hoist(Rewriter):
+    """Puts what is loaded, and is the same for all *own*, in variables of *lets*."""
+
+    def __init__(self, own: set[Var], lets: list[tuple[Var, Expr]], names: Names) -> None:
+        self.own, self.lets, self.names = own, lets, names
+
+    def visit_Load(self, load: Load) -> Node:
+        if variables(load) & self.own:
+            return self.visit_Node(load)
+        for var, value in self.lets:
+            if expr_equal(load, value):
+                return var
+        var = self.names.var(f"{load.buffer.name}_at", load.dtype)
+        self.lets.append((var, load))
+        return var
+
+
+class _Inline(Fresh):
+    """Copies an implementation: its buffers are parts of those of the program, its names new."""
+
+    def __init__(self, names: Names, binding: Binding) -> None:
+        intrinsic = binding.intrinsic
+        pairs = zip(intrinsic.implementation.params, intrinsic.description.params, strict=True)
+        partner = dict(pairs)
+        scalars = {p: binding.scalars[d] for p, d in partner.items() if d in binding.scalars}
+        super().__init__(names, "", scalars)
+        self.binding = binding
+        self.local: dict[AnyBuffer, AnyBuffer] = {}
+
+    def _at(
+        self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]
+    ) -> tuple[AnyBuffer, tuple[Expr | None, ...]]:
+        """Return the buffer of the program, and the indices in it."""
+        place = [self.rewrite(i) for i in indices if i is not None]
+        if buffer in self.local:
+            return self.local[buffer], tuple(place)
+        partner = self.binding.intrinsic.partners[buffer]
+        part, at = self.binding.parts[partner]
+        values = dict(zip(self.binding.axes[partner], place, strict=True))
+        return part, tuple(None if i is None else substitute(i, values) for i in at)
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        buffer = alloc.buffer
+        self.local[buffer] = buffer.replace(name=self.names.unique(buffer.name))
+        return alloc.replace(buffer=self.local[buffer], body=self.rewrite(alloc.body))
+
+    def visit_Load(self, load: Load) -> Node:
+        part, at = self._at(load.buffer, load.indices)
+        return load.replace(buffer=part, indices=at)
+
+    def visit_Store(self, store: Store) -> Node:
+        part, at = self._at(store.buffer, store.indices)
+        return store.replace(buffer=part, indices=at, value=self.rewrite(store.value))
+
+    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
+        part, at = self._at(prefetch.buffer, prefetch.indices)
+        return prefetch.replace(buffer=part, indices=at)
