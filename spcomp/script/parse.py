@@ -17,6 +17,7 @@ from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import AXES, MATCHES
+from spcomp.script.parse_block import HANDLERS
 from spcomp.script.parse_host import host_program
 from spcomp.script.parse_stmt import Statements, close
 from spcomp.script.scope import DTYPE_NAMES, Context
@@ -116,7 +117,7 @@ def _programs(text: str, filename: str, *, published: bool = False) -> list[Prog
 def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | None = None) -> Func:
     """Parse the function that ``T.prim_func`` decorates; *published* makes our program of it."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.syntax", "spcomp.errors")
+    ours = (__name__, "spcomp.script.decorators", "spcomp.errors")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
@@ -209,7 +210,7 @@ def _function(
     published: bool = False,
 ) -> Func:
     ctx = Context(source, outer, node.name, alias, published=published)
-    st = Statements(ctx)
+    st = Statements(ctx, HANDLERS)
     _parameters(st, node)
     rest = (stmt for stmt in node.body if not _declaration(st, stmt))
     body = close([st.statement(stmt) for stmt in rest], ctx.span(node))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from spcomp.dtypes import DType, int64
 from spcomp.ir.access import Load
@@ -22,7 +22,6 @@ from spcomp.ir.promotion import (
     truth,
     unify,
 )
-from spcomp.script import parse_call
 from spcomp.script.scope import MISSING, Context, describe
 
 if TYPE_CHECKING:
@@ -32,11 +31,21 @@ _UNARY: dict[type[ast.AST], UnOpKind] = {ast.USub: "-", ast.Not: "not", ast.Inve
 _BUILTINS = frozenset({"min", "max", "abs", "round", "pow"})  # Python's, taken as T's
 
 
-class Expressions:
-    """The expressions of one function."""
+class Calls(Protocol):
+    """What reads calls of the language's own functions: the module parse_call."""
 
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
+    def parse(self, ex: Expressions, name: str, call: ast.Call, /) -> Value:
+        """Return the value of ``T.name(...)``."""
+
+    def extreme(self, ex: Expressions, name: str, values: list[Value], node: ast.AST, /) -> Value:
+        """Return the minimum or maximum of two or more *values*."""
+
+
+class Expressions:
+    """The expressions of one function; *calls* reads those of the language's own functions."""
+
+    def __init__(self, ctx: Context, calls: Calls) -> None:
+        self.ctx, self.calls = ctx, calls
 
     # -- what a place asks for ----------------------------------------------------------------
 
@@ -255,14 +264,14 @@ class Expressions:
         name = self.ctx.called(node)
         if name is None:
             return self._builtin(node)
-        return parse_call.parse(self, name, node)
+        return self.calls.parse(self, name, node)
 
     def _builtin(self, node: ast.Call) -> Value:
         func = node.func
         if isinstance(func, ast.Name) and self.ctx.is_builtin(func, _BUILTINS):
             values = [self.value(arg) for arg in node.args]
             if func.id in ("min", "max") and len(values) > 1:
-                return parse_call.extreme(self, func.id, values, node)
+                return self.calls.extreme(self, func.id, values, node)
             if func.id not in ("min", "max") and len(values) == 1 + (func.id == "pow"):
                 return self.call(func.id, values, node)
         raise self.ctx.error(

@@ -10,6 +10,7 @@ from spcomp.errors import did_you_mean
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Return, Scan, Trim
+from spcomp.script import parse_call
 from spcomp.script.parse_expr import Expressions
 from spcomp.script.scope import Context, is_none
 
@@ -36,7 +37,7 @@ def host_program(
             )
         ctx.bind(arg.arg, known[arg.arg], arg)
         ctx.params.append(known[arg.arg])
-    return _Host(Expressions(ctx), funcs).ops(node)
+    return _Host(Expressions(ctx, parse_call), funcs).ops(node)
 
 
 class _Host:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load
@@ -27,12 +27,13 @@ from spcomp.ir.stmt import (
     While,
     seq,
 )
+from spcomp.script import parse_call
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
 from spcomp.script.parse_expr import Expressions
 from spcomp.script.scope import Context, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from spcomp.errors import Span
     from spcomp.ir.axis import AnyBuffer
@@ -62,6 +63,9 @@ _REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
 }
 
 
+Opener: TypeAlias = "Callable[[Statements, ast.With, ast.Call, ast.expr | None], Stmt]"
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """A statement whose body is the rest of the list that it stands in."""
@@ -70,11 +74,11 @@ class Open:
 
 
 class Statements:
-    """The statements of one function."""
+    """The statements of one function; *openers* reads those that ``with`` opens, by name."""
 
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
-        self.ex = Expressions(ctx)
+    def __init__(self, ctx: Context, openers: Mapping[str, Opener]) -> None:
+        self.ctx, self.openers = ctx, openers
+        self.ex = Expressions(ctx, parse_call)
         self.declare = Declarations(self.ex)
 
     def block(self, stmts: Sequence[ast.stmt]) -> Stmt:
@@ -317,8 +321,6 @@ class Statements:
     # -- with ---------------------------------------------------------------------------------
 
     def _with(self, node: ast.With) -> Stmt:
-        from spcomp.script import parse_block
-
         item = node.items[0]
         call, name = item.context_expr, self.ctx.called(item.context_expr)
         if len(node.items) > 1:
@@ -327,7 +329,7 @@ class Statements:
             raise self.ctx.error(call, "this cannot be opened by with")
         if name in ALLOCS or name == "let":
             return self._scoped(node, name, call, item.optional_vars)
-        if (handler := parse_block.HANDLERS.get(name)) is not None:
+        if (handler := self.openers.get(name)) is not None:
             return handler(self, node, call, item.optional_vars)
         if name in _PLACES:
             raise self.misplaced(name, call)

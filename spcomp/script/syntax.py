@@ -6,10 +6,8 @@ Inside a decorated function these names are syntax and never run; called outside
 # ruff: noqa: FBT002
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from spcomp.errors import front_door
 from spcomp.script.syntax_host import (
     host_alloc,
     host_return,
@@ -28,12 +26,12 @@ __all__ = (
     "block_attr", "bool", "broadcast", "Buffer", "case", "Cast", "cast", "cbrt", "ceil", "cos",
     "cosh", "cursor", "dense_fixed", "dense_variable", "erf", "evaluate", "exp", "exp2", "expm1",
     "fail", "flatten", "float16", "float32", "float64", "floor", "floordiv", "floormod", "fma",
-    "func_attr", "fuse", "gallop", "grid", "handle", "hash_probe", "host", "host_alloc",
+    "func_attr", "fuse", "gallop", "grid", "handle", "hash_probe", "host_alloc",
     "host_return", "hypot", "if_then_else", "init", "int16", "int32", "int64", "int8", "intersect",
-    "ir_module", "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log10",
+    "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log10",
     "log1p", "log2", "lower_bound", "masked_load", "match_buffer", "match_sparse_buffer", "max",
     "max_value", "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix",
-    "prim_func", "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
+    "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
     "sigmoid", "sin", "sinh", "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt",
     "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc", "uint16", "uint32",
     "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized", "where",
@@ -71,33 +69,6 @@ class Buffer:
 
     def __class_getitem__(cls, item: Any) -> type[Buffer]:
         return cls
-
-
-@front_door
-def prim_func(function: Callable[..., Any]) -> Any:
-    """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
-
-    Raises ScriptError or FormatError at the line that is wrong.
-    """
-    from spcomp.script.parse import decorate
-
-    return decorate(function)
-
-
-@front_door
-def ir_module(cls: type) -> Any:
-    """Return the Module that a class of ``T.prim_func`` functions and one ``T.host`` spells.
-
-    The first function is the source as written. Raises ScriptError.
-    """
-    from spcomp.script.parse import decorate_class
-
-    return decorate_class(cls)
-
-
-def host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark the host program of a ``T.ir_module``; returns *function*, which never runs."""
-    return function
 
 
 # -- declarations and sparse iterations ------------------------------------------------------

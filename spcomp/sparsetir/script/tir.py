@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from spcomp.script.decorators import *  # noqa: F403
 from spcomp.script.parse import decorate
 from spcomp.script.syntax import *  # noqa: F403
 from spcomp.sparsetir.composable import as_read
