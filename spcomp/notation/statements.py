@@ -37,7 +37,7 @@ from spcomp.notation.results import Keys, Output
 from spcomp.notation.terms import Cond, Terms, condition, number
 
 if TYPE_CHECKING:
-    from spcomp.notation.emit import Emitter
+    from spcomp.notation.declare import Emitter
 
 ZERO, ONE = const(0), const(1)
 SCALAR = Output(Layout((), ()))
