@@ -16,10 +16,10 @@ from spcomp.codegen.abi import (
     symbols,
 )
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
-from spcomp.codegen.emit import STATUS, Code, Key, Scope, Unit
-from spcomp.codegen.emit_convert import decode
-from spcomp.codegen.emit_stmt import NO_VECTORIZE, Messages, Stmts
-from spcomp.codegen.ops import EXACT, FAST, memory, register
+from spcomp.codegen.llvm.code import STATUS, Code, Key, Scope, Unit
+from spcomp.codegen.llvm.convert import decode
+from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register
+from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load, Search

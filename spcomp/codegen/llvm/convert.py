@@ -6,8 +6,8 @@ a compiler runtime) the conversions are integer arithmetic: exact, round to near
 
 from __future__ import annotations
 
-from spcomp.codegen.emit import Code
-from spcomp.codegen.ops import float_literal, memory, register, splat, suffix, vector, zero
+from spcomp.codegen.llvm.code import Code
+from spcomp.codegen.llvm.ops import float_literal, memory, register, splat, suffix, vector, zero
 from spcomp.dtypes import DType
 
 

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
-from spcomp.codegen.emit import Code
-from spcomp.codegen.emit_exp import exp
-from spcomp.codegen.emit_pow import power
-from spcomp.codegen.ops import (
+from spcomp.codegen.llvm.code import Code
+from spcomp.codegen.llvm.exp import exp
+from spcomp.codegen.llvm.ops import (
     BOOLEAN,
     EXTREME,
     MATH,
@@ -26,6 +25,7 @@ from spcomp.codegen.ops import (
     suffix,
     vector,
 )
+from spcomp.codegen.llvm.pow import power
 from spcomp.dtypes import DType
 from spcomp.errors import LoweringError
 

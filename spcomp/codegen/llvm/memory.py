@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spcomp.codegen.emit import Code
-from spcomp.codegen.emit_convert import convert, decode, encode
-from spcomp.codegen.ops import memory, register, suffix, vector, zero
+from spcomp.codegen.llvm.code import Code
+from spcomp.codegen.llvm.convert import convert, decode, encode
+from spcomp.codegen.llvm.ops import memory, register, suffix, vector, zero
 from spcomp.dtypes import DType, int64, promote
 from spcomp.ir.axis import HASH
 from spcomp.ir.expr import SearchKind

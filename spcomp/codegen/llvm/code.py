@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from spcomp.codegen.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
+from spcomp.codegen.llvm.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer

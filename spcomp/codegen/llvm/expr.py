@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from functools import partial
 
 from spcomp.codegen.abi import DIVISION
-from spcomp.codegen.emit import STATUS, Code, Scope
-from spcomp.codegen.emit_convert import convert
-from spcomp.codegen.emit_math import call, divide, reduce, shift
-from spcomp.codegen.emit_memory import FEW, Access, read, search, sought
-from spcomp.codegen.ops import (
+from spcomp.codegen.llvm.code import STATUS, Code, Scope
+from spcomp.codegen.llvm.convert import convert
+from spcomp.codegen.llvm.math import call, divide, reduce, shift
+from spcomp.codegen.llvm.memory import FEW, Access, read, search, sought
+from spcomp.codegen.llvm.ops import (
     ARITHMETIC,
     BOOLEAN,
     EXTREME,

@@ -10,8 +10,8 @@ import re
 import struct
 from collections.abc import Callable
 
-from spcomp.codegen.emit import Code
-from spcomp.codegen.ops import float_literal, register, splat
+from spcomp.codegen.llvm.code import Code
+from spcomp.codegen.llvm.ops import float_literal, register, splat
 from spcomp.dtypes import DType
 
 MOST = 16  # the largest exponent that is written out

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from spcomp.codegen.emit import Code
-from spcomp.codegen.ops import float_literal, splat
+from spcomp.codegen.llvm.code import Code
+from spcomp.codegen.llvm.ops import float_literal, splat
 
 LEAST, MOST = -105.0, 89.5  # exp is 0 from here down, and infinite from here up
 PER_LN2 = 1.442695040888963407359924681001892137426645954152985934135449406931

@@ -1,0 +1,1 @@
+"""Flat IR as the text of LLVM IR, for any target."""
