@@ -16,10 +16,10 @@ from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.passes.iterations.lower_iterations import LowerIterations
-from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.target import Target
 from tests.layers import source
 from tests.programs import BY_NAME, fresh

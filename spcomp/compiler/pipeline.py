@@ -22,10 +22,10 @@ from spcomp.passes.flat.cleanup import Cleanup
 from spcomp.passes.flat.guard_accesses import GuardAccesses
 from spcomp.passes.flat.loop_kinds import LoopKinds
 from spcomp.passes.pipelines import TO_FLAT, TO_POSITION, legal
-from spcomp.schedule.claims import without_false_claims, without_permissions
 from spcomp.schedule.default.cpu import Facts, default_schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.base import Step
+from spcomp.schedule.steps.claims import without_false_claims, without_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,6 @@ from spcomp.ir.program import CoordFunc, FlatFunc
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import statements
 from spcomp.passes.pipelines import legal, lower_sparse_buffer, lower_sparse_iter
-from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.primitives_blocks import BlockPrimitives
@@ -26,6 +25,7 @@ from spcomp.schedule.primitives_loops import IterationPrimitives, LoopPrimitives
 from spcomp.schedule.queries import Queries
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.base import Step
+from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.schedule.steps.iterations.sparse import find_iteration
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)

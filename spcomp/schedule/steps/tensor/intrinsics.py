@@ -21,8 +21,8 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Fail, For, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
-from spcomp.schedule.claims import without_false_claims
 from spcomp.schedule.nests.nests import chain
+from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.schedule.steps.sharing.split_nnz import named
 
 if TYPE_CHECKING:
