@@ -66,10 +66,14 @@ def test_every_folder_with_modules_is_a_package():
     }
 
 
+HAND_ON = {"spcomp/locks.py"}  # catch what is raised on one thread, to raise it on another
+
+
 def test_no_module_catches_every_exception():
     found = [
         f"{name_of(path)}:{node.lineno}"
         for path in MODULES
+        if name_of(path) not in HAND_ON
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.ExceptHandler)
         and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
