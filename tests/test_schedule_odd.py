@@ -208,3 +208,28 @@ def shapes(c: T.handle) -> None:
 """
     program = Schedule(parse_source(text, "shapes.py")[0])
     assert Parallel("i").is_legal(program.func) is independent
+
+
+GUARDED = """from spcomp import script as T
+
+
+@T.prim_func
+def total(x: T.handle, y: T.handle, m: T.int32, n: T.int32, p: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.dense_fixed(n)
+    K = T.dense_fixed(p)
+    X = T.match_sparse_buffer(x, (I,), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I, J, K], "SRR", "total") as [i, j, k]:
+        with T.init():
+            Y[i] = 1.0
+        Y[i] = Y[i] + X[i]
+"""
+
+
+def test_a_block_with_a_condition_inside_is_not_copied_beyond_it():
+    """The rest of a split is a condition in the inner block: a copy would leave the buffer."""
+    program = parse_source(GUARDED, "guarded.py")[0]
+    schedule = Schedule(program).lower_sparse_iter().split("i", 4).blockize("k")
+    with pytest.raises(ScheduleError, match="accessed under a condition only"):
+        schedule.cache_write("total0_o", 0, "local")

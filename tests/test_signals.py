@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp import script as T
 from spcomp.locks import Lock
 from tests.test_processes import POSIX, busy, compute, forked, fresh
 
@@ -90,6 +91,75 @@ def test_a_signal_ends_a_call_long_before_it_is_over(threads):
                 repeat(call, values)
             assert time.process_time() - begun < 1 + whole / 3
     assert np.array_equal(bound(**rest), expected)
+
+
+@T.prim_func
+def in_a_nest(x: T.handle, y: T.handle, n: T.int32, m: T.int32) -> None:
+    X = T.match_buffer(x, (n,), "float64")
+    Y = T.match_buffer(y, (m,), "float64")
+    for r in range(m):
+        for i in range(n):
+            Y[r * r % m] = Y[r * r % m] * 0.5 + T.sin(X[i])
+
+
+@T.prim_func
+def in_one_loop(y: T.handle, m: T.int32) -> None:
+    Y = T.match_buffer(y, (m,), "float64")
+    for i in range(1000000000):
+        Y[0] = T.sin(Y[0] + i)
+
+
+@T.prim_func
+def on_a_condition(x: T.handle, y: T.handle, n: T.int32, m: T.int32) -> None:
+    X = T.match_buffer(x, (n,), "float64")
+    Y = T.match_buffer(y, (m,), "float64")
+    while Y[0] < 2000000000.0:
+        Y[0] = Y[0] + X[0]
+
+
+def serial(program):
+    """A loop that no other thread helps with, and its arguments."""
+    kernel = spcomp.compile(program)
+    return kernel, {"y": np.zeros(1000000)} | (
+        {} if program is in_one_loop else {"x": np.ones(1000)}
+    )
+
+
+def total(source, **arguments):
+    """A sum into one number, of which few parts are summed at once, and its arguments."""
+    return spcomp.compile(source), arguments
+
+
+LONG = {
+    "serial nest": lambda: serial(in_a_nest),
+    "serial loop": lambda: serial(in_one_loop),
+    "serial while": lambda: serial(on_a_condition),
+    "sum of a dense nest": lambda: total(
+        "s = sum(i, sum(j, sin(x[i] + y[j])))", x=np.ones(200_000), y=np.ones(100_000)
+    ),
+    "sum of a sparse nest": lambda: total(
+        "s = A[i, j] * B[j, k] * C[i, k]",
+        A=_full(1000),
+        B=np.ones((1000, 20_000)),
+        C=np.ones((1000, 20_000)),
+    ),
+    "assembled product": lambda: (
+        spcomp.compile("C[i, k] = A[i, j] * B[j, k]", formats={"C": "csr"}),
+        {"A": _full(2000), "B": _full(2000)},
+    ),
+}
+
+
+@ALARM
+@pytest.mark.parametrize("threads", [1, 2], indirect=True)
+@pytest.mark.parametrize("name", LONG)
+def test_a_signal_ends_every_kind_of_loop(name, threads):
+    kernel, args = LONG[name]()
+    for seconds in (0.3, 0.6):
+        begun = time.process_time()
+        with interruption(seconds, stop), pytest.raises(Interruption):
+            repeat(kernel, args)
+        assert time.process_time() - begun < 3 * threads
 
 
 @ALARM

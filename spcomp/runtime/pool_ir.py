@@ -27,7 +27,7 @@ from spcomp.runtime.pool_share import SHARE
 from spcomp.runtime.pool_watch import EASY, EVERY, WATCH
 from spcomp.runtime.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
 
-CHUNKS = 256  # chunks per loop where the loop does not say
+CHUNKS = 2048  # chunks per loop where the loop does not say, so that one is seldom long
 SPIN = 2000  # pauses before a worker sleeps: some tens of microseconds
 PATIENCE = 3_000  # nanoseconds that the caller works alone before it shares the rest
 AT_ONCE = 6_000.0  # nanoseconds of expected work that are shared from the start

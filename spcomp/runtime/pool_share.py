@@ -64,6 +64,7 @@ publish:
   %wanted = or i1 %much, %invest
   %few = shl i64 %batch, 2
   %turn = select i1 %asks, i64 %few, i64 -1 ; chunks to take between questions
+  %opening = select i1 %asks, i64 1, i64 -1
   br i1 %wanted, label %rouse, label %take
 rouse:
   %took.0 = phi i64 [ 0, %publish ], [ %took, %late ]
@@ -71,7 +72,7 @@ rouse:
   br label %take
 take:                                      ; a turn, or as many again as were taken, and look
   %so.far = phi i64 [ 0, %publish ], [ %took.0, %rouse ], [ %took, %early ], [ %took, %ask ]
-  %quota = phi i64 [ 1, %publish ], [ %turn, %rouse ], [ %took, %early ], [ %again.turn, %ask ]
+  %quota = phi i64 [ 1, %publish ], [ %opening, %rouse ], [ %took, %early ], [ %again.turn, %ask ]
   %roused = phi i1 [ false, %publish ], [ true, %rouse ], [ false, %early ], [ true, %ask ]
   %more = call i64 @take(i64 %next, i64 %quota)
   %took = add i64 %so.far, %more

@@ -12,7 +12,7 @@ import numpy as np
 from spcomp.errors import SpcompError
 from tests.second import grammar, operands, oracle
 from tests.second import terms as t
-from tests.second.comparison import filled
+from tests.second.comparison import filled, neutrals
 from tests.second.operands import Storage
 from tests.second.values import Array, Meaningless, Value, cast, eps, exact, merged
 
@@ -207,6 +207,9 @@ def _written(
     part = Value(*(x[grid].reshape(value.number.shape) for x in parts))
     if statement.sign == "=":
         written = cast(filled(statement, value, ring), before.dtype)
+        if len({*neutrals(statement, ring, value.dtype)}) > 1:  # which one is not said
+            error = np.where(value.present, written.error, np.inf)
+            written = replace(written, error=error)
     else:
         others = {**tensors, statement.target.name: oracle.Operand(part)}
         written = _added(statement, value, others, ring)

@@ -24,15 +24,18 @@ from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import Var
+from spcomp.ir.expr import Const, Var
 from spcomp.ir.module import Module
+from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.stmt import prefixes
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import children, walk
 from spcomp.target import Target
 
 ALIKE = 4  # loops in a row that are looked at for some that come to the same code
 PAUSE_FACTS = "cold nounwind willreturn memory(inaccessiblemem: readwrite)"
+SHORT = 3  # loops within each other, a parallel one first, of which a trip is never long
+FEW = 16  # trips of a loop that counts for none
 STRIP = 1 << 16  # trips of a loop that stands alone between two pauses; whole groups
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
@@ -184,7 +187,6 @@ class _CpuStmts(Stmts):
         self.function = function
         self.parts: st.Stmt | None = None  # what a parallel loop runs, if that is a list
         self.context = ""  # of the job, if it may end early in the middle; null: no loop's
-        self.awaited = False  # whether other threads wait for what this one hands on
         self.left = ""  # where the work until the next pause is kept
 
     def visit_Seq(self, node: st.Seq) -> None:
@@ -204,8 +206,10 @@ class _CpuStmts(Stmts):
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*; one that stands alone in strips, with pauses between."""
-        alone = not (self.depth or self.concurrent or {begin, end} <= _literals(begin, end))
-        if not alone or any(isinstance(n, st.For | st.While) for n in walk(node.body)):
+        known = "%" not in begin + end
+        few = known and int(end) - int(begin) <= STRIP
+        nested = any(isinstance(n, st.For | st.While) for n in walk(node.body))
+        if few or nested or self.depth or self.concurrent:
             super().loop(node, begin, end, facts, group)
             return
         code = self.code
@@ -214,8 +218,8 @@ class _CpuStmts(Stmts):
         code.jump(head)
         code.start(head)
         code.do(f"{start} = phi i64 [ {begin}, %{before} ], [ {following}, %{tail} ]")
-        most = code.value(f"add i64 {start}, {STRIP}")
-        stop = code.intrinsic("smin", "i64", most, end)
+        trips = code.intrinsic("smin", "i64", code.value(f"sub i64 {end}, {start}"), str(STRIP))
+        stop = code.value(f"add i64 {start}, {trips}")
         super().loop(node, start, stop, facts, group)
         self.pause()
         code.jump(tail)
@@ -238,7 +242,8 @@ class _CpuStmts(Stmts):
 
     def pause(self) -> None:
         """Ask the pool if that much work is done."""
-        if not self.left:
+        outermost = self.concurrent and not self.depth  # of a chunk, which has few trips
+        if not self.left or outermost:
             return
         code = self.code
         self.function.pauses = True
@@ -307,8 +312,6 @@ class _CpuStmts(Stmts):
         over, on = code.label("interrupted"), code.label("on")
         code.branch(interrupted, over, on)
         code.start(over)
-        if self.awaited:
-            code.fail(self.scope[STATUS], INTERRUPTED)
         for pointer in reversed(self.heap):
             code.do(f"call void @free(ptr {pointer})")
         code.do("ret void" if self.concurrent else f"ret i32 {INTERRUPTED}")
@@ -320,8 +323,8 @@ class _CpuStmts(Stmts):
         body = Code(unit)
         inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
         inner.turns = self.turns
-        inner.context = "%context"
-        inner.awaited = any(True for _ in prefixes(node.body))
+        if _is_long(node):
+            inner.context = "%context"
         inner.parts = node.body
         while isinstance(inner.parts, st.Let | st.Alloc):
             inner.parts = inner.parts.body
@@ -332,15 +335,16 @@ class _CpuStmts(Stmts):
         inner.loop(node, first, last, [NO_VECTORIZE])
         captures = inner.scope.captures
         parameters = [self._captured(key, operand) for key, operand in captures.items()]
-        header = f"({', '.join([*parameters, 'ptr %context', 'i64 %begin', 'i64 %end'])})"
+        job = [f"ptr {inner.context}"] if inner.context else []
+        header = f"({', '.join([*parameters, *job, 'i64 %begin', 'i64 %end'])})"
         # what is left of fibers is short: a call to memcpy would take longer than the copy
         calls = '"no-builtin-memcpy" ' if any(isinstance(n, st.While) for n in walk(node)) else ""
         lines = [f"define internal void @{name}.body{header} noinline {calls}#0 {{", "entry:"]
         unit.functions.append("\n".join([*lines, *body.allocas, *body.lines, "  ret void", "}"]))
-        self._write_chunk(name, list(captures))
+        self._write_chunk(name, list(captures), job)
         return list(captures)
 
-    def _write_chunk(self, name: str, captures: list[Key]) -> None:
+    def _write_chunk(self, name: str, captures: list[Key], job: list[str]) -> None:
         """Write the function that the pool calls: it unpacks the context."""
         code = Code(self.code.unit)
         kinds = ", ".join(_type_of(key) for key in captures)
@@ -349,15 +353,30 @@ class _CpuStmts(Stmts):
             kind = _type_of(key)
             place = _field(code, kinds, "%context", number)
             operands.append(f"{kind} {code.value(f'load {kind}, ptr {place}')}")
-        operands += ["ptr %context", "i64 %begin", "i64 %end"]
+        operands += [*job, "i64 %begin", "i64 %end"]
         code.do(f"call void @{name}.body({', '.join(operands)})")
         code.do("ret void")
         header = f"define internal void @{name}(ptr %context, i64 %begin, i64 %end) #0 {{"
         self.code.unit.functions.append("\n".join([header, "entry:", *code.lines, "}"]))
 
 
-def _literals(*operands: str) -> set[str]:
-    return {operand for operand in operands if not operand.startswith("%")}
+def _is_long(loop: st.For) -> bool:
+    """Whether a trip of the parallel *loop* may take so long that it has to pause.
+
+    Not where others wait for its sum, and not where its inner loops are merges of fibers, which
+    are short, and in which to count what is done would take a measurable part of the time.
+    """
+    merges = any(isinstance(node, st.While) for node in walk(loop))
+    return _height(loop) > SHORT and not merges and not any(True for _ in prefixes(loop.body))
+
+
+def _height(node: Node) -> int:
+    """Return how many loops are within each other inside *node*, itself included."""
+    inner = max((_height(child) for child in children(node)), default=0)
+    if isinstance(node, st.For):
+        few = isinstance(node.end, Const) and int(node.end.value) <= FEW
+        return inner if few else inner + 1
+    return inner + isinstance(node, st.While)
 
 
 def _field(code: Code, kinds: str, context: str, number: int) -> str:

@@ -113,11 +113,13 @@ class Stmts(Visitor[None]):
         code.branch(self.exprs.converted(node.cond, bool_), body, done)
         code.start(body)
         nested = self.nests(node.body)
-        self.spend("0", "1")
         if nested or not self.depth:
+            self.spend("0", "1")
             self.pause()
         code.jump(head)
         code.start(done)
+        if not nested and self.depth:
+            self.spend("0", "64")  # to count trips would take as long as some of them
 
     def visit_For(self, node: st.For) -> None:
         """A loop; an unrolled one of few constant trips is written out.

@@ -265,6 +265,8 @@ def unconditional(node: Node) -> Iterator[Node]:
             yield from unconditional(node.cond)
         case While() | For():
             return
+        case Block(where=where) if where is not None:
+            yield from unconditional(where)
         case BinOp(op="and" | "or"):
             yield from unconditional(node.lhs)
         case Load(mask=mask) | Store(mask=mask) if mask is not None:
