@@ -111,6 +111,21 @@ def test_a_decomposed_program_is_well_formed_and_prints_what_parses_back(name):
     assert "J" not in {axis.name for axis in made.axes}
 
 
+def test_an_axis_that_nothing_uses_keeps_those_above_it():
+    """The rows are replaced by buckets, but another axis is declared below them."""
+    body = """
+    E = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    C = T.match_sparse_buffer(c, (I, J), "float32")
+    with T.sp_iter([I, J], "SS", "f") as [i, j]:
+        C[i, j] = A[i, j] * 2.0
+"""
+    func = parse(HEADER + body)
+    rule = ell_rule("w2")
+    made = without_unused(decompose(func, [rule]).func, func)
+    verify(single(made), "without_unused")
+    assert {"I", "E"} <= {axis.name for axis in made.axes}
+
+
 def test_the_first_part_initialises_what_its_slices_cover_and_the_tail_is_apart():
     func = program("spmv")
     found = iterations(decompose(func, rules_of(func)).func)

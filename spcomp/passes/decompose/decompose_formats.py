@@ -156,7 +156,8 @@ def without_unused(
         domains=tuple(d for d in func.domains if d.buffer not in gone),
     )
     lost = axes_used(before) - axes_used(func)
-    func = func.replace(axes=tuple(a for a in func.axes if a not in lost))
+    kept = {above for axis in func.axes if axis not in lost for above in axis.path()}
+    func = func.replace(axes=tuple(a for a in func.axes if a in kept))
     needless = params_used(before) - params_used(func)
     return func.replace(params=tuple(p for p in func.params if p not in needless))
 
