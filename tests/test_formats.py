@@ -267,7 +267,7 @@ def test_a_format_out_of_range_is_refused(make, message):
 def test_what_is_no_program_or_no_format_is_refused():
     with pytest.raises(ArgumentError, match="argument func: got int"):
         spcomp.decompose(3)
-    with pytest.raises(ArgumentError, match="argument A: got str, expected a format"):
+    with pytest.raises(ArgumentError, match="argument A: got 'diagonal', expected a format"):
         spcomp.decompose(program("spmv"), A="diagonal")
     with pytest.raises(FormatError, match="f has no sparse buffer 'Z'"):
         spcomp.decompose(program("spmv"), Z=spcomp.formats.sliced_diagonal())

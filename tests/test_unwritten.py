@@ -31,7 +31,7 @@ UNCLEAR = {
     ),
     "s = sqrt(x[i] * x[i])": (4, "sum(i, sqrt(x[i] * x[i]))", "sqrt(sum(i, x[i] * x[i]))"),
     "s = exp(x[i])": (4, "sum(i, exp(x[i]))", "exp(sum(i, x[i]))"),
-    "s = x[i] ** 2": (4, "sum(i, pow(x[i], 2))", "pow(sum(i, x[i]), 2)"),
+    "s = x[i] ** 2": (4, "sum(i, x[i] ** 2)", "sum(i, x[i]) ** 2"),
     "y[i] = maximum(A[i, j] * x[j], 0) * z[i]": (
         7,
         "sum(j, maximum(A[i, j] * x[j], 0) * z[i])",

@@ -27,7 +27,9 @@ from spcomp.runtime.pool_share import SHARE
 from spcomp.runtime.pool_watch import EASY, EVERY, WATCH
 from spcomp.runtime.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
 
-CHUNKS = 2048  # chunks per loop where the loop does not say, so that one is seldom long
+CHUNKS = 256  # chunks per loop where the loop does not say
+MOST_CHUNKS = 2048  # of a loop of so many trips that a chunk would be long
+TRIPS = 8192  # that such a chunk has at least: to hand it out takes no measurable part of its time
 SPIN = 2000  # pauses before a worker sleeps: some tens of microseconds
 PATIENCE = 3_000  # nanoseconds that the caller works alone before it shares the rest
 AT_ONCE = 6_000.0  # nanoseconds of expected work that are shared from the start
@@ -149,8 +151,12 @@ entry:
   br i1 %some, label %divide, label %done
 divide:
   %given = icmp sgt i64 %grain, 0
-  %up = add i64 %n, CHUNKS_LESS_1
-  %even = udiv i64 %up, CHUNKS
+  %less = sub i64 %n, 1
+  %large = udiv i64 %less, CHUNKS
+  %small = udiv i64 %less, MOST_CHUNKS
+  %floor = call i64 @llvm.umax.i64(i64 %small, i64 TRIPS)
+  %below = call i64 @llvm.umin.i64(i64 %large, i64 %floor)
+  %even = add i64 %below, 1
   %asked = select i1 %given, i64 %grain, i64 %even
   %high = lshr i64 %n, 31
   %least = add i64 %high, 1                ; so that chunk numbers fit 32 bits
@@ -385,7 +391,8 @@ def pool_ir(family: str, platform: str) -> str:
     declared, called = _PAUSES.get(family, ("", ""))
     text += f"declare void {declared}\n" if declared else ""
     numbers = {
-        "CHUNKS_LESS_1": CHUNKS - 1,
+        "MOST_CHUNKS": MOST_CHUNKS,
+        "TRIPS": TRIPS,
         "CHUNKS": CHUNKS,
         "PROCESSORS": _PROCESSORS.get(platform, 84),
         "CLOCK": _CLOCKS.get(platform, 1),

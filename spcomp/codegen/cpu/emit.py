@@ -36,6 +36,8 @@ ALIKE = 4  # loops in a row that are looked at for some that come to the same co
 PAUSE_FACTS = "cold nounwind willreturn memory(inaccessiblemem: readwrite)"
 SHORT = 3  # loops within each other, a parallel one first, of which a trip is never long
 FEW = 16  # trips of a loop that counts for none
+WIDTH = 64  # trips that an innermost loop in a chunk is taken to have
+ROWS = 1 << 10  # trips of a loop around such between two pauses
 STRIP = 1 << 16  # trips of a loop that stands alone between two pauses; whole groups
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
@@ -205,11 +207,10 @@ class _CpuStmts(Stmts):
                 self._call(apart)
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
-        """Write the loop of *node*; one that stands alone in strips, with pauses between."""
+        """Write the loop of *node*, one that may be long in strips, with pauses between."""
+        strip = self.strip(node)
         known = "%" not in begin + end
-        few = known and int(end) - int(begin) <= STRIP
-        nested = any(isinstance(n, st.For | st.While) for n in walk(node.body))
-        if few or nested or self.depth or self.concurrent:
+        if not strip or (known and int(end) - int(begin) <= strip):
             super().loop(node, begin, end, facts, group)
             return
         code = self.code
@@ -218,7 +219,7 @@ class _CpuStmts(Stmts):
         code.jump(head)
         code.start(head)
         code.do(f"{start} = phi i64 [ {begin}, %{before} ], [ {following}, %{tail} ]")
-        trips = code.intrinsic("smin", "i64", code.value(f"sub i64 {end}, {start}"), str(STRIP))
+        trips = code.intrinsic("smin", "i64", code.value(f"sub i64 {end}, {start}"), str(strip))
         stop = code.value(f"add i64 {start}, {trips}")
         super().loop(node, start, stop, facts, group)
         self.pause()
@@ -228,8 +229,33 @@ class _CpuStmts(Stmts):
         code.branch(code.value(f"icmp slt i64 {stop}, {end}"), head, done)
         code.start(done)
 
-    def spend(self, begin: str, end: str) -> None:
-        """Take the trips off the work that is left until the next pause."""
+    def strip(self, node: st.For) -> int:
+        """How many trips of *node* there are between two pauses, 0 if it is not cut.
+
+        What is cut stands alone, or is in a chunk the loop around innermost ones, unless it goes
+        over a fiber: those are short, and there are many.
+        """
+        if self.concurrent:
+            fiber = any(isinstance(part, Load) for part in walk(node.end))
+            cut = self.context and self.depth and not fiber and _height(node) == 2
+            return ROWS if cut else 0
+        return 0 if self.depth or _loops(node.body) else STRIP
+
+    def after_trip(self, index: str, inner: int) -> None:  # noqa: ARG002
+        """Pause between the trips of a loop around others, in a chunk of one around two.
+
+        There to look after each trip of an inner loop would take a measurable part of its time.
+        """
+        if inner > self.concurrent:
+            self.pause()
+
+    def after_loop(self, begin: str, end: str, inner: int) -> None:
+        """Count the trips of innermost loops, in a chunk of those around them."""
+        if inner == self.concurrent:
+            self.spend(begin, end, WIDTH if inner else 1)
+
+    def spend(self, begin: str, end: str, weight: int = 1) -> None:
+        """Take the trips, of *weight* each, off the work that is left until the next pause."""
         if not self.context:
             return
         code = self.code
@@ -237,6 +263,7 @@ class _CpuStmts(Stmts):
             self.left = code.alloca("i64", 8)
             code.lines.insert(0, f"  store i64 {BUDGET}, ptr {self.left}")
         trips = code.value(f"sub i64 {end}, {begin}")
+        trips = code.value(f"mul i64 {trips}, {weight}") if weight > 1 else trips
         left = code.value(f"sub i64 {code.value(f'load i64, ptr {self.left}')}, {trips}")
         code.do(f"store i64 {left}, ptr {self.left}")
 
@@ -377,6 +404,10 @@ def _height(node: Node) -> int:
         few = isinstance(node.end, Const) and int(node.end.value) <= FEW
         return inner if few else inner + 1
     return inner + isinstance(node, st.While)
+
+
+def _loops(body: st.Stmt) -> bool:
+    return any(isinstance(node, st.For | st.While) for node in walk(body))
 
 
 def _field(code: Code, kinds: str, context: str, number: int) -> str:

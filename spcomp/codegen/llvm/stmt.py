@@ -57,7 +57,7 @@ class Stmts(Visitor[None]):
         self.code, self.scope, self.messages = code, scope, messages
         self.concurrent = concurrent
         self.copies = 1  # of what is being written, by the unrolled loops around it
-        self.depth = self.loops = 0  # loops around it, and loops so far
+        self.depth = self.height = 0  # loops around it, and loops so far within each other
         self.exprs = Exprs(code, scope)
         self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
         self.heap: list[str] = []  # what is allocated while the statements around run
@@ -112,13 +112,13 @@ class Stmts(Visitor[None]):
         code.start(head)
         code.branch(self.exprs.converted(node.cond, bool_), body, done)
         code.start(body)
-        nested = self.nests(node.body)
-        if nested or not self.depth:
+        inner = self.nests(node.body)
+        if inner or not self.depth:
             self.spend("0", "1")
             self.pause()
         code.jump(head)
         code.start(done)
-        if not nested and self.depth:
+        if not inner and self.depth:
             self.spend("0", "64")  # to count trips would take as long as some of them
 
     def visit_For(self, node: st.For) -> None:
@@ -181,32 +181,37 @@ class Stmts(Visitor[None]):
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, done)
         code.start(body)
         around, self.copies = self.copies, self.copies * group
-        nested = False
+        inner = 0
         for turn in range(group):
             self.scope[node.var] = code.value(f"add nsw i64 {index}, {turn}") if turn else index
-            nested |= self.nests(node.body)
+            inner = self.nests(node.body)
         self.copies = around
-        if nested:
-            self.pause()
+        self.after_trip(index, inner)
         code.jump(latch)
         code.start(latch)
         code.do(f"{following} = add nsw i64 {index}, {group}")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(done)
-        if not nested:
-            self.spend(begin, end)
+        self.after_loop(begin, end, inner)
 
-    def nests(self, body: st.Stmt) -> bool:
-        """Write the *body* of a loop; return whether it has loops inside."""
-        before = self.loops
+    def nests(self, body: st.Stmt) -> int:
+        """Write the *body* of a loop; return how many loops it has within each other."""
+        around, self.height = self.height, 0
         self.depth += 1
         self.visit(body)
         self.depth -= 1
-        self.loops += 1
-        return self.loops > before + 1
+        inner = self.height
+        self.height = max(around, inner + 1)
+        return inner
 
-    def spend(self, begin: str, end: str) -> None:
-        """Count ``end - begin`` trips of an innermost loop as work."""
+    def after_trip(self, index: str, inner: int) -> None:
+        """End the trip number *index* of a loop with *inner* loops within each other."""
+
+    def after_loop(self, begin: str, end: str, inner: int) -> None:
+        """Follow a loop over ``begin..end`` with *inner* loops within each other."""
+
+    def spend(self, begin: str, end: str, weight: int = 1) -> None:
+        """Count ``end - begin`` trips, of *weight* each, as work."""
 
     def pause(self) -> None:
         """Leave the function if it is to end early, which is asked after much work only."""
