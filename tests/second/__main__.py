@@ -21,6 +21,7 @@ from threading import Thread
 from typing import IO, Any
 
 PATIENCE = 300.0  # seconds that a program may take, beside others that are busy
+PROGRESS = 500  # programs after which there is a line on stderr
 CHILD = [sys.executable, "-X", "faulthandler", "-m", "tests.second"]
 
 
@@ -41,6 +42,8 @@ class Tally:
         self.calls += message.get("calls", 0)
         if message.get("refused"):
             self.refusals[message["refused"]] += 1
+        if self.programs % PROGRESS == 0:
+            print(f"{self.programs} programs", file=sys.stderr, flush=True)  # noqa: T201
         if "failure" in message:
             self.failures.append(message)
             print(message["failure"], flush=True)  # noqa: T201
