@@ -296,7 +296,7 @@ def test_constants_that_name_no_parameter_are_refused():
 
 
 def test_an_assembled_result_too_large_for_its_index_arrays_is_refused(monkeypatch):
-    from spcomp.compiler import host
+    from spcomp.runtime import host
 
     with pytest.raises(ArgumentError, match="more than int8 index arrays can hold"):
         host._scan(np.full(5, 100, "int8"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spcomp.compiler.sizes import evaluate
+from spcomp.ir.analysis.sizes import evaluate
 from spcomp.runtime import entry
 from tests.layers import kernel
 from tests.programs import PROGRAMS, fresh

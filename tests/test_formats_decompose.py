@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sps
 
 from spcomp.compiler.formats_sliced import sliced_diagonal as convert
-from spcomp.compiler.sizes import evaluate
 from spcomp.errors import FormatError
 from spcomp.formats import FormatRewriteRule, sliced_diagonal
+from spcomp.ir.analysis.sizes import evaluate
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.interpret.program import interpret

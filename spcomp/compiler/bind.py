@@ -11,12 +11,13 @@ import numpy as np
 from spcomp.compiler import validate
 from spcomp.compiler.convert import Storage, Style, as_values, convert
 from spcomp.compiler.foreign import bridge, is_torch
-from spcomp.compiler.sizes import evaluate, solve, text
 from spcomp.compiler.tensor import Level, Tensor
 from spcomp.errors import ArgumentError
+from spcomp.ir.analysis.sizes import evaluate, solve, text
 from spcomp.ir.arith.bounds import dtype_range
 from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.visitor import walk
+from spcomp.runtime.host import span
 
 if TYPE_CHECKING:
     from spcomp.compiler.signature import AxisPlan, BufferPlan, Interface
@@ -347,7 +348,7 @@ def as_index(who: str, array: Array, idtype: np.dtype[np.generic]) -> Array:
 def _same_array(a: Array, b: Array) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return validate.span(a) == validate.span(b) or bool(np.array_equal(a, b))
+    return span(a) == span(b) or bool(np.array_equal(a, b))
 
 
 def number_of(name: str, arg: Any, dtype: DType) -> int | float:

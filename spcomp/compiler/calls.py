@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.host import failure
 from spcomp.compiler.learn import learn
 from spcomp.runtime.entry import make
+from spcomp.runtime.host import failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,9 +18,9 @@ from spcomp.compiler import conversions_small as small
 from spcomp.compiler import conversions_text as text
 from spcomp.compiler import validate
 from spcomp.compiler.formats_sort import running
-from spcomp.compiler.host import launch
 from spcomp.dtypes import DType, float32
 from spcomp.errors import ArgumentError
+from spcomp.runtime.host import launch
 from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:

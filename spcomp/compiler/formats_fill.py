@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from spcomp.compiler.formats_sort import running
-from spcomp.compiler.sizes import evaluate, solve
 from spcomp.errors import ArgumentError
+from spcomp.ir.analysis.sizes import evaluate, solve
 from spcomp.ir.arith.bounds import Interval, bounds_of
 from spcomp.ir.axis import Axis
 from spcomp.ir.expr import Const, Var

@@ -15,7 +15,6 @@ from spcomp.compiler.formats_convert import convert_by_rules, coordinates, refus
 from spcomp.compiler.formats_fill import Elements, PartData, Program, positions
 from spcomp.compiler.formats_sliced import Arrays, sliced_diagonal
 from spcomp.compiler.signature import interface
-from spcomp.compiler.sizes import evaluate, solve
 from spcomp.compiler.tensor import Tensor
 from spcomp.dtypes import DType, float32, handle, int32, int64
 from spcomp.errors import ArgumentError
@@ -23,6 +22,7 @@ from spcomp.formats.describe import compressed, dense, description
 from spcomp.formats.format import Format
 from spcomp.formats.rules import ComposableFormat, FormatRewriteRule, Kept, rows_of
 from spcomp.formats.sliced import SlicedDiagonal
+from spcomp.ir.analysis.sizes import evaluate, solve
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.passes.convert_format import Placement, is_own, placement, read_source

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from spcomp.compiler import host, validate
+from spcomp.compiler import validate
 from spcomp.compiler.bind import Frame
 from spcomp.compiler.calls import Calls
 from spcomp.compiler.convert import put_together
@@ -15,6 +15,7 @@ from spcomp.compiler.evaluator import Timed
 from spcomp.compiler.outputs import allocate, collect, refuse_overlap
 from spcomp.compiler.turned import Turned, turned
 from spcomp.errors import ArgumentError, SpcompError, front_door, outside
+from spcomp.runtime import host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

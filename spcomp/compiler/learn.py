@@ -25,7 +25,7 @@ from spcomp.compiler.outputs import (
     scipy_class,
 )
 from spcomp.compiler.tensor import Tensor
-from spcomp.compiler.validate import ANY, span
+from spcomp.compiler.validate import ANY
 from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
 from spcomp.ir.access import Load
@@ -33,6 +33,7 @@ from spcomp.ir.expr import Expr
 from spcomp.ir.module import MEASURED, Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.runtime.entry import reach, width
+from spcomp.runtime.host import span
 from spcomp.runtime.plan import Plan
 from spcomp.schedule.steps.sharing.hubs import longest_row
 

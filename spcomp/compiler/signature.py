@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from spcomp.compiler.roles import Access, Role, accesses
-from spcomp.compiler.sizes import text
 from spcomp.dtypes import DType
 from spcomp.errors import FormatError
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.sizes import text
 from spcomp.ir.axis import EMPTY, AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, const
 from spcomp.ir.interpret.storage import layout

@@ -276,9 +276,3 @@ def require_order(who: str, ascending: bool, strict: bool) -> None:  # noqa: FBT
             f"argument {who}: got coordinates out of order within a fiber, expected {how} ones",
             hint="sort the coordinates of each fiber and merge repeated ones",
         )
-
-
-def span(array: Array) -> tuple[int, int]:
-    """Return the addresses of the first byte of a contiguous *array* and of the one after it."""
-    begin = int(array.__array_interface__["data"][0])
-    return begin, begin + array.nbytes

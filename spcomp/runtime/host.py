@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 
 from spcomp.codegen.abi import OUT_OF_MEMORY, pack
-from spcomp.compiler.sizes import evaluate
-from spcomp.compiler.validate import span
 from spcomp.errors import ArgumentError, OutOfMemoryError
+from spcomp.ir.analysis.sizes import evaluate
 from spcomp.ir.axis import Buffer
 from spcomp.ir.module import MEASURED, HostAlloc, Launch, Return, Scan, Trim
 from spcomp.runtime.recycle import empty
@@ -138,3 +137,9 @@ def _alloc(buffer: Buffer, fill: float | None, values: Mapping[str, Any]) -> Arr
     if fill is None:
         return empty(size, dtype)
     return np.full(size, fill, dtype) if fill else np.zeros(size, dtype)
+
+
+def span(array: Array) -> tuple[int, int]:
+    """Return the addresses of the first byte of a contiguous *array* and of the one after it."""
+    begin = int(array.__array_interface__["data"][0])
+    return begin, begin + array.nbytes
