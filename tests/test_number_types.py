@@ -99,7 +99,9 @@ def test_whole_numbers_meet_as_numpys_do_in_every_place(first, second):
     for text, made, want in zip(
         texts, spcomp.compile("\n".join(texts))(**args), wanted, strict=True
     ):
-        np.testing.assert_array_equal(made, want, err_msg=text)
+        exact = text.count("sum") == 0 or np.asarray(want).dtype.kind != "f"  # the order is ours
+        rtol = 0 if exact else 1e-14
+        np.testing.assert_allclose(made, want, rtol=rtol, err_msg=text, strict=True)
         assert made.dtype == want.dtype, text
 
 

@@ -11,9 +11,9 @@ import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScheduleError
+from spcomp.ir.interpret import program as interpret_module
 from spcomp.ir.interpret.position import PositionInterpreter
 from spcomp.ir.interpret.program import interpret
-from spcomp.ir.interpret.program import program as interpret_module
 from spcomp.ir.module import single
 from spcomp.ir.printer.program import print_program
 from spcomp.ir.program import PosFunc

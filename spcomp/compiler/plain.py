@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-_MODULES = re.compile(r"spcomp\.(dtypes|errors|codegen\.abi|compiler\.saved|ir\.\w+|schedule\.\w+)")
+_MODULES = re.compile(r"spcomp\.(dtypes|errors|codegen\.abi|compiler\.saved|(ir|schedule)(\.\w+)+)")
 _SCALARS = (type(None), bool, int, float, str)
 # what decode raises for what encode has not written
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ImportError, RecursionError)
