@@ -95,6 +95,16 @@ def test_equality_is_identity():
     assert a == a
     assert a != tensor()
     assert {a: 1}[a] == 1
+    assert a != "A"
+    assert a is not None
+    assert a not in (None, "csr")
+
+
+@pytest.mark.parametrize("other", [0, 1.5, np.float32(0), np.zeros((2, 3)), sps.csr_array((2, 3))])
+def test_elements_are_not_compared_by_a_question_about_objects(other):
+    for ask in (operator.eq, operator.ne):
+        with pytest.raises(ArgumentError, match="whether two Tensors are one object"):
+            ask(tensor(), other)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeAlias
 from typing import cast as typed
 
@@ -44,7 +45,8 @@ def _reflected(sign: str) -> Callable[[Any, Any], Any]:
 class Operators:
     """The operators of :class:`spcomp.Tensor`, whose other side may be an array of any library.
 
-    ``==`` and ``!=`` ask whether two Tensors are the same object, as for any other object.
+    ``==`` and ``!=`` ask whether two Tensors are the same object, as for any other object, and are
+    refused with numbers and arrays.
     """
 
     __slots__ = ()
@@ -60,6 +62,17 @@ class Operators:
     __pow__, __rpow__ = _binary("**"), _reflected("**")
     __lt__, __le__ = _binary("<"), _binary("<=")
     __gt__, __ge__ = _binary(">"), _binary(">=")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* is this Tensor; refuses numbers and arrays, which mean their elements."""
+        if isinstance(other, (Number, np.ndarray)) or hasattr(other, "tocoo"):
+            raise ArgumentError(
+                "== and != ask whether two Tensors are one object, not about their elements",
+                hint='spcomp.compile("C[i, j] = A[i, j] == 0") compares those that are stored',
+            )
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __matmul__(self, other: Any) -> Any:
         return _product(self, other)
