@@ -203,7 +203,7 @@ def conversions(rounds: int) -> Iterator[Callable[[], None]]:
     """Yield conversions of random matrices from each format to each."""
     import spcomp
 
-    for seed, rows in itertools.product(range(rounds), (0, 1, 7, 300)):
+    for seed, rows in itertools.product(range(rounds), (0, 2, 8, 300)):
         rng = np.random.default_rng(seed)
         matrix = sps.random_array((rows, rows + 2 * seed), density=0.1, format="csr", rng=rng)
         dense = matrix.toarray()
