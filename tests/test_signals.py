@@ -225,12 +225,13 @@ def compile_on():
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.long)])
 def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
     compute(fresh())
+    rng = random.Random(count)
     for _ in range(count):
         begun = time.process_time()
-        wait = random.random() * 0.2
+        wait = rng.random() * 0.2
         with interruption(wait), pytest.raises(Interruption):
             compile_on()
-        assert time.process_time() - begun < wait + 1
+        assert time.process_time() - begun < wait + 4  # of ten, beside garbage of other tests
         assert in_time(lambda: compute(fresh()))  # another thread finds no lock taken
         compute(fresh())
 
