@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write everything that was measured")
     add("--plot", type=Path, metavar="FILE", help="draw the ratios (.png, .svg, .pdf)")
     add("--from", type=Path, metavar="JSON", dest="source", help="show results, measure nothing")
+    add("--target", choices=("cpu", "cuda"), default="cpu", help="cuda: kernels on a GPU")
+    add("--out", type=Path, metavar="DIR", help="cuda: where results are written, line by line")
+    add("--minutes", type=float, default=8.6, help="cuda: for everything (default: 8.6)")
+    add("--dry-run", action="store_true", help="cuda: tiny inputs, emulated, without a GPU")
     add("--list", action="store_true", help="print the lines of the suite and stop")
     return parser.parse_args(given)
 
@@ -43,6 +48,8 @@ def main(given: list[str] | None = None) -> int:
     os.environ.setdefault("NUMBA_NUM_THREADS", str(max(asked.threads, os.cpu_count() or 1)))
     if not sys.stdout.isatty():
         os.environ.setdefault("COLUMNS", "150")  # rich takes a pipe for a narrow terminal
+    if asked.target == "cuda":
+        return _on_gpu(asked)
     from benchmarks import report
     from benchmarks.suite import select
 
@@ -55,6 +62,28 @@ def main(given: list[str] | None = None) -> int:
         sys.stdout.writelines(f"{case.label}\n" for case in cases)
         return 0 if cases else 2
     return _run(asked, cases)
+
+
+def _on_gpu(asked: argparse.Namespace) -> int:
+    """Measure on a GPU, or show what a JSON file holds; returns the exit code."""
+    from benchmarks.gpu import lines, report, run
+
+    if asked.source:
+        sys.stdout.write(report.markdown(*report.load(asked.source)))
+        return 0
+    chosen = lines.select(asked.only, asked.matrices, asked.feat)
+    if asked.list or not chosen:
+        sys.stdout.writelines(f"{line.label}\n" for line in chosen)
+        return 0 if chosen else 2
+    folder = asked.out or Path(__file__).parent / "results"
+    if asked.dry_run and not asked.out:
+        folder = Path(tempfile.mkdtemp(prefix="spcomp-dry-run-"))
+    whole = asked.only is None and not asked.dry_run
+    seconds = 60 * asked.minutes
+    found = run.start(chosen, folder, seconds, logs=asked.out, dry=asked.dry_run, tests=whole)
+    rows = list(found.rows.values())
+    sys.stdout.write(report.markdown(found.about, found.tests, rows))
+    return 1 if any(row.wrong for row in rows) or len(rows) < len(chosen) else 0
 
 
 def _run(asked: argparse.Namespace, cases: list[Case]) -> int:

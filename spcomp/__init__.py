@@ -1,6 +1,6 @@
-"""The front door: public names, imported when they are first used.
+"""The front door: public names, imported when they are first used (PEP 562).
 
-``import spcomp`` itself loads nothing heavy; see PEP 562.
+``import spcomp`` itself loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from spcomp import notation as notation
     from spcomp import script as script
     from spcomp import target as target
-    from spcomp.compiler.compile import compile as compile  # noqa: A004
-    from spcomp.compiler.conversions import convert as convert
-    from spcomp.compiler.formats import decompose as decompose
-    from spcomp.compiler.formats_parts import Parts as Parts
-    from spcomp.compiler.kernel import Kernel as Kernel
-    from spcomp.compiler.notation_einsum import einsum as einsum
-    from spcomp.compiler.tensor import Tensor as Tensor
+    from spcomp import tune as tune
     from spcomp.formats.format import Format as Format
     from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
     from spcomp.io.read import read as read
     from spcomp.io.write import write as write
+    from spcomp.kernels.adjoint.derive import adjoint as adjoint
+    from spcomp.kernels.compile import compile as compile  # noqa: A004
+    from spcomp.kernels.decomposed.decompose import decompose as decompose
+    from spcomp.kernels.einsum import einsum as einsum
+    from spcomp.kernels.kernel import Kernel as Kernel
     from spcomp.notation.objects import Function as Function
     from spcomp.notation.objects import indices as indices
     from spcomp.notation.objects import symbols as symbols
@@ -43,29 +42,35 @@ if TYPE_CHECKING:
     from spcomp.runtime.pool import num_threads as num_threads
     from spcomp.runtime.pool import set_num_threads as set_num_threads
     from spcomp.schedule.schedule import Schedule as Schedule
+    from spcomp.schedule.steps.tensor.fragments import register_fragments as register_fragments
     from spcomp.schedule.steps.tensor.intrinsics import register_intrinsic as register_intrinsic
     from spcomp.script.parse import parse as parse
+    from spcomp.tensors.convert import convert as convert
+    from spcomp.tensors.parts.parts import Parts as Parts
+    from spcomp.tensors.tensor import Tensor as Tensor
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 
 _HOME = {
-    "einsum": "spcomp.compiler.notation_einsum",
+    "einsum": "spcomp.kernels.einsum",
     "indices": "spcomp.notation.objects",
     "symbols": "spcomp.notation.objects",
     "Function": "spcomp.notation.objects",
     "Semiring": "spcomp.notation.semiring",
     "notation": "",
-    "compile": "spcomp.compiler.compile",
-    "Kernel": "spcomp.compiler.kernel",
-    "convert": "spcomp.compiler.conversions",
-    "decompose": "spcomp.compiler.formats",
+    "adjoint": "spcomp.kernels.adjoint.derive",
+    "compile": "spcomp.kernels.compile",
+    "Kernel": "spcomp.kernels.kernel",
+    "convert": "spcomp.tensors.convert",
+    "decompose": "spcomp.kernels.decomposed.decompose",
     "Format": "spcomp.formats.format",
-    "Parts": "spcomp.compiler.formats_parts",
-    "Tensor": "spcomp.compiler.tensor",
+    "Parts": "spcomp.tensors.parts.parts",
+    "Tensor": "spcomp.tensors.tensor",
     "read": "spcomp.io.read",
     "write": "spcomp.io.write",
     "Schedule": "spcomp.schedule.schedule",
     "parse": "spcomp.script.parse",
+    "register_fragments": "spcomp.schedule.steps.tensor.fragments",
     "register_intrinsic": "spcomp.schedule.steps.tensor.intrinsics",
     "lower_sparse_iter": "spcomp.passes.pipelines",
     "lower_sparse_buffer": "spcomp.passes.pipelines",
@@ -82,6 +87,7 @@ _HOME = {
     "errors": "",
     "formats": "",
     "target": "",
+    "tune": "",
 }
 
 __all__ = [
@@ -94,6 +100,7 @@ __all__ = [
     "Semiring",
     "Tensor",
     "__version__",
+    "adjoint",
     "compile",
     "convert",
     "decompose",
@@ -110,6 +117,7 @@ __all__ = [
     "num_threads",
     "parse",
     "read",
+    "register_fragments",
     "register_intrinsic",
     "remove_preprocess",
     "remove_unused_args",
@@ -118,6 +126,7 @@ __all__ = [
     "specialize_buffer",
     "symbols",
     "target",
+    "tune",
     "write",
 ]
 

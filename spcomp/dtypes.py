@@ -1,4 +1,4 @@
-"""Scalar and vector types: names, sizes, promotion, and what numpy calls them."""
+"""Below everything: scalar and vector types, with names, sizes, promotion and numpy's names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DType:
 
     @property
     def numpy_name(self) -> str:
-        """The numpy dtype that holds it in memory; bfloat16 travels as its bits, ``uint16``."""
+        """The numpy dtype of the values in memory; for bfloat16 that is ``uint16``, its bits."""
         return "uint16" if self.kind == "bfloat" else str(self.element)
 
 
@@ -68,11 +68,11 @@ _BY_NAME = {str(dtype): dtype for dtype in (*SCALARS, handle)}
 
 @cache
 def dtype(name: str | DType) -> DType:
-    """Return the type called *name*; raises ValueError for a name that is no type."""
+    """Return the type with the name *name*; raises ValueError for an unknown one."""
     if isinstance(name, DType):
         return name
-    if (found := _BY_NAME.get(name)) is not None:
-        return found
+    if (known := _BY_NAME.get(name)) is not None:
+        return known
     match = re.fullmatch(r"([a-z]+\d*)x(\d+)", name)
     if match is None or match[1] not in _BY_NAME:
         raise ValueError(f"unknown dtype {name!r}")
@@ -83,9 +83,9 @@ def dtype(name: str | DType) -> DType:
 def promote(a: DType, b: DType) -> DType:
     """Return the type in which values of *a* and *b* are combined.
 
-    That is numpy's rule, but for integers with floats: floats win over integers of any width, wider
-    over narrower; float16 with bfloat16 gives float32; signed with unsigned gives a signed type
-    that holds both, float64 where none does.
+    The rule is numpy's, except that an integer of any width with a float gives the float's type.
+    Wider types win over narrower ones; float16 with bfloat16 gives float32; signed with unsigned
+    gives a signed type that holds both, or float64 if there is none.
     """
     if a.lanes != b.lanes:
         scalar = promote(a.element, b.element)

@@ -1,4 +1,4 @@
-"""Spans and the errors that show them: where the user wrote it, what is wrong, what to do."""
+"""Below everything: spans, and errors that say where, what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType, TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -24,7 +25,7 @@ _PACKAGE = os.path.join(os.path.dirname(__file__), "")  # noqa: PTH118, PTH120 (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in the user's source (1-based line, 0-based column, as ``ast`` has them)."""
+    """A place in the user's source (1-based line, 0-based column, as in ``ast``)."""
 
     file: str
     line: int
@@ -35,11 +36,11 @@ class Span:
 
 
 class SpcompError(Exception):
-    """Base of every error that is the user's to fix; ``str()`` shows the source line and a caret.
+    """Base of all errors that the user can fix; ``str()`` shows the source line and a caret.
 
     Args:
-        message: What is wrong, one sentence, lower case, no full stop.
-        span: Where it was written, if that is known.
+        message: What is wrong, in one sentence, lower case, without a full stop.
+        span: Where it was written, if known.
         hint: What to do about it.
     """
 
@@ -66,7 +67,7 @@ class SpcompError(Exception):
 
 
 def _around(text: str, col: int) -> tuple[str, int]:
-    """Return what a message shows of the line *text*, and where its column *col* is in that."""
+    """Return the part of the line *text* that a message shows, and the place of *col* in it."""
     if len(text) <= WIDTH:
         return text, col
     begin = max(0, min(col - WIDTH // 2, len(text) - WIDTH))
@@ -79,9 +80,9 @@ def _rebuild(kind: type[SpcompError], message: str, span: Span | None, hint: str
 
 
 def outside(error: E) -> E:
-    """Return *error* with a traceback that leaves out what happened inside this package.
+    """Return *error* with a traceback that omits the frames of this package.
 
-    The place and the message say what is wrong; ``SPCOMP_DEBUG=1`` keeps all of it.
+    The place and the message say what is wrong; ``SPCOMP_DEBUG=1`` keeps all frames.
     """
     if os.environ.get("SPCOMP_DEBUG", "0") in ("", "0"):
         error.__traceback__ = _outside(error.__traceback__)
@@ -116,15 +117,15 @@ def front_door(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def front_doors(cls: type[R]) -> type[R]:
-    """Make all public methods of *cls* front doors, and how it is made."""
-    for name, made in list(vars(cls).items()):
-        if callable(made) and (name == "__init__" or not name.startswith("_")):
-            setattr(cls, name, front_door(made))
+    """Make all public methods of *cls*, and ``__init__``, front doors."""
+    for name, member in list(vars(cls).items()):
+        if callable(member) and (name == "__init__" or not name.startswith("_")):
+            setattr(cls, name, front_door(member))
     return cls
 
 
 class ScriptError(SpcompError):
-    """A script or notation that is not a program: syntax, names, dtypes, ranks."""
+    """A script or notation that is not a valid program: syntax, names, dtypes, ranks."""
 
 
 class FormatError(SpcompError):
@@ -140,59 +141,93 @@ class LoweringError(SpcompError):
 
 
 class BackendError(SpcompError):
-    """What the machine lacks: a target, a tool, a device."""
+    """Something that the machine lacks: a target, a tool, a device."""
+
+
+class EmulationError(BackendError):
+    """Something wrong in a GPU kernel that the emulator ran, or that it cannot run.
+
+    *kind* is ``race``, ``bounds``, ``alignment``, ``read-only``, ``barrier``, ``division``,
+    ``trap``, ``limit`` or ``unsupported``; *lines* says where, as "file.py:12" or as the
+    instruction. *threads* and *blocks* are the indices (x, y, z) of those involved, the one that
+    found it first. *buffer* is the name of the argument and *index* the element, where known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        span: Span | None = None,
+        *,
+        hint: str = "",
+        kind: str,
+        lines: tuple[str, ...] = (),
+        threads: tuple[tuple[int, int, int], ...] = (),
+        blocks: tuple[tuple[int, int, int], ...] = (),
+        buffer: str = "",
+        index: int | None = None,
+    ) -> None:
+        super().__init__(message, span, hint=hint)
+        self.kind, self.lines, self.threads, self.blocks = kind, lines, threads, blocks
+        self.buffer, self.index = buffer, index
+
+    def __reduce__(self) -> tuple[object, ...]:
+        named = {
+            name: getattr(self, name)
+            for name in ("hint", "kind", "lines", "threads", "blocks", "buffer", "index")
+        }
+        return partial(EmulationError, **named), (self.message, self.span)
 
 
 class ArgumentError(SpcompError, ValueError):
-    """A call with arguments that the kernel cannot take; the message names the argument."""
+    """A wrong argument of a call; the message names it."""
 
 
 class OutOfMemoryError(ArgumentError, MemoryError):
-    """A call or conversion that needs more memory than there is; a MemoryError, too."""
+    """A call or conversion that needs more memory than there is; also a MemoryError."""
 
 
 def expect(
     name: str, value: object, kinds: type | tuple[type, ...], what: str, *, hint: str = ""
 ) -> None:
-    """Raise ArgumentError unless the argument *name* is one of *kinds*, which are *what*."""
+    """Raise ArgumentError, which expects *what*, unless the argument *name* is one of *kinds*."""
     if not isinstance(value, kinds):
         got = type(value).__name__
         raise ArgumentError(f"argument {name}: got {got}, expected {what}", hint=hint)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the name of *known* nearest to *name*, or none."""
-    near = difflib.get_close_matches(name, sorted(set(known)), n=1)
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a hint with the nearest of *names* to *name*, or an empty text."""
+    near = difflib.get_close_matches(name, sorted(set(names)), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 
-def nearest_or_all(name: str, known: Collection[str]) -> str:
-    """Return the hint for an unknown *name*: the nearest of *known*, or all of them."""
-    return did_you_mean(name, known) or f"there is {', '.join(known) or 'none'}"
+def nearest_or_all(name: str, names: Collection[str]) -> str:
+    """Return the hint for an unknown *name*: the nearest of *names*, or all of them."""
+    return did_you_mean(name, names) or f"there is {', '.join(names) or 'none'}"
 
 
 class FileError(ArgumentError):
-    """A file that is not what it says it is; the message starts with its name and the line."""
+    """A file that breaks its format; the message starts with its name and the line."""
 
 
 class SpcompWarning(UserWarning):
-    """Something the compiler handled, but that the program probably did not mean."""
+    """Something that the compiler handles, but that the user probably did not mean."""
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
-_noted: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
+_collected: ContextVar[list[str] | None] = ContextVar("_noted", default=None)
 
 
 def warn(message: str) -> None:
     """Issue a SpcompWarning, unless the same program has been compiled before."""
-    if (noted := _noted.get()) is not None:
-        noted.append(message)
+    if (messages := _collected.get()) is not None:
+        messages.append(message)
     if not _silent.get():
         warnings.warn(message, SpcompWarning, stacklevel=_level_outside())
 
 
 def _level_outside() -> int:
-    """Return the stacklevel, for the caller, of the first frame that is not of this package."""
+    """Return the caller's stacklevel of the first frame outside this package."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 (stacklevel counts the same frames)
     level = 1
     while (frame := frame and frame.f_back) and frame.f_code.co_filename.startswith(_PACKAGE):
@@ -201,8 +236,8 @@ def _level_outside() -> int:
 
 
 @contextmanager
-def warned_before() -> Iterator[None]:
-    """Compile inside the ``with`` without warnings: they have been given for this program."""
+def without_warnings() -> Iterator[None]:
+    """Issue no warnings inside the ``with``, for a program that has had them before."""
     token = _silent.set(True)
     try:
         yield
@@ -211,20 +246,20 @@ def warned_before() -> Iterator[None]:
 
 
 @contextmanager
-def warnings_noted() -> Iterator[list[str]]:
-    """Give a list that has the warnings issued inside the ``with``, or held back, behind it."""
-    noted: list[str] = []
-    token = _noted.set(noted)
+def collect_warnings() -> Iterator[list[str]]:
+    """Yield a list that collects the warnings inside the ``with``, also those not issued."""
+    messages: list[str] = []
+    token = _collected.set(messages)
     try:
-        yield noted
+        yield messages
     finally:
-        _noted.reset(token)
+        _collected.reset(token)
 
 
 class InternalError(Exception):
-    """A bug in spcomp: the IR that *where* left behind breaks a law of its level.
+    """A bug in spcomp: the IR after the pass *where* breaks a law of its level.
 
-    *law* is the message without what it is about, *span* where that was written.
+    *law* is the message without the name of its subject, *span* the place of the subject.
     """
 
     def __init__(self, where: str, message: str, law: str = "", span: Span | None = None) -> None:
@@ -237,7 +272,7 @@ class InternalError(Exception):
 
 @contextmanager
 def refuse_deep_nests(kind: type[SpcompError]) -> Iterator[None]:
-    """Raise *kind* where a program nests more deeply than Python lets a visitor descend."""
+    """Raise *kind* for a program that nests too deeply for Python's recursion."""
     try:
         yield
     except RecursionError:

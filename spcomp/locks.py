@@ -1,8 +1,8 @@
-"""Below everything: locks that serve the child of a fork, in which the thread that had one is gone.
+"""Below everything: locks that are free in the child of a fork, where their owner may be gone.
 
-What is guarded here is replaced as a whole or by one operation of Python, so that a child finds it
-before or after a change and can begin with a new lock. Where that is not so, as in a foreign
-library, nobody may fork in the middle: ``hold_while_forking``.
+The data that they guard are replaced as a whole or by one operation of Python, so a child finds
+them before or after a change and can begin with a new lock. Where that is not so, as in a foreign
+library, no process may fork in the middle: ``hold_while_forking``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
-PATIENCE = 0.05  # seconds after which the main thread looks for signals that other threads got
+PATIENCE = 0.05  # seconds between looks of the main thread for signals that other threads got
 
 
 class Lock(RLock):  # type: ignore[misc]  # final to mypy only
-    """A reentrant lock, to be held in a ``with``; it is free in the child of a fork.
+    """A reentrant lock for use in a ``with``; it is free in the child of a fork.
 
-    A ``with`` takes and frees it in C, as it stands: were there a function of Python's between, a
-    signal whose handler raises could come after the lock is taken and before the ``with`` knows.
+    The ``with`` takes and frees it in C. With a Python function in between, a signal whose handler
+    raises could arrive after the lock is taken and before the ``with`` knows of it.
     """
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Lock(RLock):  # type: ignore[misc]  # final to mypy only
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801 (it is used as a decorator)
-    """``functools.cached_property``, which has a lock for all objects before Python 3.12."""
+    """``functools.cached_property``, whose lock (before Python 3.12) is renewed after a fork."""
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(func)
@@ -43,41 +43,41 @@ class cached_property(functools.cached_property[T]):  # noqa: N801 (it is used a
             _properties.append(self)
 
 
-def beside_signals(work: Callable[P, T]) -> Callable[P, T]:
-    """Decorate *work*, in a foreign library, so that no signal's handler raises amid it.
+def shield_from_signals(work: Callable[P, T]) -> Callable[P, T]:
+    """Return *work*, of a foreign library, such that no signal handler raises in the middle of it.
 
-    Handlers run on the main thread; there *work* runs on a thread of its own, which is waited for.
-    If a handler raises meanwhile, the wait is over, and what *work* returns is dropped.
+    Handlers run on the main thread. Called there, *work* runs on another thread while the main
+    thread waits. If a handler raises meanwhile, the wait ends, and the result of *work* is dropped.
     """
 
     @functools.wraps(work)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _over or threading.get_ident() != threading.main_thread().ident:
+        if _exiting or threading.get_ident() != threading.main_thread().ident:
             return work(*args, **kwargs)
         outcome: list[T] = []
         errors: list[BaseException] = []
-        done = threading.Lock()  # in C, for the reason that Lock gives
-        done.acquire()
+        finished = threading.Lock()  # in C, for the reason in Lock
+        finished.acquire()
 
         def aside(_: object) -> None:
             try:
-                _running.add(done)
-                if not _over:
+                _running.add(finished)
+                if not _exiting:
                     outcome.append(work(*args, **kwargs))
             except BaseException as error:
                 errors.append(error)
             finally:
-                _running.discard(done)
-                done.release()
+                _running.discard(finished)
+                finished.release()
 
-        given: set[object] = set()
-        alive = weakref.ref(given)
+        token: set[object] = set()
+        alive = weakref.ref(token)
         try:
-            start_new_thread(aside, (given,))
+            start_new_thread(aside, (token,))
         except RuntimeError:  # there are too many threads
             return work(*args, **kwargs)
-        del given  # now the thread's alone, as long as it lives
-        while not done.acquire(timeout=PATIENCE) and alive() is not None:
+        del token  # now only the thread keeps it alive
+        while not finished.acquire(timeout=PATIENCE) and alive() is not None:
             pass
         if errors:
             raise errors.pop()
@@ -89,11 +89,11 @@ def beside_signals(work: Callable[P, T]) -> Callable[P, T]:
 
 
 def _finish() -> None:
-    """Let what was dropped come to its end: the process must not end under a foreign library."""
-    global _over
-    _over = True
-    for done in list(_running):
-        done.acquire()
+    """Wait for dropped work: the process must not exit while a foreign library runs."""
+    global _exiting
+    _exiting = True
+    for lock in list(_running):
+        lock.acquire()
 
 
 class _Holdable(Protocol):
@@ -104,13 +104,13 @@ class _Holdable(Protocol):
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 _properties: list[Any] = []
-_running: set[threading.Lock] = set()  # of what runs beside the main thread, free at its end
-_over = False  # the process ends
+_running: set[threading.Lock] = set()  # a lock for each work in progress, free at its end
+_exiting = False  # whether the process is exiting
 atexit.register(_finish)
 
 
 def hold_while_forking(lock: _Holdable) -> None:
-    """Let no process fork while another thread holds the reentrant *lock*."""
+    """Delay forks while another thread holds the reentrant *lock*."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import difflib
 import importlib.util
 import os
@@ -21,19 +20,28 @@ ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
 
-def _has_gpu() -> bool:
-    name = ctypes.util.find_library("cuda")
-    return name is not None and ctypes.CDLL(name).cuInit(0) == 0
+def _no_gpu() -> str:
+    from spcomp.runtime.cuda.driver import missing
+
+    return missing() or ""
 
 
-NEEDS: dict[str, tuple[str, Callable[[], bool], str]] = {
-    "torch": ("needs PyTorch", lambda: bool(importlib.util.find_spec("torch")), "no torch"),
-    "gpu": ("needs an NVIDIA GPU", _has_gpu, "no NVIDIA driver that starts"),
-    "ptxas": ("needs ptxas", lambda: bool(shutil.which("ptxas")), "no ptxas on the path"),
+def _absent(present: bool, reason: str) -> str:
+    return "" if present else reason
+
+
+NEEDS: dict[str, tuple[str, Callable[[], str]]] = {  # what it is, and why it is not there
+    "torch": (
+        "needs PyTorch",
+        lambda: _absent(bool(importlib.util.find_spec("torch")), "no torch"),
+    ),
+    "gpu": ("needs an NVIDIA GPU", _no_gpu),
+    "ptxas": ("needs ptxas", lambda: _absent(bool(shutil.which("ptxas")), "no ptxas on the path")),
     "shared_data": (
         "needs the matrices of ../shared/data",
-        lambda: (ROOT.parent / "shared" / "data").is_dir(),
-        "no ../shared/data beside the repository",
+        lambda: _absent(
+            (ROOT.parent / "shared" / "data").is_dir(), "no ../shared/data beside the repository"
+        ),
     ),
 }
 
@@ -49,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if cpu := config.getoption("--cpu"):
         os.environ["SPCOMP_CPU"] = cpu
-    for name, (text, _, _) in NEEDS.items():
+    for name, (text, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: {text}")
     try:
         from hypothesis import Phase, settings
@@ -66,8 +74,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for name, (_, present, reason) in NEEDS.items():
-        if item.get_closest_marker(name) and not present():
+    for name, (_, absent) in NEEDS.items():
+        if item.get_closest_marker(name) and (reason := absent()):
             pytest.skip(reason)
     if item.get_closest_marker("long") and not item.config.getoption("--long"):
         pytest.skip("takes long: pytest --long runs it")
@@ -76,8 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real matrices beside the repository."""
-    _, present, reason = NEEDS["shared_data"]
-    if not present():
+    if reason := NEEDS["shared_data"][1]():
         pytest.skip(reason)
     return ROOT.parent / "shared" / "data"
 

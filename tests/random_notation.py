@@ -12,13 +12,15 @@ import numpy as np
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.compiler.bind import Frame
-from spcomp.compiler.compile import kernel_of
-from spcomp.compiler.notation import NotationKernel, Planned
-from spcomp.compiler.outputs import allocate, collect
-from spcomp.compiler.signature import interface
+from spcomp.compiler.interface import interface
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.program import CoordFunc
+from spcomp.kernels.frame import Frame
+from spcomp.kernels.kernel import Kernel
+from spcomp.kernels.notation.arguments import call_arguments
+from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.notation.planned import Planned
+from spcomp.kernels.results import allocate, collect, new_array, result_wraps
 from tests.notation_oracle import SEMIRINGS, Oracle
 from tests.notation_rules import follows, is_unclear
 from tests.random_operands import NAMED, Given, operand
@@ -90,7 +92,7 @@ class Case:
             plans = kernel.planned(self.args).plans
             stored = {p.stmt.target.name: not p.output.layout.is_dense for p in plans}
         known = self.known(stored)
-        names = kernel._prepared.results
+        names = kernel._runner.planner.prepared.results
         for name, result in zip(names, results if len(names) > 1 else (results,), strict=True):
             self._check(name, result, *known[name])
 
@@ -143,28 +145,29 @@ def interpreted(kernel: NotationKernel, args: Mapping[str, Any], stage: str = "c
 
     def execute(planned: Planned, handed: Mapping[str, Any]) -> Any:
         if stage == "coordinate":
-            return _interpret(planned.func, planned.func, handed)
-        stages = kernel_of(planned.func, kernel._options)._compiled.stages
-        return _interpret(planned.func, getattr(stages, stage), handed)
+            return interpret_for(planned.func, planned.func, handed)
+        stages = Kernel.of(planned.func, kernel.options)._compiled.stages
+        return interpret_for(planned.func, getattr(stages, stage), handed)
 
-    return kernel.run(None, dict(args), {}, {}, execute)
+    return kernel._runner.run(None, call_arguments(args), execute=execute)
 
 
-def _interpret(func: CoordFunc, program: Any, handed: Mapping[str, Any]) -> Any:
+def interpret_for(func: CoordFunc, program: Any, handed: Mapping[str, Any]) -> Any:
     """Interpret *program*, which *func* is at some stage, for arguments of *func*."""
     frame = Frame(interface(func, frozenset()), {})
     for name, arg in handed.items():
         frame.take(name, arg, verify=True)
-    frame.settle()
-    allocate(frame)
-    frame.settle()
+    frame.resolve_sizes()
+    allocate(frame, new_array)
+    frame.resolve_sizes()
     names = {param.name for param in func.params}
     flat = {
         name: value.reshape(-1) if isinstance(value, np.ndarray) else value
         for name, value in frame.values.items()
         if name in names
     }
-    return collect(frame, interpret(program, flat))
+    arrays = interpret(program, flat)
+    return collect(frame, result_wraps(frame, arrays), arrays)
 
 
 class Piece(NamedTuple):

@@ -147,10 +147,10 @@ def install(kind: str, folder: Path) -> None:
         imports: Mapping[str, int] | None = None,
         *,
         forever: bool = False,
-    ) -> jit.Loaded:
+    ) -> jit.LoadedCode:
         made = sanitized.library(obj, imports or {})
         where = {n: ctypes.cast(made[n], ctypes.c_void_p).value or 0 for n in symbols}
-        return jit.Loaded(where, (made, forever))
+        return jit.LoadedCode(where, (made, forever))
 
     def compile(llvm_ir: str, target: object, opt: int = 1) -> llvm.CompiledObject:
         return llvm.CompiledObject(sanitized.object(llvm_ir), {})

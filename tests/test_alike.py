@@ -143,12 +143,12 @@ def test_more_parts_of_a_format_need_no_more_proofs(monkeypatch):
     two = lowered(2)
     proofs = []
 
-    class Counted(injectivity._Meeting):
-        def apart(self):
+    class Counted(injectivity._Collision):
+        def is_impossible(self):
             proofs.append(self)
-            return super().apart()
+            return super().is_impossible()
 
-    monkeypatch.setattr(injectivity, "_Meeting", Counted)
+    monkeypatch.setattr(injectivity, "_Collision", Counted)
     five = lowered(5)
     assert not proofs
     assert len(print_program(five.flat.funcs[0])) > 2 * len(print_program(two.flat.funcs[0]))

@@ -299,15 +299,15 @@ def test_an_assembled_result_too_large_for_its_index_arrays_is_refused(monkeypat
     from spcomp.runtime import host
 
     with pytest.raises(ArgumentError, match="more than int8 index arrays can hold"):
-        host._scan(np.full(5, 100, "int8"))
+        host.HOST.scan(np.full(5, 100, "int8"))
     spcomp.compile(add)(A=A, B=A)
 
 
 def test_the_memory_of_compiled_programs_is_bounded(monkeypatch):
-    from spcomp.compiler import compile as route
+    from spcomp.compiler import compiled
 
-    monkeypatch.setattr(route, "CACHE_SIZE", 1)
+    monkeypatch.setattr(compiled, "CACHE_SIZE", 1)
     first = spcomp.compile(spmm, constants={"feat": 11})
     spcomp.compile(spmm, constants={"feat": 12})
-    assert len(route._cache) == 1
+    assert len(compiled._cache) == 1
     assert spcomp.compile(spmm, constants={"feat": 11})._compiled is not first._compiled

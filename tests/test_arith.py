@@ -10,7 +10,7 @@ from spcomp.dtypes import bool_, float32, int8, int32, int64, uint8, uint32
 from spcomp.ir.access import Load, Search
 from spcomp.ir.arith.bounds import Env, dtype_range
 from spcomp.ir.arith.linear import wrap
-from spcomp.ir.arith.simplify import Interval, bounds_of, expr_equal, simplify, simplify_stmt
+from spcomp.ir.arith.simplify import Interval, bounds_of, simplify, simplify_stmt
 from spcomp.ir.axis import Axis, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import (
@@ -29,6 +29,7 @@ from spcomp.ir.expr import (
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Store, While
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 
 x, y, z = (Var(name, int64) for name in "xyz")

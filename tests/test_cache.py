@@ -34,7 +34,7 @@ OTHER = "cd" + "1" * 62
 @pytest.fixture
 def untold(monkeypatch):
     """Nothing has been warned of yet."""
-    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(cache, "_warned", set())
 
 
 def entry(name=NAME):
@@ -192,8 +192,8 @@ def test_a_writer_that_is_killed_leaves_no_entry(tmp_path):
         "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"cache.put({NAME!r}, b'object')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], check=False)
-    assert done.returncode != 0
+    result = subprocess.run([sys.executable, "-c", script], check=False)
+    assert result.returncode != 0
     assert cache.get(NAME) is None
     cache.put(NAME, b"object")
     assert cache.get(NAME) == b"object"

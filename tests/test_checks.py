@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from spcomp.compiler import validate
 from spcomp.errors import ArgumentError
-from spcomp.runtime import entry
 from spcomp.runtime.pool import num_threads
+from spcomp.runtime.replay import entry
+from spcomp.tensors import checks as validate
 
 pytestmark = pytest.mark.skipif(not entry.available(), reason="no machine code on this platform")
 INTS = pytest.mark.parametrize("dtype", ["int32", "int64"])

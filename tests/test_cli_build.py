@@ -39,9 +39,9 @@ def spcomp(*args: object, **env: str) -> subprocess.CompletedProcess[str]:
 def built(tmp_path_factory):
     """The folder that ``spcomp build examples/kernel.py`` fills, and the summary that it prints."""
     folder = tmp_path_factory.mktemp("out")
-    done = spcomp("build", KERNEL, "-o", folder, "--json")
-    assert done.returncode == 0, done.stderr
-    return folder, json.loads(done.stdout)
+    result = spcomp("build", KERNEL, "-o", folder, "--json")
+    assert result.returncode == 0, result.stderr
+    return folder, json.loads(result.stdout)
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_the_summary_says_what_was_written_and_how_long_it_took(built):
 @pytest.mark.parametrize("stage", ["coordinate", "position", "flat"])
 def test_a_printed_stage_builds_to_the_same_machine_code(built, tmp_path, stage):
     folder, _ = built
-    done = spcomp("build", folder / f"csrmm.{stage}.py", "-o", tmp_path, "--emit", "asm,obj,flat")
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", folder / f"csrmm.{stage}.py", "-o", tmp_path, "--emit", "asm,obj,flat")
+    assert result.returncode == 0, result.stderr
     for suffix in ("s", "o", "flat.py"):
         assert (tmp_path / f"csrmm.{suffix}").read_bytes() == (
             folder / f"csrmm.{suffix}"
@@ -83,8 +83,8 @@ def test_a_printed_stage_builds_to_the_same_machine_code(built, tmp_path, stage)
 
 def test_a_program_written_at_a_stage_has_no_stage_above(built, tmp_path):
     folder, _ = built
-    done = spcomp("build", folder / "sddmm.flat.py", "-o", tmp_path, "--emit", "all")
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", folder / "sddmm.flat.py", "-o", tmp_path, "--emit", "all")
+    assert result.returncode == 0, result.stderr
     assert not (tmp_path / "sddmm.position.py").exists()
     assert (tmp_path / "sddmm.flat.py").exists()
 
@@ -143,19 +143,21 @@ def test_the_header_documents_every_parameter_and_status(built):
 
 
 def test_the_table_shows_files_sizes_and_times(tmp_path):
-    done = spcomp("build", KERNEL, "csrmm", "-o", tmp_path / "deep" / "out", "--emit", "flat,llvm")
-    assert done.returncode == 0, done.stderr
-    assert "csrmm" in done.stdout
-    assert " ms" in done.stdout
-    assert "KiB" in done.stdout
+    result = spcomp(
+        "build", KERNEL, "csrmm", "-o", tmp_path / "deep" / "out", "--emit", "flat,llvm"
+    )
+    assert result.returncode == 0, result.stderr
+    assert "csrmm" in result.stdout
+    assert " ms" in result.stdout
+    assert "KiB" in result.stdout
     assert {path.name for path in (tmp_path / "deep" / "out").iterdir()} == {
         "csrmm.flat.py", "csrmm.ll",
     }  # fmt: skip
 
 
 def test_constants_are_compiled_in(tmp_path):
-    done = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "coordinate", "--const", "feat=64")
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "coordinate", "--const", "feat=64")
+    assert result.returncode == 0, result.stderr
     text = (tmp_path / "csrmm.coordinate.py").read_text()
     assert "64" in text
     assert "feat" not in text
@@ -163,55 +165,55 @@ def test_constants_are_compiled_in(tmp_path):
 
 
 def test_another_target_is_built_for(tmp_path):
-    done = spcomp(
+    result = spcomp(
         "build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "llvm", "--target", "cpu:x86-64"
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert '"target-cpu"="x86-64"' in (tmp_path / "csrmm.ll").read_text()
-    done = spcomp("build", KERNEL, "-o", tmp_path, "--target", "tpu")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: unknown target 'tpu'")
+    result = spcomp("build", KERNEL, "-o", tmp_path, "--target", "tpu")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: unknown target 'tpu'")
 
 
 def test_a_program_is_called_by_the_variable_that_holds_it(tmp_path):
     text = KERNEL.read_text() + "\nrenamed = csrmm.specialize({'feat': 32})\n"
     (tmp_path / "kernel.py").write_text(text)
-    done = spcomp("build", tmp_path / "kernel.py", "renamed", "-o", tmp_path, "--emit", "header")
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", tmp_path / "kernel.py", "renamed", "-o", tmp_path, "--emit", "header")
+    assert result.returncode == 0, result.stderr
     assert "int32_t renamed(" in (tmp_path / "renamed.h").read_text()
 
 
 def test_without_a_c_compiler_the_rest_is_built_unless_the_library_was_asked_for(tmp_path):
     args = ("build", KERNEL, "csrmm", "-o", tmp_path)
-    done = spcomp(*args, CC="/nowhere/cc")
-    assert done.returncode == 0, done.stderr
+    result = spcomp(*args, CC="/nowhere/cc")
+    assert result.returncode == 0, result.stderr
     assert not (tmp_path / "csrmm.so").exists()
     assert (tmp_path / "csrmm.h").exists()
-    done = spcomp(*args, "--emit", "so", CC="/nowhere/cc")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no C compiler to link the library with\nhint: ")
+    result = spcomp(*args, "--emit", "so", CC="/nowhere/cc")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: no C compiler to link the library with\nhint: ")
 
 
 @needs_cc
 def test_a_linker_that_fails_is_reported(tmp_path):
-    done = spcomp(
+    result = spcomp(
         "build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "so", CC=shutil.which("false")
     )
-    assert done.returncode == 1
-    assert "cannot link csrmm" in done.stderr
+    assert result.returncode == 1
+    assert "cannot link csrmm" in result.stderr
 
 
 def test_an_output_that_cannot_be_a_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     assert spcomp("build", KERNEL, "-o", tmp_path / "file").returncode == 2
-    done = spcomp("build", KERNEL, "-o", tmp_path / "file" / "below")
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
+    result = spcomp("build", KERNEL, "-o", tmp_path / "file" / "below")
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
     (tmp_path / "csrmm.ll").mkdir()
-    done = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "llvm")
-    assert done.returncode == 1
-    assert "csrmm.ll" in done.stderr
-    assert "Traceback" not in done.stderr
+    result = spcomp("build", KERNEL, "-o", tmp_path, "--emit", "llvm")
+    assert result.returncode == 1
+    assert "csrmm.ll" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_several_programs_show_a_progress_bar_on_a_terminal(tmp_path):
@@ -227,17 +229,17 @@ def test_several_programs_show_a_progress_bar_on_a_terminal(tmp_path):
 
 
 def test_a_program_with_a_host_program_says_so_and_is_built_again_from_its_phases(tmp_path):
-    done = spcomp("build", ROOT / "examples" / "sparse_add.py", "-o", tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", ROOT / "examples" / "sparse_add.py", "-o", tmp_path)
+    assert result.returncode == 0, result.stderr
     header = (tmp_path / "spadd.h").read_text()
     assert "spadd.flat.py shows what it does around it" in header
     assert "made by the host program" in header
     assert "int32_t spadd_pack(" in header
     assert "T.trim(" in (tmp_path / "spadd.flat.py").read_text()
-    done = spcomp(
+    result = spcomp(
         "build", tmp_path / "spadd.position.py", "-o", tmp_path / "again", "--emit", "asm"
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     again = (tmp_path / "again" / "spadd.s").read_text()
     assert again == (tmp_path / "spadd.s").read_text()
 
@@ -276,8 +278,8 @@ def total(a: T.handle, y: T.handle, spare: T.handle, n: T.int32, scale: T.float6
 @needs_cc
 def test_a_program_without_a_parallel_loop_has_no_pool_in_its_library(tmp_path):
     (tmp_path / "total.py").write_text(SERIAL)
-    done = spcomp("build", tmp_path / "total.py", "-o", tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", tmp_path / "total.py", "-o", tmp_path)
+    assert result.returncode == 0, result.stderr
     header = (tmp_path / "total.h").read_text()
     assert "spcomp_set_threads" not in header
     for line in (" * spare: not used, may be NULL", " * scale: a number", "const uint16_t *a"):
@@ -306,8 +308,8 @@ def double(int: T.handle, class_: T.handle, größe: T.int32) -> None:
 @pytest.mark.parametrize("language", ["c", "c++"])
 def test_a_header_is_c_and_cpp_whatever_the_names_of_a_program(tmp_path, language):
     (tmp_path / "words.py").write_text(KEYWORDS)
-    done = spcomp("build", tmp_path / "words.py", "-o", tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = spcomp("build", tmp_path / "words.py", "-o", tmp_path)
+    assert result.returncode == 0, result.stderr
     text = (tmp_path / "double.h").read_text()
     assert "int32_t k_double(\n    float *int_,\n    const float *class_,\n" in text
     command = ["cc", "-Wall", "-Werror", "-fsyntax-only", "-x", language, tmp_path / "double.h"]
@@ -328,10 +330,10 @@ def test_a_compiler_that_does_not_link_is_named(tmp_path, compiler, message):
     (tmp_path / "text").write_text("no program")
     (tmp_path / "text").chmod(0o755)
     command = ("build", KERNEL, "csrmm", "-o", tmp_path, "--emit", "so")
-    done = spcomp(*command, CC=compiler.format(here=tmp_path))
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    result = spcomp(*command, CC=compiler.format(here=tmp_path))
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):

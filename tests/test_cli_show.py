@@ -3,50 +3,53 @@
 from __future__ import annotations
 
 import io
+import json
 import xml.etree.ElementTree as ET
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from spcomp.cli import doctor as doctor_module
 from spcomp.cli import highlight
 from spcomp.cli.main import main
 from spcomp.cli.table import size
 from spcomp.errors import BackendError
+from spcomp.knobs import CPU_KNOBS
+from tests import fake_cuda
 
 KERNEL = str(Path(__file__).parents[1] / "examples" / "kernel.py")
 
 
 def invoke(*args: str) -> Result:
-    done = CliRunner().invoke(main, args)
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done
+    result = CliRunner().invoke(main, args)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
 
 
 @pytest.mark.parametrize("stage", ["coordinate", "position", "flat"])
 def test_a_stage_in_a_pipe_is_a_kernel_file(tmp_path, stage):
-    done = invoke("show", KERNEL, "csrmm", "--stage", stage)
-    assert done.exit_code == 0, done.stderr
-    (tmp_path / "again.py").write_text(done.stdout)
+    result = invoke("show", KERNEL, "csrmm", "--stage", stage)
+    assert result.exit_code == 0, result.stderr
+    (tmp_path / "again.py").write_text(result.stdout)
     again = invoke("show", str(tmp_path / "again.py"), "--stage", stage)
-    assert again.stdout == done.stdout
+    assert again.stdout == result.stdout
 
 
 def test_without_a_stage_all_three_are_shown_under_headings():
-    done = invoke("show", KERNEL, "csrmm")
-    headings = [line for line in done.stdout.splitlines() if line.startswith("# csrmm: ")]
+    result = invoke("show", KERNEL, "csrmm")
+    headings = [line for line in result.stdout.splitlines() if line.startswith("# csrmm: ")]
     assert headings == ["# csrmm: coordinate", "# csrmm: position", "# csrmm: flat"]
 
 
 def test_llvm_and_assembly_are_shown():
-    done = invoke(
+    result = invoke(
         "show", KERNEL, "csrmm", "--stage", "llvm", "--stage", "asm", "--target", "cpu:x86-64"
     )
-    assert done.exit_code == 0, done.stderr
-    assert "; csrmm: llvm" in done.stdout
-    assert "define i32 @csrmm(" in done.stdout
-    assert "# csrmm: asm" in done.stdout
+    assert result.exit_code == 0, result.stderr
+    assert "; csrmm: llvm" in result.stdout
+    assert "define i32 @csrmm(" in result.stdout
+    assert "# csrmm: asm" in result.stdout
 
 
 def test_a_terminal_gets_colour(monkeypatch):
@@ -80,15 +83,15 @@ def test_names_have_the_colour_of_the_terminals_text(monkeypatch):
 
 
 def test_the_forest_is_drawn_as_text():
-    done = invoke("show", KERNEL, "csrmm", "--forest")
-    assert done.exit_code == 0, done.stderr
-    assert "└── J sparse_variable(" in done.stdout
-    assert "A(I, J) float32" in done.stdout
+    result = invoke("show", KERNEL, "csrmm", "--forest")
+    assert result.exit_code == 0, result.stderr
+    assert "└── J sparse_variable(" in result.stdout
+    assert "A(I, J) float32" in result.stdout
 
 
 def test_the_forest_is_drawn_as_a_picture(tmp_path):
-    done = invoke("show", KERNEL, "csrmm", "--svg", str(tmp_path / "forest.svg"))
-    assert done.exit_code == 0, done.stderr
+    result = invoke("show", KERNEL, "csrmm", "--svg", str(tmp_path / "forest.svg"))
+    assert result.exit_code == 0, result.stderr
     tree = ET.parse(tmp_path / "forest.svg")
     shapes = [element.tag.split("}")[1] for element in tree.iter()]
     assert shapes.count("rect") == 4
@@ -107,36 +110,58 @@ def test_boxes_of_the_picture_do_not_overlap(tmp_path):
 
 
 def test_a_picture_is_of_one_program(tmp_path):
-    done = invoke("show", KERNEL, "--svg", str(tmp_path / "forest.svg"))
-    assert done.exit_code == 2
-    assert "--svg draws one program" in done.stderr
+    result = invoke("show", KERNEL, "--svg", str(tmp_path / "forest.svg"))
+    assert result.exit_code == 2
+    assert "--svg draws one program" in result.stderr
 
 
 def test_the_doctor_says_what_the_machine_is():
-    done = invoke("doctor")
-    assert done.exit_code == 0, done.stderr
+    result = invoke("doctor")
+    assert result.exit_code == 0, result.stderr
     for what in ("spcomp", "llvmlite", "target", "threads", "cache", "C compiler", "CUDA"):
-        assert what in done.stdout
-    assert "passed" in done.stdout
+        assert what in result.stdout
+    assert "passed" in result.stdout
+
+
+def test_the_doctor_prints_all_thresholds_for_programs():
+    result = invoke("doctor", "--json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["knobs"] == asdict(CPU_KNOBS)
+    assert document["self-test"] == "passed"
 
 
 def test_the_doctor_fails_when_the_small_program_does(monkeypatch):
     def fail(*_args: object, **_named: object) -> None:
         raise BackendError("no machine code today")
 
-    monkeypatch.setattr("spcomp.compiler.compile.compile", fail)
-    done = invoke("doctor")
-    assert done.exit_code == 1
-    assert "no machine code today" in done.stdout
-    assert done.stderr.startswith("error: the self-test failed")
+    monkeypatch.setattr("spcomp.kernels.compile.compile", fail)
+    result = invoke("doctor")
+    assert result.exit_code == 1
+    assert "no machine code today" in result.stdout
+    assert result.stderr.startswith("error: the self-test failed")
 
 
 def test_the_doctor_copes_with_what_is_missing(monkeypatch):
     monkeypatch.setenv("CC", "/nowhere/cc")
-    monkeypatch.setitem(doctor_module.importlib.import_module("sys").modules, "numba.cuda", None)
-    done = invoke("doctor")
-    assert "not available" in done.stdout
-    assert done.exit_code == 0
+    monkeypatch.setattr("spcomp.runtime.cuda.driver.missing", lambda: "there is no NVIDIA GPU")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    result = invoke("doctor")
+    assert "not available: there is no NVIDIA GPU" in result.stdout
+    assert "not found" in result.stdout
+    assert result.exit_code == 0
+    assert json.loads(invoke("doctor", "--json").stdout)["gpus"] == []
+
+
+def test_the_doctor_says_what_the_GPUs_are():
+    with fake_cuda.installed(devices=2):
+        shown, document = invoke("doctor"), json.loads(invoke("doctor", "--json").stdout)
+    assert "GPU 1" in shown.stdout
+    assert "Fake H100" in shown.stdout
+    assert document["CUDA"] == "available"
+    assert document["GPU 0"].startswith("Fake H100 (sm_90, 132 multiprocessors, 80.0 GiB, L2 50.0")
+    assert document["gpus"][1]["shared_limit"] == 227 << 10
+    assert document["numba-cuda"] == fake_cuda.VERSION
 
 
 @pytest.mark.parametrize(
@@ -155,9 +180,12 @@ def test_sizes_have_units(count, text):
 
 @pytest.mark.parametrize("command", ["show", "build"])
 def test_fast_math_is_asked_for_on_the_command_line(tmp_path, command):
-    for given, flags in (((), "fmul contract"), (("--fast-math",), "fmul reassoc nsz contract")):
+    for arguments, flags in (
+        ((), "fmul contract"),
+        (("--fast-math",), "fmul reassoc nsz contract"),
+    ):
         where = ("--stage", "llvm") if command == "show" else ("--emit", "llvm", "-o", tmp_path)
-        done = invoke(command, KERNEL, "csrmm", *map(str, where), *given)
-        assert done.exit_code == 0, done.stderr
-        text = done.stdout if command == "show" else (tmp_path / "csrmm.ll").read_text()
+        result = invoke(command, KERNEL, "csrmm", *map(str, where), *arguments)
+        assert result.exit_code == 0, result.stderr
+        text = result.stdout if command == "show" else (tmp_path / "csrmm.ll").read_text()
         assert flags in text

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 import spcomp
 from spcomp import Format, Tensor, convert
-from spcomp.compiler import conversions_small, conversions_sort
+from spcomp.compiler.programs import Program
 from spcomp.errors import ArgumentError, FormatError
+from spcomp.tensors.conversions import order as conversions_sort
+from spcomp.tensors.conversions import small as conversions_small
 
 SCIPY = ("csr", "csc", "coo", "bsr(2)", "dia", "lil", "dok")
 LEVELS = ("dcsr", "dcsc", "csf", "ell", "bitmap", "hash", "rle", "sell(3)", "dbsr(4)")
@@ -483,7 +485,7 @@ def test_few_elements_need_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("a program is compiled")
 
-    monkeypatch.setattr(conversions_sort, "_compiled", refuse)
+    monkeypatch.setattr(Program, "__call__", refuse)
     rng = np.random.default_rng(2)
     at = rng.integers(0, 4000, (2, 50_000))
     rows = convert(sps.coo_array((rng.random(50_000), tuple(at)), shape=(4000, 4000)), "csr")

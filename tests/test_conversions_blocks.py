@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sps
 
 from spcomp import Format, Tensor, convert, num_threads
-from spcomp.compiler import conversions_sort
-from spcomp.compiler.conversions_build import build
-from spcomp.compiler.conversions_source import elements_of
+from spcomp.compiler.programs import Program
 from spcomp.errors import ArgumentError
+from spcomp.ir.func import Func
 from spcomp.ir.interpret.program import interpret
+from spcomp.tensors.conversions import blocks, programs
+from spcomp.tensors.conversions import order as conversions_sort
+from spcomp.tensors.conversions.elements import elements_of
+from spcomp.tensors.conversions.levels import build
 from tests.test_conversions import band, checked, dense_of, drawn, programs_from
 
 
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The programs of conversions are run by the interpreter."""
+
+    def run(func: Func, *args: Any) -> None:
+        interpret(func, dict(zip((param.name for param in func.params), args, strict=True)))
+
+    def forget() -> None:
+        for make in (*vars(programs).values(), *vars(blocks).values()):
+            getattr(make, "cache_clear", int)()
+
+    forget()
+    monkeypatch.setattr(Program, "of", partial(partial, run))
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("interpreter")
 def test_programs_read_and_write_their_arrays_only(monkeypatch: pytest.MonkeyPatch) -> None:
     programs_from(monkeypatch)
     monkeypatch.setattr(conversions_sort, "BUCKET", 2)
     monkeypatch.setattr(conversions_sort, "NEAR", 512)
     monkeypatch.setattr(conversions_sort, "WINDOW", 1)
-    as_text = lambda program, words: (conversions_sort.parsed(program, words), None)  # noqa: E731
-    monkeypatch.setattr(conversions_sort, "_compiled", as_text)
-    monkeypatch.setattr(conversions_sort, "launch", lambda func, _, given: interpret(func, given))
     array = drawn((5, 9), "float32", 0.4)  # the last of some buckets begin behind all rows
     coo = sps.coo_array(array)
     twice = sps.coo_array((coo.data.repeat(2), np.repeat(coo.coords, 2, axis=1)), shape=(5, 9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.ir.module import Launch
 from spcomp.ir.printer.program import print_module
 from spcomp.ir.structural import structural_equal
-from spcomp.passes.pack import cut_merge
+from spcomp.knobs import CPU_KNOBS, KNOBS
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 
@@ -62,7 +64,7 @@ def test_parts_of_any_size_make_the_same_result(program, rank, monkeypatch):
     args = {name: stored(x) for name, x in zip("ABD", arrays, strict=True) if name in program}
     pattern, value = PROGRAMS[program](*arrays)
     for work in (1 << 15, 6):
-        monkeypatch.setattr(cut_merge, "WORK", work)
+        monkeypatch.setitem(KNOBS, "cpu", replace(CPU_KNOBS, part_elements=work))
         kernel = spcomp.compile(written(program, rank))
         for threads in (1, 3):
             with spcomp.num_threads(threads):
@@ -94,7 +96,7 @@ def test_one_pass_makes_each_part_and_what_is_read_is_what_was_printed(rank):
     assert sum(isinstance(op, Launch) for op in flat.host) == 1
     (func,) = flat.funcs
     leaf = "ijk"[rank - 1]
-    work = f"(A_{leaf}_nnz + B_{leaf}_nnz) // {cut_merge.WORK}"
-    assert f"parts = T.max(T.min({work}, {cut_merge.MOST_PARTS}), 1)" in func.script()
+    work = f"(A_{leaf}_nnz + B_{leaf}_nnz) // {CPU_KNOBS.part_elements}"
+    assert f"parts = T.max(T.min({work}, {CPU_KNOBS.result_parts}), 1)" in func.script()
     (again,) = parse_source(print_module(flat), "cut.py")
     assert structural_equal(flat, again)

@@ -85,7 +85,7 @@ def test_accesses_see_through_what_is_entered():
     found.enter(make)
     found.enter(make.body)
     found.visit(make.body.body)
-    assert all(access.indices == (make.var,) for access in found.found)
+    assert all(access.indices == (make.var,) for access in found.accesses)
 
 
 @T.prim_func

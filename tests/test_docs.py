@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import spcomp
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
+PAGES = ["README", "notation", "adjoints", "formats", "calling", "io", "sparsetir", "torch"]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
@@ -26,7 +28,21 @@ def run(block: str, path: Path, names: dict[str, object]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize("page", ["README", "notation", "formats", "calling", "io", "sparsetir"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README",
+        "notation",
+        "adjoints",
+        "formats",
+        "calling",
+        "io",
+        "sparsetir",
+        "torch",
+        "emulator",
+        "gpu",
+    ],
+)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     """What a page does not say itself, it takes from the first block of the README, and says so.
 
@@ -37,7 +53,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     names: dict[str, object] = {}
     if "of [the README]" in text or "of\n[the README]" in text:
         run(BLOCK.findall(text_of("README"))[0], tmp_path / "readme.py", names)
-    if page == "formats":
+    if page in ("formats", "torch"):
         pytest.importorskip("torch")
     if page == "io":
         spcomp.write("matrix.mtx", CSR)
@@ -65,5 +81,15 @@ def test_what_a_page_times_can_be_timed(page, tmp_path, monkeypatch):
     spcomp.write(data, CSR)
     rest = rest.replace(",mkl,torch", "")  # which are not everywhere
     arguments = ["bench", file, name, "--data", f"A={data}", *rest.split(), "--rounds", "2"]
-    found = CliRunner().invoke(main, arguments)
-    assert found.exit_code == 0, found.output
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+
+
+def test_what_the_walks_through_the_code_name_is_there():
+    """Each ``package.module.function`` in ``docs/develop.md``, as modules of spcomp."""
+    text = (ROOT / "docs/develop.md").read_text()
+    packages = "|".join(path.parent.name for path in (ROOT / "spcomp").glob("*/__init__.py"))
+    names = re.findall(rf"`((?:{packages})\.[\w.]+)`", text)
+    assert len(names) > 20
+    for name in names:
+        assert pkgutil.resolve_name(f"spcomp.{name}"), name

@@ -15,9 +15,9 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import script as T
-from spcomp.compiler.kernel import Kernel
 from spcomp.errors import ArgumentError
-from spcomp.runtime import entry
+from spcomp.kernels.kernel import Kernel
+from spcomp.runtime.replay import entry
 from tests.mutations import ARRAYS, BAD_ARRAYS, BAD_SPARSE, SPARSE, Evil, mutate
 from tests.test_api import row_stats, scale, scale_blocks, spmm
 
@@ -93,7 +93,7 @@ def learnt(kernel, args, times=3):
     """Call *kernel* until it has learnt the call; return it."""
     for _ in range(times):
         kernel(**args())
-    assert kernel._calls.learnt
+    assert kernel._calls.repeats
     return kernel
 
 
@@ -159,7 +159,7 @@ def test_any_change_of_the_arguments_of_a_bound_call_has_the_outcome_of_the_full
             mutate(args, np.random.default_rng(seed), BAD_ARRAYS, BAD_SPARSE)
             pair.append(args)
         assert outcome(bound, pair[0]) == outcome(kernel.bind(A=a), pair[1]), seed
-    assert bound._calls.learnt
+    assert bound._calls.repeats
 
 
 def test_any_change_of_the_arguments_by_position_has_the_outcome_of_the_full_way():
@@ -186,13 +186,13 @@ def test_any_change_of_the_arguments_by_position_has_the_outcome_of_the_full_way
             for one, args in zip((kernel, full_way(kernel)), pair, strict=True)
         )
         assert got == want, seed
-    assert kernel._in_place.learnt
+    assert kernel._in_place.repeats
 
 
 def test_a_plan_can_be_read():
     kernel = learnt(spcomp.compile(spmm), lambda: spmm_args(np.random.default_rng(0)))
-    (call,) = kernel._calls.learnt
-    lines = str(call.plan).splitlines()
+    (repeat,) = kernel._calls.repeats
+    lines = str(repeat.plan).splitlines()
     assert lines[0] == "take 0, A"
     assert "typed 0, csr_array" in lines
     assert any(line.startswith("indices32") for line in lines)
@@ -206,12 +206,12 @@ def test_other_sizes_get_a_plan_of_their_own():
     for _ in range(4):
         for a, b in problems:
             np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-5)
-    assert len(kernel._calls.learnt) == len(problems)
+    assert len(kernel._calls.repeats) == len(problems)
     for m in range(6, 30):
         a = csr(rng, (m, 20))
         for _ in range(2):
             np.testing.assert_allclose(kernel(A=a, B=b), a @ b, rtol=1e-5)
-    assert len(kernel._calls.learnt) == 8
+    assert len(kernel._calls.repeats) == 8
 
 
 def test_arguments_may_be_changed_in_place_between_calls():
@@ -258,7 +258,7 @@ def test_a_matrix_of_the_same_sizes_with_one_long_row_has_the_code_made_for_it(c
     learnt(kernel, lambda: args[0])
     assert outcome(kernel, args[1])[0] == outcome(full_way(kernel), args[1])[0]
     assert outcome(kernel, args[0])[0] == outcome(full_way(kernel), args[0])[0]
-    assert len(kernel._calls.learnt) == 1
+    assert len(kernel._calls.repeats) == 1
 
 
 def test_bound_arguments_may_not_be_resized():
@@ -268,7 +268,7 @@ def test_bound_arguments_may_not_be_resized():
     bound = spcomp.compile(spmm).bind(B=b)
     for _ in range(3):
         bound(A=a)
-    assert bound._calls.learnt
+    assert bound._calls.repeats
     b.resize((1, 8), refcheck=False)
     with pytest.raises(ArgumentError, match="was bound with"):
         bound(A=a)
@@ -283,7 +283,7 @@ def test_a_bound_call_is_learnt_and_sees_new_values():
         assert bound(**args) is args["C"]
         np.testing.assert_allclose(args["C"], a @ args["B"], rtol=1e-5)
         np.testing.assert_allclose(bound(B=args["B"]), args["C"])
-    assert len(bound._calls.learnt) == 2
+    assert len(bound._calls.repeats) == 2
     with pytest.raises(ArgumentError, match="is bound already"):
         bound(A=a, **args)
 
@@ -302,7 +302,7 @@ def test_numbers_may_differ_from_call_to_call():
         assert type(result) is sps.csr_array
         assert result.has_canonical_format
         np.testing.assert_array_equal(result.data, expected)
-    assert kernel._calls.learnt
+    assert kernel._calls.repeats
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -316,7 +316,7 @@ def test_no_reference_is_kept_or_lost(case):
     bad = {**args, "A": None}
     gc.collect()
     before = [sys.getrefcount(value) for value in watched]
-    for call in kernel._calls.learnt:
+    for call in kernel._calls.repeats:
         for _ in range(1000):
             call.entry(args)
             call.entry(bad)
@@ -342,7 +342,7 @@ def test_calls_leave_no_memory_behind():
 
 def test_the_entry_takes_only_a_dict():
     kernel = learnt(spcomp.compile(spmm), lambda: spmm_args(np.random.default_rng(8)))
-    call = kernel._calls.learnt[0].entry
+    call = kernel._calls.repeats[0].entry
     for bad in (None, 1, [], "A"):
         with pytest.raises(SystemError):
             call(bad)
@@ -381,7 +381,7 @@ def test_a_forked_child_repeats_and_learns():
     if child == 0:
         same = [np.allclose(kernel(**args), expected) for _ in range(5)]
         same += [np.allclose(kernel(A=args["A"], B=args["B"]), expected) for _ in range(5)]
-        os._exit(0 if all(same) and len(kernel._calls.learnt) == 2 else 1)
+        os._exit(0 if all(same) and len(kernel._calls.repeats) == 2 else 1)
     assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_allclose(kernel(**args), expected, rtol=1e-5)
 
@@ -391,7 +391,7 @@ def test_a_program_that_fails_says_so_in_a_repeated_call():
     kernel = spcomp.compile(copy_pattern)
     for _ in range(3):
         np.testing.assert_array_equal(kernel(A=a, B=a.copy()).toarray(), a.toarray())
-    assert kernel._calls.learnt
+    assert kernel._calls.repeats
     a.indices[0] = 1
     messages = []
     for call in (kernel, full_way(kernel)):
@@ -444,7 +444,7 @@ def test_what_was_learnt_does_not_keep_the_arguments_alive():
     last = weakref.ref(args.pop("A"))
     gc.collect()
     assert last() is None
-    assert kernel._calls.learnt
+    assert kernel._calls.repeats
 
 
 def test_an_object_of_a_class_without_a_module_can_be_given_again():
@@ -475,5 +475,5 @@ def test_a_few_elements_that_became_many_are_not_taken_for_few():
 
 def test_nothing_is_left_to_import_when_a_call_is_learnt():
     """A child forked during an import in another thread could never finish that import."""
-    text = "import sys, spcomp.compiler.compile; assert 'spcomp.compiler.learn' in sys.modules"
+    text = "import sys, spcomp.kernels.compile; assert 'spcomp.kernels.learn' in sys.modules"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from spcomp.ir.analysis.sizes import evaluate
-from spcomp.runtime import entry
+from spcomp.runtime.replay import entry
 from tests.layers import kernel
 from tests.programs import PROGRAMS, fresh
 
@@ -33,4 +33,4 @@ def test_a_repeated_call_computes_what_the_oracle_says(program):
             values = fresh(inputs)
             compiled(**by_name(compiled, values))
             program.check(inputs, values, dtype, f"call {turn}, {case}")
-    assert compiled._calls.learnt, "no call was learnt"
+    assert compiled._calls.repeats, "no call was learnt"

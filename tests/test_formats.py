@@ -115,13 +115,13 @@ def test_a_stored_zero_times_infinity_is_nan_as_it_is_in_csr():
 @pytest.mark.parametrize("which", MATRICES)
 def test_every_element_is_in_one_part_once(which):
     csr, (_, kernel) = MATRICES[which], kernels("spmv")
-    made = kernel.convert(A=csr)
-    segments, rest = made.parts["diagonal"], made.parts["rest"]
+    result = kernel.convert(A=csr)
+    segments, rest = result.parts["diagonal"], result.parts["rest"]
     slices = np.repeat(np.arange(len(segments["P_indptr"]) - 1), np.diff(segments["P_indptr"]))
     values = segments["values"].reshape(-1, 4)
     at, lane = np.nonzero(values)
     rows = np.repeat(rest["R_indices"], np.diff(rest["J_indptr"]))
-    found = np.concatenate(
+    results = np.concatenate(
         [
             np.stack([slices[at] * 4 + lane, segments["P_indices"][at] + lane, values[at, lane]]),
             np.stack([rows, rest["J_indices"], rest["values"]]),
@@ -129,7 +129,7 @@ def test_every_element_is_in_one_part_once(which):
         axis=1,
     )
     want = np.stack([*csr.tocoo().coords, csr.data])
-    assert sorted(found.T.tolist()) == sorted(want.T.tolist())
+    assert sorted(results.T.tolist()) == sorted(want.T.tolist())
 
 
 def test_short_segments_go_to_the_rest_and_a_stencil_leaves_nothing_there():
@@ -159,11 +159,11 @@ def test_the_same_bits_come_from_any_number_of_threads():
         csr + sps.diags_array([np.ones(3000)] * 3, offsets=[-1, 0, 1], shape=(3000, 3000))
     )
     csr, dense = csr.astype(np.float32), rng.random((3000, 2), np.float32)
-    kernel, found = kernels("spmv")[1], set()
+    kernel, result = kernels("spmv")[1], set()
     for threads in (1, 2, 5):
         with spcomp.num_threads(threads):
-            found.add(kernel(A=csr, B=dense).tobytes())
-    assert len(found) == 1
+            result.add(kernel(A=csr, B=dense).tobytes())
+    assert len(result) == 1
 
 
 def test_a_bound_matrix_is_converted_once_and_does_not_follow_changes():
@@ -207,18 +207,18 @@ def test_what_was_made_of_a_matrix_that_cannot_change_is_kept(monkeypatch):
 def test_a_converted_matrix_is_taken_in_its_place():
     csr, kernel = MATRICES["jitter"], kernels("spmv")[1]
     dense = others("spmv", csr.shape)["B"]
-    made = kernel.convert(A=csr)
-    assert made.shape == csr.shape
-    assert made.nbytes > 0
-    assert "(24, 40) float32 in SlicedDiagonal" in repr(made)
-    for call in (kernel, kernel, kernel.bind(A=made)):
-        matrix = {} if call is not kernel else {"A": made}
+    result = kernel.convert(A=csr)
+    assert result.shape == csr.shape
+    assert result.nbytes > 0
+    assert "(24, 40) float32 in SlicedDiagonal" in repr(result)
+    for call in (kernel, kernel, kernel.bind(A=result)):
+        matrix = {} if call is not kernel else {"A": result}
         np.testing.assert_array_equal(call(**matrix, B=dense), csr @ dense)
     with pytest.raises(ValueError, match="read-only"):
-        made.parts["diagonal"]["values"][:] = 0
-    np.testing.assert_array_equal(kernels("spmv", lanes=8)[1](A=made, B=dense), csr @ dense)
+        result.parts["diagonal"]["values"][:] = 0
+    np.testing.assert_array_equal(kernels("spmv", lanes=8)[1](A=result, B=dense), csr @ dense)
     with pytest.raises(ArgumentError, match="argument A: got float32, expected float64"):
-        kernels("spmv", dtype="float64")[1](A=made, B=dense.astype(np.float64))
+        kernels("spmv", dtype="float64")[1](A=result, B=dense.astype(np.float64))
 
 
 def test_a_kernel_over_formats_is_pickled():

@@ -12,6 +12,7 @@ import spcomp
 from spcomp import formats
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.ir.interpret.program import interpret
+from spcomp.kernels.kernel import Kernel
 from spcomp.runtime.pool import num_threads
 from spcomp.script.parse import parse_source
 from tests import format_helpers
@@ -318,3 +319,14 @@ def test_other_dtypes_and_indices_of_64_bits_work(dtype):
     expected = spcomp.compile(func)(A=tensor, **args)
     got = spcomp.decompose(func, A=FORMATS["bsr"]).compile()(A=tensor, **args)
     np.testing.assert_array_equal(got.values, expected.values)
+
+
+@pytest.mark.parametrize("which", ["bsr", "hyb"])
+def test_a_specialized_kernel_is_over_the_parts_and_explained_once(which):
+    csr = matrix(8, 9, 0.5)
+    kernel, args = kernels("sddmm", which)[1], arguments(csr)
+    special = kernel.specialize(A=csr, X=args["X"], Y=args["Y"])
+    assert isinstance(special, Kernel)
+    text = kernel.explain(A=csr, X=args["X"], Y=args["Y"])
+    assert text.count("A is stored as") == 1
+    assert str(special.trace) in text

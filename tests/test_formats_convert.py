@@ -5,9 +5,10 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.compiler.formats_sort import sorted_by, starts
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats import FormatRewriteRule
+from spcomp.tensors.conversions.order import keys_in_order
+from spcomp.tensors.conversions.runs import bounds
 from tests.format_helpers import in_rows, interpreted_parts, matrices, others, parse, program
 from tests.test_formats_decompose import ELL, block_rule, ell_rule
 
@@ -206,13 +207,13 @@ def test_a_list_that_is_no_format_is_refused():
 def test_keys_are_sorted_and_equal_ones_stay_in_order(count, bits):
     keys = np.random.default_rng(count).integers(0, 1 << bits, count)
     order = np.argsort(keys, kind="stable")
-    made, ids = sorted_by(keys, None, np.int32)
+    made, ids = keys_in_order(keys, None)
     np.testing.assert_array_equal(made, keys[order])
     assert (order == np.arange(count)).all() if ids is None else (ids == order).all()
     given = np.arange(count)[::-1].copy()
-    np.testing.assert_array_equal(sorted_by(keys, given, np.int64)[1], given[order])
+    np.testing.assert_array_equal(keys_in_order(keys, given)[1], given[order])
     groups = made >> 3
-    np.testing.assert_array_equal(starts(made, 8), np.flatnonzero(np.diff(groups, prepend=-1)))
+    np.testing.assert_array_equal(bounds(made, 8)[:-1], np.flatnonzero(np.diff(groups, prepend=-1)))
 
 
 @pytest.mark.parametrize("within", [1 << 8, 1000, 70_000, 1 << 33])
@@ -225,7 +226,7 @@ def test_groups_that_are_in_order_are_sorted_each_by_itself(within):
     given = rng.permutation(30_000)
     copy = keys.copy(), given.copy()
     for ids in (None, given):
-        made, moved = sorted_by(keys, ids, np.int64, within)
+        made, moved = keys_in_order(keys, ids, within)
         np.testing.assert_array_equal(made, keys[order])
         np.testing.assert_array_equal(moved, order if ids is None else given[order])
     np.testing.assert_array_equal((keys, given), copy)
@@ -236,6 +237,6 @@ def test_groups_that_come_again_are_not_taken_for_sorted_ones():
     groups = np.repeat(np.arange(400)[::-1], 20)  # each ends where the next, a lower one, begins
     for turned in (groups, np.concatenate([groups[::-1], groups])):
         keys = turned * 1000 + rng.integers(0, 1000, len(turned))
-        made, ids = sorted_by(keys, None, np.int32, 1000)
+        made, ids = keys_in_order(keys, None, 1000)
         np.testing.assert_array_equal(ids, np.argsort(keys, kind="stable"))
         np.testing.assert_array_equal(made, np.sort(keys))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sps
 
-from spcomp.compiler.formats_sliced import sliced_diagonal as convert
 from spcomp.errors import FormatError
 from spcomp.formats import FormatRewriteRule, sliced_diagonal
 from spcomp.ir.analysis.sizes import evaluate
@@ -26,6 +25,7 @@ from spcomp.passes.decompose.decompose_formats import (
     without_unused,
 )
 from spcomp.script.parse import parse_source
+from spcomp.tensors.parts.sliced import sliced_diagonal as convert
 from tests.corpus_base import fresh
 from tests.format_helpers import BODIES, HEADER, parse, program
 from tests.programs import PROGRAMS

@@ -168,12 +168,12 @@ def test_long_rows_and_many_elements_are_converted(which):
 def test_the_same_bits_come_from_any_number_of_threads(which):
     rng = np.random.default_rng(3)
     csr = sps.random_array((500, 300), density=0.05, rng=rng, dtype=np.float32, format="csr")
-    csr, dense, found = sps.csr_array(csr), rng.random((300, 2), np.float32), set()
+    csr, dense, result = sps.csr_array(csr), rng.random((300, 2), np.float32), set()
     kernel = in_format("spmv", FORMATS[which])
     for threads in (1, 2, 5):
         with spcomp.num_threads(threads):
-            found.add(kernel(A=csr, B=dense).tobytes())
-    assert len(found) == 1
+            result.add(kernel(A=csr, B=dense).tobytes())
+    assert len(result) == 1
 
 
 @pytest.mark.parametrize("which", SOME)
@@ -186,8 +186,8 @@ def test_other_dtypes_work(which, dtype):
         dense = others("spmv", csr.shape, dtype=dtype)["B"]
         want = (csr @ dense.astype(np.float32)).astype(dtype)
         csr = csr if dtype == "float16" else csr.astype(dtype)
-        given = spcomp.Tensor.from_scipy(csr).with_values(csr.data.astype(dtype))
-        np.testing.assert_array_equal(kernel(A=given, B=dense), want)
+        arguments = spcomp.Tensor.from_scipy(csr).with_values(csr.data.astype(dtype))
+        np.testing.assert_array_equal(kernel(A=arguments, B=dense), want)
 
 
 def test_bfloat16_travels_as_its_bits():
@@ -195,10 +195,10 @@ def test_bfloat16_travels_as_its_bits():
     csr = MATRICES["wide"]
     bits = (csr.data.view(np.uint32) >> 16).astype(np.uint16)
     dense = others("spmv", csr.shape)["B"]
-    given = spcomp.Tensor.from_scipy(csr).with_values(bits)
+    arguments = spcomp.Tensor.from_scipy(csr).with_values(bits)
     short = (dense.view(np.uint32) >> 16).astype(np.uint16)
     for layout in (bsr(2), hyb(1, [1, 2])):
-        got = spcomp.decompose(func, A=layout).compile()(A=given, B=short)
+        got = spcomp.decompose(func, A=layout).compile()(A=arguments, B=short)
         back = (np.asarray(got).astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_array_equal(back, csr @ dense)
 
@@ -252,12 +252,12 @@ def test_a_tensor_with_an_element_twice_is_refused():
 
 def test_blocks_are_those_of_scipy():
     csr = MATRICES["scattered"][:24, :24].tocsr()
-    made, want = in_format("spmv", bsr(4)).convert(A=csr), csr.tobsr((4, 4)).sorted_indices()
-    blocks = made.parts["blocks"]
+    result, want = in_format("spmv", bsr(4)).convert(A=csr), csr.tobsr((4, 4)).sorted_indices()
+    blocks = result.parts["blocks"]
     np.testing.assert_array_equal(blocks["JO_indptr"], want.indptr)
     np.testing.assert_array_equal(blocks["JO_indices"], want.indices)
     np.testing.assert_array_equal(blocks["values"].reshape(-1, 4, 4), want.data)
-    assert made.parts["rest"]["values"].size == 0
+    assert result.parts["rest"]["values"].size == 0
 
 
 def test_rows_are_cut_into_pieces_that_fill_buckets():
@@ -282,10 +282,10 @@ def test_padded_rows_lie_in_the_first_bucket_that_holds_them_and_hubs_in_pieces(
 
 def test_column_parts_hold_their_columns():
     csr = MATRICES["full"]
-    made = in_format("spmv", hyb(3, [2, 4])).convert(A=csr).parts
+    result = in_format("spmv", hyb(3, [2, 4])).convert(A=csr).parts
     for part in range(3):
         for bucket in range(2):
-            columns = made[f"{part}_{bucket}"]["J_indices"]
+            columns = result[f"{part}_{bucket}"]["J_indices"]
             assert set(columns // 5) <= {part}
 
 
@@ -373,20 +373,20 @@ def test_a_kernel_chooses_for_each_matrix_and_keeps_what_it_made(layout):
         csr = MATRICES[key]
         dense = others("spmv", csr.shape)["B"]
         np.testing.assert_array_equal(kernel(A=csr, B=dense), csr @ dense)
-        made = kernel.convert(A=csr)
-        np.testing.assert_array_equal(kernel(A=made, B=dense), csr @ dense)
+        result = kernel.convert(A=csr)
+        np.testing.assert_array_equal(kernel(A=result, B=dense), csr @ dense)
         np.testing.assert_array_equal(kernel.bind(A=csr)(B=dense), csr @ dense)
-        assert kernel.choose(A=csr) is kernel.choose(A=made)
-        assert not made.format.is_open
+        assert kernel.choose(A=csr) is kernel.choose(A=result)
+        assert not result.format.is_open
     with pytest.raises(ArgumentError, match="missing argument A of f"):
         kernel(B=dense)
 
 
 def test_hyb_keeps_the_program_where_nothing_is_given():
     plain, open_ = program("spmv"), spcomp.decompose(program("spmv"), A=hyb())
-    made = open_.settle(A=MATRICES["full"])
-    assert made.formats["A"] == Kept()
-    assert made.func is made.source
+    result = open_.settle(A=MATRICES["full"])
+    assert result.formats["A"] == Kept()
+    assert result.func is result.source
     kept, csr = open_.compile().choose(A=MATRICES["full"]), MATRICES["full"].copy()
     assert kept.trace == spcomp.compile(plain).trace
     bound, dense = kept.bind(A=csr), others("spmv", csr.shape)["B"]
@@ -397,9 +397,9 @@ def test_hyb_keeps_the_program_where_nothing_is_given():
 
 def test_what_is_chosen_can_be_printed():
     program_ = spcomp.decompose(program("spmv"), A=hyb(1))
-    made = program_.settle(A=MATRICES["full"])
-    assert made.formats["A"] == hyb(1, [1, 2, 4, 8])
-    assert 'T.sp_iter([O_0_3, R_0_3, J_0_3, K], "SRRS", "f_0_3")' in made.script()
+    result = program_.settle(A=MATRICES["full"])
+    assert result.formats["A"] == hyb(1, [1, 2, 4, 8])
+    assert 'T.sp_iter([O_0_3, R_0_3, J_0_3, K], "SRRS", "f_0_3")' in result.script()
 
 
 @pytest.mark.parametrize(
@@ -456,5 +456,5 @@ def test_a_matrix_without_padding_runs_without_conditions(name):
     for csr, stored in ((full, True), (holed, False)):
         assert kernel.convert(A=csr).full is stored
         bound = kernel.bind(A=csr)
-        assert ("!= 0.0" not in bound.bound.kernel.stage("flat")) is stored
+        assert ("!= 0.0" not in bound.inner.kernel.stage("flat")) is stored
         np.testing.assert_array_equal(bound(B=b), plain(A=csr, B=b))

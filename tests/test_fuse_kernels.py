@@ -23,7 +23,7 @@ from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.passes.decompose.decompose_formats import decompose, without_unused
 from spcomp.schedule.default.scatter import outermost
-from spcomp.schedule.legality.dependence import loops_of, meetings, strays
+from spcomp.schedule.legality.dependence import conflicts_between, coordinate_conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.script.parse import parse_source
@@ -330,21 +330,23 @@ def test_a_nest_that_is_bound_to_threads_is_refused():
 
 def test_the_oracle_tells_statements_apart_by_array_or_by_range():
     first, second = nests(pair())
-    assert meetings(first, second) == ()
+    assert conflicts_between(first, second) == ()
     first, second = nests(pair(axis="N", second="Y[i + n] = 1.0"))
-    assert meetings(first, second) == ()
+    assert conflicts_between(first, second) == ()
     first, second = nests(pair(axis="N", second="Y[i + n - 1] = 1.0"))
-    assert [found.buffer for found in meetings(first, second)] == ["Y"]
+    assert [found.buffer for found in conflicts_between(first, second)] == ["Y"]
     first, second = nests(pair(axis="N", second="X[n - 1 - i] = 1.0"))
-    assert [found.buffer for found in meetings(first, second)] == ["X"]
+    assert [found.buffer for found in conflicts_between(first, second)] == ["X"]
 
 
 def test_the_oracle_tells_nests_apart_by_the_coordinate_they_share():
     first, second = nests(pair(axis="N", second="X[i] = Y[i]"))
     assert isinstance(first, For)
-    assert strays([(first, first.var), (second, second.var)]) == ()
+    assert coordinate_conflicts([(first, first.var), (second, second.var)]) == ()
     first, second = nests(pair(axis="N", second="X[i] = Y[0]"))
-    assert [found.buffer for found in strays([(first, first.var), (second, second.var)])] == ["Y"]
+    assert [
+        found.buffer for found in coordinate_conflicts([(first, first.var), (second, second.var)])
+    ] == ["Y"]
 
 
 def test_a_number_of_rows_that_is_known_only_inside_a_nest_is_no_share_of_all():

@@ -3,9 +3,9 @@
 from spcomp.dtypes import int64
 from spcomp.ir.expr import Var, const
 from spcomp.ir.stmt import Evaluate, For, Seq
-from spcomp.ir.visitor import gathered, statements
+from spcomp.ir.visitor import collector, statements
 from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.nests.nests import _swapped
+from spcomp.schedule.nests.nests import _replace
 
 
 def loop(name, body):
@@ -25,7 +25,7 @@ def test_loops_are_listed_from_outer_to_inner_in_order():
 def test_a_statement_that_two_programs_share_is_looked_at_once():
     seen = []
 
-    @gathered
+    @collector
     def kinds(node):
         seen.append(node)
         return (type(node).__name__,)
@@ -35,7 +35,7 @@ def test_a_statement_that_two_programs_share_is_looked_at_once():
     assert first == tuple(type(node).__name__ for node in statements(program))
     looked_at = len(seen)
     inner = program.body.body[7].body
-    other = _swapped(program, inner, inner.replace(kind="parallel"))
+    other = _replace(program, inner, inner.replace(kind="parallel"))
     assert kinds(other) == first
     assert len(seen) - looked_at < looked_at / 2
 
@@ -43,8 +43,8 @@ def test_a_statement_that_two_programs_share_is_looked_at_once():
 def test_what_is_put_in_the_place_of_a_statement_leaves_all_others():
     program = nests(3)
     inner = program.body.body[1].body
-    other = _swapped(program, inner, Evaluate(const(9)))
+    other = _replace(program, inner, Evaluate(const(9)))
     assert [x.var.name for x in loops_of(other)] == ["c", "i0", "j0", "i1", "i2", "j2"]
     assert other.body.body[0] is program.body.body[0]
     assert other.body.body[2] is program.body.body[2]
-    assert _swapped(program, Evaluate(const(1)), Evaluate(const(2))) is program
+    assert _replace(program, Evaluate(const(1)), Evaluate(const(2))) is program

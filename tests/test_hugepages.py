@@ -7,9 +7,9 @@ import mmap
 import numpy as np
 import pytest
 
-from spcomp.compiler.validate import private
 from spcomp.runtime import hugepages
 from spcomp.runtime.hugepages import LARGE, immutable
+from spcomp.tensors.checks import private
 
 
 @pytest.mark.parametrize("count", [0, 5, LARGE // 4 - 1, LARGE // 4, LARGE // 4 + 1, LARGE + 7])

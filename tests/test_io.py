@@ -178,11 +178,11 @@ def test_random_tensors_come_back(tmp_path, way):
         dense.flat[-1] = 3.0
         coords = tuple(rng.permutation(np.argwhere(dense)).T)
         entries = coordinates.Entries(dense.shape, coords, dense[coords])
-        made, repeats = coordinates.tensor(entries)
+        result, repeats = coordinates.tensor(entries)
         assert not repeats
-        assert np.array_equal(made.to_dense(), dense)
+        assert np.array_equal(result.to_dense(), dense)
         for name in ("t.tns", "t.tns.gz", "t.npz"):
-            spcomp.write(tmp_path / name, made)
+            spcomp.write(tmp_path / name, result)
             got = spcomp.read(tmp_path / name)
             got = got.toarray() if order == 2 and name != "t.npz" else got.to_dense()
             assert np.array_equal(got, dense)
@@ -248,10 +248,10 @@ def test_written_duplicates_are_added_up(tmp_path):
 def test_entries_that_are_added_up_keep_their_type(dtype):
     coords = np.array([0, 0, 1]), np.array([2, 2, 0]), np.array([0, 0, 0])
     entries = coordinates.Entries((2, 3, 1), coords, np.ones(3, dtype))
-    made, repeats = coordinates.tensor(entries)
+    result, repeats = coordinates.tensor(entries)
     assert repeats
-    assert made.values.dtype == dtype
-    assert made.values.tolist() == [dtype(2), 1]
+    assert result.values.dtype == dtype
+    assert result.values.tolist() == [dtype(2), 1]
 
 
 @pytest.mark.parametrize(
@@ -340,11 +340,11 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path, monkeypatch, capsys):
 
 def test_the_import_is_lazy():
     code = "import spcomp, sys, json; spcomp.write; print(json.dumps([m in sys.modules for m in"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code + "('scipy', 'llvmlite', 'rich')]))"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert json.loads(done.stdout) == [False, False, False]
+    assert json.loads(result.stdout) == [False, False, False]
 
 
 @pytest.mark.shared_data

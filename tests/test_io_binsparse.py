@@ -33,8 +33,8 @@ def stored(tmp_path, monkeypatch):
         path.write_bytes(b"")
         types = {name: str(np.asarray(own).dtype) for name, own in arrays.items()}
         about = {"shape": list(MATRIX.shape), "data_types": types} | about
-        found = {"binsparse": np.array(json.dumps({"binsparse": about})), **arrays}
-        monkeypatch.setattr(hdf5, "arrays", lambda *_: found)
+        result = {"binsparse": np.array(json.dumps({"binsparse": about})), **arrays}
+        monkeypatch.setattr(hdf5, "arrays", lambda *_: result)
         return path
 
     return store
@@ -68,11 +68,11 @@ def custom(level, **more):
      ("DMATR", {"values": MATRIX.reshape(-1)}), ("DMATC", {"values": MATRIX.T.reshape(-1)})],
 )  # fmt: skip
 def test_a_matrix_is_read_in_every_predefined_format(stored, name, arrays):
-    made = spcomp.read(
+    result = spcomp.read(
         stored({"format": name, "number_of_stored_values": arrays["values"].size}, **arrays)
     )
-    assert isinstance(made, np.ndarray if name.startswith("DM") else sps.csr_array)
-    assert np.array_equal(made if isinstance(made, np.ndarray) else made.toarray(), MATRIX)
+    assert isinstance(result, np.ndarray if name.startswith("DM") else sps.csr_array)
+    assert np.array_equal(result if isinstance(result, np.ndarray) else result.toarray(), MATRIX)
 
 
 def test_vectors_are_arrays_or_tensors(stored):
@@ -90,21 +90,21 @@ def test_levels_of_a_custom_format_are_read(stored):
              "custom": {"transpose": [2, 0, 1], "level": level}}  # fmt: skip
     want = np.zeros((2, 3, 4))
     want[1, 2, 0], want[0, 1, 3], want[1, 0, 3] = 5, 6, 7
-    made = spcomp.read(stored(
+    result = spcomp.read(stored(
         about, pointers_to_1=np.array([0, 1, 1, 1, 3]), indices_1=np.array([1, 0, 1]),
         indices_2=np.array([2, 1, 0]), values=np.array([5.0, 6, 7]),
     ))  # fmt: skip
-    assert isinstance(made, spcomp.Tensor)
-    assert np.array_equal(made.to_dense(), want)
+    assert isinstance(result, spcomp.Tensor)
+    assert np.array_equal(result.to_dense(), want)
 
 
 def test_values_that_are_all_the_same_are_stored_once(stored):
     path = stored({"format": "CSR", "data_types": {
         "pointers_to_1": "int64", "indices_1": "uint64", "values": "iso[float32]"}},
         **csr(values=np.array([7], np.float32)))  # fmt: skip
-    made = spcomp.read(path)
-    assert made.dtype == np.float32
-    assert np.array_equal(made.toarray(), 7 * (MATRIX != 0))
+    result = spcomp.read(path)
+    assert result.dtype == np.float32
+    assert np.array_equal(result.toarray(), 7 * (MATRIX != 0))
 
 
 @pytest.mark.parametrize(("structure", "sign"), [("symmetric", 1), ("skew_symmetric", -1)])
@@ -128,9 +128,9 @@ def test_what_is_written_is_read_again(tmp_path, h5py, kind):
         "vector": MATRIX[0] != 0,
     }[kind]  # fmt: skip
     spcomp.write(path, value)
-    made = spcomp.read(path)
-    assert made.dtype == value.dtype
-    assert np.array_equal(dense(made), dense(value))
+    result = spcomp.read(path)
+    assert result.dtype == value.dtype
+    assert np.array_equal(dense(result), dense(value))
     with h5py.File(path) as file:
         about = json.loads(file.attrs["binsparse"])["binsparse"]
     assert about["version"] == "0.1"
@@ -200,8 +200,8 @@ def test_what_is_no_container_is_refused(tmp_path, h5py, content):
 @pytest.mark.parametrize("text", ["{", "[]", "3", "[" * 100_000, '{"binsparse": 3}', None])
 def test_what_is_no_descriptor_is_refused(stored, monkeypatch, text):
     path = stored({})
-    found = {} if text is None else {"binsparse": np.array(text)}
-    monkeypatch.setattr(hdf5, "arrays", lambda *_: found)
+    result = {} if text is None else {"binsparse": np.array(text)}
+    monkeypatch.setattr(hdf5, "arrays", lambda *_: result)
     with pytest.raises(FileError, match=r"a\.bsp\.h5: .*(descriptor|shape)"):
         spcomp.read(path)
 

@@ -92,32 +92,32 @@ def fill(layout, field, symmetry, sizes, body):
     places = [(i, j) for j in range(columns) for i in range(rows) if i - j >= lower] if (
         layout == "array" and rows * columns < 10**5) else []  # fmt: skip
     must(layout == "coordinate" or len(body) == len(places))
-    found = {}
+    result = {}
     for at, words in enumerate(body):
         must(len(words) == (layout == "coordinate") * 2 + (field != "pattern"))
         i, j = (whole(words[0]) - 1, whole(words[1]) - 1) if layout == "coordinate" else places[at]
-        must(0 <= i < rows and 0 <= j < columns and i - j >= lower and (i, j) not in found)
-        found[i, j] = 1.0 if field == "pattern" else number(words[-1], field)
+        must(0 <= i < rows and 0 <= j < columns and i - j >= lower and (i, j) not in result)
+        result[i, j] = 1.0 if field == "pattern" else number(words[-1], field)
         if symmetry == "skew-symmetric" and field == "integer":
-            must(found[i, j] != -(2**63))
+            must(result[i, j] != -(2**63))
     sign = -1 if symmetry == "skew-symmetric" else 1
     if symmetry != "general":
-        found |= {(j, i): value * sign for (i, j), value in found.items() if i != j}
-    return (rows, columns), found
+        result |= {(j, i): value * sign for (i, j), value in result.items() if i != j}
+    return (rows, columns), result
 
 
 def simple_tensor(data):
     lines = [line for line in lines_of(data) if line and not line[0].startswith(b"#")]
     must(lines and 2 <= len(lines[0]) <= 33)
-    found = {}
+    result = {}
     for words in lines:
         must(len(words) == len(lines[0]))
         at = tuple(whole(word) - 1 for word in words[:-1])
-        must(all(0 <= index < 2**63 - 1 for index in at) and at not in found)
-        found[at] = number(words[-1], "real")
-    shape = tuple(max(extent) + 1 for extent in zip(*found, strict=True))
+        must(all(0 <= index < 2**63 - 1 for index in at) and at not in result)
+        result[at] = number(words[-1], "real")
+    shape = tuple(max(extent) + 1 for extent in zip(*result, strict=True))
     must(len(shape) == 1 or shape[0] < 10**9)
-    return shape, found
+    return shape, result
 
 
 def stored(value):
@@ -136,26 +136,26 @@ def stored(value):
 def mutated(data, rng):
     """*data* with one to three places changed, mostly behind the first line."""
     begin = rng.choice([0, data.index(b"\n") + 1, data.index(b"\n") + 1])
-    made = bytearray(data[begin:])
+    result = bytearray(data[begin:])
     for _ in range(rng.choice([1, 1, 2, 3])):
-        at = rng.randrange(len(made) + 1)
+        at = rng.randrange(len(result) + 1)
         match rng.randrange(6):
             case 0:
-                made[at : at + 1] = rng.choice(PIECES)
+                result[at : at + 1] = rng.choice(PIECES)
             case 1:
-                made[at:at] = rng.choice(PIECES)
+                result[at:at] = rng.choice(PIECES)
             case 2:
-                del made[at : at + rng.randint(1, 4)]
+                del result[at : at + rng.randint(1, 4)]
             case 3:
-                words = list(re.finditer(rb"[^ \t\r\n]+", bytes(made))) or [re.match(b"", b"")]
-                made[slice(*rng.choice(words).span())] = rng.choice(PIECES)
+                words = list(re.finditer(rb"[^ \t\r\n]+", bytes(result))) or [re.match(b"", b"")]
+                result[slice(*rng.choice(words).span())] = rng.choice(PIECES)
             case 4:
-                lines = bytes(made).split(b"\n")
+                lines = bytes(result).split(b"\n")
                 lines.insert(rng.randrange(len(lines) + 1), rng.choice(lines))
-                made = bytearray(b"\n".join(lines))
+                result = bytearray(b"\n".join(lines))
             case _:
-                del made[rng.choice([at, len(made)]) :]
-    return data[:begin] + bytes(made)
+                del result[rng.choice([at, len(result)]) :]
+    return data[:begin] + bytes(result)
 
 
 def check(path, data, simple):
@@ -168,9 +168,9 @@ def check(path, data, simple):
             spcomp.read(path)
         assert re.match(re.escape(str(path)) + r"(:\d+)?: \S", str(caught.value)), data
         return False
-    shape, found = stored(spcomp.read(path))
+    shape, result = stored(spcomp.read(path))
     assert shape == want[0], data
-    assert repr(sorted(found.items())) == repr(sorted(want[1].items())), data
+    assert repr(sorted(result.items())) == repr(sorted(want[1].items())), data
     return True
 
 

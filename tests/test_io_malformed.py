@@ -341,8 +341,8 @@ def test_entries_behind_those_declared_are_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(matrix_market, "WHOLE", 0)
     text = REAL + "2 2 1\n" + "1 1 1\n" * 10_000_000
     path, looked_at = tmp_path / "a.mtx.gz", []
-    good = grammar._good
-    monkeypatch.setattr(grammar, "_good", lambda *args: looked_at.append(args) or good(*args))
+    good = grammar._accepts
+    monkeypatch.setattr(grammar, "_accepts", lambda *args: looked_at.append(args) or good(*args))
     message = refused(path, gzip.compress(text.encode(), 1))
     assert ":4: there are more entries than the 1 declared" in message
     assert sum(len(lines) for lines, _ in looked_at) <= source.PROSE + 2 * source.BLOCK

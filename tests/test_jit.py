@@ -74,7 +74,7 @@ def test_many_executables_come_and_go():
 def test_code_stays_when_the_linker_and_its_neighbours_are_gone():
     obj = cpu.object_code("define i32 @f(ptr %s) {\n ret i32 7\n}\n", target("cpu"))
     kept = [jit.load(obj, ["f"]) for _ in range(100)][::40]
-    for _ in range(3 * jit.TOGETHER):
+    for _ in range(3 * jit.OBJECTS_PER_LINKER):
         jit.load(obj, ["f"])
     assert [loaded.function("f")(None) for loaded in kept] == [7, 7, 7]
 
@@ -177,10 +177,10 @@ def test_llvm_knows_every_cpu_we_name():
         "    ir = f'define float @f(float %x) #0 {{ ret float %x }}\\n'\n"
         "    cpu.assembly(ir + 'attributes #0 = { ' + attributes(t) + ' }', t)\n"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert "not a recognized" not in done.stderr
+    assert "not a recognized" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def f(c: T.handle, n: T.int64, m: T.int64) -> None:
     for k in T.unroll(m, m + n):
         C[k - m] = C[k - m] + k
 """
-    found = np.zeros(1000, np.int64)
-    spcomp.compile(spcomp.parse(text))(found, trips, -5)
-    wanted = np.zeros(1000, np.int64)
-    wanted[: max(trips, 0)] = np.arange(max(trips, 0)) - 5
-    np.testing.assert_array_equal(found, wanted)
+    result = np.zeros(1000, np.int64)
+    spcomp.compile(spcomp.parse(text))(result, trips, -5)
+    expected = np.zeros(1000, np.int64)
+    expected[: max(trips, 0)] = np.arange(max(trips, 0)) - 5
+    np.testing.assert_array_equal(result, expected)

@@ -100,14 +100,14 @@ def test_levels_that_make_no_format_are_refused(make, message):
 @pytest.mark.parametrize("layout", MATRICES, ids=str)
 def test_a_matrix_of_any_format_holds_what_went_in(layout, shape):
     array, stored = random(shape)
-    made = tensor(array, stored, layout)
-    assert (made.to_dense() == array).all()
-    assert made.nnz == present(made).sum()
-    assert (present(made) | ~stored).all()
-    again = pickle.loads(pickle.dumps(made))
-    assert (again.format, again.order) == (made.format, made.order)
+    result = tensor(array, stored, layout)
+    assert (result.to_dense() == array).all()
+    assert result.nnz == present(result).sum()
+    assert (present(result) | ~stored).all()
+    again = pickle.loads(pickle.dumps(result))
+    assert (again.format, again.order) == (result.format, result.order)
     assert (again.to_dense() == array).all()
-    assert (made.with_values(made.values * 2).to_dense() == 2 * array).all()
+    assert (result.with_values(result.values * 2).to_dense() == 2 * array).all()
 
 
 def test_any_nest_of_three_levels_holds_what_went_in():
@@ -115,8 +115,8 @@ def test_any_nest_of_three_levels_holds_what_went_in():
     array, stored = random((3, 4, 2))
     orders = itertools.cycle(itertools.permutations(range(3)))
     for kind, order in zip(itertools.product(kinds, repeat=3), orders, strict=False):
-        made = tensor(array, stored, Format(kind, order))
-        assert (made.to_dense() == array).all(), made.format
+        result = tensor(array, stored, Format(kind, order))
+        assert (result.to_dense() == array).all(), result.format
 
 
 def test_the_layout_says_what_order_coordinates_turned_out_to_be_in():
@@ -207,8 +207,8 @@ def test_every_hash_table_is_checked_as_probing_would_find_it():
     verdicts = set()
     for _ in range(150):
         array = rng.random((1, 90)) * (rng.random((1, 90)) < 0.06)
-        made = tensor(array, array != 0, Format("hash")).levels[1]
-        table = made.indices.copy()
+        result = tensor(array, array != 0, Format("hash")).levels[1]
+        table = result.indices.copy()
         if len(table) < 2:
             continue
         a, b = rng.choice(len(table), 2, replace=False)

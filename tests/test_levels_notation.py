@@ -7,7 +7,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import Format, Tensor
 from spcomp.errors import ArgumentError
-from spcomp.notation.layout import iterated
+from spcomp.notation.layout import iterable_layout
 from tests.level_tensors import CUBES, MATRICES, full, present, random, tensor
 
 KERNELS = {
@@ -289,8 +289,8 @@ def test_what_is_iterated_is_the_nearest_format_of_axes():
         "dense,compressed,dense": "dense,compressed,dense",
         "hashed,dense,fixed": "csf",
     }
-    assert {text: str(iterated(Format(text))) for text in nearest} == nearest
-    assert str(iterated(Format("ell"), padded=True)) == "csr"
+    assert {text: str(iterable_layout(Format(text))) for text in nearest} == nearest
+    assert str(iterable_layout(Format("ell"), padded=True)) == "csr"
 
 
 def test_corrupt_index_arrays_of_scipy_are_refused_before_scipy_uses_them():

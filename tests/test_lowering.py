@@ -14,6 +14,7 @@ from spcomp.ir.module import HostAlloc, Launch, Return, Scan, single
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Fail, For
 from spcomp.ir.visitor import walk
+from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.base import Pipeline, Stage
 from spcomp.passes.flat.cleanup import Cleanup
 from spcomp.passes.flat.loop_kinds import LoopKinds
@@ -36,7 +37,7 @@ def parsed(body):
 
 
 def lowered(body):
-    return LowerIterations().run(single(parsed(body)))
+    return LowerIterations(CPU_KNOBS).run(single(parsed(body)))
 
 
 def plan(body):
@@ -185,7 +186,8 @@ def test_axes_over_the_same_arrays_need_no_search():
     """
     )
     assert not any(
-        isinstance(n, Search) for n in walk(LowerIterations().run(single(func)).funcs[0].body)
+        isinstance(n, Search)
+        for n in walk(LowerIterations(CPU_KNOBS).run(single(func)).funcs[0].body)
     )
 
 
@@ -398,10 +400,10 @@ with T.sp_iter([I], "S", "f") as [i]:
 
 def test_a_pipeline_refuses_neighbours_whose_levels_do_not_meet():
     with pytest.raises(ValueError, match="cleanup takes FLAT but lower_iterations gives POSITION"):
-        Pipeline((LowerIterations(), Cleanup()))
+        Pipeline((LowerIterations(CPU_KNOBS), Cleanup()))
 
 
 def test_a_pass_prints_its_options_that_are_not_the_default():
-    pipeline = Pipeline((LoopKinds(256), LoopKinds(), Cleanup()))
+    pipeline = Pipeline((LoopKinds(CPU_KNOBS, 256), LoopKinds(CPU_KNOBS), Cleanup()))
     assert str(pipeline) == "loop_kinds{vector_bits=256},loop_kinds,cleanup"
     assert LoopKinds.takes is Stage.FLAT

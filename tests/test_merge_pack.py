@@ -17,8 +17,7 @@ from spcomp.ir.stmt import If, Prefix, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.passes.merge.lower_merge import FAR
-from spcomp.passes.merge.meetings import FEW, MANY
+from spcomp.knobs import CPU_KNOBS
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
@@ -57,11 +56,13 @@ def pair(kind, dtype="float32"):
     if kind == "often met":
         return tuple(rows(s, rng.integers(8, 20, ROWS), 30, dtype) for s in (1, 2))
     if kind == "random and long":
-        return rows(1, lengths + FEW + 1), rows(2, lengths[::-1] + FEW + 1)
+        return rows(1, lengths + CPU_KNOBS.meeting_shorter + 1), rows(
+            2, lengths[::-1] + CPU_KNOBS.meeting_shorter + 1
+        )
     if kind == "far longer":
-        return a, rows(3, lengths * 0 + 4 * FAR + 1, dtype=dtype)
+        return a, rows(3, lengths * 0 + 4 * CPU_KNOBS.search_factor + 1, dtype=dtype)
     if kind == "far shorter":
-        return rows(3, lengths * 0 + 4 * FAR + 1, dtype=dtype), a
+        return rows(3, lengths * 0 + 4 * CPU_KNOBS.search_factor + 1, dtype=dtype), a
     if kind == "shifted":
         shifted = np.sort(a.toarray(), axis=1)  # the stored ones last, in every row
         return sps.csr_array(shifted), sps.csr_array(np.roll(shifted, -1, axis=1))
@@ -214,8 +215,8 @@ def test_three_operands_are_merged_by_the_loops_of_their_lattice(kinds):
 def test_whether_fibers_meet_is_asked_by_vectors():
     (func,) = lower(source(PRODUCT, "float32"), CPU).flat.funcs
     (ask,) = (line for line in func.script().splitlines() if "meetings[0] <" in line)
-    assert f"<= {FEW} and" in ask
-    assert ask.endswith(f"<= {MANY}:")
+    assert f"<= {CPU_KNOBS.meeting_shorter} and" in ask
+    assert ask.endswith(f"<= {CPU_KNOBS.meeting_longer}:")
     vectors = [n for n in walk(func.body) if isinstance(n, BinOp) and n.op == "^"]
     assert {n.dtype.lanes for n in vectors} == {8}  # of 32 bits
     (sums,) = lower(source(SUM, "float32"), CPU).flat.funcs

@@ -8,11 +8,11 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import Format, Tensor
-from spcomp.compiler import notation_args
-from spcomp.compiler.notation_stored import in_order
 from spcomp.errors import ArgumentError, FormatError, LoweringError
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.printer.program import print_program
+from spcomp.kernels.notation import arguments as notation_args
+from spcomp.kernels.notation.stored import in_order
 from spcomp.script.parse import parse_source
 from tests.level_tensors import full, present, random, tensor
 from tests.random_notation import interpreted

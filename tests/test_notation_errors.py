@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.compiler.notation_args import _values
 from spcomp.errors import ArgumentError, ScriptError, SpcompError
+from spcomp.kernels.notation.arguments import _dtype_of
 
 MATRIX = sps.csr_array(np.eye(3))
 
@@ -254,7 +254,7 @@ def test_a_typo_that_parses_is_compiled_or_refused(text):
         if refused(wrong) is not None:
             continue
         kernel = spcomp.compile(wrong)
-        ranks = kernel._prepared.ranks
+        ranks = kernel._runner.planner.prepared.ranks
         args = {n: np.ones((4,) * ranks[n]) if ranks[n] else 2 for n in kernel.arguments}
         with contextlib.suppress(SpcompError):
             kernel.planned(args)
@@ -264,4 +264,4 @@ def test_arrays_of_bfloat16_are_refused():
     """Their results travel as bits, which a next step would take for integers."""
     known = SimpleNamespace(name="bfloat16")  # numpy knows it by ml_dtypes only
     with pytest.raises(ArgumentError, match="argument A: got dtype bfloat16"):
-        _values("A", known)
+        _dtype_of("A", known)

@@ -6,8 +6,8 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import formats
-from spcomp.compiler.notation import NotationKernel
 from spcomp.errors import ArgumentError, FormatError, SpcompError
+from spcomp.kernels.notation.kernel import NotationKernel
 from tests.level_tensors import full
 from tests.random_notation import Case, Writer
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import spcomp
-from spcomp.compiler.compile import kernel_of
-from spcomp.compiler.notation import NotationKernel, Planned
 from spcomp.errors import SpcompError, SpcompWarning
 from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
+from spcomp.kernels.kernel import Kernel
+from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.notation.planned import Planned
 from spcomp.script.parse import parse_source
 from tests.notation_oracle import SEMIRINGS
 from tests.random_notation import Case, Writer, interpreted
@@ -87,7 +88,7 @@ def prints(kernel: NotationKernel, case: Case, stage: str) -> None:
     """What is printed at *stage* is parsed to the same, and compiled again."""
     planned = kernel.planned(case.args)
     if isinstance(planned, Planned):
-        stages = kernel_of(planned.func, kernel._options)._compiled.stages
+        stages = Kernel.of(planned.func, kernel.options)._compiled.stages
         module = getattr(stages, stage)
         text = print_program(module.funcs[0] if module.is_single else module)
         again = parse_source(text, "printed.py")[0]

@@ -7,9 +7,11 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp import Format
 from tests.level_tensors import full, tensor
 from tests.random_notation import interpreted
 
+DCSR = Format(("compressed", "compressed"))
 SQUARE = np.arange(16.0).reshape(4, 4)
 
 
@@ -171,3 +173,12 @@ def test_a_product_with_a_reduction_inside_is_assembled_by_its_coordinates():
     want = np.einsum("i,jn,i->ji", a, b, D.prod(1))
     np.testing.assert_array_equal(full(kernel(a=A, B=B, D=D)), want)
     np.testing.assert_array_equal(full(interpreted(kernel, {"a": A, "B": B, "D": D})), want)
+
+
+@pytest.mark.parametrize("layout", ["csc", Format(("compressed", "compressed"), (1, 0)), DCSR])
+def test_a_result_that_two_statements_assign_is_returned_by_its_dimensions(layout):
+    matrix = np.array([[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 5, 7]])
+    A = sps.csc_array(matrix) if layout == "csc" else tensor(matrix, matrix != 0, layout)
+    kernel = spcomp.compile("C[i, j] = 2 * A[i, j]\nC[i, j] += A[i, j]")
+    np.testing.assert_array_equal(full(kernel(A=A)), 3 * matrix)
+    np.testing.assert_array_equal(full(kernel(A=A, out=kernel(A=A))), 3 * matrix)

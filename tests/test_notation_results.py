@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.compiler import conversions_sort
 from spcomp.errors import ArgumentError, LoweringError, OutOfMemoryError, ScriptError
+from spcomp.tensors.conversions.runs import split
 from tests.random_notation import elements, interpreted
 
 RNG = np.random.default_rng(11)
@@ -86,6 +86,17 @@ def test_a_sum_of_too_many_cases_is_computed_in_parts():
     np.testing.assert_array_equal(full(interpreted(kernel, args)), abs(want + U[::-1]))
     loops = kernel.planned(args).plans[0].nests[0].loops
     assert [loop.kind for loop in loops] == ["union", "union", "dense"]
+
+
+def test_a_sum_of_products_of_too_many_cases_is_computed_in_parts():
+    p, q, r, s, u, v = (some(*shape) for shape in 2 * [(6, 4), (4, 5), (5, 6)])
+    first, second = np.einsum("ki,ij->ijk", p, q), np.einsum("jk,ki->ijk", r, s)
+    third = np.einsum("ij,jk->ijk", u, v)
+    args = {name: coo(array) for name, array in zip("PQRSUV", (p, q, r, s, u, v), strict=True)}
+    text = "C[i,j,k] = P[k,i] * Q[i,j] - R[j,k] * S[k,i] + U[i,j] * V[j,k]"
+    stored = np.any([first, second, third], 0)
+    kernel, _ = check(text, first - second + third, stored, **args)
+    assert kernel.explain().count("its pattern is") == 3
 
 
 def test_operands_in_orders_that_disagree_are_converted():
@@ -329,7 +340,7 @@ def test_last_digits_are_split_off_alike_in_parts_and_at_once(length, rows, kind
     starts = np.searchsorted(keys // length, np.append(left, rows))
     for threads in (1, 2, 5):
         with spcomp.num_threads(threads):
-            made = conversions_sort.split(keys, length, np.dtype(kind))
+            made = split(keys, length, np.dtype(kind))
         for own, want in zip(made, (digits, starts, left), strict=True):
             np.testing.assert_array_equal(own, want)
         assert made[0].dtype == made[1].dtype == kind

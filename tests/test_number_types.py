@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler.pipeline import lower
@@ -195,7 +196,8 @@ def test_literals_take_the_type_of_what_they_meet(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["u[i] + 300", "u[i] * (1 - 3)", "maximum(u[i], -1)", "u[i] + (1 - 3)"]
+    "text",
+    ["u[i] + 300", "u[i] * (1 - 3)", "maximum(u[i], -1)", "u[i] + (1 - 3)", "i - (u[i] + 300)"],
 )
 def test_a_literal_that_its_type_does_not_hold_is_refused(text):
     with pytest.raises(ScriptError, match=r"literal -?[0-9]+ does not fit uint8"):
@@ -243,6 +245,57 @@ def test_a_sum_has_the_type_of_its_terms_where_it_is_an_addend(how, sums):
         np.testing.assert_array_equal(c, np.array([0.5, 2, 1]) + sign * own[:, 0].astype(float))
 
 
+@pytest.mark.parametrize("how", ["dense", "csr", "csc", "dcsr", "hash"])
+def test_a_product_that_a_semiring_adds_by_has_the_type_of_its_terms(how):
+    d = np.array([[2, 100], [30, 10], [200, 2]], "uint8")
+    f = np.array([0.5, 2.0, 1.0])
+    own = d.prod(1, dtype="uint8")
+    given = {"D": stored_as(d, how), "F": f, "M": spcomp.convert(f[::-1] * (f > 0.5), "sparse")}
+    times = spcomp.Semiring("*", "+")
+    for text, wanted in (
+        ("C[i] = D[i, j] + F[i]", own * f),
+        ("C[i] = prod(j, D[i, j]) + prod(j, D[i, j]) + F[i]", own * own * f),
+        ("C[i] = D[i, 0] + D[i, 1] + F[i]", own * f),
+        ("C[i] = (D[i, j] + F[i]) if M[i]", own * f * (f > 0.5)),
+    ):
+        names = {name: x for name, x in given.items() if f"{name}[" in text}
+        got = spcomp.compile(text, semiring=times)(**names)
+        dense = got.to_dense() if isinstance(got, spcomp.Tensor) else got
+        np.testing.assert_array_equal(dense, wanted, text)
+    spcomp.compile("F[i] += D[i, j]", semiring=times)(D=given["D"], F=(c := f.copy()))
+    np.testing.assert_array_equal(c, own * f)
+
+
+TAKEN = {
+    "A[i, k]": lambda a, b: a,
+    "A[i, k] - B[i, k]": lambda a, b: a - b,
+    "A[i, k] + A[i, k] * B[i, k]": lambda a, b: a + a * b,
+    "sum(j, A[i, j] * B[j, k])": lambda a, b: a @ b,
+    "A[i, j] * B[j, k] + A[i, k]": lambda a, b: a @ b + a,
+    "A[i, k] * prod(j, B[j, j])": lambda a, b: a * b.diagonal().prod(dtype=a.dtype),
+    "maximum(A[i, k], B[i, k])": np.maximum,
+}
+
+
+@pytest.mark.parametrize("text", TAKEN)
+@pytest.mark.parametrize("how", ["dense", "csr", "hash"])
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_what_is_taken_away_from_a_given_result_is_negated_in_its_type(text, how, dtype):
+    least = np.iinfo(dtype).min  # of which the negative is itself, or 255 of 1
+    a, b = (np.array([[x, 100], [30, y]], dtype) for x, y in ((least or 1, 3), (1, 5)))
+    c = np.array([[0.5, 1.0], [0.0, 2.0]])
+    with np.errstate(over="ignore"):
+        wanted = c - TAKEN[text](a, b)
+    kernel = spcomp.compile(f"C[i, k] -= {text}")
+    given = {name: stored_as(x, how) for name, x in (("A", a), ("B", b)) if f"{name}[" in text}
+    full = sps.csr_array(np.ones((2, 2)))
+    full.data[:] = c.ravel()
+    for result in (c,) if how == "dense" else (c, full, sps.csr_array(c)):
+        got = kernel(**given, C=result.copy())
+        dense = got if isinstance(got, np.ndarray) else got.toarray()
+        np.testing.assert_array_equal(dense, wanted)
+
+
 def test_a_number_that_is_summed_has_the_type_of_its_terms():
     a, b = np.array([-128, -3], "i1"), np.array([0.5, 0.5, 0.5])
     assert spcomp.compile("C = sum(i, A[i]) - sum(j, B[j])")(A=a, B=b) == 125 - 1.5
@@ -276,6 +329,37 @@ def test_addends_are_combined_in_pairs_as_numpy_does(text, how):
     found = spcomp.compile(f"y[i] = {text}")(**given)
     dense = found.to_dense() if isinstance(found, spcomp.Tensor) else found
     np.testing.assert_array_equal(dense, wanted)
+
+
+PAIRS = {  # with a Python float a, int8 n, int64 p, uint64 q, float32 x, bool b
+    "a + n[i] + x[i]": "float64",
+    "n[i] + a + x[i]": "float64",
+    "x[i] + n[i] + a": "float32",
+    "a + (n[i] + x[i])": "float32",
+    "x[i] - (n[i] - a)": "float64",
+    "-n[i] - a + x[i]": "float64",
+    "p[i] + q[i] + x[i]": "float64",
+    "x[i] + p[i] + q[i]": "float32",
+    "x[i] + (p[i] - q[i])": "float64",
+    "b[i] + b[i] + n[i]": "int64",
+    "a + (n[i] if x[i] > 0) + x[i]": "float64",
+}
+
+
+@pytest.mark.parametrize("text", PAIRS)
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_sum_has_the_type_of_its_pairs_whatever_the_formats(text, fixed):
+    n, x = np.int8([2, 0, -3, 0]), np.float32([0.5, 3, 0, 0])
+    vectors = {"n": n, "p": n.astype("i8"), "q": np.uint64([0, 4, 5, 0]), "x": x, "b": n > 0}
+    names = [name for name in vectors if f"{name}[" in text]
+    number = {"a": 0.25} if "a" in re.findall("[a-z]+", text) else {}
+    for program in (f"y[i] = {text}", f"y = {text}"):
+        kernel = spcomp.compile(program, constants=number if fixed else {})
+        for hows in product(("dense", "sparse"), repeat=len(names)):
+            given = {k: stored_as(vectors[k], how) for k, how in zip(names, hows, strict=True)}
+            found = kernel(**given, **({} if fixed else number))
+            bound = kernel.bind(**given)(**({} if fixed else number))
+            assert found.dtype == bound.dtype == PAIRS[text], (program, hows)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "uint64"])
@@ -349,6 +433,21 @@ def test_programs_of_several_steps_take_python_numbers_as_one_does(text):
     found = spcomp.compile(text)(**stored)
     assert found.dtype == dense.dtype
     np.testing.assert_allclose(found.toarray(), dense, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", ["a", "0.5", "k", "2"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_sum_of_python_numbers_under_masks_is_not_cut_from_what_gives_it_its_type(number, dtype):
+    masks = {name: np.eye(5, k=k) for k, name in enumerate("MNOP")}
+    x = np.eye(5, k=1).astype(dtype)
+    terms = [f"({number} if {name}[i, j])" for name in masks]
+    given = {name: spcomp.convert(one, "csr") for name, one in {**masks, "X": x}.items()}
+    numbers = {"a": 0.5, "k": 2}
+    kernel = spcomp.compile(f"C[i, j] = {' + '.join(terms)} + X[i, j]")
+    found = kernel(**given, **{name: numbers[name] for name in numbers if name == number})
+    value = eval(number, numbers)
+    assert found.dtype == (value + x).dtype
+    np.testing.assert_array_equal(found.toarray(), value * sum(masks.values()) + x)
 
 
 @pytest.mark.parametrize("text", ["a * u[i]", "(a - 1) * u[i]", "a * u[i] + a * z[i]"])

@@ -18,8 +18,9 @@ from spcomp.ir.stmt import Alloc, For, Prefix
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
+from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.pack.pack_results import PackResults
-from spcomp.passes.pipelines import TO_POSITION
+from spcomp.passes.pipelines import to_position
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, source
 
@@ -151,9 +152,9 @@ def test_results_start_from_their_zero_in_short_and_long_rows():
 
 def test_a_schedule_of_the_user_keeps_the_two_phases():
     module = lower(source("spgemm"), TARGET).position
-    assert PackResults().run(module) is not module
+    assert PackResults(CPU_KNOBS).run(module) is not module
     chunks = lower(source("spgemm"), TARGET, trace=spcomp.Schedule(source("spmv")).trace).position
-    assert PackResults().run(chunks) is chunks
+    assert PackResults(CPU_KNOBS).run(chunks) is chunks
 
 
 BEHIND = """
@@ -180,7 +181,7 @@ def wide(a: T.handle, b: T.handle, c: T.handle, k_indptr: T.handle, k_indices: T
 def test_elements_with_dense_axes_below_are_counted_first():
     (func,) = parse_source(BEHIND, "wide.py")
     module = lower(func, TARGET).position
-    assert PackResults().run(module) is module
+    assert PackResults(CPU_KNOBS).run(module) is module
     assert not any(is_workspace(n) for n in walk(rows_in(module.funcs[1])))
 
 
@@ -203,7 +204,7 @@ def test_a_packed_product_reads_as_it_prints_and_runs_when_read():
 
 
 def test_phases_read_as_they_print_and_are_counted_when_read():
-    position = TO_POSITION.run(single(source("spgemm")))
+    position = to_position(TARGET).run(single(source("spgemm")))
     (again,) = parse_source(print_module(position), "phases.py")
     assert all(map(structural_equal, position.funcs, again.funcs))
     kernel = spcomp.compile(again)  # nobody knows who wrote it, or what it claims

@@ -23,7 +23,7 @@ from spcomp.ir.expr import const
 from spcomp.ir.module import Launch, Module
 from spcomp.runtime import jit, pool
 from spcomp.runtime.executable import Executable
-from spcomp.runtime.pool_ir import pool_ir
+from spcomp.runtime.native.pool_ir import pool_ir
 from spcomp.target import target
 from tests.test_codegen import buffer, build, function, load, loop, slots_of, store
 
@@ -400,27 +400,27 @@ def test_job_numbers_start_again_after_four_billion_loops():
     text = pool_ir("x86_64", sys.platform).replace("  i64 4294967295, [", "  i64 -1, [")
     assert "  i64 -1, [" in text
     executable = build(row_sums(grain=1))
-    made = jit.load(
+    output = jit.load(
         cpu.object_code(text, executable.target),
         [PARALLEL_FOR, PAUSE, "spcomp_set_threads"],
         forever=True,
     )
-    ctypes.CFUNCTYPE(None, ctypes.c_int64)(made.addresses["spcomp_set_threads"])(2)
-    imports = {name: made.addresses[name] for name in (PARALLEL_FOR, PAUSE)}
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(output.addresses["spcomp_set_threads"])(2)
+    imports = {name: output.addresses[name] for name in (PARALLEL_FOR, PAUSE)}
     entry = jit.load(executable.object_bytes, ["f__packed"], imports).function("f__packed")
     x, ends = ragged(20_000)
-    expected, done = answer(executable, x, ends), []
+    expected, process = answer(executable, x, ends), []
 
     def work():
         for _ in range(3):
             result = np.zeros(len(ends) - 1, np.float32)
             entry(slots_of(executable, [result, x, ends, len(result)]).ctypes.data)
-            done.append(np.array_equal(result, expected))
+            process.append(np.array_equal(result, expected))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(10)
-    assert done == [True] * 3
+    assert process == [True] * 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

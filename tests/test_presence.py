@@ -8,10 +8,10 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import notation as N
-from spcomp.compiler.compile import kernel_of
 from spcomp.errors import ScriptError, SpcompError
 from spcomp.ir.printer.program import print_program
 from spcomp.ir.structural import structural_equal
+from spcomp.kernels.kernel import Kernel
 from spcomp.script.parse import parse_source
 from tests.level_tensors import full
 
@@ -102,7 +102,7 @@ def test_a_product_of_sparse_operands_may_have_a_reduction_between_its_loops(mat
 def test_memory_inside_a_merge_is_printed_and_read_again():
     kernel = spcomp.compile("C[j] = (x[j] + y[j]) * prod(m, D[j, m])")
     func = kernel.planned({"x": stored_as(b, "sparse"), "y": stored_as(b, "sparse"), "D": X}).func
-    stages = kernel_of(func, kernel._options)._compiled.stages
+    stages = Kernel.of(func, kernel.options)._compiled.stages
     for module in (stages.coordinate, stages.position, stages.flat):
         whole = module.funcs[0] if module.is_single else module
         assert structural_equal(parse_source(print_program(whole), "printed.py")[0], whole)

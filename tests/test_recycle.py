@@ -16,9 +16,9 @@ COUNT = LARGE // 2
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    recycle._kept.clear()
+    recycle._free.clear()
     yield
-    recycle._kept.clear()
+    recycle._free.clear()
 
 
 def place(array):
@@ -59,7 +59,7 @@ def test_no_more_than_a_limit_is_kept(monkeypatch):
     monkeypatch.setattr(recycle, "MOST", 7 * LARGE)
     arrays = [empty(COUNT, FLOAT) for _ in range(6)]
     del arrays
-    assert sum(memory.size for memory in recycle._kept) <= 7 * LARGE
+    assert sum(memory.size for memory in recycle._free) <= 7 * LARGE
 
 
 def test_arrays_begin_where_vectors_do():

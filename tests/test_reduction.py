@@ -5,10 +5,10 @@ import pytest
 from spcomp.dtypes import bool_, float16, float32, int32, int64, uint8
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.reduction import as_reduction, combine, identity
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Cast, Const, Select, UnOp, Var, const
 from spcomp.ir.stmt import Fail, If, Seq, Store
+from spcomp.ir.structural import expr_equal
 from tests.test_arith import evaluate
 
 i, j, n = (Var(name, int64) for name in "ijn")

@@ -9,6 +9,7 @@ from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
 from spcomp.ir.module import single
 from spcomp.ir.structural import structural_equal
+from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.default.cpu import default_steps
 from spcomp.schedule.legality.dependence import conflicts, loops_of
@@ -88,7 +89,7 @@ def row_dot(x: T.handle, y: T.handle, z: T.handle, m: T.int32, n: T.int32) -> No
 
 
 def position(func):
-    return LowerIterations().run(single(func)).funcs[0]
+    return LowerIterations(CPU_KNOBS).run(single(func)).funcs[0]
 
 
 def test_default_steps_run_rows_in_parallel_and_features_in_register_tiles():

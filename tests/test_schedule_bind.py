@@ -14,7 +14,7 @@ from spcomp.ir.module import single
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.nests.nests import find_block, replaced
+from spcomp.schedule.nests.nests import find_block, replace_stmt
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
@@ -294,7 +294,7 @@ def test_a_loop_that_needs_the_permission_says_so_whatever_becomes_of_the_block(
     assert schedule.annotations("i") == {"atomic": True}
     assert scheduled("csrmm").parallel("i").annotations("i") == {}
     block = find_block(schedule.func, "csrmm_t1", "", None)
-    plain = Schedule(replaced(schedule.func, block, block.replace(attrs=())), schedule.trace)
+    plain = Schedule(replace_stmt(schedule.func, block, block.replace(attrs=())), schedule.trace)
     assert flat_kinds(plain)["i"] == "serial"
 
 

@@ -10,12 +10,14 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler.pipeline import lower
-from spcomp.errors import ScheduleError, warned_before
+from spcomp.errors import ScheduleError, without_warnings
 from spcomp.ir import stmt as st
 from spcomp.ir.specialize import specialize
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.schedule.default.cpu import Facts, _Plan, default_schedule
+from spcomp.knobs import CPU_KNOBS
+from spcomp.schedule.default.cpu import CpuPlan, default_schedule
+from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
@@ -205,7 +207,7 @@ def test_lift_loop_is_refused_where_it_would_change_the_program(name, loop, reas
 def scattered(name, **extents):
     """What the last nest of a program is, seen as a scatter."""
     *_, nest = outermost((fixed(name, **extents) if extents else scheduled(name)).func.body)
-    return as_scatter(nest)
+    return as_scatter(nest, CPU_KNOBS)
 
 
 def test_scattered_rows_are_shared_in_whole_pairs_of_cache_lines():
@@ -238,16 +240,12 @@ def test_names_are_those_of_the_corpus():
 
 def test_a_decision_of_which_one_step_is_not_legal_leaves_nothing_behind():
     func = fixed("csrmm", feat=20).func
-    plan = _Plan(func, CPU, Facts())
-
-    def decide(loop):
-        plan.take(Parallel(loop))
-        plan.take(Prefetch(loop, 4))  # of 'i': no row is read at its coordinates
-
-    assert not plan.attempt(decide, "i")
-    assert (plan.func, plan.steps) == (func, [])
-    assert plan.attempt(plan.take, Parallel("i"))
-    assert plan.steps == [Parallel("i")]
+    plan = CpuPlan(func, CPU, Facts())
+    without_rows = Prefetch("i", 4)  # no row is read at the coordinates of 'i'
+    assert not plan.attempt([Parallel("i"), without_rows])
+    assert (plan.func, plan.steps) == (func, ())
+    assert plan.attempt([Parallel("i")])
+    assert plan.steps == (Parallel("i"),)
 
 
 def below(body):
@@ -298,7 +296,7 @@ def test_a_prefetch_by_a_person_neither_fails_nor_reads_outside():
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_no_extent_is_too_short_or_too_long_for_registers_of_any_width(program, extent):
     func = source(program.name)
-    with warned_before():
+    with without_warnings():
         for name in (param.name for param in func.params if param.type.is_integer):
             for bits in (128, 512):
                 lower(func, Target(vector_bits=bits), {name: extent})

@@ -16,7 +16,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, If
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block
-from spcomp.schedule.sampled import generator
+from spcomp.schedule.sampled import make_generator
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.loops.sampling import divisors, draw_index, draw_tile
@@ -318,10 +318,10 @@ def test_divisors_follow_from_the_prime_factors():
 
 
 def test_every_tile_can_be_drawn_and_none_that_is_not_allowed():
-    drawn = {draw_tile(12, 3, 3, generator(seed, Trace(), "")) for seed in range(300)}
+    drawn = {draw_tile(12, 3, 3, make_generator(seed, Trace(), "")) for seed in range(300)}
     every = {(a, b, c) for a in range(1, 13) for b in range(1, 13) for c in (1, 2, 3)}
     assert drawn == {tile for tile in every if np.prod(tile) == 12}
-    assert draw_tile(7, 1, 2, generator(0, Trace(), "")) == (7,)
+    assert draw_tile(7, 1, 2, make_generator(0, Trace(), "")) == (7,)
 
 
 def test_choices_after_each_other_are_not_the_same_choice():
@@ -334,7 +334,7 @@ def test_choices_after_each_other_are_not_the_same_choice():
 
 
 def test_a_choice_is_as_likely_as_is_said():
-    drawn = [draw_index((0.0, 3.0, 1.0), generator(seed, Trace(), "")) for seed in range(400)]
+    drawn = [draw_index((0.0, 3.0, 1.0), make_generator(seed, Trace(), "")) for seed in range(400)]
     assert 0 not in drawn
     assert 250 < drawn.count(1) < 350
 

@@ -10,6 +10,7 @@ from spcomp import script as T
 from spcomp.errors import ScheduleError
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
+from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
@@ -130,11 +131,15 @@ def test_compute_at_loads_rows_of_a_gathered_operand_one_by_one():
 
 
 def test_compute_at_does_not_ask_for_elements_behind_the_end_of_a_split_row():
-    schedule = scheduled("spmv").split("j", 2).cache_read("spmv1", 2, "global")
-    message = refused(lambda: schedule.compute_at("spmv1_load", "j_i"))
-    assert message.endswith("what 'j_i' needs of X_global has no bounds")
+    split = scheduled("spmv").split("j", 2).cache_read("spmv1", 2, "global")
+    inner = split.compute_at("spmv1_load", "j_i")
+    (copy,) = (n for n in walk(inner.func.body) if isinstance(n, Block) and "load" in n.name)
+    assert copy.where is not None  # J_indices has no element behind the end
+    check(inner, "spmv")
     whole = scheduled("spmv").cache_read("spmv1", 2, "global").compute_at("spmv1_load", "j")
     check(whole, "spmv")
+    message = refused(lambda: split.compute_at("spmv1_load", "j_o"))
+    assert message.endswith("what 'j_o' needs of X_global has no bounds")
 
 
 def test_compute_at_loads_a_tile_of_features_of_all_rows():

@@ -20,6 +20,7 @@ from spcomp.ir.module import single
 from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
+from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.schedule import Schedule
@@ -28,7 +29,7 @@ from spcomp.schedule.steps.blocks.memory import CacheWrite
 from spcomp.schedule.steps.loops.loops import Parallel, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
 from spcomp.schedule.steps.sharing.hubs import SplitHubs, hub_split
-from spcomp.schedule.steps.sharing.split_nnz import SplitNnz, nnz_chunks
+from spcomp.schedule.steps.sharing.split_nnz import SplitNnz, chunk_size, nnz_chunks
 from spcomp.script.parse import parse_source
 from tests.layers import TARGET, reparsed, source
 from tests.programs import BY_NAME, PROGRAMS, Program, fresh
@@ -41,7 +42,7 @@ def position(name, dtype="float32", idtype="int32"):
     """The program *name* of the corpus in position space, nothing decided."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return LowerIterations().run(single(source(name, dtype, idtype))).funcs[0]
+        return LowerIterations(CPU_KNOBS).run(single(source(name, dtype, idtype))).funcs[0]
 
 
 def fibers_of(func):
@@ -265,13 +266,14 @@ def test_steps_print_and_replay():
 
 def test_decisions_name_the_step_or_nothing():
     func = position("csrmm")
-    assert nnz_chunks(func, "i") == SplitNnz("i", 4096)
-    assert nnz_chunks(func, "j") is None
-    assert nnz_chunks(func, "k") is None
-    assert nnz_chunks(position("spmv"), "i") == SplitNnz("i", 8192)
-    assert hub_split(func, "i", "j") == SplitHubs("i", "j", 2048)
-    assert hub_split(func, "i", "k") is None
-    assert hub_split(func, "j", "k") is None
+    assert nnz_chunks(func, "i", 4096) == SplitNnz("i", 4096)
+    assert nnz_chunks(func, "j", 4096) is None
+    assert nnz_chunks(func, "k", 4096) is None
+    assert chunk_size(func, "i", CPU_KNOBS) == CPU_KNOBS.chunk_nested
+    assert chunk_size(position("spmv"), "i", CPU_KNOBS) == CPU_KNOBS.chunk_elements
+    assert hub_split(func, "i", "j", 2048) == SplitHubs("i", "j", 2048)
+    assert hub_split(func, "i", "k", 2048) is None
+    assert hub_split(func, "j", "k", 2048) is None
 
 
 @pytest.mark.parametrize(
@@ -335,8 +337,8 @@ def f(y: T.handle, x: T.handle, indptr: T.handle, m: T.int32, n: T.int32, nnz: T
 
 def test_a_loop_that_is_written_out_is_not_cut():
     func = Schedule(position("csrmm"), lowered=True).unroll("i").func
-    assert nnz_chunks(func, "i") is None
-    assert hub_split(func, "i", "j") is None
+    assert nnz_chunks(func, "i", 4096) is None
+    assert hub_split(func, "i", "j", 2048) is None
 
 
 def test_pieces_of_a_fiber_that_only_clears_are_refused():

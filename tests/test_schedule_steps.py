@@ -15,6 +15,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
+from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
@@ -29,7 +30,7 @@ SERIAL = Target("cpu", "x86-64-v3", vector_bits=256)
 
 def scheduled(name):
     """The program *name* of the corpus in position space, nothing decided."""
-    return Schedule(LowerIterations().run(single(source(name))).funcs[0])
+    return Schedule(LowerIterations(CPU_KNOBS).run(single(source(name))).funcs[0])
 
 
 def check(schedule, name):

@@ -170,8 +170,10 @@ def helper():
 
 def test_importing_the_language_imports_no_parser():
     code = "import sys; from spcomp import script; print('spcomp.script.parse' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
 
 
 def test_every_exported_name_exists():
@@ -205,8 +207,8 @@ def test_attributes_are_kept_wherever_they_stand():
         'T.func_attr({"odd": {"k": [1, -2.5, None]}, "size": 2 * 3})',
         "pass",
     )
-    wanted = {"global_symbol": "main", "tir.noalias": True, "odd": {"k": (1, -2.5, None)}}
-    assert dict(func.attrs) == wanted | {"size": 6}
+    expected = {"global_symbol": "main", "tir.noalias": True, "odd": {"k": (1, -2.5, None)}}
+    assert dict(func.attrs) == expected | {"size": 6}
 
 
 @pytest.mark.parametrize(
@@ -271,8 +273,8 @@ def axis(text):
     ],
 )
 def test_axes_in_positional_and_keyword_form(text, fields):
-    made = axis(text)
-    assert {name: getattr(made, name) for name in fields} == fields
+    result = axis(text)
+    assert {name: getattr(result, name) for name in fields} == fields
 
 
 def test_a_keyword_nnz_counts_like_one_in_the_shape():
@@ -314,9 +316,9 @@ def test_a_size_may_be_computed_from_parameters():
 )
 def test_buffers_in_positional_and_keyword_form(text, fields):
     head = HEAD.replace('    B = T.match_buffer(b, (n,), "float32")\n', "")
-    made = parse(f"X = {text}", "pass", head=head).buffers[-1]
-    assert {name: getattr(made, name) for name in fields} == fields
-    assert made.name == "X"
+    result = parse(f"X = {text}", "pass", head=head).buffers[-1]
+    assert {name: getattr(result, name) for name in fields} == fields
+    assert result.name == "X"
 
 
 def test_a_buffer_may_take_the_name_of_its_handle():

@@ -452,8 +452,8 @@ def test_an_error_shows_the_line_of_the_users_file(tmp_path):
         """)
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, check=False, env=env
     )
-    assert f"{path}:8:16: unknown buffer 'B'" in done.stderr
-    assert "        A[0] = B[1]\n" + " " * (8 + 15) + "^" in done.stderr
+    assert f"{path}:8:16: unknown buffer 'B'" in result.stderr
+    assert "        A[0] = B[1]\n" + " " * (8 + 15) + "^" in result.stderr

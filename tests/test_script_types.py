@@ -93,9 +93,9 @@ from tests.script_helpers import HEAD, parse, statement, value
     ],
 )
 def test_an_expression_has_the_type_its_operands_call_for(text, printed, kind):
-    made = value(text)
-    assert print_expr(made) == printed
-    assert str(made.dtype) == kind
+    result = value(text)
+    assert print_expr(result) == printed
+    assert str(result.dtype) == kind
 
 
 def test_names_of_the_script_hide_those_of_python():

@@ -5,7 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from tests.second import oracle
+from tests.second import terms as t
+from tests.second.comparison import Failure, compare
+from tests.second.values import exact
 
 
 def failures(seed: int, count: int) -> str:
@@ -24,6 +30,43 @@ def test_random_programs_do_what_the_documentation_says(seed):
 @pytest.mark.parametrize("seed", range(10_000, 14_000, 1_000))
 def test_hundreds_of_random_programs_do_what_the_documentation_says(seed):
     assert failures(seed, 100) == ""
+
+
+def vector(name: str) -> t.Ref:
+    return t.Ref(name, (t.Index("i"),))
+
+
+def test_the_oracle_types_a_sum_as_its_parentheses_stand():
+    scalar = oracle.Operand(exact(0.5, weak=0.5))
+    tensors = {
+        "a": scalar,
+        "n": oracle.Operand(exact(np.int64([1, 2]))),
+        "x": oracle.Operand(exact(np.float32([0.1, 0.2]))),
+    }
+    a, n, x = t.Ref("a"), vector("n"), vector("x")
+    left = t.Op("-", (t.Op("-", (a, n)), x))
+    right = t.Op("-", (a, t.Op("+", (n, x))))
+    for value, dtype in ((left, "float64"), (right, "float32")):
+        for target in (vector("C"), t.Ref("C")):
+            found = oracle.assigned(t.Statement(target, value), tensors, ("+", "*"))
+            assert found.dtype == dtype
+
+
+def test_the_oracle_takes_a_sum_of_a_pattern_in_either_order():
+    """A dense result takes the terms one by one, one with a pattern what stands in parentheses."""
+    x, n, b = np.float32([-0.2]), np.int8([1]), np.array([-0.3])
+    value = t.Op("-", (vector("b"), t.Op("-", (vector("x"), vector("n")))))
+    written, flat = (b - (x - n))[0], (b - x + n)[0]
+    for sparse in (False, True):
+        tensors = {"b": oracle.Operand(exact(b)), "x": oracle.Operand(exact(x))}
+        tensors["n"] = oracle.Operand(exact(n), sparse)
+        found = oracle.assigned(t.Statement(vector("C"), value), tensors, ("+", "*"))
+        compare("C", np.array([flat]), found, [0])
+        if sparse:
+            compare("C", np.array([written]), found, [0])
+        else:
+            with pytest.raises(Failure, match="value"):
+                compare("C", np.array([written]), found, [0])
 
 
 def test_a_crash_is_a_failure_with_its_seed(monkeypatch):

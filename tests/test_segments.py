@@ -21,6 +21,7 @@ from spcomp.ir.stmt import For, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
+from spcomp.knobs import CPU_KNOBS
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
@@ -247,14 +248,14 @@ def test_the_steps_print_and_replay():
 
 def test_decisions_name_the_step_or_nothing():
     func = position(COO_SEGMENT)
-    assert segments(func, "e") == SplitSorted("e", 4096)
+    assert segments(func, "e", CPU_KNOBS) == SplitSorted("e", 4096)
     assert runs(func, "e") == GroupRuns("e")
-    assert sorted_rows(func, "e") == SortedRows("e", "e_1", 4096)
-    assert sorted_rows(position(COO_MAX), "e") is None
-    assert segments(func, "k") is None
+    assert sorted_rows(func, "e", 4096) == SortedRows("e", "e_1", 4096)
+    assert sorted_rows(position(COO_MAX), "e", 4096) is None
+    assert segments(func, "k", CPU_KNOBS) is None
     csr = Schedule(source("csrmm")).lower_sparse_iter().func
-    assert segments(csr, "j") is None
-    assert segments(csr, "i") is None
+    assert segments(csr, "j", CPU_KNOBS) is None
+    assert segments(csr, "i", CPU_KNOBS) is None
 
 
 @T.prim_func

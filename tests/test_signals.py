@@ -289,6 +289,7 @@ class Called:
 def test_ctrl_c_ends_a_call():
     script = (
         "import os, signal, threading, numpy as np, spcomp\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from tests.test_signals import long_call, repeat\n"
         "kernel, args = long_call()\n"
         "threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
@@ -296,10 +297,10 @@ def test_ctrl_c_ends_a_call():
     )
     if os.name == "nt":
         pytest.skip("a loop of the pool is not divided there")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "ended\n"
+    assert result.stdout == "ended\n"
 
 
 @POSIX

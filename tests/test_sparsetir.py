@@ -52,7 +52,7 @@ every_matrix = pytest.mark.parametrize("csr", MATRICES.values(), ids=MATRICES)
 def naive_hyb(csr, parts, buckets):
     """What column_part_hyb stores, row by row: {(part, bucket): [(row, [(column, value)])]}."""
     wide = max(1, -(-csr.shape[1] // parts))
-    made = {(p, b): [] for p in range(parts) for b in range(len(buckets))}
+    result = {(p, b): [] for p in range(parts) for b in range(len(buckets))}
     for row in range(csr.shape[0]):
         at = slice(csr.indptr[row], csr.indptr[row + 1])
         elements = list(zip(csr.indices[at].tolist(), csr.data[at].tolist(), strict=True))
@@ -60,8 +60,8 @@ def naive_hyb(csr, parts, buckets):
             own = [(c, v) for c, v in elements if c // wide == p]
             b = next((b for b, width in enumerate(buckets) if len(own) <= width), len(buckets) - 1)
             width = buckets[b]
-            made[p, b] += [(row, own[k : k + width]) for k in range(0, len(own), width)]
-    return made
+            result[p, b] += [(row, own[k : k + width]) for k in range(0, len(own), width)]
+    return result
 
 
 @every_matrix
@@ -140,7 +140,7 @@ def test_relations_in_three_dimensional_buckets_hold_each_element_once():
     sizes, widths = [4, 2, 1], [1, 2, 4]
     indptr, rows, cols, masks = csf_to_ell3d(*arrays, sizes, widths)
     held = csf_to_ell3d(*arrays, sizes, widths, values=values)[3]
-    found = np.zeros((3, 9, 12), np.float32)
+    result = np.zeros((3, 9, 12), np.float32)
     for b, (size, width) in enumerate(zip(sizes, widths, strict=True)):
         groups = int(indptr[b][-1])
         assert len(indptr[b]) == 4
@@ -149,10 +149,10 @@ def test_relations_in_three_dimensional_buckets_hold_each_element_once():
         assert np.array_equal(masks[b], held[b] != 0)
         relation = np.repeat(np.arange(3), np.diff(indptr[b]))
         where = np.broadcast_arrays(relation[:, None, None], rows[b][:, :, None], cols[b])
-        np.add.at(found, tuple(where), held[b])
+        np.add.at(result, tuple(where), held[b])
         needed = [len(set(rows[b][relation == r].reshape(-1).tolist())) for r in range(3)]
         assert all(n <= size * g for n, g in zip(needed, np.diff(indptr[b]), strict=True))
-    assert np.array_equal(found, np.stack([part.toarray() for part in parts]))
+    assert np.array_equal(result, np.stack([part.toarray() for part in parts]))
 
 
 def test_rows_that_fill_a_group_up_repeat_the_last_row_of_their_relation():
@@ -280,8 +280,8 @@ def test_the_published_relational_layer_runs_over_three_dimensional_buckets():
                 lambda r, i, j: (r, 0, i, j), lambda r, io, ii, j: (r, ii, j),
             )
         )  # fmt: skip
-    given = dict(zip(rgcn.params[-6:-2], (9, 12, 3, feat), strict=True))
-    mod = format_decompose(tvm.IRModule.from_expr(rgcn.specialize(given)), rules)
+    arguments = dict(zip(rgcn.params[-6:-2], (9, 12, 3, feat), strict=True))
+    mod = format_decompose(tvm.IRModule.from_expr(rgcn.specialize(arguments)), rules)
     mod = tvm.tir.transform.RemovePreprocess()(mod)
     sch = tvm.tir.Schedule(mod["main"])
     for k in range(len(widths)):
@@ -362,13 +362,13 @@ def test_a_gpu_is_emulated_with_a_warning_and_a_target_that_nobody_has_is_refuse
 
 
 def test_arrays_are_copies_and_give_copies():
-    given = np.arange(3.0)
-    made = tvm.nd.array(given, device=tvm.cuda(0))
-    made[0] = 7
-    out = made.numpy()
+    arguments = np.arange(3.0)
+    result = tvm.nd.array(arguments, device=tvm.cuda(0))
+    result[0] = 7
+    out = result.numpy()
     out[1] = 9
-    assert given.tolist() == [0, 1, 2]
-    assert made.tolist() == [7, 1, 2]
+    assert arguments.tolist() == [0, 1, 2]
+    assert result.tolist() == [7, 1, 2]
     assert type(out) is np.ndarray
     assert not tvm.nd.empty((2, 3)).any()
 

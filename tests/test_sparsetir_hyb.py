@@ -225,10 +225,10 @@ def test_the_program_that_fills_the_parts_is_had_by_itself():
     assert len(tir.Schedule(fill).get_sp_iters(name)) == 3
     csr, rows, cols = matrix(6), np.array([1, 3], np.int32), np.array([0, 2, 1, 3], np.int32)
     a = np.zeros(4, np.float32)
-    given = {"a": csr.data, "indptr": csr.indptr, "indices": csr.indices, "m": 6, "n": 6}
-    given |= {"nnz": csr.nnz, "a_e": a, "indices_i_e": rows, "indices_j_e": cols}
-    given |= {"m_e": 6, "n_e": 6, "num_rows_e": 2}
-    tvm.build(fill).kernel(*(given[param.name] for param in fill["main"].params))
+    arguments = {"a": csr.data, "indptr": csr.indptr, "indices": csr.indices, "m": 6, "n": 6}
+    arguments |= {"nnz": csr.nnz, "a_e": a, "indices_i_e": rows, "indices_j_e": cols}
+    arguments |= {"m_e": 6, "n_e": 6, "num_rows_e": 2}
+    tvm.build(fill).kernel(*(arguments[param.name] for param in fill["main"].params))
     assert a.tolist() == csr.toarray()[[1, 1, 3, 3], cols].tolist()
 
 

@@ -26,14 +26,14 @@ from spcomp.sparsetir.sparse import (
 
 def at_any_thread_count(f, args, result):
     """What *f* leaves in *result*, which must be the same bits on one thread and on two."""
-    found = []
+    results = []
     for threads in (1, 2):
         result[:] = 7
         with spcomp.num_threads(threads):
             f(*args)
-        found.append(result.numpy())
-    assert np.array_equal(*found)
-    return found[0]
+        results.append(result.numpy())
+    assert np.array_equal(*results)
+    return results[0]
 
 
 # -- SDDMM (examples/sddmm/bench_sddmm.py) ------------------------------------------------------
@@ -173,8 +173,8 @@ def test_the_interpreter_agrees_with_the_schedule_of_sddmm():
     csr = graph(7, 9, 0.3)
     mod = fused_sddmm(*csr.shape, 16, csr.nnz)
     args, expected = sddmm_arguments(csr, 16)
-    for made in (scheduled_preprocess(mod), scheduled_sddmm(mod, 2, 8, 2, 2)):
-        func = made["main"]
+    for result in (scheduled_preprocess(mod), scheduled_sddmm(mod, 2, 8, 2, 2)):
+        func = result["main"]
         interpret(func, {p.name: arg for p, arg in zip(func.params, args, strict=True)})
     assert np.allclose(args[2], expected, rtol=1e-5)
 
@@ -266,8 +266,8 @@ def relational(dense, buckets, group_size):
         np.concatenate([[0], np.cumsum(counts)]),
         np.nonzero(dense)[2],
     )
-    given = [tvm.nd.array(array.astype(np.int32), device=tvm.cpu(0)) for array in arrays]
-    return csf_to_ell3d(*given, [group_size // _ for _ in buckets], buckets)
+    arguments = [tvm.nd.array(array.astype(np.int32), device=tvm.cpu(0)) for array in arrays]
+    return csf_to_ell3d(*arguments, [group_size // _ for _ in buckets], buckets)
 
 
 def decomposed_rgcn(shape, feat_size, sizes, buckets, group_size):

@@ -225,9 +225,9 @@ def test_a_single_rule_keeps_the_init_with_the_update():
     dense = np.arange(24, dtype=np.float32).reshape(4, 6)
     bsr = sps.bsr_array(dense, blocksize=(2, 2))
     b = np.full(4, 5, np.float32)
-    given = {"b": b, "m": 4, "a_2": bsr.data.reshape(-1), "p_2": bsr.indptr, "j_2": bsr.indices}
-    given |= {"m_2": 2, "n_2": 3, "nnz_2": len(bsr.indices)}
-    args = [given[param.name] for param in mod["main"].params]
+    arguments = {"b": b, "m": 4, "a_2": bsr.data.reshape(-1), "p_2": bsr.indptr, "j_2": bsr.indices}
+    arguments |= {"m_2": 2, "n_2": 3, "nnz_2": len(bsr.indices)}
+    args = [arguments[param.name] for param in mod["main"].params]
     tvm.build(mod)(*args)
     assert np.allclose(b, dense.sum(1))
 
@@ -280,10 +280,10 @@ def test_transforms_lower_a_module_and_simplify_it():
 
 def test_what_is_read_of_a_buffer_is_computed():
     mod = lower_sparse_iter(tvm.IRModule.from_expr(nest("Z[n, 1] = X[n, 2]")))
-    made = specialize_buffer(mod, "X", lambda i, j: (i + j,))
+    result = specialize_buffer(mod, "X", lambda i, j: (i + j,))
     z = np.zeros((8, 8), np.float32)
     x = np.zeros_like(z)
-    tvm.build(made)(x, x.copy(), z, 3)
+    tvm.build(result)(x, x.copy(), z, 3)
     assert z[3, 1] == 5
 
 
@@ -342,15 +342,15 @@ def test_what_an_outer_block_reads_is_numbered_as_what_the_blocks_in_it_read(num
     """Its fibers first, then the values; indices behind what they pick; no output."""
     mod = lower_sparse_iter(tvm.IRModule.from_expr(layer))
     sch = tir.Schedule(mod)
-    made = sch.cache_read("layer0", number, "local")
+    result = sch.cache_read("layer0", number, "local")
     assert f"{name}_local" in sch.mod["main"].script()
-    assert len(sch.get_loops(made)) == {"E": 2, "W": 3, "X": 2}[name]
+    assert len(sch.get_loops(result)) == {"E": 2, "W": 3, "X": 2}[name]
 
 
 def test_a_copy_has_a_loop_for_each_axis_of_what_it_copies():
     sch = tir.Schedule(lower_sparse_iter(tvm.IRModule.from_expr(layer)))
-    made = sch.cache_read("layer1", 1, "local")  # W[i], of the row around
-    first, *rest = sch.get_loops(made)
+    result = sch.cache_read("layer1", 1, "local")  # W[i], of the row around
+    first, *rest = sch.get_loops(result)
     assert "W_local" in sch.mod["main"].script()
     assert f"for {first} in T.serial(1)" in sch.mod["main"].script()
     assert len(rest) == 2
@@ -420,7 +420,7 @@ def test_the_interpreter_agrees_with_a_fused_launch():
     func = tvm.tir.transform.HorizontalFusion()(tvm.IRModule.from_expr(nest(LAUNCHES)))["main"]
     low = lower_sparse_buffer(tvm.IRModule.from_expr(func))["main"]
     x = np.arange(64, dtype=np.float32)
-    given = {"x": x, "y": np.zeros_like(x), "z": np.zeros_like(x), "n": 0}
-    interpret(low, given)
-    assert np.array_equal(given["y"], 2 * x)
-    assert given["z"].reshape(8, 8)[:4, :6].sum() == (x.reshape(8, 8)[:4, :6] + 1).sum()
+    arguments = {"x": x, "y": np.zeros_like(x), "z": np.zeros_like(x), "n": 0}
+    interpret(low, arguments)
+    assert np.array_equal(arguments["y"], 2 * x)
+    assert arguments["z"].reshape(8, 8)[:4, :6].sum() == (x.reshape(8, 8)[:4, :6] + 1).sum()

@@ -177,9 +177,9 @@ def test_a_copy_of_what_a_block_in_a_block_adds_up_is_started_for_each_element()
     assert "add" in sch.decompose_reduction(name, "j").made[0]
     rows = np.array([0, 0, 2], np.int32)
     for func in (sch.func, sch.decompose_reduction(name, "j").func):
-        given = {"a": np.ones(6, np.float32), "c": np.zeros(3, np.float32), "rows": rows}
-        interpret(func, {**given, "m": 3, "count": 3, "width": 2})
-        assert given["c"].tolist() == [4, 0, 2]
+        arguments = {"a": np.ones(6, np.float32), "c": np.zeros(3, np.float32), "rows": rows}
+        interpret(func, {**arguments, "m": 3, "count": 3, "width": 2})
+        assert arguments["c"].tolist() == [4, 0, 2]
 
 
 def test_loops_over_all_elements_run_as_often_as_there_are_positions():

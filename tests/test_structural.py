@@ -7,13 +7,17 @@ import pytest
 from spcomp.dtypes import float32, handle, int32, int64
 from spcomp.errors import Span
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import Attach, Axis, BufferDomain, Fuse, SparseBuffer, Union
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
 from spcomp.ir.module import HostAlloc, Launch, Module, Scan, single
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.stmt import For, Store, seq
-from spcomp.ir.structural import content_hash, structural_equal
+from spcomp.ir.structural import content_hash, expr_equal, fingerprint, structural_equal
+from spcomp.ir.visitor import walk
+from spcomp.passes.merge.blend import blend
 
 
 def var(name: str, dtype=int64) -> Var:
@@ -145,3 +149,57 @@ def test_hashing_is_linear_and_fast():
     start = time.perf_counter()
     content_hash(loop)
     assert time.perf_counter() - start < 0.25
+
+
+ALIKE = [
+    (lambda x, y: x + 1, lambda x, y: x + 1, True),
+    (lambda x, y: x + 1, lambda x, y: y + 1, False),
+    (lambda x, y: x + y, lambda x, y: y + x, False),
+    (lambda x, y: Load(C, (x, None)), lambda x, y: Load(C, (x, None)), True),
+    (lambda x, y: Load(C, (x, None)), lambda x, y: Load(C.replace(name="C"), (x, None)), False),
+    (lambda x, y: Const(0.0, float32), lambda x, y: Const(-0.0, float32), False),
+    (lambda x, y: Const(float("nan"), float32), lambda x, y: Const(float("nan"), float32), True),
+    (lambda x, y: Const(1, int64), lambda x, y: Const(1, int32), False),
+    (lambda x, y: Const(1, int64), lambda x, y: Const(True, int64), False),
+    (lambda x, y: x, lambda x, y: None, False),
+]
+C = SparseBuffer("C", None, (Axis("I", "dense_fixed", const(4)),), float32)
+
+
+@pytest.mark.parametrize(("first", "second", "equal"), ALIKE)
+def test_expressions_are_equal_and_have_one_fingerprint_over_the_very_same_names(
+    first, second, equal
+):
+    x, y = var("x"), var("y")
+    a, b = first(x, y), second(x, y)
+    assert expr_equal(a, b) is expr_equal(b, a) is equal
+    assert (fingerprint(a) == fingerprint(b)) is equal
+    assert (fingerprint((C, (a, None))) == fingerprint((C, (b, None)))) is equal
+
+
+def test_stores_of_zeros_of_either_sign_are_not_one():
+    stores = [Store(C, (const(0),), Const(value, float32)) for value in (0.0, -0.0)]
+    blended = blend(stores, var("case"), Names(spmv()))
+    assert {str(n.value) for n in walk(blended) if isinstance(n, Const)} >= {"0.0", "-0.0"}
+
+
+VALUES = [
+    (lambda x, y: x + y, lambda x, y: y + x, True),
+    (lambda x, y: (x + 1) * 4 - x * 4, lambda x, y: const(4), True),
+    (lambda x, y: (x * 8 + y * 4) // const(4), lambda x, y: (x * 8 + y * 4) // const(4), True),
+    (lambda x, y: x // const(4) * 4 + x % const(4), lambda x, y: x, True),
+    (lambda x, y: x, lambda x, y: y, False),
+    (lambda x, y: x * 2 // const(2), lambda x, y: x, False),  # x * 2 may wrap around
+    (lambda x, y: Load(C, (x + y,)), lambda x, y: Load(C, (y + x,)), True),
+    (lambda x, y: cast(x, int32), lambda x, y: x, False),
+    (lambda x, y: Const(0.0, float32), lambda x, y: Const(-0.0, float32), False),
+    (lambda x, y: x, lambda x, y: None, False),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "equal"), VALUES)
+def test_values_are_equal_where_that_is_proved(first, second, equal):
+    x, y = var("x"), var("y")
+    a, b = first(x, y), second(x, y)
+    assert same_value(a, b) is same_value(b, a) is equal
+    assert not expr_equal(a, b) or equal

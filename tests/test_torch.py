@@ -118,11 +118,11 @@ def test_a_tensor_without_dimensions_is_a_number(torch: Any) -> None:
     for _ in range(4):  # calls of one kind are learnt
         found = scaled(A=A, alpha=torch.tensor(2.0))
         assert np.array_equal(found.toarray(), 2 * A.toarray())
+    with pytest.raises(ArgumentError, match="alpha"):
+        kernel(A=CSR, x=x, alpha=torch.ones(1))
     for odd in (torch.ones(1), torch.tensor(2.0, requires_grad=True)):
         with pytest.raises(ArgumentError, match="alpha"):
             scaled(A=A, alpha=odd)
-        with pytest.raises(ArgumentError, match="alpha"):
-            kernel(A=CSR, x=x, alpha=odd)
 
 
 def test_negative_views_are_resolved(torch: Any) -> None:
@@ -133,14 +133,13 @@ def test_negative_views_are_resolved(torch: Any) -> None:
     assert np.allclose(spcomp.compile(spmm)(A=A, B=dense), -(A @ B), rtol=1e-5)
 
 
-def test_gradients_are_refused_with_a_way_out(torch: Any) -> None:
-    for call in (
-        lambda: spcomp.compile(SPMV)(A=CSR, x=torch.ones(4, requires_grad=True)),
-        lambda: spcomp.compile(spmm)(A=A, B=torch.from_numpy(B).clone().requires_grad_()),
-    ):
-        with pytest.raises(ArgumentError, match=r"argument [xB]: requires gradients") as caught:
-            call()
-        assert ".detach()" in str(caught.value)
+def test_gradients_of_scripts_are_refused_with_a_way_out(torch: Any) -> None:
+    required = torch.from_numpy(B).clone().requires_grad_()
+    with pytest.raises(ArgumentError, match="argument B: requires gradients") as caught:
+        spcomp.compile(spmm)(A=A, B=required)
+    assert ".detach()" in str(caught.value)
+    with torch.no_grad():
+        assert np.allclose(spcomp.compile(spmm)(A=A, B=required), A @ B, rtol=1e-5)
 
 
 def test_a_kernel_writes_to_tensors_and_takes_bfloat16_as_bits(torch: Any) -> None:

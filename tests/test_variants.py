@@ -13,12 +13,9 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.compiler import compile as route
-from spcomp.compiler import plain, saved
+from spcomp.compiler import compiled, plain, saved
 from spcomp.compiler.variants import (
-    MAX_EXTENT,
     MAX_KEPT,
-    SMALL_EXTENT,
     Variants,
     Version,
     facts,
@@ -26,23 +23,26 @@ from spcomp.compiler.variants import (
     inner_extents,
     is_narrow,
     is_worth,
-    repeated,
+    repeatable_keys,
     row_pointers,
 )
 from spcomp.errors import SpcompWarning
-from spcomp.schedule.default.cpu import Facts
+from spcomp.knobs import CPU_KNOBS
+from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.target import target
 from tests.layers import source
+
+HOST = target("cpu")
 
 
 @pytest.fixture
 def fresh_memory(monkeypatch, tmp_path):
     """A disk cache of its own, and no memory of what was compiled."""
     monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(route, "_cache", type(route._cache)())
-    return route._cache
+    monkeypatch.setattr(compiled, "_cache", type(compiled._cache)())
+    return compiled._cache
 
 
 @pytest.mark.parametrize(
@@ -55,27 +55,32 @@ def test_the_extents_of_innermost_dense_axes_are_compiled_in(name, extents):
 
 def test_versions_are_made_once_and_few_are_kept():
     made = []
-    variants = Variants("general", ("k",), (), lambda version: made.append(version) or len(made))
+    variants = Variants(
+        HOST, "general", ("k",), (), lambda version: made.append(version) or len(made)
+    )
     assert [variants.pick({"k": k}) for k in (1, 2, 1)] == [1, 2, 1]
     assert made == [Version((("k", 1),), Facts()), Version((("k", 2),), Facts())]
     for k in range(3, MAX_KEPT + 2):
         variants.pick({"k": k})
-    assert len(variants.made) == MAX_KEPT
+    assert len(variants.versions) == MAX_KEPT
     assert variants.pick({"k": 1}) == MAX_KEPT + 2  # made again
 
 
 def test_which_extents_are_compiled_in_does_not_depend_on_earlier_calls():
-    assert all(map(is_worth, (1, 7, SMALL_EXTENT, SMALL_EXTENT + 8, MAX_EXTENT)))
-    assert not any(map(is_worth, (SMALL_EXTENT + 1, MAX_EXTENT + 8)))
-    assert sum(map(is_worth, range(1, 2 * MAX_EXTENT))) == 240
-    variants = Variants("general", ("k",), (), lambda _: "special")
-    assert [variants.pick({"k": k}) for k in (SMALL_EXTENT + 1, 3)] == ["general", "special"]
+    small, large = CPU_KNOBS.extent_small, CPU_KNOBS.extent_large
+    assert all(is_worth(n, CPU_KNOBS) for n in (1, 7, small, small + 8, large))
+    assert not any(is_worth(n, CPU_KNOBS) for n in (small + 1, large + 8))
+    assert sum(is_worth(n, CPU_KNOBS) for n in range(1, 2 * large)) == 240
+    variants = Variants(HOST, "general", ("k",), (), lambda _: "special")
+    assert [variants.pick({"k": k}) for k in (small + 1, 3)] == ["general", "special"]
 
 
 def test_a_version_is_made_once_though_many_threads_ask():
     made = []
     gate = threading.Barrier(4)
-    variants = Variants("general", ("k",), (), lambda version: made.append(version) or object())
+    variants = Variants(
+        HOST, "general", ("k",), (), lambda version: made.append(version) or object()
+    )
 
     def ask():
         gate.wait()
@@ -98,7 +103,7 @@ def test_a_child_forked_while_a_version_is_made_can_make_one():
         over.wait(10)
         return "made"
 
-    variants = Variants("general", ("k",), (), make)
+    variants = Variants(HOST, "general", ("k",), (), make)
     thread = threading.Thread(target=variants.pick, args=({"k": 5},))
     thread.start()
     begun.wait(10)
@@ -115,9 +120,9 @@ def test_a_child_forked_while_a_version_is_made_can_make_one():
 def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():
     def known(lengths, *, hubs=True, narrow=False):
         indptr = np.concatenate([[7], 7 + np.cumsum(lengths)]).astype(np.int32)
-        return facts(("ptr",), {"ptr": indptr}, hubs=hubs, narrow=narrow)
+        return facts(("ptr",), {"ptr": indptr}, CPU_KNOBS, hubs=hubs, narrow=narrow)
 
-    limit = longest_row(0)
+    limit = longest_row(CPU_KNOBS.hub_piece, 0)
     assert known([limit]) == known([100] * 500) == known([]) == Facts()
     assert known([limit + 1]) == Facts(hubs=True)
     assert known([limit + 1], hubs=False) == Facts()
@@ -130,11 +135,11 @@ def test_a_row_that_holds_more_than_its_share_has_a_version_of_its_own():
 
 def test_a_sorted_coordinate_that_is_repeated_often_has_a_version_of_its_own():
     keys = np.sort(np.append(np.arange(40_000), np.full(4_000, 77)))
-    assert not has_long_run(keys)
-    assert has_long_run(np.sort(np.append(keys, np.full(4_000, 77))))
-    assert not has_long_run(np.zeros(30_000))  # too few to share
-    assert repeated(source("coo_segment")) == ("rows",)
-    assert repeated(source("csrmm")) == ()
+    assert not has_long_run(keys, CPU_KNOBS)
+    assert has_long_run(np.sort(np.append(keys, np.full(4_000, 77))), CPU_KNOBS)
+    assert not has_long_run(np.zeros(30_000), CPU_KNOBS)  # too few to share
+    assert repeatable_keys(source("coo_segment")) == ("rows",)
+    assert repeatable_keys(source("csrmm")) == ()
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -168,9 +173,9 @@ def test_a_learnt_call_is_not_repeated_for_keys_of_which_one_is_repeated_often(o
 
 
 def test_elements_are_few_operations_if_all_extents_are_small():
-    assert is_narrow(("k", "l"), {"k": 1, "l": 16})
-    assert not is_narrow(("k", "l"), {"k": 1, "l": 17})
-    assert not is_narrow(("k",), {})
+    assert is_narrow(("k", "l"), {"k": 1, "l": 16}, CPU_KNOBS)
+    assert not is_narrow(("k", "l"), {"k": 1, "l": 17}, CPU_KNOBS)
+    assert not is_narrow(("k",), {}, CPU_KNOBS)
 
 
 def test_skewed_rows_are_cut_by_their_elements():
@@ -349,7 +354,7 @@ def test_a_child_forked_while_another_thread_compiles_can_compile_too():
     held, over = threading.Event(), threading.Event()
 
     def hold():
-        with route._lock:
+        with compiled._lock:
             held.set()
             over.wait(10)
 

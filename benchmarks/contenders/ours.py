@@ -11,11 +11,13 @@ from benchmarks import programs
 from benchmarks.contenders import OURS, MissingError, Prepared, contender
 from benchmarks.elementwise import spelled
 from spcomp.codegen import cpu
-from spcomp.compiler.variants import NARROW, facts, inner_extents, row_pointers
+from spcomp.compiler.variants import facts, inner_extents, row_pointers
 from spcomp.errors import SpcompError
 from spcomp.ir.program import PosFunc
 from spcomp.ir.specialize import specialize
-from spcomp.schedule.default.cpu import Facts, default_steps
+from spcomp.knobs import knobs_of
+from spcomp.schedule.default.cpu import default_steps
+from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.target import target as parse_target
@@ -112,9 +114,10 @@ def default_trace(problem: Problem, known: Facts = Facts()) -> Trace:  # noqa: B
 
 def known_facts(problem: Problem) -> Facts:
     """Return what a call finds out about the rows of *problem*."""
-    names = row_pointers(_program(problem))
+    names, knobs = row_pointers(_program(problem)), knobs_of(parse_target("cpu"))
+    narrow = problem.case.feat <= knobs.narrow_operations
     arrays = {name: getattr(problem.sparse, name, None) for name in names}
-    return facts(names, arrays, hubs=True, narrow=problem.case.feat <= NARROW)
+    return facts(names, arrays, knobs, hubs=True, narrow=narrow)
 
 
 def _schedule(problem: Problem) -> Schedule:

@@ -1,4 +1,4 @@
-"""``spcomp bench``: a user's kernel on a user's matrix, against libraries, in turns."""
+"""``spcomp bench``: times a user's program on a user's matrix, alternating with libraries."""
 
 from __future__ import annotations
 
@@ -10,45 +10,35 @@ import click
 import numpy as np
 
 from spcomp.cli import options, timing
+from spcomp.cli.data import arguments_of, data_files
 from spcomp.cli.load import load, select
 from spcomp.cli.peers import RIVALS, Product, product_of, rival
 from spcomp.cli.table import print_table
-from spcomp.errors import ArgumentError, FileError
+from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spcomp.compiler.kernel import Kernel
-    from spcomp.compiler.signature import Param
+    from spcomp.kernels.kernel import Kernel
 
-TOLERANCE = 1e-3  # relative to the greatest element: rivals may add in another order
-
-
-def _files(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for text in given:
-        name, equals, file = text.partition("=")
-        if not (name and equals) or Path(file).suffix not in (".mtx", ".npy"):
-            raise click.BadParameter(f"{text!r} is not NAME=FILE.mtx or NAME=FILE.npy")
-        found[name] = Path(file)
-    return found
+TOLERANCE = 1e-3  # relative to the largest element, as rivals may add in another order
 
 
 def _libraries(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    asked = [name.strip() for text in given for name in text.split(",")]
-    for name in asked:
+    chosen = [name.strip() for text in texts for name in text.split(",")]
+    for name in chosen:
         if name not in RIVALS:
             raise click.BadParameter(f"{name!r} is not one of {', '.join(RIVALS)}")
-    return tuple(name for name in RIVALS if name in asked)
+    return tuple(name for name in RIVALS if name in chosen)
 
 
 @click.command()
 @options.file
 @options.names
 @click.option(
-    "--data", multiple=True, required=True, callback=_files, metavar="NAME=FILE",
+    "--data", multiple=True, required=True, callback=data_files, metavar="NAME=FILE",
     help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",
 )  # fmt: skip
 @click.option(
@@ -71,7 +61,7 @@ def bench(
     threads: int | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
-    """Time a program in FILE on the given arguments, in turns with libraries."""
+    """Time a program in FILE on the given arguments, alternating with libraries."""
     from spcomp.runtime.pool import get_num_threads, set_num_threads
 
     programs = select(load(file), names)
@@ -81,7 +71,7 @@ def bench(
     kernel = options.compiled(name, program, "cpu", constants, fast_math=fast_math)
     if threads:
         set_num_threads(threads)
-    arguments = _arguments(kernel, data, constants)
+    arguments = arguments_of(kernel, data, constants)
     calls, result = _ours(kernel, arguments, data)
     product = product_of(options.source(program))
     if product is not None:
@@ -100,85 +90,10 @@ def bench(
     _print(name, product, samples, ratios)
 
 
-def _arguments(
-    kernel: Kernel, data: Mapping[str, Path], constants: Mapping[str, int | float]
-) -> dict[str, Any]:
-    """Return the inputs of *kernel* by name: those of *data*, and random ones of the right size."""
-    inputs = {p.name: p for p in kernel.signature.params if p.kind in ("in", "inout")}
-    params = _patterns(kernel) | inputs
-    given = {}
-    for name, path in data.items():
-        if name not in params:
-            raise click.BadParameter(
-                f"{kernel.name} has no input {name!r}; there is {', '.join(params)}",
-                param_hint="--data",
-            )
-        given[name] = _read(path, params[name])
-    sizes: dict[str, Any] = dict(constants)
-    for name, argument in given.items():
-        sizes.update(zip(params[name].shape, argument.shape, strict=False))
-    rng = np.random.default_rng(0)
-    for name, param in inputs.items():
-        if name not in given:
-            given[name] = _random(rng, param, _shape(param, sizes))
-    return given
-
-
-def _random(rng: np.random.Generator, param: Param, shape: tuple[int, ...]) -> Any:
-    try:
-        return rng.random(shape).astype(param.dtype)
-    except MemoryError:
-        raise ArgumentError(
-            f"argument {param.name}: of shape {shape}, does not fit into memory",
-            hint="give smaller sizes with --const",
-        ) from None
-
-
-def _patterns(kernel: Kernel) -> dict[str, Param]:
-    """Return the outputs along a sparse axis, by the axis: an argument for it is their pattern."""
-    axes = {p: p.layout[-1].split() for p in kernel.signature.params if p.layout}
-    return {
-        axis: param
-        for param, (axis, kind) in axes.items()
-        if kind == "sparse_variable" and param.kind == "out"
-    }
-
-
-def _read(path: Path, param: Param) -> Any:
-    import scipy.sparse
-
-    from spcomp.io.read import read
-
-    try:
-        if path.suffix == ".npy":
-            return np.load(path)
-        found: Any = read(path, duplicates="sum")
-        return scipy.sparse.csr_matrix(found).astype(param.dtype)
-    except (OSError, ValueError, EOFError) as error:
-        known = isinstance(error, FileError)  # it names the file
-        why = str(error) if known else f"{path} cannot be read: {error}"
-        raise ArgumentError(f"argument {param.name}: {why}") from error
-
-
-def _shape(param: Param, sizes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of an argument that is not given; raises click's usage error."""
-    if any(not axis.endswith("dense_fixed") for axis in param.layout):
-        raise click.BadParameter(f"give {param.name}, it is sparse", param_hint="--data")
-    for extent in param.shape:
-        if extent.removeprefix("-").isdecimal() and int(extent) < 0:
-            raise click.BadParameter(f"{param.name} has the extent {extent}", param_hint="--const")
-        if not extent.isdecimal() and extent not in sizes:
-            raise click.BadParameter(
-                f"{extent}, a size of {param.name}, is not known; give --const {extent}=64",
-                param_hint="--const",
-            )
-    return tuple(int(sizes.get(extent, extent)) for extent in param.shape)
-
-
 def _ours(
     kernel: Kernel, arguments: Mapping[str, Any], data: Mapping[str, Path]
 ) -> tuple[dict[str, Any], Any]:
-    """Return the calls that time us, and the result."""
+    """Return the calls of spcomp that are timed, and their result."""
     fixed = {name: arguments[name] for name in data if data[name].suffix == ".mtx"}
     rest = {name: value for name, value in arguments.items() if name not in fixed}
     bound = kernel.bind(**fixed)
@@ -198,7 +113,7 @@ def _rivals(
     result: Any,
     threads: int,
 ) -> dict[str, Any]:
-    """Return the call of each of *libraries* by name; one that is not installed is left out."""
+    """Return the call of each library by name, without those that are not installed."""
     calls = {}
     for library in libraries:
         try:
@@ -207,12 +122,12 @@ def _rivals(
             click.echo(f"{library} is left out, it is not installed: {error}", err=True)
             click.echo("hint: pip install spcomp[bench]", err=True)
         else:
-            calls[library] = _checked(library, call, product, result)
+            calls[library] = _agreeing(library, call, product, result)
     return calls
 
 
-def _checked(library: str, call: Any, product: Product, result: Any) -> Any:
-    """Return the rival's *call*; raises ArgumentError if it disagrees with us."""
+def _agreeing(library: str, call: Any, product: Product, result: Any) -> Any:
+    """Return the rival's *call*; raises ArgumentError if its result differs from ours."""
     theirs = np.asarray(call())
     bound = TOLERANCE * max(1.0, float(np.abs(result).max(initial=0)))
     if theirs.shape != result.shape or not np.allclose(theirs, result, rtol=0, atol=bound):
@@ -224,12 +139,12 @@ def _document(
     samples: Mapping[str, timing.Samples], ratios: Mapping[str, timing.Ratio]
 ) -> dict[str, Any]:
     return {
-        "median_seconds": {name: timing.median(taken) for name, taken in samples.items()},
+        "median_seconds": {name: timing.median(series) for name, series in samples.items()},
         "ratios": {
             n: {"value": r.value, "low": r.low, "high": r.high, "clean": r.clean}
             for n, r in ratios.items()
         },
-        "samples": {name: [s.seconds for s in taken] for name, taken in samples.items()},
+        "samples": {name: [s.seconds for s in series] for name, series in samples.items()},
     }
 
 
@@ -240,15 +155,15 @@ def _print(
     ratios: Mapping[str, timing.Ratio],
 ) -> None:
     rows = []
-    for who, taken in samples.items():
+    for who, series in samples.items():
         r = ratios.get(who)
-        dirty = sum(sample.dirty for sample in taken)
+        dirty = sum(sample.dirty for sample in series)
         rows.append(
             (
-                *(who, f"{1e3 * timing.median(taken):#.3g} ms"),
+                *(who, f"{1e3 * timing.median(series):#.3g} ms"),
                 f"{'' if r.clean else '~ '}{r.value:.2f}" if r else "",
                 f"{r.low:.2f}..{r.high:.2f}" if r else "",
-                f"{dirty} of {len(taken)}",
+                f"{dirty} of {len(series)}",
             )
         )
     caption = f"{name}{f': {product}' if product else ''}; ratio: their time over spcomp bound"

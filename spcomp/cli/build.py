@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spcomp.cli import native, options
+from spcomp.cli import gpu, native, options
 from spcomp.cli.load import load, select
 from spcomp.cli.table import print_table, size
+from spcomp.errors import BackendError
+from spcomp.runtime.cuda.ptxas import assemble, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from spcomp.cli.load import Program
-    from spcomp.compiler.kernel import Kernel
+    from spcomp.kernels.kernel import Kernel
+    from spcomp.target import Target
 
 SUFFIX = {
     "coordinate": ".coordinate.py",
@@ -30,14 +33,20 @@ SUFFIX = {
     "obj": ".o",
     "so": native.LIBRARY,
     "header": ".h",
+    "ptx": ".ptx",
+    "json": ".json",
+    "py": "_cuda.py",
+    "cubin": ".cubin",
 }  # every artefact, in the order of the route
+FOR_CPU = ("asm", "obj", "so", "header")
+FOR_GPU = ("ptx", "json", "py", "cubin")
 PYTHON_STEPS = ("parse", "lower", "emit")
 LLVM_STEPS = ("llvm parse", "optimize", "codegen")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """What came of one program: files by artefact, times in milliseconds by step."""
+class BuildResult:
+    """The files of one program by artefact, and times in milliseconds by step."""
 
     name: str
     files: Mapping[str, Path]
@@ -45,14 +54,14 @@ class Built:
 
 
 def _artefacts(
-    _ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]
+    _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """Return the artefacts asked for, None if the user left it open."""
-    asked = [kind.strip() for text in given for kind in text.split(",")]
-    for kind in asked:
+    """Return the artefacts that the user names, or None for the default."""
+    kinds = [kind.strip() for text in texts for kind in text.split(",")]
+    for kind in kinds:
         if kind not in (*SUFFIX, "all"):
             raise click.BadParameter(f"{kind!r} is not one of {', '.join(SUFFIX)}, all")
-    return tuple(k for k in SUFFIX if k in asked or "all" in asked) if asked else None
+    return tuple(k for k in SUFFIX if k in kinds or "all" in kinds) if kinds else None
 
 
 @click.command()
@@ -83,18 +92,18 @@ def build(
     """Compile the programs in FILE, or those named, and write their artefacts."""
     programs = select(load(file), names)
     fixed = options.constants_of(constants, programs)
-    _make(output)
-    built = []
+    _make_folder(output)
+    results = []
     for name, program in _progress(programs):
         kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
-        built.append(_build(name, program, kernel, emit, output))
+        results.append(_build(name, program, kernel, emit, output, Path(file)))
     if as_json:
-        click.echo(json.dumps(_summary(file, target, built), indent=2))
+        click.echo(json.dumps(_summary(file, target, results), indent=2))
     else:
-        _print(built, output)
+        _print(results, output)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,7 +111,7 @@ def _make(folder: Path) -> None:
 
 
 def _progress(programs: Mapping[str, Program]) -> Iterable[tuple[str, Program]]:
-    """The programs, behind a bar on stderr if there are several and someone watches."""
+    """Return the programs, with a progress bar for several of them on a terminal."""
     if len(programs) < 2 or not sys.stderr.isatty():
         return programs.items()
     from rich.console import Console
@@ -117,49 +126,85 @@ def _build(
     kernel: Kernel,
     emit: tuple[str, ...] | None,
     folder: Path,
-) -> Built:
+    source: Path,
+) -> BuildResult:
     files = {}
     for kind, content in _contents(name, program, kernel, emit):
         files[kind] = folder / f"{name}{SUFFIX[kind]}"
+        if kind == "py" and files[kind].exists() and files[kind].samefile(source):
+            raise click.UsageError(f"{source} would be overwritten; choose another folder with -o")
         options.write(files[kind], content)
-    return Built(name, files, _times(kernel, options.stages(program)[0]))
+    return BuildResult(name, files, _times(kernel, options.stages(program)[0]))
 
 
 def _contents(
     name: str, program: Program, kernel: Kernel, emit: tuple[str, ...] | None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield what to write, by artefact; what is only possible sometimes, only if asked for."""
-    stages, linker = options.stages(program), native.compiler()
+    """Yield artefacts and their contents; without *emit*, only what is possible here."""
+    stages = options.stages(program)
+    for kind in _possible(kernel.target, emit):
+        if kind in options.STAGES:
+            if kind in stages:
+                yield kind, kernel.stage(kind).encode()
+        elif kind in ("llvm", "asm", "ptx"):
+            yield kind, kernel.source(kind).encode()
+        else:
+            content = _artefact(kind, name, program, kernel, asked=emit is not None)
+            if content is not None:
+                yield kind, content
+
+
+def _artefact(
+    kind: str, name: str, program: Program, kernel: Kernel, *, asked: bool
+) -> bytes | None:
+    """Return the artefact *kind*; None if its tool is missing here, and nobody has *asked*."""
+    match kind:
+        case "obj":
+            return native.object_file(kernel)
+        case "so":
+            linker = native.compiler()
+            return native.library(kernel, linker) if asked or linker is not None else None
+        case "header":
+            return native.header(name, kernel, options.source(program)).encode()
+        case "json":
+            return gpu.description(name, kernel).encode()
+        case "py":
+            return gpu.loader(name, kernel, options.source(program)).encode()
+    there = asked or tool("ptxas") is not None
+    return assemble(kernel.source("ptx"), kernel.target.cpu).cubin if there else None
+
+
+def _possible(target: Target, emit: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield the artefacts for *target*; raises BackendError if *emit* names another."""
+    others, instead = (FOR_GPU, FOR_CPU) if target.kind == "cpu" else (FOR_CPU, FOR_GPU)
+    every = emit is None or len(emit) == len(SUFFIX)
     for kind in SUFFIX if emit is None else emit:
-        match kind:
-            case "coordinate" | "position" | "flat":
-                if kind in stages:
-                    yield kind, kernel.stage(kind).encode()
-            case "llvm" | "asm":
-                yield kind, kernel.source(kind).encode()
-            case "obj":
-                yield kind, native.object_file(kernel)
-            case "so":
-                if linker is not None or emit is not None:
-                    yield kind, native.library(kernel, linker)
-            case "header":
-                yield kind, native.header(name, kernel, options.source(program)).encode()
+        if kind not in others:
+            yield kind
+        elif not every:
+            raise BackendError(
+                f"{kind} is not for {target}", hint=f"for it there are {', '.join(instead)}"
+            )
 
 
 def _times(kernel: Kernel, stage: str) -> dict[str, float]:
-    """Milliseconds by step; the parser is timed on the program as it is printed."""
+    """Return milliseconds by step; the parser is timed on the printed program."""
     from spcomp.script.parse import parse_source
 
     text = kernel.stage(stage)
     begin = time.perf_counter()
     parse_source(text, f"<{kernel.name}>")
     seconds = {"parse": time.perf_counter() - begin, **kernel.timings}
+    if kernel.target.kind == "cuda":
+        begin = time.perf_counter()
+        kernel.source("ptx")
+        seconds["codegen"] = time.perf_counter() - begin
     times = {step: seconds.get(step, 0.0) for step in PYTHON_STEPS}
     times["llvm"] = sum(seconds.get(step, 0.0) for step in LLVM_STEPS)
     return {step: round(1e3 * time, 3) for step, time in times.items()}
 
 
-def _summary(file: str, target: str, built: Iterable[Built]) -> dict[str, object]:
+def _summary(file: str, target: str, results: Iterable[BuildResult]) -> dict[str, object]:
     programs = [
         {
             "name": program.name,
@@ -169,14 +214,14 @@ def _summary(file: str, target: str, built: Iterable[Built]) -> dict[str, object
             },
             "milliseconds": program.milliseconds,
         }
-        for program in built
+        for program in results
     ]
     return {"file": file, "target": target, "programs": programs}
 
 
-def _print(built: Iterable[Built], output: Path) -> None:
+def _print(results: Iterable[BuildResult], output: Path) -> None:
     groups = []
-    for program in built:
+    for program in results:
         python = sum(program.milliseconds[step] for step in PYTHON_STEPS)
         llvm = program.milliseconds["llvm"]
         first = (program.name, f"{python:.1f} ms", f"{llvm:.1f} ms" if llvm else "cached")

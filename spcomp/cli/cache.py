@@ -1,4 +1,4 @@
-"""``spcomp cache``: what the objects on disk take, and how to be rid of them."""
+"""``spcomp cache``: shows and deletes the compiled objects on disk."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def info() -> None:
     """Print where objects are kept, how many there are, and their size."""
     from spcomp.runtime import cache as disk
 
-    found = disk.info()
+    state = disk.info()
     rows = [
-        ("directory", str(found.directory)),
-        ("objects", str(found.entries)),
-        ("size", size(found.size)),
-        ("limit", size(found.limit)),
-        *([("refused", found.refused)] if found.refused else []),
+        ("directory", str(state.directory)),
+        ("objects", str(state.entries)),
+        ("size", size(state.size)),
+        ("limit", size(state.limit)),
+        *([("refused", state.refused)] if state.refused else []),
     ]
     print_table(("what", "is"), [rows])
 
 
 @cache.command()
 def clear() -> None:
-    """Delete the objects; programs in use go on, the next ones are compiled again."""
+    """Delete the objects; programs in use keep running, later ones are compiled again."""
     from spcomp.runtime import cache as disk
 
     where, count = disk.directory(), disk.clear()

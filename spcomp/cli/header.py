@@ -24,7 +24,7 @@ _C_TYPES = {"float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "
 
 
 def header(name: str, emitted: Emitted, notes: Mapping[str, str]) -> str:
-    """Return the header of program *name*; *notes* says what a parameter means, by name."""
+    """Return the header of program *name*; *notes* describes parameters, by name."""
     guard = f"SPCOMP_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_H"
     body = "\n".join(_declaration(function, notes) for function in emitted.functions)
     if emitted.parallel:
@@ -67,8 +67,8 @@ def _declaration(function: FunctionABI, notes: Mapping[str, str]) -> str:
 def _note(param: Param, notes: Mapping[str, str]) -> str:
     if param.dtype.kind == "handle" and param.element is None:
         return "not used, may be NULL"
-    made = "made by the host program" if param.dtype.kind == "handle" else "a number"
-    return notes.get(param.name, made)
+    default = "made by the host program" if param.dtype.kind == "handle" else "a number"
+    return notes.get(param.name, default)
 
 
 def _parameter(name: str, param: Param) -> str:

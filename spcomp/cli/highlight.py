@@ -1,4 +1,4 @@
-"""Prints a stage: coloured on a terminal, the bare text into a pipe."""
+"""Under ``spcomp show``: prints a stage, in colour on a terminal, as plain text into a pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import click
 
-# Names have the colour of the terminal's text, so that all is read on light and dark backgrounds.
+# Names have the colour of the terminal's text, so that they are readable on any background.
 COLOURS = {
     ("Comment",): "bright_black",
     ("Keyword",): "magenta",
@@ -18,7 +18,7 @@ LEXERS = {"llvm": "llvm", "asm": "gas"}  # every other stage is Python
 
 
 def emit(text: str, stage: str) -> None:
-    """Write *text*, which is the *stage* of a program, to stdout."""
+    """Write *text*, the *stage* of a program, to stdout."""
     text = text.rstrip("\n")
     if not sys.stdout.isatty():
         click.echo(text)

@@ -27,11 +27,11 @@ Program: TypeAlias = Func | Module[Any] | Schedule
 def load(path: str) -> dict[str, Program]:
     """Return the programs that the Python file *path* defines, by variable, in order.
 
-    A program is a function, a module or a schedule; one bound to two names counts once. What the
-    file prints goes to stderr. Raises ScriptError, at the user's line, for a file that does not
-    run, has no program, or defines two programs of one name.
+    A program is a function, a module or a schedule; one with two names counts once. Output of the
+    file goes to stderr. Raises ScriptError, at the user's line, for a file that does not run, has
+    no program, or defines two programs of the same name.
     """
-    with _BlameFile(path), _as_script(path):
+    with _ErrorsAtLine(path), _as_script(path):
         names = runpy.run_path(path, run_name="spcomp.kernel_file")
     programs: dict[str, Program] = {}
     for name, value in names.items():
@@ -49,7 +49,7 @@ def load(path: str) -> dict[str, Program]:
 
 
 def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Program]:
-    """Return the programs called *names*, all if there are none; raises click's usage error."""
+    """Return the programs with these *names*, or all without any; raises click's usage error."""
     for name in names:
         if name not in programs:
             raise click.BadParameter(
@@ -70,8 +70,8 @@ def _as_script(path: str) -> Iterator[None]:
         sys.path[:] = before
 
 
-class _BlameFile:
-    """Turns whatever the user's file raises into a ScriptError at the line that raised it."""
+class _ErrorsAtLine:
+    """Turns every exception of the user's file into a ScriptError at its line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -94,9 +94,11 @@ class _BlameFile:
         if isinstance(error, SyntaxError) and error.filename is not None:
             return Span(error.filename, error.lineno or 1, max(0, (error.offset or 1) - 1))
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename == self.path]
+        user_frames = [frame for frame in frames if frame.filename == self.path]
         return (
-            Span(self.path, own[-1].lineno or 1, own[-1].colno or 0) if own else Span(self.path, 1)
+            Span(self.path, user_frames[-1].lineno or 1, user_frames[-1].colno or 0)
+            if user_frames
+            else Span(self.path, 1)
         )
 
 
@@ -111,7 +113,7 @@ def _what(error: BaseException) -> str:
 
 
 def _refuse_homonyms(path: str, programs: Mapping[str, Program]) -> None:
-    """Refuse a definition that hides an earlier one: the user would miss it."""
+    """Refuse a program that hides an earlier one of the same name."""
     first: dict[str, int] = {}
     for statement in ast.parse(Path(path).read_bytes()).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef) and statement.name in programs:

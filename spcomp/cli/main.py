@@ -1,4 +1,4 @@
-"""Entry of the command line: the group of commands, and how errors leave the process."""
+"""The entry of the command line: the group of commands, with its error messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from spcomp.cli.build import build
 from spcomp.cli.cache import cache
 from spcomp.cli.doctor import doctor
 from spcomp.cli.show import show
+from spcomp.cli.tune import tune
 from spcomp.errors import SpcompError
 
 
 class Commands(click.Group):
-    """A group whose commands may raise SpcompError: shown on stderr, exit code 1."""
+    """A group of commands; a SpcompError is shown on stderr, with exit code 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of the user's is a message, never a traceback."""
+        """Run the command; a mistake of the user's prints a message, never a traceback."""
         try:
             return super().invoke(ctx)
         except SpcompError as error:
@@ -36,5 +37,6 @@ def main() -> None:
 main.add_command(build)
 main.add_command(show)
 main.add_command(bench)
+main.add_command(tune)
 main.add_command(doctor)
 main.add_command(cache)

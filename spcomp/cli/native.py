@@ -1,4 +1,4 @@
-"""What C and the linker need of a kernel: an object file, a library, a header."""
+"""Under ``spcomp build``: the object file, library and header of a kernel, for use from C."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spcomp.errors import BackendError
 from spcomp.ir.expr import Var
 
 if TYPE_CHECKING:
-    from spcomp.compiler.kernel import Kernel
     from spcomp.ir.func import Func
+    from spcomp.kernels.kernel import Kernel
 
 LIBRARY = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _LIBRARIES = ("-lm", "-lpthread") if LIBRARY == ".so" else ()  # elsewhere they are parts of libc
@@ -29,13 +29,13 @@ _VERBS = {
 
 
 def compiler() -> str | None:
-    """Return the path of the system's C compiler, which ``CC`` may name; None if there is none."""
+    """Return the path of the C compiler, which ``CC`` may name; None if there is none."""
     names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def object_file(kernel: Kernel) -> bytes:
-    """Return an object that needs nothing of spcomp: the thread pool is inside, if it is used."""
+    """Return an object file that needs no other code of spcomp: it contains the thread pool."""
     from spcomp.runtime.pool import object_with_pool
 
     emitted = kernel.emitted
@@ -45,7 +45,7 @@ def object_file(kernel: Kernel) -> bytes:
 
 
 def library(kernel: Kernel, linker: str | None) -> bytes:
-    """Return a shared library made by *linker*; raises BackendError where it cannot."""
+    """Return a shared library linked by *linker*; raises BackendError if that fails."""
     if linker is None:
         raise BackendError(
             "no C compiler to link the library with",
@@ -74,7 +74,7 @@ def _unlinked(kernel: Kernel, linker: str, reason: str) -> BackendError:
 
 
 def header(name: str, kernel: Kernel, source: Func) -> str:
-    """Return the C header of *kernel*, which *source* was written as."""
+    """Return the C header of *kernel*, the program of which is *source*."""
     notes = _sizes(source)
     for param in kernel.signature.params:
         if param.kind in _VERBS:
@@ -85,7 +85,7 @@ def header(name: str, kernel: Kernel, source: Func) -> str:
 
 
 def _sizes(source: Func) -> dict[str, str]:
-    """What the parameters are that axes are made of, by name."""
+    """Return a description of the parameters that axes consist of, by name."""
     notes: dict[str, str] = {}
     for axis in source.axes:
         roles = (

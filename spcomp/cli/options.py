@@ -17,29 +17,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spcomp.cli.load import Program
-    from spcomp.compiler.kernel import Kernel
+    from spcomp.kernels.kernel import Kernel
 
 STAGES = ("coordinate", "position", "flat")
 _LEVELS: tuple[type[Func], ...] = (CoordFunc, PosFunc, FlatFunc)
 Constants: TypeAlias = dict[str, int | float]
 
 
-def _constants(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> Constants:
-    found: Constants = {}
-    for text in given:
+def _constants(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Constants:
+    constants: Constants = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         try:
-            found[name] = float(value) if set(value) & set(".einf") else int(value)
+            constants[name] = float(value) if set(value) & set(".einf") else int(value)
         except ValueError:
             equals = ""
         if not (name and equals):
             raise click.BadParameter(f"{text!r} is not NAME=NUMBER")
-    return found
+    return constants
 
 
 file = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 names = click.argument("names", metavar="[NAME ...]", nargs=-1)
-target = click.option("--target", default="cpu", show_default=True, help="cpu, or cpu:NAME.")
+target = click.option(
+    "--target", default="cpu", show_default=True, help="cpu, cpu:NAME or cuda:sm_NN."
+)
 const = click.option(
     "--const", "constants", metavar="NAME=NUMBER", multiple=True, callback=_constants,
     help="Fix a scalar parameter; may be repeated.",
@@ -50,13 +52,13 @@ fast_math = click.option(
 
 
 def source(program: Program) -> Func:
-    """Return the function that *program* was written as."""
+    """Return the source function of *program*."""
     module = _module(program)
     return module.source if isinstance(module, Module) else module
 
 
 def stages(program: Program) -> tuple[str, ...]:
-    """Return the stages that *program* has: the one it is written at, and those below."""
+    """Return the stages of *program*: the one that it is written at, and those below."""
     module = _module(program)
     func = module.funcs[0] if isinstance(module, Module) else module
     return STAGES[_LEVELS.index(type(func)) :]
@@ -67,12 +69,12 @@ def _module(program: Program) -> Func | Module[Any]:
 
 
 def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[str, Constants]:
-    """Return what of *constants* each program takes; raises click's usage error if none does."""
-    known = {
+    """Return the *constants* of each program; raises click's usage error for an unknown one."""
+    scalars = {
         name: [param.name for param in source(program).params if param.dtype.kind != "handle"]
         for name, program in programs.items()
     }
-    everything = dict.fromkeys(param for params in known.values() for param in params)
+    everything = dict.fromkeys(param for params in scalars.values() for param in params)
     for name in constants:
         if name not in everything:
             raise click.BadParameter(
@@ -81,19 +83,19 @@ def constants_of(constants: Constants, programs: Mapping[str, Program]) -> dict[
             )
     return {
         name: {const: value for const, value in constants.items() if const in params}
-        for name, params in known.items()
+        for name, params in scalars.items()
     }
 
 
 def compiled(
     name: str, program: Program, target: str, constants: Constants, *, fast_math: bool = False
 ) -> Kernel:
-    """Return the Kernel of *program*, called *name* in stages and machine code.
+    """Return the Kernel of *program*, with the name *name* in stages and machine code.
 
-    What is built is called without checks, so indices that a printed stage computes are trusted: it
-    gives the same machine code as the program it was printed from.
+    It does not check indices, so a printed stage, whose indices would be checked otherwise, gives
+    the same machine code as the program that it was printed from.
     """
-    from spcomp.compiler.compile import compile  # noqa: A004
+    from spcomp.kernels.compile import compile  # noqa: A004
 
     if isinstance(program, Func) and program.name != name:
         program = program.replace(name=name)
@@ -103,7 +105,7 @@ def compiled(
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all; raises click's file error where that is not possible."""
+    """Write a file completely or not at all; raises click's file error if that fails."""
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)  # a pipe, or a device: it cannot be replaced

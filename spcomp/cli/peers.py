@@ -1,4 +1,4 @@
-"""Under ``spcomp bench``: which library function computes what a program computes, if one does."""
+"""Under ``spcomp bench``: the library functions that compute the same as a program."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Product:
 
 
 def product_of(func: Func) -> Product | None:
-    """Return the product of a sparse matrix and a dense array that *func* is; None for others."""
-    body = _only(func.body)
+    """Return the product of a sparse matrix and a dense array that *func* computes, or None."""
+    body = _unwrap(func.body)
     if not isinstance(func, CoordFunc) or not isinstance(body, SpIter):
         return None
     reduction = as_reduction(body.body)
@@ -47,7 +47,7 @@ def product_of(func: Func) -> Product | None:
 
 
 def rival(library: str, product: Product, operands: Mapping[str, Any], threads: int) -> Call:
-    """Return a call by which *library* computes *product*, on *threads* threads.
+    """Return a function that computes *product* by *library* on *threads* threads.
 
     The operands are a csr matrix and a numpy array, by name. Raises ImportError, KeyError.
     """
@@ -57,12 +57,12 @@ def rival(library: str, product: Product, operands: Mapping[str, Any], threads: 
 
 
 def find_mkl() -> str | None:
-    """Return the path of libmkl_rt, also kept in ``MKL_RT``: pip puts it where no loader looks."""
+    """Return the path of libmkl_rt, and set ``MKL_RT``: no loader looks where pip installs it."""
     if "MKL_RT" not in os.environ:
         prefix = Path(sys.prefix)
-        found = [*prefix.glob("lib/libmkl_rt.*"), *prefix.glob("Library/bin/mkl_rt.*")]
-        if found:
-            os.environ["MKL_RT"] = str(found[0])
+        paths = [*prefix.glob("lib/libmkl_rt.*"), *prefix.glob("Library/bin/mkl_rt.*")]
+        if paths:
+            os.environ["MKL_RT"] = str(paths[0])
     return os.environ.get("MKL_RT")
 
 
@@ -73,7 +73,7 @@ def _scipy(matrix: Any, dense: Any, _threads: int) -> Call:
 def _mkl(matrix: Any, dense: Any, threads: int) -> Call:
     find_mkl()
     mkl = import_module("sparse_dot_mkl")
-    mkl.mkl_set_num_threads_local(0)  # what PyTorch may have set for this thread
+    mkl.mkl_set_num_threads_local(0)  # PyTorch may have set it for this thread
     mkl.mkl_set_num_threads(threads)
     return lambda: mkl.dot_product_mkl(matrix, dense)
 
@@ -83,7 +83,7 @@ def _torch(matrix: Any, dense: Any, threads: int) -> Call:
     torch.set_num_threads(threads)
     arrays = (torch.from_numpy(a) for a in (matrix.indptr, matrix.indices, matrix.data))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that its CSR support is in beta
+        warnings.simplefilter("ignore", UserWarning)  # about CSR support being in beta
         a, b = torch.sparse_csr_tensor(*arrays, size=matrix.shape), torch.from_numpy(dense)
     return lambda: a @ b
 
@@ -95,7 +95,7 @@ RIVALS: dict[str, Callable[[Any, Any, int], Call]] = {
 }  # PyTorch before MKL: it sets MKL's threads too
 
 
-def _only(stmt: Stmt) -> Stmt:
+def _unwrap(stmt: Stmt) -> Stmt:
     while isinstance(stmt, Seq) and len(stmt.body) == 1:
         stmt = stmt.body[0]
     return stmt

@@ -14,7 +14,7 @@ from spcomp.cli.load import load, select
 if TYPE_CHECKING:
     from spcomp.ir.func import Func
 
-SOURCES = ("llvm", "asm")
+SOURCES = ("llvm", "asm", "ptx")
 
 
 @click.command()
@@ -55,7 +55,7 @@ def show(
         for stage in stages or options.stages(program):
             text = kernel.source(stage) if stage in SOURCES else kernel.stage(stage)
             if len(programs) > 1 or len(stages) != 1:
-                comment = ";" if stage == "llvm" else "#"
+                comment = {"llvm": ";", "ptx": "//"}.get(stage, "#")
                 text = f"{comment} {name}: {stage}\n{text}\n"
             emit(text, stage)
 

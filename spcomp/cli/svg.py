@@ -47,13 +47,13 @@ def forest_svg(axes: Sequence[Axis]) -> str:
 
 
 def _labels(axes: Sequence[Axis]) -> dict[str, str]:
-    """What the text drawing says of each axis, by name."""
+    """Return the text of the axis drawing for each axis, by name."""
     lines = (line.lstrip("│├└─ ") for line in draw(axes).splitlines())
     return dict(line.split(" ", 1) for line in lines)
 
 
 def _columns(forest: Forest) -> dict[Axis, float]:
-    """The column of each axis: leaves side by side, a parent above the middle of its children."""
+    """Return the column of each axis: leaves side by side, parents centred above their children."""
     columns: dict[Axis, float] = {}
     leaves = 0
 

@@ -1,4 +1,4 @@
-"""What a command reports: rich tables for people, sizes and times in readable units."""
+"""Under the commands: rich tables, and sizes in readable units."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def size(count: float) -> str:
 def print_table(
     columns: Sequence[str], groups: Iterable[Iterable[Sequence[str]]], caption: str | None = None
 ) -> None:
-    """Print rows under *columns*, a rule between groups; a column named ``>x`` is aligned right."""
+    """Print groups of rows under *columns*; a column named ``>x`` is aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

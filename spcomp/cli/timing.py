@@ -1,7 +1,7 @@
 """Under ``spcomp bench`` and the benchmarks: interleaved timing, disturbed samples, ratios.
 
-Contenders take turns (A B C A B C ...), so that a slow minute of the machine slows all of them, and
-results are ratios of medians with an interval from resampling whole rounds.
+Contenders take turns (A B C A B C ...), so that a slow minute of the machine slows all of them.
+Results are ratios of medians, with an interval from resampling whole rounds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-MAX_WAIT = 0.03  # share of a sample that our threads may have waited for a CPU
-MAX_OTHERS = 0.15  # CPUs that other processes may have used meanwhile
-TRIALS = {1: 12.0, 3: 4.0}  # after so many rounds, who is so many times slower than the best leaves
-LONG = 0.25  # seconds of a call before which nothing needs to be warmed up
-WARM_UP = 2  # calls that are not timed: the first ones may compile, and learn
-PAUSE = 0.1  # seconds more before each retake
+MAX_WAIT = 0.03  # the share of a sample that our threads may wait for a CPU
+MAX_OTHERS = 0.15  # how many CPUs other processes may use meanwhile
+TRIALS = {1: 12.0, 3: 4.0}  # rounds: contenders so many times slower than the best leave then
+LONG = 0.25  # seconds: calls that take longer need no warm-up before each sample
+WARM_UP = 2  # calls that are not timed, as the first ones may compile or be recorded
+PAUSE = 0.1  # seconds added to the pause before each retake
 DRAWS = 2000  # resamplings behind an interval
 _TICK = 1 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 _STAT, _TASKS = Path("/proc/stat"), Path("/proc/self/task")
@@ -36,7 +36,7 @@ Samples: TypeAlias = "Sequence[Sample]"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: *seconds* per call, mean over *calls*; *dirty* if others used the CPUs."""
+    """One measurement: mean *seconds* of *calls*; *dirty* if other processes used the CPUs."""
 
     seconds: float
     calls: int
@@ -45,10 +45,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Best rival's time over ours: above 1 we are faster.
+    """The best rival's time divided by ours: above 1 we are faster.
 
-    *low* and *high* hold 95 % of the resampled ratios, *rival* is the nearest one. *clean*: enough
-    of the samples behind it were taken while nobody else used the CPUs.
+    95 % of the resampled ratios lie from *low* to *high*; *rival* is the fastest one. *clean* says
+    that enough of the samples were taken while no other process used the CPUs.
     """
 
     value: float
@@ -60,7 +60,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the CPUs have done since the machine started, in seconds."""
+    """Seconds that have passed, and that CPUs have worked, since the machine started."""
 
     wall: float
     own: float
@@ -70,10 +70,10 @@ class Usage:
     @staticmethod
     def now() -> Usage:
         """Read the counters; zero for those that the system does not have."""
-        return Usage(time.perf_counter(), time.process_time(), _waited(), _busy())
+        return Usage(time.perf_counter(), time.process_time(), _seconds_waited(), _seconds_busy())
 
     def was_disturbed(self, now: Usage) -> bool:
-        """Whether others disturbed what ran from here to *now*."""
+        """Whether other processes disturbed what ran from this reading to *now*."""
         wall = now.wall - self.wall
         others = (now.busy - self.busy) - (now.own - self.own)
         return (
@@ -88,21 +88,21 @@ def measure(
     seconds: float = 0.02,
     retakes: int = 3,
 ) -> dict[str, tuple[Sample, ...]]:
-    """Time *calls* in turns and return the samples of each, in the order of the rounds.
+    """Time *calls* in turn and return the samples of each, in the order of the rounds.
 
-    A sample lasts about *seconds* and at least one call, after calls that are not timed. It is
-    taken again up to *retakes* times while others use the CPUs. A contender far behind the best
-    is left out after a few rounds.
+    A sample takes about *seconds* and at least one call, after calls that are not timed. It is
+    taken again, up to *retakes* times, while other processes use the CPUs. A contender far slower
+    than the best is left out after a few rounds.
     """
     plans = {name: _calibrate(call, seconds) for name, call in calls.items()}
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     racing = list(calls)
     for at in range(rounds):
         if at in TRIALS:
-            racing = _in_the_race(samples, TRIALS[at])
+            racing = _still_racing(samples, TRIALS[at])
         for name in racing:
             samples[name].append(_sample(calls[name], plans[name], retakes))
-    return {name: tuple(taken) for name, taken in samples.items()}
+    return {name: tuple(series) for name, series in samples.items()}
 
 
 def median(samples: Samples) -> float:
@@ -112,10 +112,10 @@ def median(samples: Samples) -> float:
 
 
 def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
-    """Return how the best rival compares: *pairs* has (rival's samples, ours) by rival.
+    """Return the ratio to the best rival; *pairs* has (rival's samples, ours) by rival.
 
-    The interval is a bootstrap over rounds, each drawn with everybody's sample of that round; the
-    best rival is chosen anew in each draw, which is to the rivals' advantage.
+    The interval is a bootstrap over rounds, each with all samples of that round. The best rival is
+    chosen anew in each draw, which favours the rivals.
     """
     full = max(min(map(len, pair)) for pair in pairs.values())
     racing = {n: pair for n, pair in pairs.items() if min(map(len, pair)) == full}
@@ -123,7 +123,9 @@ def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
     rng = np.random.default_rng(0)
     drawn = times[:, :, rng.integers(0, full, (DRAWS, full))]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # draws without a clean sample of somebody
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # draws in which somebody has no clean sample
         each = np.nanmin(_quotient(np.nanmedian(drawn, axis=3)), axis=0)
         low, high = np.nanpercentile(each, [2.5, 97.5])
     value = _quotient(np.nanmedian(times, axis=2))
@@ -135,12 +137,12 @@ def ratio(pairs: Mapping[str, tuple[Samples, Samples]]) -> Ratio:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive numbers; nan of none."""
+    """Return the geometric mean of positive numbers, or nan without any."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
-def _in_the_race(samples: Mapping[str, Sequence[Sample]], patience: float) -> list[str]:
-    medians = {name: median(taken) for name, taken in samples.items()}
+def _still_racing(samples: Mapping[str, Sequence[Sample]], patience: float) -> list[str]:
+    medians = {name: median(series) for name, series in samples.items()}
     best = min(medians.values())
     return [name for name, value in medians.items() if value <= patience * best]
 
@@ -159,11 +161,11 @@ def _quotient(medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _calibrate(call: Callable[[], object], seconds: float) -> tuple[int, int]:
     """Return how many calls last about *seconds*, and how many to make before them."""
     _time(call, WARM_UP)
-    count, taken = 1, _time(call, 1)
-    while taken < seconds / 4 and count < 1_000_000:
+    count, elapsed = 1, _time(call, 1)
+    while elapsed < seconds / 4 and count < 1_000_000:
         count *= 4
-        taken = _time(call, count)
-    each = taken / count
+        elapsed = _time(call, count)
+    each = elapsed / count
     count = max(1, round(seconds / max(each, 1e-9)))
     return count, 0 if each > LONG else max(1, count // 8)
 
@@ -172,14 +174,14 @@ def _sample(call: Callable[[], object], plan: tuple[int, int], retakes: int) -> 
     count, before = plan
     for attempt in range(retakes + 1):
         time.sleep(PAUSE * attempt)
-        _settle()
+        _wait_until_idle()
         _time(call, before)
         start = Usage.now()
-        taken = _time(call, count)
+        elapsed = _time(call, count)
         disturbed = start.was_disturbed(Usage.now())
         if not disturbed:
             break
-    return Sample(taken / count, count, disturbed)
+    return Sample(elapsed / count, count, disturbed)
 
 
 def _time(call: Callable[[], object], count: int) -> float:
@@ -196,8 +198,8 @@ def _time(call: Callable[[], object], count: int) -> float:
             gc.enable()
 
 
-def _settle(limit: float = 0.4) -> None:
-    """Wait until the worker threads of whoever ran before have stopped spinning (OpenMP's do)."""
+def _wait_until_idle(limit: float = 0.4) -> None:
+    """Wait until the previous contender's worker threads stop spinning, as OpenMP's do."""
     end = time.perf_counter() + limit
     while time.perf_counter() < end:
         before = time.process_time()
@@ -206,8 +208,8 @@ def _settle(limit: float = 0.4) -> None:
             return
 
 
-def _waited() -> float:
-    """Seconds that the threads of this process were ready to run, and did not."""
+def _seconds_waited() -> float:
+    """Return how many seconds the threads of this process waited for a CPU."""
     total = 0
     try:
         tasks = list(_TASKS.iterdir())
@@ -221,8 +223,8 @@ def _waited() -> float:
     return total * 1e-9
 
 
-def _busy() -> float:
-    """Seconds that all CPUs together were busy, with what the host took from them."""
+def _seconds_busy() -> float:
+    """Return how many seconds all CPUs together were busy, time taken by the host included."""
     try:
         user, nice, system, _, _, irq, softirq, steal = map(
             int, _STAT.read_text().split(maxsplit=9)[1:9]

@@ -14,17 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spcomp.dtypes import DType
+from spcomp.ir.analysis.grid import Grid
 from spcomp.ir.expr import CALLS
 
 OK, DIVISION = 0, -1
-INTERRUPTED = -2  # a signal wants the call to end: see runtime.pool_ir
+INTERRUPTED = -2  # a signal wants the call to end: see runtime.native.pool_ir
 OUT_OF_MEMORY = "out of memory"
-# i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool; an object of 0.6, which may be linked
-# beside, has one that returns nothing
+# i32 (ptr fn, ptr ctx, i64 n, i64 grain): see runtime.pool. Objects of version 0.6, which may be
+# linked into the same program, call a function of another name that returns nothing.
 PARALLEL_FOR = "spcomp_parallel_for2"
-PAUSE = "spcomp_pause"  # i64 (ptr ctx): the work until the next, or -1 to end: see pool_watch
+PAUSE = "spcomp_pause"  # i64 (ptr ctx): work until the next pause, or -1 to end: see pool_watch
 BUDGET = 1 << 16  # trips of innermost loops from one pause to the next
-_LIBC = (  # what is called by name, or by LLVM on its own account
+_LIBC = (  # functions that code calls by name, or that LLVM calls by itself
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
     *("memcpy", "memmove", "memset", "memcmp", "bcmp", "bzero", "sincos", "exp10"),
     *("fmod", "modf", "frexp", "ldexp", "copysign", "fmin", "fmax", "fminimum"),
@@ -41,7 +42,7 @@ _C_WORDS = (
     " volatile wchar_t while xor xor_eq linux unix"
 )  # keywords of C and C++, and names that compilers define: no declaration can have them
 _KEYWORDS = frozenset(_C_WORDS.split())
-_TAKEN = _KEYWORDS.union(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
+_RESERVED = _KEYWORDS.union(name + tail for name in (*CALLS, *_LIBC) for tail in ("", "f"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class FunctionABI:
-    """How to call one compiled function; status k > 0 means ``messages[k - 1]``."""
+    """How to call one compiled function; status k > 0 means ``messages[k - 1]``.
+
+    *grid*: of a kernel for a GPU.
+    """
 
     name: str
     symbol: str
@@ -64,7 +68,8 @@ class FunctionABI:
     params: tuple[Param, ...]
     messages: tuple[str, ...] = ()
     parallel: bool = False
-    pauses: bool = False  # to be asked whether to end early
+    pauses: bool = False  # it asks the pool, now and then, whether to end early
+    grid: Grid | None = None
 
     @property
     def pooled(self) -> bool:
@@ -73,8 +78,8 @@ class FunctionABI:
 
     def message(self, status: int) -> str:
         """Return what a *status* other than 0 says to the user."""
-        known = {DIVISION: "integer division by zero", INTERRUPTED: "interrupted"}
-        return known.get(status) or self.messages[status - 1]
+        texts = {DIVISION: "integer division by zero", INTERRUPTED: "interrupted"}
+        return texts.get(status) or self.messages[status - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +109,13 @@ class Emitted:
 
 def symbols(names: Iterable[str]) -> list[tuple[str, str]]:
     """Return for each of *names* its C symbol and packed symbol: ASCII, distinct, not of libc."""
-    taken: set[str] = set(_TAKEN)
+    reserved: set[str] = set(_RESERVED)
     result = []
     for name in names:
         symbol = _ascii(name)
-        while symbol in taken or f"{symbol}__packed" in taken or symbol.startswith("spcomp_"):
+        while symbol in reserved or f"{symbol}__packed" in reserved or symbol.startswith("spcomp_"):
             symbol = f"k_{symbol}"
-        taken |= {symbol, f"{symbol}__packed"}
+        reserved |= {symbol, f"{symbol}__packed"}
         result.append((symbol, f"{symbol}__packed"))
     return result
 
@@ -153,7 +158,7 @@ def bfloat16_bits(value: float) -> int:
     return (word + 0x7FFF + ((word >> 16) & 1)) >> 16
 
 
-def rounded(dtype: DType, value: float) -> float:
+def round_to(dtype: DType, value: float) -> float:
     """Return *value* rounded to the float type *dtype*."""
     if dtype.kind == "bfloat":
         code, data = "<f", struct.pack("<I", bfloat16_bits(value) << 16)

@@ -1,1 +1,1 @@
-"""The whole route: ``compile()`` takes a program to a Kernel, and a Kernel takes arguments."""
+"""The whole route, from a program to machine code; spcomp/kernels calls it with arguments."""

@@ -8,6 +8,7 @@ from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from spcomp.compiler.backends import Backend, backend_of
 from spcomp.errors import FormatError
 from spcomp.ir.analysis.names import distinct
 from spcomp.ir.arith.simplify import simplify
@@ -17,12 +18,9 @@ from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module, single
 from spcomp.ir.specialize import specialize, specialize_module
 from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
-from spcomp.passes.flat.bind_threads import BindThreads
-from spcomp.passes.flat.cleanup import Cleanup
 from spcomp.passes.flat.guard_accesses import GuardAccesses
-from spcomp.passes.flat.loop_kinds import LoopKinds
-from spcomp.passes.pipelines import TO_FLAT, TO_POSITION, legal
-from spcomp.schedule.default.cpu import Facts, default_schedule
+from spcomp.passes.pipelines import legal, to_flat, to_position
+from spcomp.schedule.default.facts import UNKNOWN, Facts
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.claims import without_false_claims, without_permissions
@@ -36,14 +34,9 @@ if TYPE_CHECKING:
 GUARDS = Pipeline((GuardAccesses(),))
 
 
-def finish(target: Target) -> Pipeline:
-    """Return the passes over flat IR that *target* asks for."""
-    return Pipeline((BindThreads(), LoopKinds(target.vector_bits), Cleanup()))
-
-
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A program at every level from the one it was given at, and how long each step took (s)."""
+    """A program at its own level and each level below, and the seconds that each step took."""
 
     coordinate: Module[Any] | None
     position: Module[Any] | None
@@ -53,14 +46,14 @@ class Stages:
 
     @property
     def order_needed(self) -> frozenset[str]:
-        """The names of the axes whose coordinates must be in order, or tables, as they claim."""
+        """The names of the axes whose coordinates (or hash tables) each call has to check."""
         names: set[str] = set()
         for func in self.flat.funcs:
             names.update(func.attr("order_needed", ()))
         return frozenset(names)
 
 
-Program: TypeAlias = "Func | Module[Any] | Schedule"  # which most programs are not, nor load
+Program: TypeAlias = "Func | Module[Any] | Schedule"  # a string: most programs load no Schedule
 
 
 def as_module(program: Program, constants: Mapping[str, int | float]) -> Module[Any]:
@@ -81,61 +74,91 @@ def lower(
     trace: Trace | None = None,
     after: Hook | None = None,
     trusted: bool = False,
-    facts: Facts = Facts(),  # noqa: B008 (a frozen value)
+    facts: Facts = UNKNOWN,
 ) -> Stages:
-    """Return *program* at every level below its own.
+    """Return *program* at its own level and every level below.
 
-    *trace* replaces the default schedule; *after* sees the module behind every pass. *target* is
-    resolved (``vector_bits`` known). *trusted*: a program that was written below coordinate space
-    is believed in its parallel loops and its indices, which are else checked. *facts*: what the
-    default schedule may know of the data. Raises FormatError, LoweringError, ScheduleError.
+    *trace* replaces the default schedule. *after* is called with the module after every pass.
+    *target* is resolved (``vector_bits`` is known). *trusted*: do not check the parallel loops and
+    the indices of a program that was written below coordinate space. *facts*: what the default
+    schedule may know of the data. Raises FormatError, LoweringError, ScheduleError.
     """
-    schedule = None if isinstance(program, (Func, Module)) else program
-    done = Trace() if schedule is None else schedule.trace
-    if schedule is not None and schedule.decided and trace is None:
-        trace = Trace()  # the user has decided; what the steps made is in the program
-    module = as_module(program, constants or {})
-    _refuse_negative_extents(module.source)
+    backend, source = backend_of(target.kind), _Source.of(program, constants or {})
+    module, applied, laps = source.module, source.applied, _Laps()
+    if source.decided and trace is None:
+        trace = Trace()  # its steps are already applied to the program
     written_at = stage_of(module)
-    if schedule is None and written_at is not Stage.COORDINATE and module.funcs != (module.source,):
-        module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
-    if not done and not (schedule is not None and schedule.lowered):
-        module = legal(module)
     stages: dict[Stage, Module[Any]] = {written_at: module}
-    timings: dict[str, float] = {}
-    start = perf_counter()
-
-    def lap(name: str) -> None:
-        nonlocal start
-        now = perf_counter()
-        timings[name], start = now - start, now
-
-    if stage_of(module) is Stage.COORDINATE:
+    if written_at is Stage.COORDINATE:
         if trace is not None:
-            module, first, trace = opened(module, trace)
-            stages[Stage.COORDINATE], done = module, done.then(first)
-        stages[Stage.POSITION] = module = TO_POSITION.run(module, after)
-        lap("position")
-    trusted = trusted or (schedule is not None and schedule.lowered)
-    if not trusted and not done and written_at is not Stage.COORDINATE:
+            module, first, trace = apply_iteration_steps(module, trace)
+            stages[Stage.COORDINATE], applied = module, applied.then(first)
+        stages[Stage.POSITION] = module = to_position(target).run(module, after)
+        laps.end("position")
+    trusted = trusted or source.lowered
+    if not trusted and not applied and written_at is not Stage.COORDINATE:
         module = module.with_funcs(*map(without_false_claims, module.funcs))
     used = Trace()
     if stage_of(module) is Stage.POSITION:
-        module, used = scheduled(module, target, trace, facts)
+        module, used = apply_schedule(module, backend, target, trace, facts)
         stages[Stage.POSITION] = module
-        lap("schedule")
-        module = TO_FLAT.run(module.with_funcs(*map(without_permissions, module.funcs)), after)
-        lap("flat")
+        laps.end("schedule")
+        if not backend.atomics:
+            module = module.with_funcs(*map(without_permissions, module.funcs))
+        module = to_flat(target).run(module, after)
+        laps.end("flat")
     if written_at is not Stage.COORDINATE and not trusted:
         module = GUARDS.run(module, after)
-    module = finish(target).run(module.with_funcs(*map(without_permissions, module.funcs)), after)
-    lap("finish")
-    used = done.then(used)
-    return Stages(stages.get(Stage.COORDINATE), stages.get(Stage.POSITION), module, used, timings)
+    if not backend.atomics:
+        module = module.with_funcs(*map(without_permissions, module.funcs))
+    module = backend.finish(target).run(module, after)
+    laps.end("finish")
+    above = stages.get(Stage.COORDINATE), stages.get(Stage.POSITION)
+    return Stages(*above, module, applied.then(used), laps.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A program as the user gives it, with the steps already *applied* to it.
+
+    *lowered*: the compiler lowered it. *decided*: the user has chosen its schedule.
+    """
+
+    module: Module[Any]
+    applied: Trace
+    decided: bool
+    lowered: bool
+
+    @classmethod
+    def of(cls, program: Program, constants: Mapping[str, int | float]) -> _Source:
+        """Return *program*, checked, with *constants* compiled in; raises FormatError."""
+        module = as_module(program, constants)
+        _refuse_negative_extents(module.source)
+        if not isinstance(program, (Func, Module)):
+            applied, lowered = program.trace, program.lowered
+            return cls(
+                module if applied or lowered else legal(module), applied, program.decided, lowered
+            )
+        if stage_of(module) is not Stage.COORDINATE and module.funcs != (module.source,):
+            module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
+        return cls(legal(module), Trace(), decided=False, lowered=False)
+
+
+class _Laps:
+    """A stopwatch: the seconds that each step took, by its name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._begin = perf_counter()
+
+    def end(self, name: str) -> None:
+        """Note that the step *name* ends now, and the next begins."""
+        now = perf_counter()
+        self.seconds[name], self._begin = now - self._begin, now
 
 
 def _refuse_negative_extents(func: Func) -> None:
-    """Raise FormatError for an axis or buffer of *func* that no argument fits: it is too short."""
+    """Raise FormatError if an axis or buffer of *func* has a negative extent."""
     for owner in (*func.axes, *func.buffers):
         if isinstance(owner, SparseBuffer):
             continue  # as long as its axes say
@@ -143,45 +166,46 @@ def _refuse_negative_extents(func: Func) -> None:
             (owner.length, owner.nnz, owner.nnz_cols) if isinstance(owner, Axis) else owner.shape
         )
         for size in sizes:
-            known = None if size is None else simplify(size)
-            if isinstance(known, Const) and known.value < 0:
+            extent = None if size is None else simplify(size)
+            if isinstance(extent, Const) and extent.value < 0:
                 raise FormatError(
-                    f"{owner.name} has the extent {known.value}",
+                    f"{owner.name} has the extent {extent.value}",
                     owner.span,
                     hint="an extent is 0 or more, also where constants are compiled in",
                 )
 
 
-def opened(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
-    """Return *module*, in coordinate space, with the first steps of *trace* applied.
+def apply_iteration_steps(module: Module[Any], trace: Trace) -> tuple[Module[Any], Trace, Trace]:
+    """Return *module* after the steps of *trace* for coordinate space, these steps, and the others.
 
-    Those are the ones for this level; they, and the others, are returned, too.
+    *module* is in coordinate space, and these steps come first in the trace.
     """
     funcs: list[Func] = []
-    first, rest = Trace(), Trace()
+    first, later = Trace(), Trace()
     for func in module.funcs:
         new, steps = func, trace.of(func.name)
-        here = tuple(takewhile(partial(_fits, func), steps))
-        for step in here:
+        matching = tuple(takewhile(partial(_fits, func), steps))
+        for step in matching:
             new = step.apply(new)
-        first, rest = first.extend(func.name, here), rest.extend(func.name, steps[len(here) :])
+        first = first.extend(func.name, matching)
+        later = later.extend(func.name, steps[len(matching) :])
         funcs.append(new)
-    return module.with_funcs(*funcs), first, rest
+    return module.with_funcs(*funcs), first, later
 
 
 def _fits(func: Func, step: Step) -> bool:
     return step.fits(func)
 
 
-def scheduled(
-    module: Module[Any], target: Target, trace: Trace | None, facts: Facts
+def apply_schedule(
+    module: Module[Any], backend: Backend, target: Target, trace: Trace | None, facts: Facts
 ) -> tuple[Module[Any], Trace]:
-    """Return *module* with *trace*, or the default steps, applied, and the trace."""
+    """Return *module* after the steps of *trace*, or the default steps, and the steps applied."""
     funcs: list[Func] = []
     used = Trace()
     for func in module.with_funcs(*map(distinct, module.funcs)).funcs:
         if trace is None:
-            new, steps = default_schedule(func, target, facts)
+            new, steps = backend.schedule(func, target, facts)
         else:
             new, steps = func, trace.of(func.name)
             for step in steps:

@@ -1,8 +1,8 @@
-"""Between processes: trees of IR, steps and descriptions as plain text, and back.
+"""Between processes: IR trees, steps and descriptions as plain text, and back.
 
-JSON of one row per object, its class first, then its fields; an object comes after those it refers
-to, and is referred to as ``[row]``. A tuple is ``["tuple", ...]``, a frozenset ``["set", ...]``.
-Reading makes objects of dataclasses of ours that only describe, and runs nothing else.
+The text is JSON with one row per object: its class, then its fields. An object stands after those
+it refers to, which it names as ``[row]``. A tuple is ``["tuple", ...]``, a frozenset
+``["set", ...]``. Reading makes only objects of our own dataclasses, and runs nothing else.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 _MODULES = re.compile(r"spcomp\.(dtypes|errors|codegen\.abi|compiler\.saved|(ir|schedule)(\.\w+)+)")
 _SCALARS = (type(None), bool, int, float, str)
-# what decode raises for what encode has not written
+# what decode raises for text that encode did not write
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ImportError, RecursionError)
 
 
 def encode(value: object) -> bytes:
-    """Return *value* as text; raises TypeError for what is no plain description."""
+    """Return *value* as text; raises TypeError for a value that has no plain form."""
     rows: list[list[Any]] = []
-    seen: dict[int, int] = {}
+    row_of: dict[int, int] = {}
 
     def put(item: Any) -> Any:
         kind: Any = type(item)
@@ -33,19 +33,19 @@ def encode(value: object) -> bytes:
             return ["tuple", *map(put, item)]
         if kind is frozenset:
             return ["set", *map(put, sorted(item))]
-        if id(item) not in seen:
+        if id(item) not in row_of:
             row = [_name(kind), *(put(getattr(item, name)) for name in _fields(kind))]
-            seen[id(item)] = len(rows)
+            row_of[id(item)] = len(rows)
             rows.append(row)
-        return [seen[id(item)]]
+        return [row_of[id(item)]]
 
     last = put(value)
     return json.dumps([*rows, last], separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> Any:
-    """Return the value that ``encode`` made *data* of; raises one of UNREADABLE."""
-    made: list[Any] = []
+    """Return the value that ``encode`` wrote as *data*; raises one of UNREADABLE."""
+    objects: list[Any] = []
 
     def get(item: Any) -> Any:
         if type(item) is not list:
@@ -54,13 +54,13 @@ def decode(data: bytes) -> Any:
             return tuple(map(get, item[1:]))
         if item[0] == "set":
             return frozenset(map(get, item[1:]))
-        return made[item[0]]
+        return objects[item[0]]
 
     *rows, last = json.loads(data)
     for name, *values in rows:
         kind = _class(name)
-        found = [get(value) if type(value) is list else value for value in values]
-        made.append(kind(**dict(zip(_fields(kind), found, strict=True))))
+        fields_ = [get(value) if type(value) is list else value for value in values]
+        objects.append(kind(**dict(zip(_fields(kind), fields_, strict=True))))
     return get(last)
 
 
@@ -74,10 +74,10 @@ def _name(kind: Any) -> str:
 
 @cache
 def _class(name: str) -> Any:
-    """Return the class called *name*, if it is a dataclass of a module that describes."""
-    module, _, own = name.rpartition(".")
+    """Return the class called *name*; raises TypeError unless it is a dataclass in _MODULES."""
+    module, _, class_name = name.rpartition(".")
     if _MODULES.fullmatch(module):
-        kind = getattr(import_module(module), own)
+        kind = getattr(import_module(module), class_name)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == module:
             return kind
     raise TypeError(f"{name} is no plain description")

@@ -25,14 +25,14 @@ Role: TypeAlias = Literal["in", "out", "inout"]
 
 @dataclass(slots=True)
 class Access:
-    """What happens to one handle: its *role*, and whether every element is *full*y written."""
+    """How a program uses one handle: its *role*; *full*: whether it writes every element."""
 
     role: Role
     full: bool = False
 
 
 class _Accesses(Walker):
-    """Finds, in program order, whether a handle's first access reads it or writes it."""
+    """Finds, in program order, whether the first access to each handle is a read or a write."""
 
     COVERS = (Load, Search, Cursor, Region, Prefetch, Store, SpIter, For, Block)
 
@@ -64,13 +64,13 @@ class _Accesses(Walker):
 
     def visit_Store(self, store: Store) -> None:
         """An update of the element it writes, in a reduction, does not read the handle first."""
-        own = self._reduces(store)
+        reduces = self._reduces(store)
         for index in store.indices:
             if index is not None:
                 self.visit(index)
         if store.mask is not None:
             self.visit(store.mask)
-        self._visit_value(store.value, store if own else None)
+        self._visit_value(store.value, store if reduces else None)
         if store.buffer.data is not None:
             self.written[store.buffer.data.name] = None
 
@@ -116,7 +116,7 @@ class _Accesses(Walker):
         if store is None or not any(_updates(n, store) for n in walk(value)):
             self.visit(value)
             return
-        for child in _below(value) if not _updates(value, store) else ():
+        for child in _child_nodes(value) if not _updates(value, store) else ():
             if isinstance(child, Expr):
                 self._visit_value(child, store)
 
@@ -130,7 +130,7 @@ def _updates(value: Node, store: Store) -> bool:
     )
 
 
-def _below(node: Node) -> Iterator[Node]:
+def _child_nodes(node: Node) -> Iterator[Node]:
     for name in node.CHILDREN:
         child = getattr(node, name)
         yield from (c for c in (child if isinstance(child, tuple) else (child,)) if c is not None)
@@ -143,7 +143,7 @@ def _same(a: Node | None, b: Node | None) -> bool:
     if type(a) is not type(b) or isinstance(a, Var):
         return False
     data = [f for f in a.FIELDS if f not in a.CHILDREN and f != "span"]
-    below, other = tuple(_below(a)), tuple(_below(b))
+    below, other = tuple(_child_nodes(a)), tuple(_child_nodes(b))
     return (
         all(getattr(a, f) == getattr(b, f) for f in data)
         and len(below) == len(other)
@@ -157,21 +157,21 @@ def accesses(func: Func) -> dict[str, Access]:
     ``out``: written before it is read (reading the element that a reduction updates does not
     count); ``inout``: read first, then written; ``in``: only read.
     """
-    found = _Accesses()
-    found.visit(func.body)
-    full = _filled(func) - found.read
+    walker = _Accesses()
+    walker.visit(func.body)
+    full = _fully_written(func) - walker.read
     names = [b.data.name for b in func.buffers if b.data is not None]
-    return {name: Access(_role(name, found), full=name in full) for name in names}
+    return {name: Access(_role(name, walker), full=name in full) for name in names}
 
 
-def _role(name: str, found: _Accesses) -> Role:
-    if name not in found.written:
+def _role(name: str, walker: _Accesses) -> Role:
+    if name not in walker.written:
         return "in"
-    return "inout" if name in found.first_read else "out"
+    return "inout" if name in walker.first_read else "out"
 
 
-def _filled(func: Func) -> set[str]:
-    """The handles of which some top-level iteration surely writes every element."""
+def _fully_written(func: Func) -> set[str]:
+    """The handles for which some top-level iteration is sure to write every element."""
     top = func.body.body if isinstance(func.body, Seq) else (func.body,)
     filled: set[str] = set()
     for stmt in top:
@@ -194,10 +194,10 @@ def _plain_stores(stmt: Stmt | None) -> list[Store]:
 
 
 def _covers(store: Store, stmt: SpIter, *, in_body: bool) -> bool:
-    """Whether *store* reaches every element: its indices are distinct spatial variables.
+    """Whether *store* writes every element: its indices are distinct spatial variables.
 
-    An init ranges over full lengths, so equal lengths are enough for it; a body runs over what
-    is stored, so it must run over the very axis, or over all of a dense one.
+    An init runs over full lengths, so equal lengths are enough. A body runs over stored positions
+    only, so it must run over the same axis, or over all of a dense one.
     """
     buffer = store.buffer
     if not isinstance(buffer, SparseBuffer) or buffer.extra_storage:

@@ -1,7 +1,7 @@
-"""Between processes: what lowering a program gave, so that the next one need not lower it again.
+"""Between processes: the result of lowering a program, kept so that it is lowered only once.
 
-Kept in the cache of objects under a key that covers the program, the options, the target and the
-compiler's own source; the machine code itself is found there by its LLVM IR.
+It lies in the cache on disk, under a key made of the program, the options, the target and the
+source of the compiler. The machine code lies there too, under its LLVM IR.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """All of a compiled program but its machine code and what is only there to be printed."""
+    """A compiled program without its machine code and its upper levels."""
 
     emitted: Emitted
     heads: tuple[Func, ...]  # the flat functions without their bodies
@@ -37,24 +37,24 @@ class Saved:
 
 
 def heads(module: Module[Any]) -> tuple[Func, ...]:
-    """Return the functions of *module* without their bodies: how they are called."""
+    """Return the functions of *module* with empty bodies: only how they are called is left."""
     return tuple(func.replace(body=Seq(())) for func in module.funcs)
 
 
 def load(key: object, target: Target) -> Saved | None:
-    """Return what was saved for *key*, which must print all that it depends on; or None."""
+    """Return what was saved for *key*, or None; the repr of *key* must tell programs apart."""
     data = cache.get(_name(key, target))
     if data is None:
         return None
     try:
-        found = plain.decode(data)
+        value = plain.decode(data)
     except plain.UNREADABLE:
         return None
-    return found if isinstance(found, Saved) else None
+    return value if isinstance(value, Saved) else None
 
 
 def store(key: object, target: Target, saved: Saved) -> None:
-    """Keep *saved* for *key*, unless there is something in it that has no plain form."""
+    """Keep *saved* for *key*; do nothing if some part of it has no plain form."""
     try:
         data = plain.encode(saved)
     except (TypeError, RecursionError):
@@ -68,9 +68,9 @@ def _name(key: object, target: Target) -> str:
 
 @remember
 def _compiler() -> str:
-    """A fingerprint of the compiler's source: what it made is stale when it changes.
+    """A fingerprint of the compiler's source: results of other sources are stale.
 
-    Of the text, as installers may give all files of all versions one time.
+    It covers the text, not the times of the files, which installers may set to a constant.
     """
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""At the first call with new extents: versions of a program with these extents compiled in."""
+"""At a call: the versions of a program, specialised for extents and for facts about the data."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import numpy as np
 
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
+from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
-from spcomp.schedule.default.cpu import Facts
+from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.steps.sharing.hubs import longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spcomp.ir.func import Func
+    from spcomp.target import Target
 
 MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
-SMALL_EXTENT = 128  # up to it all extents are compiled in
-MAX_EXTENT = 1024  # beyond it, what is known of the extent no longer matters
+MOST_ROW = 32  # the longest rows that are told apart
 PARTS = 256  # of the rows, as many as there are chunks
-NARROW = 16  # operations of an element: with fewer, a row costs as much as several elements
-RUNS = 32  # parts of sorted coordinates: one that fills two of them is shared
-UNEVEN = 8  # how much heavier than the others a part must be for balancing to be worth it
-STEP = 8  # extents in between are compiled in if they are a multiple, as most are
 
 T = TypeVar("T")
 
@@ -34,19 +31,19 @@ T = TypeVar("T")
 def inner_extents(func: Func) -> tuple[str, ...]:
     """Return the parameters that are the extent of a buffer's innermost dense axis.
 
-    Loops over such an axis are innermost: with their trip counts known, they become register
-    tiles without a rest. The length of a sparse axis differs from matrix to matrix and is none.
+    Loops over such an axis are innermost: with a known trip count they become register tiles
+    without a remainder. The length of a sparse axis does not count: each matrix has another.
     """
     sparse = {axis.length for axis in func.axes if axis.is_sparse}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for buffer in func.buffers:
         if not isinstance(buffer, SparseBuffer) or len(buffer.axes) < 2:
             continue
         extent = buffer.axes[-1].length
         is_dense = buffer.axes[-1].kind == "dense_fixed"
         if is_dense and isinstance(extent, Var) and extent not in sparse:
-            found[extent.name] = None
-    return tuple(found)
+            names[extent.name] = None
+    return tuple(names)
 
 
 def row_pointers(func: Func) -> tuple[str, ...]:
@@ -55,62 +52,79 @@ def row_pointers(func: Func) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
 
-def repeated(func: Func) -> tuple[str, ...]:
-    """Return the names of the arrays with sorted coordinates of *func* that may repeat."""
+def repeatable_keys(func: Func) -> tuple[str, ...]:
+    """Return the names of the arrays of *func* whose coordinates are sorted and may repeat."""
     axes = (a for a in func.axes if a.indices is not None and a.sorted and not a.unique)
     names = (a.indices.name for a in axes if a.indices and a.parent and not a.parent.parent)
     return tuple(dict.fromkeys(names))
 
 
 def facts(
-    pointers: tuple[str, ...], values: Mapping[str, Any], *, hubs: bool, narrow: bool = False
+    pointers: tuple[str, ...],
+    values: Mapping[str, Any],
+    knobs: Knobs,
+    *,
+    hubs: bool,
+    narrow: bool = False,
 ) -> Facts:
-    """Return what *values* of the parameters say about the rows that begin at *pointers*.
+    """Return the facts about the rows of a call's matrices.
 
-    *hubs*: long rows are looked for; *narrow*: each element stands for few operations.
+    *pointers*: the names of their indptr arrays in *values*, the arguments; *hubs*: whether to look
+    for long rows; *narrow*: whether each element stands for few operations.
     """
     arrays = [values.get(name) for name in pointers]
-    large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > longest_row(0)]
-    found = [_facts_of(a, hubs=hubs, narrow=narrow) for a in large]
-    return Facts(hubs=any(f.hubs for f in found), skewed=any(f.skewed for f in found))
+    least = longest_row(knobs.hub_piece, 0)
+    large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > least]
+    parts = [_facts_of(a, knobs, hubs=hubs, narrow=narrow) for a in large]
+    row = max(map(_row_class, arrays), default=0) if knobs.asks_rows else 0
+    return Facts(hubs=any(f.hubs for f in parts), skewed=any(f.skewed for f in parts), row=row)
 
 
-def _facts_of(indptr: Any, *, hubs: bool, narrow: bool) -> Facts:
-    rows, stored = len(indptr) - 1, _stored(indptr)
+def _row_class(indptr: Any) -> int:
+    """Return the mean length of the rows that begin where *indptr* says, as Facts have it."""
+    rows = 0 if indptr is None else len(indptr) - 1
+    mean = -(-_stored(indptr) // rows) if rows > 0 else 0
+    return min(MOST_ROW, 1 << max(0, mean - 1).bit_length()) if mean else 0
+
+
+def _facts_of(indptr: Any, knobs: Knobs, *, hubs: bool, narrow: bool) -> Facts:
+    rows, stored, piece = len(indptr) - 1, _stored(indptr), knobs.hub_piece
     longest = int(np.diff(indptr).max()) if hubs else 0
-    shared = longest > longest_row(stored, rows * narrow)
-    alone = longest > longest_row(stored) and not shared
-    return Facts(hubs=shared, skewed=_is_skewed(indptr, alone=alone))
+    shared = longest > longest_row(piece, stored, rows * narrow)
+    alone = longest > longest_row(piece, stored) and not shared
+    return Facts(hubs=shared, skewed=_is_skewed(indptr, knobs.skew_factor, alone=alone))
 
 
-def has_long_run(keys: Any) -> bool:
-    """Return whether one of ascending *keys* is there so often that threads share it.
+def has_long_run(keys: Any, knobs: Knobs) -> bool:
+    """Return whether one of the ascending *keys* occurs so often that threads should share it.
 
-    The keys at the places of :func:`samples` say so.
+    Only the keys at the places of :func:`samples` are looked at.
     """
-    found = keys[[*samples(len(keys))]]
-    return bool((found[2:] == found[:-2]).any())
+    sampled = keys[[*samples(len(keys), knobs)]]
+    return bool((sampled[2:] == sampled[:-2]).any())
 
 
-def samples(count: int) -> range:
-    """Return the places of *count* keys that are looked at: none if there are few."""
-    return range(0, count, -(-count // RUNS)) if count > RUNS * 1024 else range(0)
+def samples(count: int, knobs: Knobs) -> range:
+    """Return the places at which *count* keys are sampled: none if there are few keys."""
+    many = count > knobs.run_keys
+    return range(0, count, -(-count // knobs.run_samples)) if many else range(0)
 
 
-def is_narrow(names: Collection[str], values: Mapping[str, Any]) -> bool:
-    """Return whether the extents called *names* are known, and each element has few operations."""
-    return all(int(values.get(name, MAX_EXTENT)) <= NARROW for name in names)
+def is_narrow(names: Collection[str], values: Mapping[str, Any], knobs: Knobs) -> bool:
+    """Return whether the extents called *names* are known and small: few operations an element."""
+    most = knobs.narrow_operations
+    return all(int(values.get(name, most + 1)) <= most for name in names)
 
 
 def _stored(indptr: Any) -> int:
     return int(indptr[-1]) - int(indptr[0])
 
 
-def _is_skewed(indptr: Any, *, alone: bool) -> bool:
-    """Whether one of PARTS parts with equally many rows holds UNEVEN times what all do on average.
+def _is_skewed(indptr: Any, factor: int, *, alone: bool) -> bool:
+    """Whether one of PARTS parts with equally many rows holds *factor* times the average.
 
-    A row counts for two elements, as in split_nnz. *alone*: apart from the longest row of each
-    part, which one thread does while others do the rest.
+    A row counts for two elements, as in split_nnz. *alone*: leave out the longest row of each
+    part, which one thread does while the others do the remaining rows.
     """
     rows = len(indptr) - 1
     begins = np.arange(0, rows, -(-rows // PARTS))
@@ -118,28 +132,29 @@ def _is_skewed(indptr: Any, *, alone: bool) -> bool:
     if alone:
         parts = parts - np.maximum.reduceat(np.diff(indptr), begins)
     total = int(parts.sum(dtype=np.int64)) + 2 * rows
-    return int(parts.max()) + 2 * -(-rows // PARTS) > UNEVEN * total / len(parts)
+    return int(parts.max()) + 2 * -(-rows // PARTS) > factor * total / len(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells the versions of a program apart: extents by name, and facts about the data."""
+    """The key of one version of a program: extents by name, and facts about the data."""
 
     extents: tuple[tuple[str, int], ...]
     facts: Facts
 
 
 class Variants(Generic[T]):
-    """The versions of a program, *general* unless there is a better one for what a call brings.
+    """The versions of a program: *general*, and better ones for the arguments of some calls.
 
-    *names*: the extents that are compiled in; *pointers* and *keys*, sorted coordinates that may
-    repeat: the arrays that facts are about. *make* compiles a version. Which one a call gets
-    depends on the call only, not on those before it, as sums are rounded differently. May be used
-    by many threads at once.
+    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr)
+    and *keys* (sorted coordinates that may repeat): the arrays that facts are about. *make*
+    compiles a version. Versions round sums differently, so the one that a call gets depends on
+    that call only, not on earlier ones. Many threads may use this at once.
     """
 
     def __init__(
         self,
+        target: Target,
         general: T,
         names: tuple[str, ...],
         pointers: tuple[str, ...],
@@ -147,30 +162,31 @@ class Variants(Generic[T]):
         keys: tuple[str, ...] = (),
     ) -> None:
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
-        self.keys = keys
-        self.made: dict[Version, T] = {}
+        self.keys, self.knobs = keys, knobs_of(target)
+        self.versions: dict[Version, T] = {}
         self._lock = Lock()
 
     def pick(self, values: Mapping[str, Any]) -> T:
         """Return the version for *values* of the parameters."""
         extents = ((name, int(values[name])) for name in self.names)
-        narrow = is_narrow(self.names, values)
-        known = facts(self.pointers, values, hubs=bool(self.names), narrow=narrow)
-        runs = any(has_long_run(values[name]) for name in self.keys if name in values)
-        known = replace(known, runs=runs)
-        key = Version(tuple(e for e in extents if is_worth(e[1])), known)
-        found = self.made.get(key)
-        if found is not None:
-            return found
+        narrow = is_narrow(self.names, values, self.knobs)
+        data_facts = facts(self.pointers, values, self.knobs, hubs=bool(self.names), narrow=narrow)
+        if any(has_long_run(values[name], self.knobs) for name in self.keys if name in values):
+            data_facts = replace(data_facts, runs=True)
+        key = Version(tuple(e for e in extents if is_worth(e[1], self.knobs)), data_facts)
+        version = self.versions.get(key)
+        if version is not None:
+            return version
         if key == Version((), Facts()):
             return self.general
         with self._lock:
-            if key not in self.made:
-                kept = list(self.made.items())[1 - MAX_KEPT :]
-                self.made = {**dict(kept), key: self.make(key)}
-            return self.made[key]
+            if key not in self.versions:
+                newest = list(self.versions.items())[1 - MAX_KEPT :]
+                self.versions = {**dict(newest), key: self.make(key)}
+            return self.versions[key]
 
 
-def is_worth(extent: int) -> bool:
-    """Whether a version for *extent* is compiled: there are at most 240 of them."""
-    return extent <= SMALL_EXTENT or (extent <= MAX_EXTENT and extent % STEP == 0)
+def is_worth(extent: int, knobs: Knobs) -> bool:
+    """Whether to compile a version for *extent*: with the CPU's knobs, 240 extents have one."""
+    between = extent <= knobs.extent_large and extent % knobs.extent_multiple == 0
+    return extent <= knobs.extent_small or between

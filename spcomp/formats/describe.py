@@ -1,4 +1,4 @@
-"""Before the route: axes and descriptions that the formats of the library are made of."""
+"""Before the route: the axes and descriptions from which the library's formats are built."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ CSF = (*CSR, "sparse_variable")
 
 
 def require(buffer: SparseBuffer, kinds: tuple[str, ...], what: str) -> None:
-    """Raise FormatError unless *buffer* lies along axes of *kinds*, each below the one before."""
-    found = tuple(axis.kind for axis in buffer.axes)
+    """Raise FormatError unless *buffer* has axes of *kinds*, each the parent of the next."""
+    actual = tuple(axis.kind for axis in buffer.axes)
     nested = all(a.parent is b for a, b in zip(buffer.axes[1:], buffer.axes, strict=False))
-    if found != kinds or not nested or buffer.extra_storage:
+    if actual != kinds or not nested or buffer.extra_storage:
         raise FormatError(
-            f"{buffer.name} cannot be stored {what}, its axes are {', '.join(found)}",
+            f"{buffer.name} cannot be stored {what}, its axes are {', '.join(actual)}",
             buffer.span,
             hint=f"the format is for buffers along {' and '.join(kinds)} axes",
         )
 
 
 def dense(name: str, length: Expr | int) -> Axis:
-    """Return a root axis on which everything is stored."""
+    """Return a dense root axis."""
     return Axis(name, "dense_fixed", const(length) if isinstance(length, int) else length)
 
 
 def compressed(name: str, parent: Axis, length: Expr, idtype: DType) -> Axis:
-    """Return the stored coordinates below each position of *parent*, of parameters of its own."""
+    """Return a sparse_variable axis below *parent*, with new parameters for arrays and count."""
     arrays = Var(f"{name}_indptr", handle), Var(f"{name}_indices", handle)
     count = Var(f"{name}_count", int64)
     return Axis(name, "sparse_variable", length, parent, count, None, *arrays, idtype)
@@ -46,7 +46,7 @@ def compressed(name: str, parent: Axis, length: Expr, idtype: DType) -> Axis:
 def padded(
     name: str, parent: Axis, length: Expr, width: int | None, idtype: DType, *, unique: bool = False
 ) -> Axis:
-    """Return *width* coordinates below each position of *parent*; None: a parameter."""
+    """Return a sparse_fixed axis of *width* coordinates below *parent*; None: a parameter."""
     size = Var(f"{name}_width", int64) if width is None else const(width)
     indices = Var(f"{name}_indices", handle)
     return Axis(
@@ -55,13 +55,13 @@ def padded(
 
 
 def listed(name: str, length: Expr, idtype: DType, *, unique: bool = True) -> tuple[Axis, Axis]:
-    """Return a root of one position and, below it, a list of coordinates; ascending."""
+    """Return a root axis of length 1 and, below it, an ascending list of coordinates."""
     root = dense("O", 1)
     return root, padded(name, root, length, None, idtype, unique=unique)
 
 
 def pieces(name: str, parent: Axis, idtype: DType) -> Axis:
-    """Return pieces into which the fiber below each position of *parent* is cut: a free axis."""
+    """Return a free axis: the pieces into which each fiber below *parent* is cut."""
     indptr, count = Var(f"{name}_indptr", handle), Var(f"{name}_count", int64)
     return Axis(name, "dense_variable", count, parent, count, None, indptr, None, idtype)
 
@@ -70,15 +70,15 @@ def description(buffer: SparseBuffer, axes: tuple[Axis, ...]) -> CoordFunc:
     """Return the description of *buffer* along *axes*; their arrays and sizes are parameters."""
     data = Var((buffer.data or buffer).name, handle)
     new = SparseBuffer(buffer.name, data, axes, buffer.dtype)
-    own = [data]
+    params = [data]
     for axis in axes:
         named = (axis.indptr, axis.indices, axis.nnz, axis.nnz_cols)
-        own += [x for x in named if isinstance(x, Var)]
-    return CoordFunc(f"{buffer.name}_format", tuple(own), axes, (new,), Seq(()))
+        params += [x for x in named if isinstance(x, Var)]
+    return CoordFunc(f"{buffer.name}_format", tuple(params), axes, (new,), Seq(()))
 
 
 def remainder(buffer: SparseBuffer) -> FormatRewriteRule:
-    """Return the rule ``rest``: compressed rows, the empty ones left out, for what lies apart."""
+    """Return the rule ``rest``: compressed rows, without empty ones, for all other elements."""
     rows, columns = buffer.axes
     root, some = listed("R", rows.length, columns.idtype)
     stored = compressed("J", some, columns.length, columns.idtype)
@@ -95,5 +95,5 @@ def remainder(buffer: SparseBuffer) -> FormatRewriteRule:
 
 
 def length(axis: Axis) -> Expr:
-    """Return how long *axis* is, an int64."""
+    """Return the length of *axis* as an int64."""
     return cast(axis.length, int64)

@@ -1,4 +1,4 @@
-"""Before the route: a storage format of tensors, a nest of levels in some order of dimensions."""
+"""Before the route: a storage format of tensors, nested levels in some order of dimensions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import FormatError
 from spcomp.formats.levels import LEVELS, LevelFormat, level
 
-SLOTS = -1  # in an order: a level that stores no dimension, but places for what lies below it
+SLOTS = -1  # in an order: a level that stores no dimension, but numbers places for levels below
 _PART = re.compile(r"[^,(]+(?:\([^)]*\))?")
 _DIMENSIONS = " of dimensions "
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Format:
-    """How a tensor is stored: its levels from the outermost in, and the dimension each stores.
+    """How a tensor is stored: its levels, outermost first, and the dimension that each stores.
 
     Args:
         levels: A name (``"csc"``, ``"bsr(4)"``, ``"dense,hashed"``, see :meth:`parse`), or one
             text or LevelFormat per level: ``("dense", "compressed")``.
-        order: The dimension that each level stores; None: the first level the first, and so on.
-            A dimension of several levels is split: those after the first are ``dense(size)``, and
-            hold its coordinate modulo their sizes. -1: a level of numbered places, no dimension.
+        order: The dimension that each level stores; None for 0, 1, and so on. A dimension may be
+            split over several levels: those after the first are ``dense(size)``, and hold its
+            coordinate modulo their sizes. -1 is a level of numbered places without a dimension.
         idtype: The type of the index arrays, int32 or int64.
 
     Raises:
-        FormatError: for levels that describe no tensor.
+        FormatError: for levels that do not describe a tensor.
     """
 
     levels: tuple[str, ...]
@@ -45,8 +45,8 @@ class Format:
         idtype: DType | str = int32,
     ) -> None:
         if isinstance(levels, str):
-            known = Format.parse(levels)
-            levels, order = known.levels, known.order if order is None else order
+            parsed = Format.parse(levels)
+            levels, order = parsed.levels, parsed.order if order is None else order
         texts = _texts(levels)
         try:
             dims = tuple(range(len(texts)) if order is None else map(index, order))
@@ -65,12 +65,12 @@ class Format:
     def parse(text: str, rank: int | None = None) -> Format:
         """Return the format that *text* names, as ``str`` prints it; raises FormatError.
 
-        Of a name for any rank, such as ``csf``, that of *rank* dimensions, else of two.
+        A name for any rank, such as ``csf``, has *rank* dimensions, by default two.
         """
         levels, _, order = text.partition(_DIMENSIONS)
         named = NAMED.get(levels.split("(")[0].strip())
         if named is not None and not order:
-            made = named.format(levels, rank)
+            result = named.format(levels, rank)
         else:
             dims = [part.strip() for part in order.split(",")] if order else None
             if dims is not None and not all(re.fullmatch(r"-1|\d+", dim) for dim in dims):
@@ -78,14 +78,14 @@ class Format:
             parts = _PART.findall(levels)
             if len(parts) == 1 and parts[0].partition("(")[0].strip() not in LEVELS:
                 raise _unknown(text, rank)
-            made = Format(parts, None if dims is None else [int(dim) for dim in dims])
-        if rank is not None and made.rank != rank:
+            result = Format(parts, None if dims is None else [int(dim) for dim in dims])
+        if rank is not None and result.rank != rank:
             raise FormatError(f"{text!r} is no format of {rank} dimensions")
-        return made
+        return result
 
     @property
     def kinds(self) -> tuple[LevelFormat, ...]:
-        """The levels as data."""
+        """The levels as LevelFormats."""
         return tuple(level(text) for text in self.levels)
 
     @property
@@ -95,12 +95,12 @@ class Format:
 
     @property
     def name(self) -> str:
-        """The name of the format, or its levels and the dimensions they store."""
+        """The name of the format, or its levels and their dimensions."""
         if self.is_dense and self.is_plain:
             return "dense"
         for named in NAMED.values():
-            if (found := named.found(self)) is not None:
-                return found
+            if (name := named.name_of(self)) is not None:
+                return name
         return text_of(self.levels, self.order)
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Format:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each level stores the dimension of its number."""
+        """Whether level k stores dimension k."""
         return self.order == tuple(range(len(self.order)))
 
     @property
@@ -123,7 +123,7 @@ class Format:
 
     @property
     def is_split(self) -> bool:
-        """Whether a level stores a part of a dimension, or none."""
+        """Whether a level stores a part of a dimension, or no dimension."""
         return len(self.order) > self.rank
 
     @property
@@ -133,17 +133,17 @@ class Format:
 
     @property
     def depth(self) -> int:
-        """How many levels form the tree: all but the dense ones at the end."""
+        """The number of levels without the dense ones at the end."""
         inner = [at for at, kind in enumerate(self.kinds) if not kind.full]
         return inner[-1] + 1 if inner else 0
 
     def strides(self) -> tuple[int, ...]:
-        """Return for each level what a step of it is in its dimension: 1, unless that is split."""
+        """Return the stride of each level in its dimension: 1, unless the dimension is split."""
         return tuple(
             prod(
                 kind.size or 1
-                for kind, own in zip(self.kinds[at + 1 :], self.order[at + 1 :], strict=True)
-                if own == dim
+                for kind, other in zip(self.kinds[at + 1 :], self.order[at + 1 :], strict=True)
+                if other == dim
             )
             if dim != SLOTS
             else 0
@@ -160,10 +160,10 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name for formats: one nest of levels, or (a function) the one for each rank.
+    """A name for formats, with its levels, or a function from the rank to the levels.
 
-    *sizes*: how many numbers the name takes, ``bsr(2, 3)``, for the ``dense(0)`` of *levels*; one
-    stands for all, none for 4.
+    *sizes*: how many numbers the name takes, ``bsr(2, 3)``, for the ``dense(0)`` of *levels*. A
+    single number stands for all of them; the default is 4.
     """
 
     name: str
@@ -174,9 +174,9 @@ class Named:
     def format(self, text: str, rank: int | None) -> Format:
         """Return the format called *text*, of *rank* dimensions; raises FormatError."""
         levels = self.levels if isinstance(self.levels, tuple) else self.levels(rank or 2)
-        found = re.fullmatch(r"\s*\w+\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*", text)
-        sizes = [int(number) for number in found.groups() if number] if found else []
-        if found is None or len(sizes) > self.sizes:
+        match = re.fullmatch(r"\s*\w+\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*", text)
+        sizes = [int(number) for number in match.groups() if number] if match else []
+        if match is None or len(sizes) > self.sizes:
             pattern = self.name + ("", "(size)", "(rows, columns)")[self.sizes]
             raise FormatError(f"{text!r} is no format", hint=f"its name is {pattern}")
         if len(sizes) < 2:
@@ -184,15 +184,15 @@ class Named:
         sized = [f"dense({sizes.pop(0)})" if part == "dense(0)" else part for part in levels]
         return Format(sized, self.order)
 
-    def found(self, given: Format) -> str | None:
-        """Return what *given* is called, if by this name."""
-        sizes = [kind.size for kind in given.kinds if kind.size is not None]
-        if len(sizes) != self.sizes or not given.levels:
+    def name_of(self, other: Format) -> str | None:
+        """Return the name of *other* if it is a format of this name, or None."""
+        sizes = [kind.size for kind in other.kinds if kind.size is not None]
+        if len(sizes) != self.sizes or not other.levels:
             return None
         numbers = ", ".join(map(str, sizes[:1] if len(set(sizes)) == 1 else sizes))
         text = f"{self.name}({numbers})" if sizes else self.name
-        own = self.format(text, given.rank)
-        return text if (own.levels, own.order) == (given.levels, given.order) else None
+        usual = self.format(text, other.rank)
+        return text if (usual.levels, usual.order) == (other.levels, other.order) else None
 
 
 _COO = "compressed(nonunique)"
@@ -225,7 +225,7 @@ NAMED: Mapping[str, Named] = {
 
 
 def text_of(levels: Sequence[str], order: Sequence[int]) -> str:
-    """Return *levels* as a text, and their dimensions where these do not follow each other."""
+    """Return *levels* as text, with their dimensions if these are not in natural order."""
     plain = list(order) == list(range(len(order)))
     return ",".join(levels) + ("" if plain else _DIMENSIONS + ",".join(map(str, order)))
 
@@ -237,22 +237,22 @@ def _texts(levels: Sequence[str | LevelFormat]) -> tuple[str, ...]:
     return tuple(str(level(str(part))) for part in levels)
 
 
-def _check(made: Format) -> None:
-    """Raise FormatError unless the levels and dimensions of *made* describe tensors."""
-    levels, order = made.levels, made.order
+def _check(result: Format) -> None:
+    """Raise FormatError unless the levels and dimensions of *result* describe tensors."""
+    levels, order = result.levels, result.order
     text = ",".join(levels)
-    if len(order) != len(levels) or set(order) - {SLOTS} != set(range(made.rank)):
+    if len(order) != len(levels) or set(order) - {SLOTS} != set(range(result.rank)):
         raise FormatError(
             f"the order {order} does not say which dimensions {len(levels)} levels store",
             hint="give the number of a dimension for each level, every dimension at least once",
         )
-    if made.idtype.kind != "int" or made.idtype.bits not in (32, 64):
-        raise FormatError(f"index arrays cannot be {made.idtype}", hint="they are int32 or int64")
-    seen: set[int] = set()
-    for at, (kind, dim) in enumerate(zip(made.kinds, order, strict=True)):
+    if result.idtype.kind != "int" or result.idtype.bits not in (32, 64):
+        raise FormatError(f"index arrays cannot be {result.idtype}", hint="they are int32 or int64")
+    stored: set[int] = set()
+    for at, (kind, dim) in enumerate(zip(result.kinds, order, strict=True)):
         if dim == SLOTS and kind.name != "ragged":
             raise FormatError(f"{text}: a level that stores no dimension is ragged")
-        if (kind.size is not None) != (dim in seen):
+        if (kind.size is not None) != (dim in stored):
             raise FormatError(
                 f"{text}: level {at} stores dimension {dim} as {kind}",
                 hint="a dimension that is split has a level of any kind, then dense(size) ones",
@@ -260,11 +260,11 @@ def _check(made: Format) -> None:
         above = order[at - 1] if at else SLOTS
         if kind.name == "offset" and (above == SLOTS or order.count(above) > 1):
             raise FormatError(f"{text}: an offset level stands below the dimension it follows")
-        seen |= {dim} - {SLOTS}
+        stored |= {dim} - {SLOTS}
 
 
 def _unknown(text: str, rank: int | None) -> FormatError:
-    """Return what is said of *text*, which is the name of no format."""
+    """Return the error for *text*, which is not the name of a format."""
     hint = f"formats: {', '.join(NAMED)}, or levels: {', '.join(LEVELS)}"
     if text.startswith("hyb"):
         hint = 'hyb has several parts: formats={"A": "hyb"} of compile, or spcomp.convert(A, "hyb")'

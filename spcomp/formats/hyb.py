@@ -1,4 +1,4 @@
-"""Before the route: hyb, the rows of column parts in buckets by length, for scattered matrices."""
+"""Before the route: the format hyb, column parts with their rows in buckets by length."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from spcomp.ir.axis import SparseBuffer
 
 MAX_PARTS = 64
-WIDEST = 32  # of the buckets that are chosen: what a loop that is written out may be
-MOST_PARTS = 8  # of the column parts that are chosen
-PIECE = 16  # elements of a row in a part that pay for reading and writing the result once more
+WIDEST = 32  # the widest bucket that is chosen: the longest loop that is unrolled
+MOST_PARTS = 8  # the most column parts that are chosen
+PIECE = 16  # elements of a row in a part that pay for reading and writing the result again
 _NAME = re.compile(r"\s*hyb\s*(?:\(\s*(\d+)\s*\))?\s*")
-WIDE = 1 << 15  # columns from which on rows of the dense operand do not stay in the cache
+WIDE = 1 << 15  # with so many columns, rows of the dense operand do not stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Hyb(ComposableFormat):
-    """What :func:`hyb` describes; None where it is chosen when the matrix is known."""
+    """The format of :func:`hyb`; a field that is None is chosen by the matrix."""
 
     col_parts: int | None
     buckets: tuple[int, ...] | None
@@ -34,25 +34,27 @@ class Hyb(ComposableFormat):
 
     @property
     def is_open(self) -> bool:
-        """Whether something is chosen by the matrix."""
+        """Whether the matrix decides about parts or buckets."""
         return self.col_parts is None or self.buckets is None
 
     def chosen(self, lengths: Any, columns: int) -> ComposableFormat:
-        """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array.
+        """Return the format for a matrix of *columns* columns with rows of *lengths*, an array.
 
-        The rule is in :func:`hyb`.
+        :func:`hyb` has the rule.
         """
         if self.col_parts is None and self.buckets is None:
             return Kept()
-        held = lengths[lengths > 0].astype("float64")  # of which squares are added up
-        mean = float(held.mean()) if len(held) else 0.0
+        sizes = lengths[lengths > 0].astype("float64")  # as their squares are summed
+        mean = float(sizes.mean()) if len(sizes) else 0.0
         parts, buckets = self.col_parts, self.buckets
         if parts is None:
             parts = 1
             while columns >= WIDE and parts < MOST_PARTS and mean >= 2 * parts * PIECE:
                 parts *= 2
         if buckets is None:
-            typical = float((held * held).sum()) / float(held.sum()) / parts if len(held) else 1.0
+            typical = (
+                float((sizes * sizes).sum()) / float(sizes.sum()) / parts if len(sizes) else 1.0
+            )
             widths = [1]
             while widths[-1] < WIDEST and 2 * widths[-1] <= typical:
                 widths.append(2 * widths[-1])
@@ -60,13 +62,13 @@ class Hyb(ComposableFormat):
         return replace(self, col_parts=parts, buckets=buckets)
 
     def filled(self) -> Hyb:
-        """Return the format with one part, and a bucket of 1, in the place of what is open."""
+        """Return the format with one part, or a bucket of 1, where the matrix decides."""
         return replace(self, col_parts=self.col_parts or 1, buckets=self.buckets or (1,))
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
-        """Return the rule ``part_bucket`` for each part and bucket, and ``rest`` if need be.
+        """Return a rule ``part_bucket`` for each part and bucket, and ``rest`` if necessary.
 
-        Without padding, wide buckets come first: what they leave of a row goes to narrower ones.
+        Without padding, wide buckets come first: the remainder of a row goes to narrower ones.
         """
         if self.col_parts is None or self.buckets is None:
             raise FormatError(f"{self} is chosen by the matrix", hint="give parts and buckets")
@@ -103,26 +105,26 @@ class Hyb(ComposableFormat):
 def hyb(
     col_parts: int | None = None, buckets: Sequence[int] | None = None, *, padded: bool = False
 ) -> Hyb:
-    """Return a format of rows in buckets, each a list of pieces of rows of one constant width.
+    """Return a format of rows in buckets; a bucket is a list of pieces of rows of constant width.
 
-    Columns are cut into *col_parts* parts of equal width, so that what a part reads of the dense
-    operand stays in cache. In each, a row is cut into pieces that fill buckets: of 13 elements, 8
-    lie in the bucket of 8, 4 in that of 4 and 1 in that of 1. What no piece holds, without a bucket
-    of 1, lies apart in compressed rows (DCSR).
+    Columns are cut into *col_parts* parts of equal width, so that the rows of the dense operand
+    that a part reads stay in cache. In each part, a row is cut into pieces that fill buckets: of 13
+    elements, 8 are in the bucket of 8, 4 in that of 4 and 1 in that of 1. Without a bucket of 1,
+    the remaining elements are in a part of compressed rows (DCSR).
 
-    With neither parts nor buckets given, the matrix stays in its rows, and the program is the one
-    without the format: for each piece the row of the result is read and written once more, which
-    on CPUs costs more than constant trip counts and columns in cache save. With one of them given,
-    the other is chosen by the lengths of the rows.
+    If neither parts nor buckets are given, the matrix stays in CSR, and the program is the one
+    without the format: each piece reads and writes its row of the result again, which on CPUs costs
+    more than constant trip counts and columns in cache save. If only one of them is given, the row
+    lengths decide the other.
 
     Args:
-        col_parts: How many, 1 to 64. Chosen: 1, doubled while the matrix has 32768 columns or
-            more and its rows, empty ones not counted, have at least 16 elements in each of twice
-            as many parts, up to 8.
-        buckets: Their widths, ascending. Chosen: 1, 2, 4, ..., as long as the average element
-            lies in a row that has as many in a part, up to 32.
-        padded: Each row lies in the first bucket that is wide enough, padded, and a longer one in
-            pieces in the last: what SparseTIR does. Stored zeros lie apart.
+        col_parts: The number of parts, 1 to 64. By default 1, doubled (up to 8) while the matrix
+            has at least 32768 columns and the rows that are not empty would still have 16 or more
+            elements on average in each part.
+        buckets: The widths of the buckets, ascending. By default 1, 2, 4, ... (up to 32), as long
+            as the average element lies in a row with at least that many elements in its part.
+        padded: Pad each row to fill the first bucket that is wide enough, and put longer rows in
+            pieces into the last, as SparseTIR does. Stored zeros are in a part of their own.
 
     Raises:
         FormatError: for parts out of range, widths that do not ascend.
@@ -141,12 +143,12 @@ def hyb(
     return Hyb(col_parts, widths, bool(padded))
 
 
-def composable(given: Any) -> ComposableFormat | None:
-    """Return the format of several parts that *given* is or names; None: it is none.
+def composable(value: Any) -> ComposableFormat | None:
+    """Return the format of several parts that *value* is or names, or None.
 
-    ``hyb`` has one column part, ``hyb(4)`` four, and the buckets that the matrix asks for.
+    ``hyb`` has one column part, ``hyb(4)`` four; the matrix decides about the buckets.
     """
-    if isinstance(given, ComposableFormat):
-        return given
-    found = _NAME.fullmatch(given) if isinstance(given, str) else None
-    return None if found is None else hyb(int(found[1] or 1))
+    if isinstance(value, ComposableFormat):
+        return value
+    match = _NAME.fullmatch(value) if isinstance(value, str) else None
+    return None if match is None else hyb(int(match[1] or 1))

@@ -1,8 +1,8 @@
 """Before the route: the ways in which one level of a tensor can be stored, as plain data.
 
-A level has a *fiber* for each position of the level above it (one for the outermost); a fiber holds
-coordinates, and each place it has for one is a *position*. A tensor is a nest of levels, and one
-value for each position of the last.
+A level has a *fiber* for each position of the level above it (the outermost has one). A fiber holds
+coordinates; each place for one is a *position*. A tensor consists of nested levels, and one value
+for each position of the last.
 
 Source: Chou, Kjolstad, Amarasinghe, Format Abstraction for Sparse Tensor Algebra Compilers (OOPSLA
 2018), section 3, for properties and capabilities; SparseTIR (ASPLOS 2023), section 3.1, for axes.
@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AxisKind
-from spcomp.ir.axis import home as home  # where a hashed level has a coordinate
+from spcomp.ir.axis import home as home  # the slot of a coordinate in a hashed level
 
 Iterates: TypeAlias = Literal["coordinate", "position"]
 Locates: TypeAlias = Literal["direct", "search", "probe", "none"]
@@ -26,15 +26,15 @@ Locates: TypeAlias = Literal["direct", "search", "probe", "none"]
 
 @dataclass(frozen=True, slots=True)
 class LevelFormat:
-    """How one level is stored; ``str()`` is its name and what differs from the usual.
+    """How one level is stored; ``str()`` is its name, with properties that differ from the default.
 
-    *arrays* store it, by name and in order. *axis* is the kind of axis that it is. Fibers are
-    iterated by ``coordinate`` (each in a range) or ``position`` (each that is stored); a coordinate
-    is located ``direct``, by ``search``, by ``probe``, or not at all (``none``).
+    *arrays* are the names of its arrays, in order. *axis* is its kind of axis. Fibers are iterated
+    by ``coordinate`` (all of a range) or ``position`` (all that are stored). A coordinate is
+    located ``direct``, by ``search``, by ``probe``, or not at all (``none``).
 
-    *ordered*: coordinates ascend in a fiber. *unique*: none is in it twice. *full*: it holds every
-    coordinate. *branchless*: it holds exactly one. *compact*: no position is padding. *size*: of a
-    dense level, the number of coordinates, if that is fixed.
+    *ordered*: coordinates ascend in a fiber. *unique*: a fiber has none twice. *full*: it has every
+    coordinate. *branchless*: it has exactly one. *compact*: no position is padding. *size*: the
+    fixed number of coordinates of a dense level.
     """
 
     name: str
@@ -84,20 +84,19 @@ LEVELS: Mapping[str, LevelFormat] = {
         LevelFormat("runs", ("indptr", "indices", "ends"), "sparse_variable", "position", "search"),
     )
 }
-"""The level formats by name, each as it usually is.
+"""The level formats by name, with their default properties. Fiber p of each holds:
 
-``dense``: every coordinate. ``compressed``: fiber p holds ``indices[indptr[p] : indptr[p+1]]``.
-``singleton``: it holds ``indices[p]``; ``fixed``: row p of *indices*; in both, -1 is padding.
-``ragged``: it holds ``0 .. indptr[p+1] - indptr[p] - 1``. ``bitmap``: position c of it holds the
-coordinate c where ``mask[p, c]`` is not 0. ``hashed``: from ``indptr[p]`` to ``indptr[p+1]`` lies
-a table of 2**k slots, where coordinate c is at ``home(c, slots)`` or the first slot after it that
-was free, cyclically; -1 is a free slot. ``offset``: below coordinate c of the level above, it holds
-``c + offsets[d]`` at position d where that is a coordinate, and padding where it is none. ``runs``:
-it holds ``indices[r] .. ends[r] - 1`` for each r of ``indptr[p] .. indptr[p+1]``, a run, and all
-coordinates of a run share one position.
+``dense``: every coordinate. ``compressed``: ``indices[indptr[p] : indptr[p+1]]``. ``singleton``:
+``indices[p]``; ``fixed``: row p of *indices*; in both, -1 is padding. ``ragged``:
+``0 .. indptr[p+1] - indptr[p] - 1``. ``bitmap``: coordinate c, at position c, where ``mask[p, c]``
+is not 0. ``hashed``: a table of 2**k slots from ``indptr[p]`` to ``indptr[p+1]``, with coordinate c
+at ``home(c, slots)`` or in the first slot after it that was free, cyclically; -1 is a free slot.
+``offset``: below coordinate c of the level above, ``c + offsets[d]`` at position d, or padding if
+that is not a coordinate. ``runs``: ``indices[r] .. ends[r] - 1`` for each run r of
+``indptr[p] .. indptr[p+1]``; all coordinates of a run share one position.
 """
 
-_LOOSE = ("compressed", "fixed")  # what may also be unordered or repeat coordinates
+_LOOSE = ("compressed", "fixed")  # levels that may be unordered or repeat coordinates
 _TEXT = re.compile(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*")
 
 
@@ -107,22 +106,22 @@ def level(text: str) -> LevelFormat:
 
     Raises FormatError.
     """
-    found = _TEXT.fullmatch(text)
-    if found is None or found[1] not in LEVELS:
+    match = _TEXT.fullmatch(text)
+    if match is None or match[1] not in LEVELS:
         raise FormatError(f"{text!r} is no level", hint=f"levels: {', '.join(LEVELS)}")
-    made = LEVELS[found[1]]
-    for note in (found[2] or "").split(",") if found[2] is not None else ():
-        made = _noted(made, note.strip(), text)
-    return made
+    result = LEVELS[match[1]]
+    for note in (match[2] or "").split(",") if match[2] is not None else ():
+        result = _with_note(result, note.strip(), text)
+    return result
 
 
-def _noted(made: LevelFormat, note: str, text: str) -> LevelFormat:
-    if made.name == "dense" and note.isdecimal() and int(note) > 0 and made.size is None:
-        return replace(made, size=int(note))
-    if made.name in _LOOSE and note == "nonunique":
-        return replace(made, unique=False)
-    if made.name in _LOOSE and note == "unordered":
-        return replace(made, ordered=False, locates="none")
+def _with_note(kind: LevelFormat, note: str, text: str) -> LevelFormat:
+    if kind.name == "dense" and note.isdecimal() and int(note) > 0 and kind.size is None:
+        return replace(kind, size=int(note))
+    if kind.name in _LOOSE and note == "nonunique":
+        return replace(kind, unique=False)
+    if kind.name in _LOOSE and note == "unordered":
+        return replace(kind, ordered=False, locates="none")
     raise FormatError(
         f"{text!r} is no level",
         hint="dense takes a size, compressed and fixed take nonunique and unordered",

@@ -33,7 +33,7 @@ MAX_BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Blocks(ComposableFormat):
-    """What :func:`bsr` and :func:`dbsr` describe; *listed*: rows without blocks are left out."""
+    """The format of :func:`bsr`, or of :func:`dbsr` if *listed*: without empty rows of blocks."""
 
     rows: int
     columns: int
@@ -79,7 +79,7 @@ class Blocks(ComposableFormat):
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows(ComposableFormat):
-    """What :func:`ell` describes."""
+    """The format of :func:`ell`."""
 
     width: int | None = None
 
@@ -91,7 +91,7 @@ class PaddedRows(ComposableFormat):
 
 @dataclass(frozen=True, slots=True)
 class Pieces(ComposableFormat):
-    """What :func:`padding` describes."""
+    """The format of :func:`padding`."""
 
     size: int
 
@@ -117,7 +117,7 @@ class Pieces(ComposableFormat):
 
 @dataclass(frozen=True, slots=True)
 class Tiles(ComposableFormat):
-    """What :func:`sr_bcrs` describes."""
+    """The format of :func:`sr_bcrs`."""
 
     tile: int
     group: int
@@ -144,7 +144,7 @@ class Tiles(ComposableFormat):
 
 @dataclass(frozen=True, slots=True)
 class Diagonals(ComposableFormat):
-    """What :func:`dia` describes."""
+    """The format of :func:`dia`."""
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rules ``diagonals`` and ``rest``."""
@@ -169,7 +169,7 @@ class Diagonals(ComposableFormat):
 
 @dataclass(frozen=True, slots=True)
 class Relations(ComposableFormat):
-    """What :func:`ell3d` describes."""
+    """The format of :func:`ell3d`."""
 
     buckets: tuple[tuple[int, int], ...]
 
@@ -200,7 +200,7 @@ class Relations(ComposableFormat):
 
 
 def _fibers(buffer: SparseBuffer) -> FormatRewriteRule:
-    """The rule for what is left of a tensor: as it was."""
+    """Return the rule ``rest`` of a tensor: its levels stay as they were."""
     first, second, third = buffer.axes
     root = dense("R", first.length)
     middle = compressed("I", root, second.length, second.idtype)
@@ -227,9 +227,9 @@ def bucket(
     pads: bool = True,
     where: Callable[..., Expr] | None = None,
 ) -> FormatRewriteRule:
-    """Return the rule for a list of rows of *width* elements each; None: of the longest.
+    """Return the rule for a list of rows of *width* elements; None: the length of the longest row.
 
-    *splits*: rows may come in several pieces. *pads*: shorter ones are padded.
+    *splits*: a row may be in several pieces. *pads*: shorter rows are padded.
     """
     rows, columns = buffer.axes
     root, some = listed("R", rows.length, columns.idtype, unique=not splits)
@@ -251,22 +251,22 @@ def bucket(
 def bsr(block: int | Sequence[int]) -> Blocks:
     """Return a format of dense blocks, of *block* rows and columns, in compressed rows of blocks.
 
-    Elements of the last rows and columns that make no whole block, and stored zeros, lie apart in
-    compressed rows (DCSR). Raises FormatError for a block out of 1..256.
+    Elements of the last rows and columns that do not make a whole block, and stored zeros, are in a
+    part of compressed rows (DCSR). Raises FormatError for a block out of 1..256.
     """
     return Blocks(*_pair("block", block))
 
 
 def dbsr(block: int | Sequence[int]) -> Blocks:
-    """Return :func:`bsr` without the rows of blocks that hold none: for pruned weights."""
+    """Return :func:`bsr` without empty rows of blocks, for pruned weights."""
     return Blocks(*_pair("block", block), listed=True)
 
 
 def ell(width: int | None = None) -> PaddedRows:
     """Return a format of a list of rows that hold *width* elements each, shorter ones padded.
 
-    Rows that hold more, and stored zeros, lie apart in compressed rows (DCSR); empty rows take no
-    memory. Without a width it is the longest row's, a run-time size. Raises FormatError for a
+    Longer rows and stored zeros are in a part of compressed rows (DCSR); empty rows take no memory.
+    Without a width, it is the length of the longest row, a run-time size. Raises FormatError for a
     width below 1.
     """
     return PaddedRows(None if width is None else positive("width", width))
@@ -275,16 +275,17 @@ def ell(width: int | None = None) -> PaddedRows:
 def padding(size: int) -> Pieces:
     """Return a format in which rows are cut into pieces of *size* elements, the last padded.
 
-    Source: SparseTIR's ``padding``; stored zeros lie apart. Raises FormatError for a size below 1.
+    Stored zeros are in a part of their own. Raises FormatError for a size below 1. Source:
+    SparseTIR's ``padding``.
     """
     return Pieces(positive("size", size))
 
 
 def sr_bcrs(tile: int, group: int) -> Tiles:
-    """Return a format of columns of tiles: *tile* rows share a list of the columns that any has.
+    """Return a format of tiles, in which *tile* rows share a list of the columns that any has.
 
-    Lists are cut into groups of *group* columns, the last padded. The last rows, which make no
-    whole tile, and stored zeros lie apart in compressed rows (DCSR).
+    Lists are cut into groups of *group* columns, the last padded. The last rows, if they do not
+    make a whole tile, and stored zeros are in a part of compressed rows (DCSR).
 
     Raises:
         FormatError: for sizes below 1.
@@ -295,10 +296,10 @@ def sr_bcrs(tile: int, group: int) -> Tiles:
 
 
 def dia() -> Diagonals:
-    """Return a format of whole diagonals: for each that holds an element, a value for each row.
+    """Return a format of whole diagonals: a value per row for each that has an element.
 
-    Stored zeros lie apart in compressed rows (DCSR). For matrices of few diagonals: a conversion
-    that would store far more than there is raises ArgumentError.
+    Stored zeros are in a part of compressed rows (DCSR). The format is for matrices of few
+    diagonals: a conversion that would store far more than the matrix has raises ArgumentError.
     """
     return Diagonals()
 
@@ -307,20 +308,20 @@ def ell3d(buckets: Sequence[Sequence[int]]) -> Relations:
     """Return a format for tensors of relations (R, I, J), the rows of each in buckets.
 
     Args:
-        buckets: For each the number of rows that are stored together, and the elements that a row
-            has room for; these ascend. A row lies in the first bucket that it fits in, a longer
-            one in pieces in the last.
+        buckets: For each bucket the number of rows that are stored together, and the width of a
+            row; widths ascend. A row is in the first bucket that it fits in, or, if it is longer,
+            in pieces in the last.
 
     Raises:
         FormatError: for buckets out of order, or sizes below 1.
 
     Source: ``csf_to_ell3d`` in SparseTIR, the format of its RGCN.
     """
-    made = tuple(_pair("buckets", one) for one in buckets)
-    widths = [width for _, width in made]
-    if not made or sorted(set(widths)) != widths:
+    pairs = tuple(_pair("buckets", pair) for pair in buckets)
+    widths = [width for _, width in pairs]
+    if not pairs or sorted(set(widths)) != widths:
         raise FormatError(f"buckets is {buckets!r}, expected (rows, width) with ascending widths")
-    return Relations(made)
+    return Relations(pairs)
 
 
 def positive(name: str, value: object) -> int:

@@ -1,4 +1,4 @@
-"""Before the route: a rule that says how a part of a sparse buffer is stored in another format."""
+"""Before the route: rules, each of which stores a part of a sparse buffer in another format."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from spcomp.ir.visitor import walk
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FormatRewriteRule:
-    """One part of a decomposition: axes and buffers of a new format, and how coordinates map.
+    """One part of a decomposition: axes and buffers of a new format, and maps of coordinates.
 
     Args:
-        name: Appended, behind ``_``, to the names of all that the part declares.
+        name: Appended, after ``_``, to the names of everything that the part declares.
         new_format_desc: A program without statements that declares the new axes and, under their
             old names, the new buffers. Its parameters are added to those of the program; one that
             is a parameter of the program already, the same object, is shared.
         buffers_to_rewrite: The names of the buffers.
         axes_before_rewrite: The names of their axes in the program.
         axes_after_rewrite: The names of the axes that are iterated instead, outermost first.
-        axis_map: For each axis before, the axes after that its coordinate is made of.
-        idx_map: The coordinates after, from those before; an IndexMap or a function.
-        inv_idx_map: The coordinates before, from those after.
-        padded: The part also stores coordinates that are not in the matrix, as zeros; those that
-            are in it and zero lie in another part.
-        where: Which coordinates the part may hold, a condition on those before; None for all.
-            Only conversions ask for it: an element goes to the first part that can hold it.
+        axis_map: For each axis before the rewrite, the axes after it that make up its coordinate.
+        idx_map: From the coordinates before the rewrite to those after it; an IndexMap or a
+            function.
+        inv_idx_map: From the coordinates after the rewrite to those before it.
+        padded: The part also stores, as zeros, coordinates that are not in the matrix; zeros of the
+            matrix lie in another part.
+        where: A condition on the coordinates before the rewrite that the part may hold; None for
+            all. Only conversions use it: an element goes to the first part that can hold it.
 
-    A dense_variable axis after, of which idx_map says 0 and which inv_idx_map does not use, is
-    *free*: it cuts the fibers of its child, which is sparse_fixed, into pieces.
+    A dense_variable axis after the rewrite for which idx_map is 0, and which inv_idx_map does not
+    use, is *free*: it cuts the fibers of its child, which is sparse_fixed, into pieces.
 
     Raises:
         FormatError: for names that are not declared, or maps of the wrong width.
@@ -80,14 +81,14 @@ class FormatRewriteRule:
         if set(self.axis_map) != set(self.axes_before_rewrite):
             raise self.error(f"axis_map is for {', '.join(self.axis_map)}", "map each axis before")
         sizes = len(self.axes_before_rewrite), len(self.axes_after_rewrite)
-        for which, found, wanted in (
+        for which, index_map, expected in (
             ("idx_map", self.forward, sizes),
             ("inv_idx_map", self.backward, sizes[::-1]),
         ):
-            if (len(found.params), len(found.results)) != wanted:
+            if (len(index_map.params), len(index_map.results)) != expected:
                 raise self.error(
-                    f"{which} maps {len(found.params)} to {len(found.results)} coordinates",
-                    f"it should map {wanted[0]} to {wanted[1]}",
+                    f"{which} maps {len(index_map.params)} to {len(index_map.results)} coordinates",
+                    f"it should map {expected[0]} to {expected[1]}",
                 )
         if within is not None and (len(within.params), len(within.results)) != (sizes[0], 1):
             raise self.error(
@@ -107,7 +108,7 @@ class FormatRewriteRule:
             raise self.error("it rewrites no buffer", "buffers_to_rewrite names one or more")
 
     def _free(self) -> Iterator[str]:
-        """Yield the axes after that stand for no coordinate, but for the pieces of fibers."""
+        """Yield the free axes, which number the pieces of fibers."""
         kinds = {axis.name: axis.kind for axis in self.new_format_desc.axes}
         used = {n for r in self.backward.results for n in walk(r) if isinstance(n, Var)}
         after, params = self.axes_after_rewrite, self.backward.params
@@ -117,63 +118,63 @@ class FormatRewriteRule:
                 yield name
 
     def error(self, message: str, hint: str) -> FormatError:
-        """Return the error that says what is wrong with this rule."""
+        """Return the error for a mistake in this rule."""
         return FormatError(f"rule {self.name!r}: {message}", hint=hint)
 
-    def _declared(self, what: str, used: Iterable[str], known: set[str]) -> None:
+    def _declared(self, what: str, used: Iterable[str], names: set[str]) -> None:
         for name in used:
-            if name not in known:
-                listed = ", ".join(sorted(known))
+            if name not in names:
+                listed = ", ".join(sorted(names))
                 raise self.error(f"new_format_desc declares no {what} {name!r}", f"it has {listed}")
 
 
-def _index_map(given: IndexMap | Callable[..., Any]) -> IndexMap:
-    return given if isinstance(given, IndexMap) else IndexMap.from_func(given)
+def _index_map(value: IndexMap | Callable[..., Any]) -> IndexMap:
+    return value if isinstance(value, IndexMap) else IndexMap.from_func(value)
 
 
 class ComposableFormat(ABC):
-    """A way to store a sparse buffer: a pure description, from which rules follow.
+    """A way to store a sparse buffer in parts: a pure description that gives the rules.
 
-    Its parts together hold each stored element exactly once.
+    The parts together hold each stored element exactly once.
     """
 
     __slots__ = ()
 
     @property
     def is_open(self) -> bool:
-        """Whether something of it is chosen when the matrix is known."""
+        """Whether the matrix decides something about the format."""
         return False
 
     def chosen(self, lengths: Any, columns: int) -> ComposableFormat:  # noqa: ARG002
-        """Return the format for a matrix of *columns* columns, its rows of *lengths*, an array."""
+        """Return the format for a matrix of *columns* columns with rows of *lengths*, an array."""
         return self
 
     def filled(self) -> ComposableFormat:
-        """Return the format with something in the place of what is open: to see if buffers fit."""
+        """Return the format with defaults where the matrix decides, to check that buffers fit."""
         return self
 
     @abstractmethod
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
-        """Return one rule per part of *buffer*; raises FormatError if it cannot be stored so."""
+        """Return a rule for each part; raises FormatError if *buffer* cannot have the format."""
 
 
 def rows_of(rank: int) -> tuple[str, ...]:
-    """Return the levels that a tensor of *rank* dimensions has before it is put in parts."""
+    """Return the levels of a tensor of *rank* dimensions before it is converted to parts."""
     return ("dense", *("compressed",) * (rank - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Kept(ComposableFormat):
-    """The format that a buffer is declared in: the program over it stays as it is."""
+    """The format in which a buffer is declared, so that the program stays as it is."""
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:  # noqa: ARG002
-        """Return none: nothing is rewritten."""
+        """Return no rules, since nothing is rewritten."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Composed(ComposableFormat):
-    """The format that *parts*, rules for a buffer, make together."""
+    """The format that consists of *parts*, rules for one buffer."""
 
     parts: tuple[FormatRewriteRule, ...]
 

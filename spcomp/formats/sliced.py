@@ -27,7 +27,7 @@ MAX_LANES = 64
 
 @dataclass(frozen=True, slots=True)
 class SlicedDiagonal(ComposableFormat):
-    """What :func:`sliced_diagonal` describes; *lanes* None is chosen by the buffer's dtype."""
+    """The format of :func:`sliced_diagonal`; if *lanes* is None, the buffer's dtype decides it."""
 
     lanes: int | None = None
     min_fill: float = 0.25
@@ -43,17 +43,17 @@ class SlicedDiagonal(ComposableFormat):
 
 
 def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedDiagonal:
-    """Return a format that stores one column index for *lanes* values: for stencils and bands.
+    """Return a format for stencils and bands that stores one column index for *lanes* values.
 
-    Rows are cut into slices of *lanes*; of a slice, values on one diagonal form a segment, lane l
-    standing for row ``s * lanes + l`` and column ``p + l``, where p is the index kept. Vectors of
-    the dense operand are then loaded, not gathered. Elements of segments that hold less than
-    ``min_fill * lanes`` or reach over the edge, of the last rows if they do not fill a slice, and
-    stored zeros lie apart in compressed rows (DCSR).
+    Rows are cut into slices of *lanes* rows. In slice s, the values on one diagonal form a segment:
+    lane l is the element at row ``s * lanes + l`` and column ``p + l``, where p is the stored
+    index. Vectors of the dense operand are then loaded, not gathered. A part of compressed rows
+    (DCSR) has the rest: the elements of segments with fewer than ``min_fill * lanes`` elements or
+    beyond the edge, the last rows if they do not fill a slice, and stored zeros.
 
     Args:
         lanes: Rows of a slice, 1 to 64; by default as many values as fill 64 bytes.
-        min_fill: From which fraction of its lanes on a segment is worth keeping, above 0 up to 1.
+        min_fill: The least fraction of its lanes that a segment must fill, above 0 up to 1.
 
     Raises:
         FormatError: for arguments out of range.

@@ -1,6 +1,6 @@
-"""Reading of ``.npz``: what scipy's ``save_npz`` or :func:`spcomp.write` have written.
+"""Reading of ``.npz``: archives of scipy's ``save_npz`` and of :func:`spcomp.write`.
 
-Nothing is unpickled. The arrays are checked before scipy, which trusts them, gets to see them.
+Nothing is unpickled. The arrays are checked before scipy, which trusts them, sees them.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler import validate
-from spcomp.compiler.tensor import Tensor
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, FileError
 from spcomp.formats.levels import LEVELS
-from spcomp.io.coordinates import Entries, in_order
+from spcomp.io.coordinates import Entries, from_archive
 from spcomp.io.numbers import DTYPES
 from spcomp.io.source import memory
+from spcomp.tensors import checks as validate
+from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scipy.sparse import csr_array
 
-    from spcomp.compiler.tensor import LevelSpec
     from spcomp.io.coordinates import Duplicates
     from spcomp.io.source import Source
+    from spcomp.tensors.tensor import LevelSpec
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Arrays: TypeAlias = dict[str, Array]
 Listed: TypeAlias = tuple[tuple[Array, Array], Array]
 VERSION = 1  # of the layout of a Tensor
@@ -54,7 +54,7 @@ UNREADABLE = (
 
 
 def read(source: Source, duplicates: Duplicates) -> csr_array | Tensor:
-    """Return the matrix or tensor in *source*; raises FileError, which names the array at fault."""
+    """Return the matrix or tensor in *source*; raises FileError, which names the wrong array."""
     arrays = _load(source)
     try:
         if "spcomp_tensor" in arrays:
@@ -69,11 +69,11 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Tensor:
     except ArgumentError as error:  # it names the array
         raise source.error(0, error.message.replace("argument", "array", 1)) from None
     entries = Entries(shape, coords, values.astype(values.dtype.newbyteorder("="), copy=False))
-    return in_order(source, entries, duplicates)
+    return from_archive(source, entries, duplicates)
 
 
 def _load(source: Source) -> Arrays:
-    """Return the arrays of the archive that we know, none of them of objects."""
+    """Return the arrays of the archive whose names are known; none of them has objects."""
     try:
         with source.path.open("rb") as file:
             if not zipfile.is_zipfile(file):
@@ -92,7 +92,7 @@ def _load(source: Source) -> Arrays:
 
 
 def _kind(source: Source, arrays: Arrays) -> tuple[str, tuple[int, int]]:
-    """Return the format and the shape of a matrix, all of whose arrays are there."""
+    """Return the format and the shape of a matrix; refuses one that lacks an array."""
     kind = _text(arrays["format"]) if "format" in arrays else ""
     if "format" in arrays and kind not in NEEDS:
         source.refuse(0, f"the format {kind!r} is unknown, expected one of {', '.join(NEEDS)}")
@@ -130,9 +130,9 @@ def _flat(name: str, array: Array, ndim: int = 1) -> Array:
 
 def _csr(arrays: Arrays, shape: tuple[int, int]) -> Listed:
     level = ("compressed", _flat("indptr", arrays["indptr"]), _flat("indices", arrays["indices"]))
-    found = Tensor(shape, (None, level), _flat("data", arrays["data"]))
-    rows, columns = found.coordinates()
-    return (rows, columns), found.values
+    tensor = Tensor(shape, (None, level), _flat("data", arrays["data"]))
+    rows, columns = tensor.coordinates()
+    return (rows, columns), tensor.values
 
 
 def _csc(arrays: Arrays, shape: tuple[int, int]) -> Listed:
@@ -147,22 +147,22 @@ def _bsr(arrays: Arrays, shape: tuple[int, int]) -> Listed:
         raise ArgumentError(f"argument data: got blocks of {down} x {across} for the shape {shape}")
     level = ("compressed", _flat("indptr", arrays["indptr"]), _flat("indices", arrays["indices"]))
     outer = (shape[0] // down, shape[1] // across)
-    found = Tensor((*outer, down, across), (None, level, None, None), data)
-    row, column, i, j = found.coordinates()
+    tensor = Tensor((*outer, down, across), (None, level, None, None), data)
+    row, column, i, j = tensor.coordinates()
     return (row * down + i, column * across + j), data.reshape(-1)
 
 
 def _coo(arrays: Arrays, shape: tuple[int, int]) -> Listed:
     data, coords = _flat("data", arrays["data"]), []
     for name, extent in zip(("row", "col"), shape, strict=True):
-        found = _flat(name, arrays[name])
-        if found.dtype.kind not in "iu" or found.size != data.size:
+        coord = _flat(name, arrays[name])
+        if coord.dtype.kind not in "iu" or coord.size != data.size:
             raise ArgumentError(
-                f"argument {name}: got {found.size} elements of {found.dtype},"
+                f"argument {name}: got {coord.size} elements of {coord.dtype},"
                 f" expected {data.size} integers"
             )
-        validate.in_range(name, found, 0, extent - 1)
-        coords.append(found.astype(np.int64))
+        validate.in_range(name, coord, 0, extent - 1)
+        coords.append(coord.astype(np.int64))
     return (coords[0], coords[1]), data
 
 
@@ -174,13 +174,13 @@ def _dia(arrays: Arrays, shape: tuple[int, int]) -> Listed:
             f" expected {len(data)} integers"
         )
     validate.in_range("offsets", offsets, -shape[0], shape[1])
-    at, columns = np.nonzero(data)  # scipy takes zeros for padding, too
+    at, columns = np.nonzero(data)  # scipy, too, takes zeros for padding
     rows = columns - offsets.astype(np.int64)[at]
     inside = (rows >= 0) & (rows < shape[0]) & (columns < shape[1])
     return (rows[inside], columns[inside]), data[at[inside], columns[inside]]
 
 
-# What each kind of matrix lists; raises ArgumentError that names the array at fault.
+# Return coordinates and values by kind of matrix; raise ArgumentError with the wrong array.
 READERS: dict[str, Callable[[Arrays, tuple[int, int]], Listed]] = {
     "csr": _csr,
     "csc": _csc,
@@ -191,7 +191,7 @@ READERS: dict[str, Callable[[Arrays, tuple[int, int]], Listed]] = {
 
 
 def _tensor(source: Source, arrays: Arrays) -> Tensor:
-    """Return the Tensor that :func:`pack` has described."""
+    """Return the Tensor of an archive of :func:`pack`."""
     missing = [name for name in ("shape", "kinds", "values") if name not in arrays]
     version = arrays["spcomp_tensor"]
     if missing:
@@ -220,9 +220,9 @@ def pack(tensor: Tensor) -> Arrays:
     """Return the arrays that an archive has for *tensor*.
 
     ``spcomp_tensor`` is the version of the layout, 1; ``shape`` the extents; ``kinds`` the kinds
-    of the levels; ``order`` the dimensions they store, if these do not follow each other;
-    ``values`` the values; and, for level k, ``indptr{k}``, ``indices{k}``, ... as its kind has
-    them (:data:`spcomp.formats.levels.LEVELS`).
+    of the levels; ``order`` the dimensions that they store, if not in their natural order;
+    ``values`` the values; and, for level k, the arrays of its kind, ``indptr{k}``, ``indices{k}``,
+    ... (:data:`spcomp.formats.levels.LEVELS`).
     """
     arrays: Arrays = {
         "spcomp_tensor": np.array(VERSION),

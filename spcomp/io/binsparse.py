@@ -1,8 +1,8 @@
 """Reading and writing of ``.bsp.h5``: the Binsparse format, version 0.1, in an HDF5 file.
 
-A JSON descriptor in the attribute ``binsparse`` of the root says what the arrays beside it are. All
-predefined formats and nests of dense and sparse levels are read; real numbers, integers and bools;
-symmetric and skew-symmetric structures. Needs h5py. See *Binary Sparse Format Specification*,
+A JSON descriptor in the attribute ``binsparse`` of the root describes the arrays. All predefined
+formats and nested dense and sparse levels are read; real numbers, integers and bools; symmetric and
+skew-symmetric structures. Needs h5py. See *Binary Sparse Format Specification*,
 https://graphblas.org/binsparse-specification.
 """
 
@@ -13,12 +13,13 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from spcomp.compiler.tensor import Tensor
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, FileError
 from spcomp.io import hdf5
-from spcomp.io.coordinates import Entries, in_order, mirrored
+from spcomp.io.coordinates import Entries, from_archive, with_mirror_images
 from spcomp.io.numbers import DTYPES
 from spcomp.io.source import require_room
+from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from spcomp.io.coordinates import Duplicates
     from spcomp.io.source import Source
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Container: TypeAlias = dict[str, Array]
 Described: TypeAlias = dict[str, Any]
 Nest: TypeAlias = tuple[tuple[str, int], ...]  # from the root: dense or sparse, and its dimensions
@@ -52,7 +52,7 @@ MOST = 32  # dimensions
 
 
 def read(source: Source, duplicates: Duplicates) -> csr_array | Array | Tensor:
-    """Return what *source* holds; raises FileError, which names the entry or array at fault."""
+    """Return the content of *source*; raises FileError, which names the wrong entry or array."""
     container = hdf5.arrays(source, ATTRIBUTE, NAMES)
     try:
         return _read(source, container, duplicates)
@@ -81,22 +81,22 @@ def _read(
         source.refuse(0, f"it has {count} stored values, the descriptor says {declared}")
     if about.get("fill") and np.any(arrays["fill_value"]):
         source.refuse(0, "its fill value is not 0, which is not supported")
-    found = Tensor(shape, levels, values, order)
-    entries = Entries(shape, found.coordinates(), found.values.reshape(-1))
+    tensor = Tensor(shape, levels, values, order)
+    entries = Entries(shape, tensor.coordinates(), tensor.values.reshape(-1))
     dense = all(kind == "dense" for kind, _ in nest)
     if (structure := about.get("structure")) is not None:
-        entries = _whole(source, entries, structure)
+        entries = _expand_structure(source, entries, structure)
     elif dense:
-        return found.to_numpy()
-    made = in_order(source, entries, duplicates)
-    return np.asarray(made.toarray()) if dense and not isinstance(made, Tensor) else made
+        return tensor.to_numpy()
+    result = from_archive(source, entries, duplicates)
+    return np.asarray(result.toarray()) if dense and not isinstance(result, Tensor) else result
 
 
 def _descriptor(source: Source, container: Container) -> Described:
     if ATTRIBUTE not in container:
         source.refuse(0, f"it has no attribute {ATTRIBUTE} with a descriptor")
-    found = json.loads(str(container[ATTRIBUTE]))
-    about = found.get(ATTRIBUTE, found) if isinstance(found, dict) else None
+    content = json.loads(str(container[ATTRIBUTE]))
+    about = content.get(ATTRIBUTE, content) if isinstance(content, dict) else None
     if not isinstance(about, dict):
         source.refuse(0, "the descriptor is no JSON object")
     return about
@@ -120,9 +120,9 @@ def _nest(source: Source, about: Described, rank: int) -> tuple[Nest, tuple[int,
         nest = tuple(_custom(source, custom.get("level")))
         order = tuple(custom.get("transpose", plain))
     if nest is None:
-        known = ", ".join(FORMATS)
-        source.refuse(0, f"the format {name!r} is unknown, expected custom or one of {known}")
-    if sum(own for _, own in nest) != rank or sorted(order) != list(plain):
+        names = ", ".join(FORMATS)
+        source.refuse(0, f"the format {name!r} is unknown, expected custom or one of {names}")
+    if sum(n for _, n in nest) != rank or sorted(order) != list(plain):
         source.refuse(0, f"the format {name!r} does not fit the {rank} dimensions of the shape")
     return nest, order
 
@@ -148,15 +148,15 @@ class _Arrays:
         return self._array(name, self._type(name))
 
     def values(self, count: int) -> Array:
-        """Return the *count* values; ``iso`` ones are stored once."""
+        """Return the *count* values; an ``iso`` array stores one value for all."""
         kind = self._type("values")
         iso = kind.startswith("iso[") and kind.endswith("]")
-        found = self._array("values", kind[4:-1] if iso else kind)
+        array = self._array("values", kind[4:-1] if iso else kind)
         expected = 1 if iso else count
-        if found.size != expected:
-            self.source.refuse(0, f"array values has {found.size} elements, expected {expected}")
-        require_room(self.source, 0, (count,), count * found.itemsize)
-        return np.repeat(found, count) if iso else found
+        if array.size != expected:
+            self.source.refuse(0, f"array values has {array.size} elements, expected {expected}")
+        require_room(self.source, 0, (count,), count * array.itemsize)
+        return np.repeat(array, count) if iso else array
 
     def _type(self, name: str) -> str:
         kind = self.types.get(name)
@@ -168,20 +168,20 @@ class _Arrays:
         numbers = {"bint8": "bool"}.get(kind, kind)
         if numbers not in DTYPES or kind == "bool":
             self.source.refuse(0, f"array {name} is declared as {kind}, which is not supported")
-        found = self.container.get(name)
-        if found is None or found.ndim != 1:
+        array = self.container.get(name)
+        if array is None or array.ndim != 1:
             self.source.refuse(0, f"it has no array {name} of one dimension")
         if kind == "bint8":
-            if found.dtype.itemsize != 1 or np.any(found.view(np.uint8) > 1):
+            if array.dtype.itemsize != 1 or np.any(array.view(np.uint8) > 1):
                 self.source.refuse(0, f"array {name} has other bytes than 0 and 1")
-            return found.view(np.bool_)
-        if found.dtype.newbyteorder("=") != np.dtype(numbers):
-            self.source.refuse(0, f"array {name} is {found.dtype}, declared as {kind}")
-        return found.astype(numbers, copy=False)
+            return array.view(np.bool_)
+        if array.dtype.newbyteorder("=") != np.dtype(numbers):
+            self.source.refuse(0, f"array {name} is {array.dtype}, declared as {kind}")
+        return array.astype(numbers, copy=False)
 
 
 def _levels(arrays: _Arrays, nest: Nest) -> Iterator[Any]:
-    """Yield the levels as a Tensor takes them."""
+    """Yield the levels in the form that Tensor takes."""
     depth = 0
     for kind, rank in nest:
         if kind == "dense":
@@ -195,14 +195,14 @@ def _levels(arrays: _Arrays, nest: Nest) -> Iterator[Any]:
 
 
 def _count(shape: tuple[int, ...], order: tuple[int, ...], levels: list[Any]) -> int:
-    """Return how many values there are."""
+    """Return the number of values."""
     count = 1
     for level, dim in zip(levels, order, strict=True):
         count = count * shape[dim] if level is None else len(level[-1])
     return count
 
 
-def _whole(source: Source, entries: Entries, structure: object) -> Entries:
+def _expand_structure(source: Source, entries: Entries, structure: object) -> Entries:
     """Return the *entries* of a triangle and their mirror images."""
     if not isinstance(structure, str) or structure not in STRUCTURES:
         source.refuse(0, f"the structure {structure!r} is not supported")
@@ -216,8 +216,8 @@ def _whole(source: Source, entries: Entries, structure: object) -> Entries:
     kind = entries.values.dtype
     if sign < 0 and (kind.kind in "bu" or np.any(entries.values == _least(kind))):
         source.refuse(0, f"{kind} does not hold the negative of its values, for {structure}")
-    coords = tuple(own[~outside] for own in entries.coords)
-    return mirrored(Entries(entries.shape, coords, entries.values[~outside]), sign)
+    coords = tuple(coord[~outside] for coord in entries.coords)
+    return with_mirror_images(Entries(entries.shape, coords, entries.values[~outside]), sign)
 
 
 def _least(kind: np.dtype[Any]) -> Any:
@@ -225,7 +225,7 @@ def _least(kind: np.dtype[Any]) -> Any:
 
 
 def write(file: IO[bytes], value: Tensor | Array) -> None:
-    """Write *value*, in order and without repeated entries, or a dense vector or matrix."""
+    """Write *value*: a Tensor in order, without repeated entries, or a dense vector or matrix."""
     if isinstance(value, Tensor):
         kinds: Nest = (SPARSE,) if value.ndim == 1 else (DENSE, *(SPARSE,) * (value.ndim - 1))
         arrays: dict[str, Array] = {"values": value.values}
@@ -244,11 +244,11 @@ def write(file: IO[bytes], value: Tensor | Array) -> None:
         "number_of_stored_values": arrays["values"].size,
         "data_types": {n: a.dtype.name.replace("bool", "bint8") for n, a in arrays.items()},
     }
-    known = [name for name, nest in FORMATS.items() if nest == kinds and name not in BY_COLUMNS]
-    if known:
-        about["format"] = known[-1]
+    names = [name for name, nest in FORMATS.items() if nest == kinds and name not in BY_COLUMNS]
+    if names:
+        about["format"] = names[-1]
     else:
-        about |= {"format": "custom", "custom": {"level": _described(kinds)}}
+        about |= {"format": "custom", "custom": {"level": _level_descriptor(kinds)}}
     import h5py
 
     with h5py.File(file, "w") as container:
@@ -258,7 +258,7 @@ def write(file: IO[bytes], value: Tensor | Array) -> None:
             container.create_dataset(name, data=stored)
 
 
-def _described(nest: Nest) -> Described:
+def _level_descriptor(nest: Nest) -> Described:
     level: Described = {"level_desc": "element"}
     for kind, rank in reversed(nest):
         level = {"level_desc": kind, "rank": rank, "level": level}

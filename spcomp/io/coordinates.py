@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.io.source import require_room
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from spcomp.compiler.tensor import Tensor
     from spcomp.io.source import Source
+    from spcomp.tensors.tensor import Tensor
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Duplicates: TypeAlias = Literal["error", "sum"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """What a file lists: an array of 0-based coordinates per axis, the values, the line of each.
+    """The entries of a file: an array of 0-based coordinates per axis, values, and line numbers.
 
-    ``lines`` is None if they were not looked at one by one; ``declared`` is the line of the shape.
+    ``lines`` is None if the file was not read line by line; ``declared`` is the line of the shape.
     """
 
     shape: tuple[int, ...]
@@ -33,8 +33,8 @@ class Entries:
     declared: int = 0
 
 
-def repeated(entries: Entries) -> tuple[int, int] | None:
-    """Return the first line that lists coordinates again, and the line that has them before."""
+def first_repeat(entries: Entries) -> tuple[int, int] | None:
+    """Return the first line that repeats coordinates, and the line that has them before."""
     lines = cast("Array", entries.lines)
     order = np.lexsort((lines, *entries.coords[::-1]))
     same = np.ones(max(len(order) - 1, 0), np.bool_)
@@ -49,76 +49,76 @@ def repeated(entries: Entries) -> tuple[int, int] | None:
 
 
 def refuse_repeated(source: Source, entries: Entries) -> None:
-    """Raise FileError if a line of *entries*, which know their lines, repeats an earlier one."""
-    if found := repeated(entries):
+    """Raise FileError if a line of *entries*, which have line numbers, repeats an earlier one."""
+    if lines := first_repeat(entries):
         source.refuse(
-            found[0],
-            f"the entry of line {found[1]} is repeated",
+            lines[0],
+            f"the entry of line {lines[1]} is repeated",
             hint='read it with duplicates="sum" to add them up',
         )
 
 
 def csr(entries: Entries) -> tuple[csr_array, bool]:
-    """Return *entries* as a CSR array, in order and repeated ones added up; whether there were any.
+    """Return *entries* as a CSR array in order, repeats added up, and whether there were repeats.
 
-    The coordinates are in range: scipy does not check them.
+    The caller has checked that coordinates are in range; scipy does not.
     """
     from scipy.sparse import coo_array
 
-    from spcomp.compiler.conversions import convert
+    from spcomp.tensors.convert import convert
 
     rows, columns = entries.coords
-    made = convert(coo_array((entries.values, (rows, columns)), shape=entries.shape), "csr")
-    return cast("csr_array", made), made.nnz < len(entries.values)
+    array = convert(coo_array((entries.values, (rows, columns)), shape=entries.shape), "csr")
+    return cast("csr_array", array), array.nnz < len(entries.values)
 
 
 def matrix(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | None:
-    """Return a CSR array, ordered and without repeated entries.
+    """Return a CSR array, in order and without repeated entries.
 
-    None where an entry repeats, that is not allowed, and *entries* do not know their lines.
+    None if an entry is repeated against *duplicates* and *entries* have no line numbers.
     """
     require_room(source, entries.declared, entries.shape, 8 * (entries.shape[0] + 1))
-    made, repeats = csr(entries)
+    array, repeats = csr(entries)
     if repeats and duplicates == "error":
         if entries.lines is None:
             return None
         refuse_repeated(source, entries)
     if repeats:
         _refuse_overflow(source, entries)
-    return made
+    return array
 
 
-def collected(
+def csr_or_tensor(
     source: Source, entries: Entries, duplicates: Duplicates
 ) -> csr_array | Tensor | None:
-    """Return what *entries* describe: a CSR array if they have two axes, else a Tensor.
+    """Return *entries* as a CSR array if they have two axes, else as a Tensor.
 
-    None where an entry repeats, that is not allowed, and they do not know their lines.
+    None if an entry is repeated against *duplicates* and *entries* have no line numbers.
     """
     if len(entries.shape) == 2:
         return matrix(source, entries, duplicates)
     require_room(source, 0, entries.shape, 8 * (entries.shape[0] + 1))
-    made, repeats = tensor(entries)
+    result, repeats = tensor(entries)
     if repeats:
         _refuse_overflow(source, entries)
-    return None if repeats and duplicates == "error" else made
+    return None if repeats and duplicates == "error" else result
 
 
-def in_order(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | Tensor:
-    """Return what the *entries* of an archive describe; FileError says which one repeats."""
-    made = collected(source, entries, duplicates)
-    if made is None:
+def from_archive(source: Source, entries: Entries, duplicates: Duplicates) -> csr_array | Tensor:
+    """Return the *entries* of an archive as a CSR array or Tensor; raises FileError for repeats."""
+    result = csr_or_tensor(source, entries, duplicates)
+    if result is None:
         numbered = replace(entries, lines=np.arange(len(entries.values)))
-        again, before = cast("tuple[int, int]", repeated(numbered))
+        again, before = cast("tuple[int, int]", first_repeat(numbered))
         source.refuse(
             0,
             f"the stored value {again} has the coordinates of the stored value {before}",
             hint='read it with duplicates="sum" to add them up',
         )
-    return made
+    return result
 
 
-def mirrored(entries: Entries, sign: int) -> Entries:
+def with_mirror_images(entries: Entries, sign: int) -> Entries:
     """Return the *entries* of a triangle and their mirror images, multiplied by *sign*."""
     rows, columns = entries.coords
     off = rows != columns
@@ -129,7 +129,7 @@ def mirrored(entries: Entries, sign: int) -> Entries:
 
 
 def _refuse_overflow(source: Source, entries: Entries) -> None:
-    """Raise FileError if integers that repeat may add up to more than their type holds."""
+    """Raise FileError if repeated integers may add up to more than their type holds."""
     kind = entries.values.dtype
     if kind.kind in "iu":
         sizes = replace(entries, values=np.abs(entries.values.astype(np.float64)))
@@ -139,14 +139,14 @@ def _refuse_overflow(source: Source, entries: Entries) -> None:
 
 
 def tensor(entries: Entries) -> tuple[Tensor, bool]:
-    """Return the Tensor of *entries*, repeated ones added up, and whether there were any.
+    """Return the Tensor of *entries*, repeats added up, and whether there were repeats.
 
     The first axis is dense, or compressed if it is the only one; every other is compressed.
     """
-    from spcomp.compiler.tensor import Tensor
     from spcomp.formats.format import Format
+    from spcomp.tensors.tensor import Tensor
 
     shape, rank = entries.shape, len(entries.shape)
     levels = Format(("compressed",) if rank == 1 else ("dense", *("compressed",) * (rank - 1)))
-    made = Tensor.from_coo(entries.coords, entries.values, shape, levels)
-    return made, made.nnz < len(entries.values)
+    result = Tensor.from_coo(entries.coords, entries.values, shape, levels)
+    return result, result.nnz < len(entries.values)

@@ -1,7 +1,7 @@
-"""Reading of ``.tns``: lines of 1-based coordinates and a value, as FROSTT has them.
+"""Reading of ``.tns``: lines of 1-based coordinates and a value, as in FROSTT.
 
 The order is the number of columns less one; lines that begin with ``#`` are comments. The format
-has no place for the shape: it is given, or as large as the coordinates ask for. See Smith et al.,
+has no shape: it is an argument, or the least that holds the coordinates. See Smith et al.,
 *FROSTT: The Formidable Repository of Open Sparse Tensors and Tools* (2017), http://frostt.io.
 """
 
@@ -16,42 +16,41 @@ import numpy as np
 
 from spcomp.errors import ArgumentError
 from spcomp.io import grammar
-from spcomp.io.coordinates import Entries, collected, refuse_repeated
+from spcomp.io.coordinates import Entries, csr_or_tensor, refuse_repeated
 from spcomp.io.numbers import index, real
 from spcomp.io.source import REPORT
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from spcomp.compiler.tensor import Tensor
     from spcomp.io.coordinates import Duplicates
     from spcomp.io.source import Source
+    from spcomp.tensors.tensor import Tensor
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Shape: TypeAlias = tuple[int, ...]
-WHOLE = 1 << 16  # bytes of a file from which on scipy and our grammar are worth their loading
-EXACT = 1 << 53  # integers up to here are what they are as float64, too
+WHOLE = 1 << 16  # bytes: from this size on, scipy's reader and our grammar are worth loading
+EXACT = 1 << 53  # float64 holds all integers up to here
 ORDERS = 32  # axes at most
-NUMBER = 16  # bytes of memory for one that is read: itself, and a copy in another order
+NUMBER = 16  # bytes of memory for each number that is read: itself and a reordered copy
 
 
 def read(source: Source, duplicates: Duplicates, shape: Shape | None) -> csr_array | Tensor:
-    """Return the tensor in *source*, a CSR array if it has two axes.
+    """Return the tensor in *source*, as a CSR array if it has two axes.
 
-    Raises FileError at the line at fault, ArgumentError for a *shape* that is none.
+    Raises FileError with the wrong line.
     """
     line, offset, order = _first(source)
     _check_shape(source, line, shape, order)
     entries = _fast(source, line, offset, order, shape) if source.size >= WHOLE else None
-    if entries is not None and (made := collected(source, entries, duplicates)) is not None:
-        return made
+    if entries is not None and (result := csr_or_tensor(source, entries, duplicates)) is not None:
+        return result
     entries = _careful(source, order, shape)
     if duplicates == "error":
         refuse_repeated(source, entries)
-    made = collected(source, entries, "sum")
-    if made is None:
+    result = csr_or_tensor(source, entries, "sum")
+    if result is None:
         source.refuse(0, "it has repeated entries")
-    return made
+    return result
 
 
 def _first(source: Source) -> tuple[int, int, int]:
@@ -77,7 +76,7 @@ def _check_shape(source: Source, line: int, shape: Shape | None, order: int) -> 
 def _fast(
     source: Source, line: int, offset: int, order: int, shape: Shape | None
 ) -> Entries | None:
-    """Return all entries, or None where only the careful reading can."""
+    """Return all entries; None if they must be read line by line."""
     from scipy.io import mmread
 
     index_: grammar.Column = "index"
@@ -95,18 +94,18 @@ def _fast(
     if not grammar.conforms(source, offset, (*[index_] * order, "real"), empty=False, sink=keep):
         return None
     if not rows:
-        return None  # an array without rows ends the process: scipy divides by their number
+        return None  # scipy divides by the number of rows: without any, the process crashes
     head = b"%%%%MatrixMarket matrix array real general\n%d 1" % (rows * (order + 1))
     body.seek(0)
     body.write(head)
     body.seek(0)
     try:
-        found = np.asarray(mmread(body))
+        numbers = np.asarray(mmread(body))
     except (ValueError, OverflowError, RuntimeError, MemoryError):
         return None  # the careful reading finds out why
-    if found.shape != (rows * (order + 1), 1) or np.isinf(found).any():
+    if numbers.shape != (rows * (order + 1), 1) or np.isinf(numbers).any():
         return None
-    columned = found.reshape(rows, order + 1)
+    columned = numbers.reshape(rows, order + 1)
     where, values = columned[:, :-1], columned[:, -1].copy()
     if where.min() < 1 or where.max() >= EXACT:
         return None
@@ -140,13 +139,13 @@ def _careful(source: Source, order: int, shape: Shape | None) -> Entries:
 
 
 def shape_of(shape: Any) -> Shape | None:
-    """Return the *shape* argument as a tuple of int; raises ArgumentError if it is none."""
+    """Return the *shape* argument as a tuple of int; raises ArgumentError if it is not a shape."""
     if shape is None:
         return None
     try:
-        found = tuple(operator.index(extent) for extent in shape)
+        extents = tuple(operator.index(extent) for extent in shape)
     except TypeError:
-        found = ()
-    if not found or len(found) > ORDERS or any(not 0 <= n < 1 << 63 for n in found):
+        extents = ()
+    if not extents or len(extents) > ORDERS or any(not 0 <= n < 1 << 63 for n in extents):
         raise ArgumentError(f"argument shape: got {shape!r}, expected 1 to {ORDERS} extents")
-    return found
+    return extents

@@ -1,6 +1,6 @@
-"""Beside reading: what lies in an HDF5 file, read by a process of its own.
+"""Beside reading: the arrays of an HDF5 file, read in a process of its own.
 
-The HDF5 library may crash or never return on a damaged file, so it does not get ours.
+The HDF5 library may crash or never return on a damaged file, so it does not run in our process.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 from spcomp.io.source import memory
 
 if TYPE_CHECKING:
     from spcomp.io.source import Source
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-SECONDS, SLOWEST = 60, 10 << 20  # that a file may take: these, and one for so many bytes
+SECONDS, SLOWEST = 60, 10 << 20  # the time a file may take, plus a second for so many bytes
 READER = """\
 import re, sys
 import h5py, numpy
@@ -43,7 +43,7 @@ with open(made, "wb") as file:
 """
 
 
-def needed() -> None:
+def require_h5py() -> None:
     """Raise ArgumentError if h5py is not installed."""
     if importlib.util.find_spec("h5py") is None:
         raise ArgumentError(
@@ -51,18 +51,18 @@ def needed() -> None:
         )
 
 
-def arrays(source: Source, attribute: str, wanted: str) -> dict[str, Array]:
-    """Return the arrays of numbers in the root whose names match *wanted*, and the *attribute*.
+def arrays(source: Source, attribute: str, names: str) -> dict[str, Array]:
+    """Return the arrays of numbers in the root whose names match *names*, and the *attribute*.
 
-    That is an array of one text; it is left out if it is none, as arrays are that lie in other
-    files. Raises FileError for what the library does not read.
+    The attribute is an array of one text, and left out if it is anything else. Arrays in other
+    files are left out, too. Raises FileError for a file that the library cannot read.
     """
-    needed()
+    require_h5py()
     with tempfile.TemporaryDirectory() as folder:
-        made = str(Path(folder, "arrays.npz"))
-        arguments = [str(source.path), attribute, wanted, made, str(memory())]
+        target = str(Path(folder, "arrays.npz"))
+        arguments = [str(source.path), attribute, names, target, str(memory())]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-P", "-c", READER, *arguments],
                 capture_output=True,
                 check=False,
@@ -71,9 +71,11 @@ def arrays(source: Source, attribute: str, wanted: str) -> dict[str, Array]:
             )
         except subprocess.TimeoutExpired:
             source.refuse(0, "it is damaged: reading it does not end")
-        if done.returncode:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1] if done.returncode > 0 and lines else "the HDF5 library crashes on it"
+        if process.returncode:
+            lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
+            why = (
+                lines[-1] if process.returncode > 0 and lines else "the HDF5 library crashes on it"
+            )
             source.refuse(0, f"it is damaged or no HDF5 file: {why}")
-        with np.load(made, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(target, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}

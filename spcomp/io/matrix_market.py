@@ -1,9 +1,9 @@
-"""Reading of ``.mtx``: the header, then scipy's reader behind our grammar, or line by line.
+"""Reading of ``.mtx``: the header, then scipy's reader after a check, or line by line.
 
 The format is that of Boisvert, Pozo and Remington, *The Matrix Market Exchange Formats: Initial
 Design* (NISTIR 5935, 1996), whose rules are kept: comments only between the first line and the
-sizes, blank lines anywhere after the first; of a symmetric matrix the entries on and below the
-diagonal, of a skew-symmetric one those below. ``unsigned-integer``, which scipy writes, is known.
+sizes, blank lines anywhere after the first; a symmetric matrix lists the entries on and below the
+diagonal, a skew-symmetric one those below. ``unsigned-integer``, which scipy writes, is read too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import sys
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.io import grammar
-from spcomp.io.coordinates import Entries, matrix, mirrored, refuse_repeated
+from spcomp.io.coordinates import Entries, matrix, refuse_repeated, with_mirror_images
 from spcomp.io.numbers import index, integer, real, show
 from spcomp.io.source import PROSE, WORDS, require_room
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from spcomp.io.coordinates import Duplicates
     from spcomp.io.source import Source
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 BANNER = b"%%MatrixMarket"
 DTYPES = {"real": "float64", "integer": "int64", "unsigned-integer": "uint64", "pattern": "float64"}
 SYMMETRIES = {
@@ -37,16 +37,16 @@ SYMMETRIES = {
     "unsigned-integer": ("general", "symmetric"),
     "pattern": ("general", "symmetric"),
 }
-WHOLE = 1 << 16  # bytes of a file from which on scipy and our grammar are worth their loading
+WHOLE = 1 << 16  # bytes: from this size on, scipy's reader and our grammar are worth loading
 INT64 = np.iinfo(np.int64)
 BYTES_OF_VALUE = 8
-LINE = 1 << 10  # bytes of a line that nobody has reason to exceed
-UNPACKS = 1100  # how often a byte of gzip can be repeated, at most
+LINE = 1 << 10  # bytes: no reasonable line is longer
+UNPACKS = 1100  # the most bytes that one byte of gzip unpacks to
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the lines before the entries say; ``offset`` is where the entries begin, in bytes."""
+    """The lines before the entries; ``offset`` is the byte where the entries begin."""
 
     layout: str
     field: str
@@ -58,29 +58,29 @@ class Header:
 
     @property
     def columns(self) -> tuple[grammar.Column, ...]:
-        """What the words of a line are."""
-        found: tuple[grammar.Column, ...] = ()
+        """The kind of each word of a line."""
+        indices: tuple[grammar.Column, ...] = ()
         if self.layout == "coordinate":
-            found = ("index", "index")
+            indices = ("index", "index")
         if self.field == "unsigned-integer":
-            return (*found, "index")
+            return (*indices, "index")
         if self.field == "real":
-            return (*found, "real")
-        return (*found, "integer") if self.field == "integer" else found
+            return (*indices, "real")
+        return (*indices, "integer") if self.field == "integer" else indices
 
 
 def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
-    """Return the matrix in *source*, or the dense array; raises FileError at the line at fault."""
+    """Return the matrix or dense array in *source*; raises FileError with the wrong line."""
     header = _header(source)
     if header.layout == "array":
-        if max(header.shape) * BYTES_OF_VALUE > sys.maxsize:  # numpy has none, not even of nothing
+        if max(header.shape) * BYTES_OF_VALUE > sys.maxsize:  # numpy refuses it even if empty
             source.refuse(header.line, f"no array has the shape {header.shape}")
-        found = _fast_dense(source, header) if source.size >= WHOLE else None
-        return _dense(source, header) if found is None else found
+        array = _fast_dense(source, header) if source.size >= WHOLE else None
+        return _dense(source, header) if array is None else array
     if source.size >= WHOLE and (entries := _fast(source, header)):
-        made = matrix(source, entries, duplicates)
-        if made is not None:
-            return made
+        result = matrix(source, entries, duplicates)
+        if result is not None:
+            return result
     entries = _careful(source, header)
     if duplicates == "error":
         refuse_repeated(source, entries)
@@ -99,7 +99,7 @@ def _header(source: Source) -> Header:
 
 
 def _banner(source: Source, words: list[bytes]) -> tuple[str, str, str]:
-    """Return layout, field and symmetry of the first line, if the format has that combination."""
+    """Return layout, field and symmetry of the first line; refuses other combinations."""
     if not words or words[0] != BANNER:
         source.refuse(
             1,
@@ -144,29 +144,29 @@ def _sizes(source: Source, line: int, words: list[bytes], kinds: tuple[str, str,
     rows, columns = sizes[:2]
     if symmetry != "general" and rows != columns:
         source.refuse(line, f"a matrix of shape {rows} x {columns} cannot be {symmetry}")
-    count = sizes[2] if layout == "coordinate" else _stored(rows, columns, symmetry)
+    count = sizes[2] if layout == "coordinate" else _value_count(rows, columns, symmetry)
     return Header(layout, field, symmetry, (rows, columns), count, line, source.offset)
 
 
-def _stored(rows: int, columns: int, symmetry: str) -> int:
-    """How many values an array file has."""
+def _value_count(rows: int, columns: int, symmetry: str) -> int:
+    """Return how many values an array file has."""
     below = {"general": rows * columns, "symmetric": rows * (rows + 1) // 2}
     return below.get(symmetry, rows * (rows - 1) // 2)
 
 
-def _hopeless(source: Source, header: Header) -> bool:
-    """Whether the file is too short for its entries: memory for them must not be asked for."""
+def _too_short(source: Source, header: Header) -> bool:
+    """Whether the file is too short for its entries, so that no memory may be allocated."""
     least = 2 * max(len(header.columns), 1)  # bytes of a line, its end included
     room = (source.size - header.offset) * (UNPACKS if source.zipped else 1)
     return header.count * least > room + 1 or (source.zipped and header.count * least > 1 << 40)
 
 
 def _through_scipy(source: Source, header: Header) -> Any:
-    """What scipy's reader makes of a file in the grammar; None if it is not, or not to scipy."""
+    """Return what scipy's reader reads; None if the grammar or scipy does not accept the file."""
     from scipy.io import mmread
 
-    if not header.count or _hopeless(source, header):
-        return None  # an array without rows ends the process: scipy divides by their number
+    if not header.count or _too_short(source, header):
+        return None  # scipy divides by the number of rows: without any, the process crashes
     most = PROSE + LINE * header.count
     if not grammar.conforms(source, header.offset, header.columns, most=most):
         return None
@@ -177,15 +177,15 @@ def _through_scipy(source: Source, header: Header) -> Any:
 
 
 def _fast(source: Source, header: Header) -> Entries | None:
-    """Return all entries, mirrored ones included, or None where only the careful reading can."""
-    found = _through_scipy(source, header)
-    if found is None or found.shape != header.shape or found.nnz < header.count:
+    """Return all entries, mirrored ones included; None if they must be read line by line."""
+    coo = _through_scipy(source, header)
+    if coo is None or coo.shape != header.shape or coo.nnz < header.count:
         return None
-    rows, columns, values = found.row, found.col, found.data
+    rows, columns, values = coo.row, coo.col, coo.data
     if values.dtype != DTYPES[header.field] or (header.field == "real" and np.isinf(values).any()):
         return None
     least = {"symmetric": 0, "skew-symmetric": 1}.get(header.symmetry)
-    listed = slice(header.count)  # scipy puts the mirrored entries behind those of the file
+    listed = slice(header.count)  # scipy appends the mirrored entries to those of the file
     if least is not None and (rows[listed] - columns[listed] < least).any():
         return None
     if least and values.dtype.kind == "i" and (values == np.iinfo(values.dtype).min).any():
@@ -194,32 +194,32 @@ def _fast(source: Source, header: Header) -> Entries | None:
 
 
 def _fast_dense(source: Source, header: Header) -> Array | None:
-    """Return the array, or None where only the careful reading can."""
+    """Return the array; None if it must be read line by line."""
     if header.symmetry != "general":
         return None
-    found = _through_scipy(source, header)
-    if found is None or found.shape != header.shape or found.dtype != DTYPES[header.field]:
+    array = _through_scipy(source, header)
+    if array is None or array.shape != header.shape or array.dtype != DTYPES[header.field]:
         return None
-    if header.field == "real" and np.isinf(found).any():
+    if header.field == "real" and np.isinf(array).any():
         return None
-    return np.asarray(found)
+    return np.asarray(array)
 
 
 def _body(source: Source, header: Header) -> Iterator[tuple[int, list[bytes]]]:
     """Yield number and words of each line with an entry; there are as many as declared."""
-    seen, what = 0, "values" if header.layout == "array" else "entries"
+    count, what = 0, "values" if header.layout == "array" else "entries"
     for number, words in source.entries(None, header.line, header.offset):
         if words[0].startswith(b"%"):
             source.refuse(number, f"a comment among the {what}")
-        if seen == header.count:
-            source.refuse(number, f"there are more {what} than the {seen} declared")
+        if count == header.count:
+            source.refuse(number, f"there are more {what} than the {count} declared")
         if len(words) != len(header.columns):
             expected = f"expected {len(header.columns)}: {_expected(header)}"
             source.refuse(number, f"got {len(words)} words, {expected}")
-        seen += 1
+        count += 1
         yield number, words
-    if seen < header.count:
-        source.refuse(source.number, f"the file ends after {seen} of {header.count} {what}")
+    if count < header.count:
+        source.refuse(source.number, f"the file ends after {count} of {header.count} {what}")
 
 
 def _expected(header: Header) -> str:
@@ -244,7 +244,7 @@ def _careful(source: Source, header: Header) -> Entries:
     for line, words in _body(source, header):
         row = index(source, line, words[0], header.shape[0], "row")
         column = index(source, line, words[1], header.shape[1], "column")
-        _allowed(source, line, row, column, header.symmetry)
+        _refuse_wrong_triangle(source, line, row, column, header.symmetry)
         value: Any = 1.0 if header.field == "pattern" else _number(source, line, words[2], header)
         rows.append(row)
         columns.append(column)
@@ -254,8 +254,8 @@ def _careful(source: Source, header: Header) -> Entries:
     return Entries(header.shape, coords, np.array(values), np.array(lines), header.line)
 
 
-def _allowed(source: Source, line: int, row: int, column: int, symmetry: str) -> None:
-    """Raise FileError for an entry that a file of that *symmetry* leaves to its mirror image."""
+def _refuse_wrong_triangle(source: Source, line: int, row: int, column: int, symmetry: str) -> None:
+    """Raise FileError for an entry in the triangle that *symmetry* implies."""
     if symmetry == "general" or row > column or (symmetry == "symmetric" and row == column):
         return
     where = "on" if row == column else "above"
@@ -268,23 +268,23 @@ def _mirrored(entries: Entries, header: Header) -> Entries:
     """Return *entries* and their mirror images."""
     if header.symmetry == "general":
         return entries
-    return mirrored(entries, -1 if header.symmetry == "skew-symmetric" else 1)
+    return with_mirror_images(entries, -1 if header.symmetry == "skew-symmetric" else 1)
 
 
 def _dense(source: Source, header: Header) -> Array:
-    """Return the array of a file, whose values go down the columns."""
+    """Return the array of a file, which lists values column by column."""
     dtype = np.dtype(DTYPES[header.field])
     values = array({"f": "d", "i": "q", "u": "Q"}[dtype.kind])
     for line, words in _body(source, header):
         value = _number(source, line, words[0], header)
         values.append(value)
-    made = np.array(values, dtype)
+    numbers = np.array(values, dtype)
     if header.symmetry == "general":
-        return np.ascontiguousarray(made.reshape(header.shape, order="F"))
+        return np.ascontiguousarray(numbers.reshape(header.shape, order="F"))
     require_room(source, header.line, header.shape, dtype.itemsize * header.shape[0] ** 2)
     full = np.zeros(header.shape, dtype)
     offset = 1 if header.symmetry == "skew-symmetric" else 0
     columns, rows = np.triu_indices(header.shape[0], offset)  # column by column below the diagonal
-    full[columns, rows] = -made if offset else made
-    full[rows, columns] = made
+    full[columns, rows] = -numbers if offset else numbers
+    full[rows, columns] = numbers
     return full

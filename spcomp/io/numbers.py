@@ -1,19 +1,19 @@
-"""Part of the careful reading: words to numbers, and numbers to the type that is asked for."""
+"""Part of reading: words to numbers, and numbers to the requested type."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from spcomp.io.source import Source
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 INTEGER = re.compile(rb"[+-]?[0-9]{1,40}")
 REAL = re.compile(
     rb"[+-]?(?:([0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE
@@ -23,13 +23,13 @@ DTYPES = ("bool", *_INTEGERS, "float32", "float64")
 
 
 def show(word: bytes) -> str:
-    """Return *word* as it stands in a message: quoted, ASCII and short."""
+    """Return *word* for a message: quoted, ASCII and short."""
     text = word[:40].decode("ascii", "backslashreplace")
     return repr(text + "..." if len(word) > 40 else text).replace("\\\\", "\\")
 
 
 def integer(source: Source, line: int, word: bytes, dtype: str = "int64") -> int:
-    """Return the integer that *word* spells; raises FileError if it is none of *dtype*."""
+    """Return the integer that *word* spells; raises FileError if *dtype* does not have it."""
     if not INTEGER.fullmatch(word):
         source.refuse(line, f"{show(word)} is not an integer")
     value, kind = int(word), np.iinfo(dtype)
@@ -39,9 +39,9 @@ def integer(source: Source, line: int, word: bytes, dtype: str = "int64") -> int
 
 
 def index(source: Source, line: int, word: bytes, extent: int, axis: str) -> int:
-    """Return the 0-based coordinate that *word* spells 1-based; raises FileError if out of range.
+    """Return the 0-based coordinate for a 1-based *word*; raises FileError if out of range.
 
-    A negative *extent*: there is no upper bound but that of int64.
+    With a negative *extent* only int64 is a bound.
     """
     value = integer(source, line, word)
     if value < 1 or value > extent >= 0:
@@ -51,7 +51,7 @@ def index(source: Source, line: int, word: bytes, extent: int, axis: str) -> int
 
 
 def real(source: Source, line: int, word: bytes) -> float:
-    """Return the float64 nearest to what *word* spells; raises FileError if it is no number."""
+    """Return the float64 nearest to *word*; raises FileError if that is not a number."""
     match = REAL.fullmatch(word)
     if not match:
         source.refuse(line, f"{show(word)} is not a number")
@@ -61,18 +61,18 @@ def real(source: Source, line: int, word: bytes) -> float:
     return value
 
 
-def wanted(dtype: Any) -> np.dtype[Any] | None:
-    """Return the type of values that *dtype* asks for; raises ArgumentError for one we lack."""
+def dtype_of(dtype: Any) -> np.dtype[Any] | None:
+    """Return *dtype* as a numpy dtype; raises ArgumentError for one that is not supported."""
     if dtype is None:
         return None
     try:
-        found = np.dtype(dtype)
+        candidate = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
-        found = None
-    if found is None or found.name not in DTYPES:
+        candidate = None
+    if candidate is None or candidate.name not in DTYPES:
         raise ArgumentError(f"argument dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
-    made: np.dtype[Any] = np.dtype(found.name)  # in the byte order of the machine
-    return made
+    result: np.dtype[Any] = np.dtype(candidate.name)  # in the byte order of the machine
+    return result
 
 
 def cast(source: Source, values: Array, dtype: np.dtype[Any] | None) -> Array:
@@ -83,23 +83,25 @@ def cast(source: Source, values: Array, dtype: np.dtype[Any] | None) -> Array:
     if dtype is None or dtype == values.dtype:
         return values
     with np.errstate(all="ignore"):
-        made = values.astype(dtype)
-    lost = np.isinf(made) & np.isfinite(values) if dtype.kind == "f" else ~_kept(values, made)
+        result = values.astype(dtype)
+    lost = (
+        np.isinf(result) & np.isfinite(values) if dtype.kind == "f" else ~_unchanged(values, result)
+    )
     if lost.any():
         value = values.reshape(-1)[np.flatnonzero(lost)[0]]
         source.refuse(0, f"the value {value} does not fit {dtype}")
-    return made
+    return result
 
 
-def _kept(values: Array, made: Array) -> Array:
-    """Where *made*, of integers or bool, is what *values* were."""
-    if made.dtype.kind == "b":
-        return np.asarray(values == made)
-    kind = np.iinfo(made.dtype)
+def _unchanged(values: Array, result: Array) -> Array:
+    """Return where *result*, of integers or bools, equals *values*."""
+    if result.dtype.kind == "b":
+        return np.asarray(values == result)
+    kind = np.iinfo(result.dtype)
     if values.dtype.kind == "f":  # the bounds are powers of two: exact as floats
         inside = (values >= float(kind.min)) & (values < float(kind.max // 2 + 1) * 2)
     elif values.dtype.kind == "b":
         return np.ones(values.shape, np.bool_)
     else:
         inside = (values >= kind.min) & (values <= kind.max)
-    return np.asarray(inside & (values == made))
+    return np.asarray(inside & (values == result))

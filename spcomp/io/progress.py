@@ -1,4 +1,4 @@
-"""Beside reading: a bar on stderr for a large file, if someone watches."""
+"""Beside reading: a progress bar on stderr for a large file, on a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from spcomp.io.source import Source
 
-LARGE = 1 << 25  # bytes of a file that takes long enough to tell
+LARGE = 1 << 25  # bytes: from this size on, reading takes long enough to show progress
 
 
 @contextmanager
-def watched(source: Source) -> Iterator[None]:
+def progress_bar(source: Source) -> Iterator[None]:
     """Show how much of *source* has been read inside, if it is large and stderr a terminal."""
     if source.size < LARGE or not sys.stderr.isatty():
         yield
@@ -24,7 +24,7 @@ def watched(source: Source) -> Iterator[None]:
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        total = None if source.zipped else source.size  # how large it unpacks is not known
+        total = None if source.zipped else source.size  # the unpacked size is not known
         task = bar.add_task(f"reading {source.path.name}", total=total)
         source.report = lambda position: bar.update(task, completed=position)
         yield

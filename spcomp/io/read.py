@@ -1,17 +1,18 @@
-"""The front door of reading: a path to a matrix or tensor, every byte of its file checked."""
+"""The front door of reading: from a path to a matrix or tensor, with every byte checked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from spcomp.compiler.tensor import Tensor
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 from spcomp.io import archive, binsparse, frostt, matrix_market
-from spcomp.io.numbers import cast, wanted
-from spcomp.io.progress import watched
+from spcomp.io.numbers import cast, dtype_of
+from spcomp.io.progress import progress_bar
 from spcomp.io.source import Source
+from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     import os
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from spcomp.io.coordinates import Duplicates
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 SUFFIXES = (".mtx", ".mtx.gz", ".tns", ".tns.gz", ".npz", ".bsp.h5")
 
 
@@ -38,12 +38,12 @@ def read(
         path: A Matrix Market file (``.mtx``), a FROSTT tensor (``.tns``), either compressed by gzip
             (``.gz`` behind it), an archive of scipy or :func:`spcomp.write` (``.npz``), or a
             Binsparse file (``.bsp.h5``), for which h5py has to be installed.
-        duplicates: What becomes of an entry that is listed again: ``"error"`` or ``"sum"``.
-        dtype: The type of the values, if not that of the file: float64 (reals, patterns as ones,
-            and ``.tns``), int64 (integers), the stored one (else). No value may change but
-            by rounding to narrower floats.
-        shape: The extents of a ``.tns`` file, which does not have them; the least that hold its
-            coordinates if None.
+        duplicates: What happens to an entry that is listed again: ``"error"`` or ``"sum"``.
+        dtype: The type of the values. The default is float64 for reals, patterns (as ones) and
+            ``.tns``, int64 for integers, and otherwise the stored type. Only rounding to narrower
+            floats may change a value.
+        shape: The extents of a ``.tns`` file, which does not store them; if None, the least that
+            hold its coordinates.
 
     Returns:
         A ``scipy.sparse.csr_array`` in canonical form (indices ascend, none repeats) for a matrix,
@@ -51,45 +51,45 @@ def read(
         axis dense, the others compressed, in order.
 
     Raises:
-        FileError: for a file that cannot be read, or breaks its format in any way; with its name,
-            the line and the reason.
-        ArgumentError: for other arguments that are none of the above.
+        FileError: for a file that cannot be read, or breaks its format in any way; it has the
+            name, the line and the reason.
+        ArgumentError: for other wrong arguments.
     """
     duplicates = "error" if duplicates == "refuse" else duplicates  # as spcomp.convert says it
     if duplicates not in ("error", "sum"):
         raise ArgumentError(f"argument duplicates: got {duplicates!r}, expected 'error' or 'sum'")
-    asked, extents = wanted(dtype), frostt.shape_of(shape)
+    value_type, extents = dtype_of(dtype), frostt.shape_of(shape)
     kind, source = suffix(str(path)), Source(path)
     if extents is not None and kind != ".tns":
         raise ArgumentError(f"argument shape: a {kind} file has its own")
-    with source.blamed(), watched(source):
-        found: csr_array | Array | Tensor
+    with source.file_errors(), progress_bar(source):
+        result: csr_array | Array | Tensor
         if kind == ".mtx":
-            found = matrix_market.read(source, duplicates)
+            result = matrix_market.read(source, duplicates)
         elif kind == ".tns":
-            found = frostt.read(source, duplicates, extents)
+            result = frostt.read(source, duplicates, extents)
         elif kind == ".bsp.h5":
-            found = binsparse.read(source, duplicates)
+            result = binsparse.read(source, duplicates)
         else:
-            found = archive.read(source, duplicates)
-        return _typed(source, found, asked)
+            result = archive.read(source, duplicates)
+        return _with_dtype(source, result, value_type)
 
 
-def _typed(
-    source: Source, found: csr_array | Array | Tensor, dtype: np.dtype[Any] | None
+def _with_dtype(
+    source: Source, result: csr_array | Array | Tensor, dtype: np.dtype[Any] | None
 ) -> csr_array | Array | Tensor:
-    """Return *found* with values of *dtype*."""
-    if isinstance(found, np.ndarray):
-        return cast(source, found, dtype)
-    if isinstance(found, Tensor):
-        values = cast(source, found.values, dtype)
-        return found if values is found.values else found.with_values(values)
-    found.data = cast(source, found.data, dtype)
-    return found
+    """Return *result* with values of *dtype*."""
+    if isinstance(result, np.ndarray):
+        return cast(source, result, dtype)
+    if isinstance(result, Tensor):
+        values = cast(source, result.values, dtype)
+        return result if values is result.values else result.with_values(values)
+    result.data = cast(source, result.data, dtype)
+    return result
 
 
 def suffix(name: str) -> str:
-    """Return the ending of *name* that says what is in it, without ``.gz``; else ArgumentError."""
+    """Return the ending of *name*, without ``.gz``; raises ArgumentError for an unknown one."""
     if "\0" in name:
         raise ArgumentError("argument path: got a path with a zero byte, which none has")
     for ending in SUFFIXES:

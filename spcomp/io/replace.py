@@ -1,4 +1,4 @@
-"""Beside writing: a file that is replaced whole, or stays as it was."""
+"""Beside writing: a file that is replaced as a whole, or stays as it was."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Give a temporary file beside *path*, which takes its place if nothing is raised inside.
+    """Yield a temporary file beside *path*, which replaces it if nothing is raised inside.
 
-    Raises OSError for what the system says, a full disk too; no temporary file is left then.
+    Raises OSError from the system, for a full disk too, and then leaves no temporary file.
     """
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:

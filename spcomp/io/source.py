@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 22  # bytes that are read at a time
 REPORT = 1 << 14  # lines after which progress is reported
-LONGEST = 1 << 16  # bytes of a line: a longer one is no line of numbers
-PROSE = 1 << 24  # bytes of comments and blank lines, one after the other, at most
+LONGEST = 1 << 16  # bytes: a longer line is not one of numbers
+PROSE = 1 << 24  # the most bytes of consecutive comments and blank lines
 BOM = b"\xef\xbb\xbf"
 WORDS = re.compile(rb"[^ \t]+")
 
 
 class Source:
-    """A file to read; the name that messages give it and its size in bytes, compressed or not."""
+    """A file to read, with its name for messages and its size on disk in bytes."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         try:
@@ -38,7 +38,7 @@ class Source:
                 f"argument path: got {type(path).__name__}, expected a path"
             ) from None
         self.name = str(self.path)
-        with self.blamed():
+        with self.file_errors():
             status = self.path.stat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
@@ -49,7 +49,7 @@ class Source:
         self.report: Callable[[int], object] = lambda _: None  # the bytes that have been read
 
     def refuse(self, line: int, reason: str, *, hint: str = "") -> NoReturn:
-        """Raise FileError; *line* 0 is the file as a whole."""
+        """Raise FileError; *line* 0 stands for the whole file."""
         raise self.error(line, reason, hint=hint)
 
     def error(self, line: int, reason: str, *, hint: str = "") -> FileError:
@@ -58,8 +58,8 @@ class Source:
         return FileError(f"{where}: {reason}", hint=hint)
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Inside, what the system and gzip say against the file becomes FileError."""
+    def file_errors(self) -> Iterator[None]:
+        """Turn errors of the system and of gzip that are raised inside into FileError."""
         try:
             yield
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -74,17 +74,17 @@ class Source:
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Give the file, open and uncompressed; what goes wrong with it is a FileError."""
-        with self.blamed():
+        """Yield the file, open and uncompressed; its errors are raised as FileError."""
+        with self.file_errors():
             opener = gzip.open if self.zipped else open
             with opener(self.path, "rb") as file:
                 yield cast("IO[bytes]", file)
 
     def lines(self, number: int = 0, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield each line behind line *number*, which ends at byte *offset*, with its own number.
+        """Yield number and text of each line after line *number*, which ends at byte *offset*.
 
-        Line ends and the byte order mark are left out; the attributes ``number``, ``begin`` and
-        ``offset`` are those of the line yielded.
+        Line ends and the byte order mark are left out. The attributes ``number``, ``begin`` and
+        ``offset`` are those of the line just yielded.
         """
         with self.opened() as file:
             file.seek(offset)
@@ -103,10 +103,10 @@ class Source:
     def entries(
         self, comment: bytes | None, number: int = 0, offset: int = 0
     ) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield number and words of each of the ``lines`` that is not blank.
+        """Yield number and words of each line that is not blank and does not begin with *comment*.
 
-        Those that begin with *comment* are passed over, too. Raises FileError where nothing else
-        comes for long: a small compressed file can hold more of it than anybody wants to wait for.
+        Raises FileError after too many blank lines and comments: a small compressed file can hold
+        more of them than anybody wants to wait for.
         """
         last = offset
         for line, text in self.lines(number, offset):
@@ -118,10 +118,10 @@ class Source:
                 self.refuse(line, f"more than {PROSE >> 10} KiB of comments and blank lines")
 
     def require_room(self, line: int, size: int) -> None:
-        """Raise FileError if the *size* bytes that the lines up to *line* take cannot be had."""
+        """Raise FileError if memory lacks the *size* bytes that the lines up to *line* take."""
         if size > memory():
-            taken = f"{size / 2**30:.1f} GiB"
-            self.refuse(line, f"the entries up to here take {taken}, more than the memory")
+            room = f"{size / 2**30:.1f} GiB"
+            self.refuse(line, f"the entries up to here take {room}, more than the memory")
 
 
 def _lower(text: str) -> str:
@@ -138,7 +138,7 @@ def _reason(error: OSError) -> str:
 
 
 def memory() -> int:
-    """Return the bytes of memory that this process may use at most, as far as the system says."""
+    """Return how many bytes of memory this process may use, as far as the system tells."""
     most = _installed()
     try:
         return min(most, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
@@ -150,15 +150,15 @@ def _installed() -> int:
     """Return the bytes of memory that the machine has."""
     if sys.platform == "win32":
         kibibytes = ctypes.c_uint64()
-        known = ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kibibytes))
-        return kibibytes.value << 10 if known else sys.maxsize
+        success = ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kibibytes))
+        return kibibytes.value << 10 if success else sys.maxsize
     with contextlib.suppress(AttributeError, ValueError, OSError):  # not every system counts them
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return sys.maxsize
 
 
 def require_room(source: Source, line: int, shape: tuple[int, ...], size: int) -> None:
-    """Raise FileError if *size* bytes, which the declared *shape* alone takes, cannot be had."""
+    """Raise FileError if memory lacks the *size* bytes that the declared *shape* alone takes."""
     if size > memory():
         source.refuse(
             line,

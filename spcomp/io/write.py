@@ -1,4 +1,4 @@
-"""The front door of writing: a matrix, an array or a tensor to a file, whole or not at all."""
+"""The front door of writing: a matrix, an array or a tensor to a file, completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from spcomp.compiler import validate
-from spcomp.compiler.tensor import Tensor
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 from spcomp.io import archive, binsparse, hdf5
 from spcomp.io.coordinates import Entries, csr, tensor
@@ -17,6 +16,8 @@ from spcomp.io.frostt import EXACT, ORDERS
 from spcomp.io.numbers import DTYPES
 from spcomp.io.read import suffix
 from spcomp.io.replace import replacing
+from spcomp.tensors import checks as validate
+from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     import os
@@ -26,25 +27,24 @@ if TYPE_CHECKING:
 
     Fill: TypeAlias = Callable[[IO[bytes]], object]
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-LINES = 1 << 14  # of a tensor, that are written at a time
+LINES = 1 << 14  # lines of a tensor that are written at a time
 
 
 def write(path: str | os.PathLike[str], value: Any) -> None:
     """Write *value* to *path*, replacing it: completely, or not at all.
 
     Args:
-        path: Ends in ``.mtx``, ``.tns``, either with ``.gz`` behind it, ``.npz``, or ``.bsp.h5``.
-        value: A matrix of scipy.sparse, a coo_array of any rank, or a :class:`spcomp.Tensor`; for
-            ``.mtx`` also a numpy array of two dimensions, and tensors have two; for ``.bsp.h5``
-            also numpy arrays of one or two.
+        path: Ends in ``.mtx``, ``.tns``, ``.mtx.gz``, ``.tns.gz``, ``.npz``, or ``.bsp.h5``.
+        value: A matrix of scipy.sparse, a coo_array of any rank, or a :class:`spcomp.Tensor`. A
+            ``.mtx`` file takes values of two dimensions, numpy arrays included; ``.bsp.h5`` also
+            takes numpy arrays of one or two.
 
-    ``spcomp.read`` gives back the same coordinates and values, stored zeros included; repeated
-    entries of a scipy matrix are added up. Text has float64 or int64 for narrower types (``dtype``
-    gets them back); ``.tns`` has no shape and no integers beyond 2**53, which are refused.
+    ``spcomp.read`` returns the same coordinates and values, stored zeros included; repeated entries
+    of a scipy matrix are added up. Text files have float64 or int64 for narrower types (``dtype``
+    restores them). ``.tns`` stores no shape, and integers beyond 2**53 are refused there.
 
     Raises:
-        ArgumentError: for a value or a path that cannot be written, and for what the system says.
+        ArgumentError: for a value or a path that cannot be written, and for errors of the system.
     """
     name = str(path)
     kind = suffix(name)
@@ -53,7 +53,7 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def _replace(path: Path, fill: Fill, *, zipped: bool) -> None:
-    """Let *fill* write the file *path*, if it can do so to the end."""
+    """Replace the file *path* by what *fill* writes, if that succeeds."""
     try:
         with replacing(path) as plain:
             if zipped:
@@ -85,8 +85,8 @@ def _matrix_market(value: Any) -> Fill:
 
 
 def _frostt(value: Any) -> Fill:
-    made = _canonical(value)
-    values = made.values
+    tensor = _canonical(value)
+    values = tensor.values
     if values.dtype.kind in "iu" and values.size:
         if max(int(values.max()), -int(values.min())) > EXACT:
             raise ArgumentError(
@@ -95,7 +95,7 @@ def _frostt(value: Any) -> Fill:
             )
     elif values.dtype.kind == "b":
         values = values.astype(np.int8)
-    coords, text = made.coordinates(), "%d " * made.ndim + "%r\n"
+    coords, text = tensor.coordinates(), "%d " * tensor.ndim + "%r\n"
 
     def fill(file: IO[bytes]) -> None:
         for begin in range(0, len(values), LINES):
@@ -113,10 +113,10 @@ def _archive(value: Any) -> Fill:
         return lambda file: _savez(file, value)
     from scipy.sparse import save_npz
 
-    made = _canonical(value)
-    if made.ndim != 2:
-        return lambda file: _savez(file, made)
-    listed = _csr(made)
+    tensor = _canonical(value)
+    if tensor.ndim != 2:
+        return lambda file: _savez(file, tensor)
+    listed = _csr(tensor)
     return lambda file: save_npz(file, listed)
 
 
@@ -126,49 +126,47 @@ def _savez(file: IO[bytes], value: Tensor) -> None:
 
 
 def _binsparse(value: Any) -> Fill:
-    found: Tensor | Array
+    content: Tensor | Array
     if isinstance(value, np.ndarray):
-        found = _supported(validate.plain("value", value))
-        if found.ndim not in (1, 2):
-            raise ArgumentError(f"argument value: got {found.ndim} dimensions, expected 1 or 2")
+        content = _supported(validate.plain("value", value))
+        if content.ndim not in (1, 2):
+            raise ArgumentError(f"argument value: got {content.ndim} dimensions, expected 1 or 2")
     else:
-        found = _canonical(value)
-    hdf5.needed()
-    return lambda file: binsparse.write(file, found)
+        content = _canonical(value)
+    hdf5.require_h5py()
+    return lambda file: binsparse.write(file, content)
 
 
 def _canonical(value: Any) -> Tensor:
-    """Return what *value* stores as a tensor in order, without repeated entries."""
+    """Return *value* as a tensor in order, without repeated entries."""
     if getattr(value, "format", "") == "coo" and getattr(value, "ndim", 2) != 2:
-        from spcomp.compiler.conversions import convert
+        from spcomp.tensors.convert import convert
 
         value = convert(value, "csf")  # an array of scipy
     if isinstance(value, Tensor):
         if not 1 <= value.ndim <= ORDERS:
             raise ArgumentError(f"argument value: got {value.ndim} axes, expected 1 to {ORDERS}")
-        found = Entries(value.shape, value.coordinates(), value.values.reshape(-1))
+        entries = Entries(value.shape, value.coordinates(), value.values.reshape(-1))
     else:
-        found = _listed(value)
-    _supported(found.values)
-    return tensor(found)[0]
+        entries = _entries_of(value)
+    _supported(entries.values)
+    return tensor(entries)[0]
 
 
-def _listed(value: Any) -> Entries:
-    """Return what a scipy matrix stores, its index arrays checked."""
-    from scipy.sparse import issparse
-
-    from spcomp.compiler.convert import sound
+def _entries_of(value: Any) -> Entries:
+    """Return the entries of a scipy matrix, after checking its index arrays."""
+    from spcomp.tensors.libraries.scipy import is_scipy, native_scipy
 
     matrix: Any = value
-    if not issparse(value) or matrix.ndim != 2:
+    if not is_scipy(value) or matrix.ndim != 2:
         raise ArgumentError(
             f"argument value: got {type(value).__name__}, expected a sparse matrix or a Tensor"
         )
-    matrix = sound(matrix, "value.")
+    matrix = native_scipy(matrix, "value.")
     if matrix.format not in archive.NEEDS:
         matrix = matrix.tocoo()
     arrays = {name: np.asarray(getattr(matrix, name)) for name in archive.NEEDS[matrix.format]}
-    if matrix.format in ("csr", "csc", "bsr"):  # scipy lets them have room behind the entries
+    if matrix.format in ("csr", "csc", "bsr"):  # they may be longer than the entries
         used = slice(max(0, int(matrix.indptr[-1])))
         arrays |= {name: arrays[name][used] for name in ("data", "indices")}
     coords, values = archive.READERS[matrix.format](arrays, matrix.shape)

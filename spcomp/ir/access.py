@@ -1,4 +1,4 @@
-"""Expressions that read buffers: a value, whether it is stored, where it is."""
+"""For every level: expressions that read buffers: a value, whether it is stored, where it is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @node
 class Load(Expr):
-    """``buffer[indices]``: what an index means is the level's to say.
+    """``buffer[indices]``; the level decides what an index means.
 
     Coordinate level: coordinates, one per axis; one that is not stored reads as the fill value.
-    Position level: positions, one per axis, where the ancestors of an axis given by absolute
-    position are None (``A.at(p)``). Flat level: one offset, a scalar or a vector; a lane whose
-    *mask* is false is not read and gives zero.
+    Position level: positions, one per axis; the ancestors of an axis indexed by absolute position
+    have None (``A.at(p)``). Flat level: one offset, a scalar or a vector; a lane whose *mask* is
+    false is not read and gives zero.
     """
 
     buffer: AnyBuffer = attr()
@@ -36,7 +36,7 @@ class Load(Expr):
 
 @node
 class Stored(Expr):
-    """Whether the element that *element*, a Load, reads is stored; else it reads as the fill.
+    """Whether the element that the Load *element* reads is stored; if not, it reads as the fill.
 
     Coordinate level only: lowering knows the answer, or searches for it.
     """
@@ -54,13 +54,13 @@ class Search(Expr):
     """The absolute position of *key* in ``buffer[begin:end]``, an int64 in ``begin..end``.
 
     ``lower``: the first position whose value is not below *key*; ``upper``: the first whose value
-    is above *key* (both need ascending values); ``gallop``: as ``lower``, soon where it is near
+    is above *key* (both need ascending values); ``gallop``: as ``lower``, fast if it is near
     *begin* (Bentley, Yao: an almost optimal algorithm for unbounded searching, 1976); ``linear``:
-    the first whose value equals *key*; ``run``: the first whose value does not equal *key*, looked
-    for from *begin* on; ``probe``: that of *key* in a hash table of ``end - begin`` slots, as
-    ``ir.axis.home`` says; else *end*.
-    Buffer positions are absolute at every level. With a *slope*, the value at position
-    p is ``buffer[p] + slope * p``, an int64 like *key*: an indptr is cut by rows and elements.
+    the first whose value equals *key*; ``run``: the first from *begin* on whose value does not
+    equal *key*; ``probe``: that of *key* in a hash table of ``end - begin`` slots (see
+    ``ir.axis.home``). If there is none, *end*.
+    Buffer positions are absolute at every level. With a *slope*, the value at position p is
+    ``buffer[p] + slope * p``, an int64 like *key*: so an indptr is cut by rows and elements.
     """
 
     kind: SearchKind = attr()

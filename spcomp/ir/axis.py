@@ -1,4 +1,4 @@
-"""Axes of four kinds, iteration domains over them, and the buffers laid along them."""
+"""For every level: axes of four kinds, iteration domains over them, buffers laid along them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from spcomp.dtypes import DType, int32
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node, attr, node
 
-# The scope of a buffer that is zero when it is made. Who uses it promises to leave it such that it
-# serves the next iteration as well as a new one.
+# The scope of a buffer that starts as zeros. Its users promise to leave it in a state that serves
+# the next iteration as well as a new buffer would.
 WORKSPACE = "workspace"
+WARP = "warp"  # the scope of a buffer of which each lane of a warp holds one element
 HASH = 0x9E3779B97F4A7C15  # 2**64 / golden ratio (Knuth, The Art of Computer Programming, 6.4)
 AxisKind: TypeAlias = Literal["dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"]
 
@@ -26,10 +27,10 @@ class Axis(Node):
     positions over all fibers; *nnz_cols* is the fiber size of sparse_fixed. A sparse_variable
     axis without arrays is *assembled*: its arrays are a result (nnz is then None).
     ``sorted``: coordinates ascend within a fiber; ``unique``: none occurs twice in it. ``padded``:
-    a position whose entry in *indices* is negative holds none, and iterations leave it out.
+    a position whose entry in *indices* is negative holds no coordinate, and iterations skip it.
     ``shifted``: a padded sparse_fixed axis below a root, with one fiber of *indices* for all; a
-    coordinate is that of the root and the entry, added up, and none where it is no coordinate.
-    ``hashed``: a padded sparse_variable axis whose fibers are hash tables, see :func:`home`.
+    coordinate is that of the root plus the entry, and a position where that is out of range holds
+    none. ``hashed``: a padded sparse_variable axis whose fibers are hash tables, see :func:`home`.
     """
 
     name: str = attr()
@@ -63,8 +64,13 @@ class Axis(Node):
         return self.kind == "sparse_variable" and self.indptr is None
 
     @property
+    def width(self) -> Expr:
+        """The largest number of positions in a fiber; if all fibers are of one size, that size."""
+        return self.length if self.nnz_cols is None else self.nnz_cols
+
+    @property
     def is_below_root(self) -> bool:
-        """Whether the axis above this one has no other above it."""
+        """Whether the parent of this axis is a root."""
         return self.parent is not None and self.parent.parent is None
 
     def ancestors(self) -> Iterator[Axis]:
@@ -80,9 +86,9 @@ class Axis(Node):
 
 
 def home(coordinate: int, slots: int) -> int:
-    """Return the slot in which *coordinate* is looked for first, in a table of *slots* (2**k).
+    """Return the slot where the search for *coordinate* starts, in a table of *slots* (2**k).
 
-    It lies there or in the first slot after it that was free, cyclically; a negative entry is free.
+    It lies there or in the next slot, cyclically, that was free; a negative entry is free.
     """
     bits = slots.bit_length() - 1
     return (coordinate * HASH & (1 << 64) - 1) >> (64 - bits) if bits else 0
@@ -128,12 +134,12 @@ Domain: TypeAlias = Axis | Fuse | Attach | Flatten | Union | Intersect
 
 
 def memory_of(buffer: AnyBuffer) -> object:
-    """Return what *buffer* shares with all that lie in the same memory: the handle, or itself."""
+    """Return the identity of the memory of *buffer*: its handle, or itself if it has none."""
     return buffer if buffer.data is None else buffer.data
 
 
 def domain_axes(domain: Domain) -> tuple[Axis, ...]:
-    """Return the axes that *domain* is made of."""
+    """Return the axes of *domain*."""
     match domain:
         case Axis():
             return (domain,)

@@ -1,14 +1,11 @@
-"""Expressions, shared by the three levels; each knows its dtype."""
+"""For every level: expressions; each knows its dtype."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from spcomp.dtypes import DType, bool_, int64, promote
 from spcomp.ir.node import Node, attr, node
-
-if TYPE_CHECKING:
-    pass
 
 # fmt: off
 BinOpKind: TypeAlias = Literal[
@@ -18,8 +15,9 @@ BinOpKind: TypeAlias = Literal[
 # fmt: on
 UnOpKind: TypeAlias = Literal["-", "not", "~"]
 SearchKind: TypeAlias = Literal["lower", "upper", "gallop", "linear", "run", "probe"]
-COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
-CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but for isnan and isinf
+NEGATED: dict[str, BinOpKind] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+COMPARISONS = frozenset(NEGATED)
+CALLS = frozenset(  # functions of a Call; the result has the arguments' dtype but for isnan, isinf
     (
         *("exp", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "pow"),
         *("exp2", "expm1", "log10", "log1p", "cbrt", "sin", "cos", "tan", "asin", "acos", "atan"),
@@ -27,7 +25,7 @@ CALLS = frozenset(  # the functions a Call may name: one dtype throughout, but f
         *("floor", "ceil", "round", "trunc", "fma", "isnan", "isinf", "popcount"),
     )
 )
-NUMPY_NAMES = {  # of those that numpy calls otherwise
+NUMPY_NAMES = {  # of the functions that have another name in numpy
     **{f"a{name}": f"arc{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
     "round": "rint",
 }
@@ -227,5 +225,5 @@ def binary(op: BinOpKind, lhs: Expr, rhs: Expr | int) -> Expr:
     """Return ``lhs op rhs`` with both sides promoted to one dtype; nothing is folded."""
     if isinstance(rhs, int):
         rhs = const(rhs, lhs.dtype.element)
-    common = bool_ if op in ("and", "or") else promote(lhs.dtype, rhs.dtype)
-    return BinOp(op, cast(lhs, common), cast(rhs, common), span=lhs.span)
+    dtype = bool_ if op in ("and", "or") else promote(lhs.dtype, rhs.dtype)
+    return BinOp(op, cast(lhs, dtype), cast(rhs, dtype), span=lhs.span)

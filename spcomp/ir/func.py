@@ -1,4 +1,4 @@
-"""A program at one level, as data: parameters, axes, buffers and a body."""
+"""For every level: a program as data: parameters, axes, buffers and a body."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Func(Node):
         return f"<{type(self).__name__} {self.name}({', '.join(p.name for p in self.params)})>"
 
     def script(self, *, show_meta: bool = False) -> str:
-        """Return the function as a Python file; every class of programs says how."""
+        """Return the function as a Python file."""
         raise NotImplementedError
 
     def show(self) -> None:

@@ -1,4 +1,4 @@
-"""A Module: functions of one level, and the host program that runs them in order."""
+"""For every level: a Module, functions of one level and the host program that runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 
 MEASURED = "measured"
-"""Attribute of a function whose arrays are measured at every launch: nobody vouches for them."""
+"""Attribute of a function in a user's own Module: its arrays are measured at every launch."""
 F = TypeVar("F", bound=Func)
 G = TypeVar("G", bound=Func)
 
@@ -31,12 +31,12 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class HostAlloc:
-    """Make an array of ``buffer.shape[0]`` elements set to *fill*, bound to the name of *buffer*.
+    """Allocate ``buffer.shape[0]`` elements set to *fill*, bound to the name of *buffer*.
 
-    *fill* None: they are anything until a function writes them.
+    *fill* None: the elements are undefined until a function writes them.
 
-    The size is computed by the host: it may use the scalar parameters of the source and load from
-    buffers made before. Functions take the array as the handle parameter of that name.
+    The host computes the size: it may use the scalar parameters of the source and load from
+    buffers allocated before. Functions take the array as the handle parameter of that name.
     """
 
     buffer: Buffer
@@ -53,7 +53,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The *buffers*, made by HostAlloc, are the arrays of the assembled results."""
+    """The *buffers*, allocated by HostAlloc, are the arrays of the assembled results."""
 
     buffers: tuple[Buffer, ...]
 
@@ -63,7 +63,7 @@ HostOp: TypeAlias = Launch | Scan | HostAlloc | Trim | Return
 
 @dataclass(frozen=True, slots=True)
 class Module(Generic[F]):
-    """Functions of one level and a host program; a program that needs one is a Module of one.
+    """Functions of one level and a host program; a program of one function is a Module of one.
 
     *source* is the function as written: its parameters and buffers are the interface, and
     *host* runs with its parameters.
@@ -82,7 +82,7 @@ class Module(Generic[F]):
 
     @property
     def is_single(self) -> bool:
-        """Whether the module just runs one function, on the parameters it was written with."""
+        """Whether the host program only launches the one function."""
         return self.host == (Launch(self.funcs[0].name),)
 
     def with_funcs(self, *funcs: G) -> Module[G]:
@@ -91,5 +91,5 @@ class Module(Generic[F]):
 
 
 def single(func: F) -> Module[F]:
-    """Return the Module that just runs *func*."""
+    """Return the Module that only runs *func*."""
     return Module(func, (func,), (Launch(func.name),))

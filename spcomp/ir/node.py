@@ -1,4 +1,4 @@
-"""IR nodes: plain slotted records, compared by identity and never changed."""
+"""Under the IR: nodes are plain slotted records, compared by identity and never changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spcomp.errors import Span
 _N = TypeVar("_N", bound="Node")
 _T = TypeVar("_T")
 NODES: dict[str, type[Node]] = {}  # every node class by name, for visitors to check against
-_FROZEN = os.environ.get("SPCOMP_FROZEN") == "1"  # the tests set it: writing to a node then raises
+_FROZEN = os.environ.get("SPCOMP_FROZEN") == "1"  # set in tests: writing to a node then raises
 
 
 def attr(*, default: Any = MISSING, kw_only: bool = False) -> Any:
@@ -25,29 +25,29 @@ def binder() -> Any:
     return field(metadata={"role": "binder"})
 
 
-def declared() -> Any:
-    """A child that is made here; nodes below refer to it, and follow when it is rewritten."""
+def declaration() -> Any:
+    """A child that this node declares: nodes below refer to it, and follow when it is rewritten."""
     return field(metadata={"declares": True})
 
 
 @dataclass_transform(
-    frozen_default=True, eq_default=False, field_specifiers=(attr, binder, declared)
+    frozen_default=True, eq_default=False, field_specifiers=(attr, binder, declaration)
 )
 def node(cls: type[_N]) -> type[_N]:
     """Make *cls* an IR node: frozen to the type checker, a plain slotted class at run time."""
-    made = dataclass(eq=False, slots=True, frozen=_FROZEN)(cls)
-    made.FIELDS = tuple(f.name for f in fields(made))
-    made.CHILDREN = tuple(f.name for f in fields(made) if "role" not in f.metadata)
-    made.BINDERS = tuple(f.name for f in fields(made) if f.metadata.get("role") == "binder")
-    made.DECLARES = tuple(f.name for f in fields(made) if "declares" in f.metadata)
-    made.values_of = attrgetter(*made.FIELDS)
-    NODES[made.__name__] = made
-    return made
+    cls_ = dataclass(eq=False, slots=True, frozen=_FROZEN)(cls)
+    cls_.FIELDS = tuple(f.name for f in fields(cls_))
+    cls_.CHILDREN = tuple(f.name for f in fields(cls_) if "role" not in f.metadata)
+    cls_.BINDERS = tuple(f.name for f in fields(cls_) if f.metadata.get("role") == "binder")
+    cls_.DECLARES = tuple(f.name for f in fields(cls_) if "declares" in f.metadata)
+    cls_.values_of = attrgetter(*cls_.FIELDS)
+    NODES[cls_.__name__] = cls_
+    return cls_
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[_T]) -> type[_T]:
-    """Make *cls* a frozen dataclass compared by content, which is cheap to make at run time."""
+    """Make *cls* a frozen dataclass compared by content, whose values are cheap to construct."""
     return dataclass(slots=True, unsafe_hash=True, frozen=_FROZEN)(cls)
 
 
@@ -63,7 +63,7 @@ class Node:
     span: Span | None = attr(default=None, kw_only=True)
 
     def same_as(self, other: object) -> bool:
-        """Whether *other* is this very node, as TVM's programs ask."""
+        """Whether *other* is this very node; TVM's name for it."""
         return self is other
 
     def replace(self, **changes: Any) -> Self:
@@ -72,5 +72,5 @@ class Node:
         return type(self)(**{**dict(same), **changes})
 
     def rebuilt(self, **children: Any) -> Node:
-        """Return what this is with other *children*; see Rewriter."""
+        """Return the node with other *children*; Rewriter calls it."""
         return self.replace(**children)

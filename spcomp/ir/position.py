@@ -15,7 +15,7 @@ MergeKind: TypeAlias = Literal["union", "intersect"]
 
 @node
 class BlockIter(Node):
-    """``var = T.axis.spatial(extent, value)``: what a block calls a loop, or a function of some.
+    """``var = T.axis.spatial(extent, value)``: a block's name for a loop or a function of loops.
 
     *var* is int64, in ``0..extent-1``; *kind* R says that iterations accumulate into one element.
     The variable is bound in the block, not in *value*.
@@ -29,9 +29,9 @@ class BlockIter(Node):
 
 @node
 class Region(Node):
-    """``buffer[begin : begin + extent, ...]``, one pair per axis, positions.
+    """``buffer[begin : begin + extent, ...]`` in positions, one pair per axis.
 
-    As in Load, the ancestors of an axis given by absolute position have None in both.
+    As in Load, the ancestors of an axis indexed by absolute position have None in both.
     """
 
     buffer: AnyBuffer = attr()
@@ -43,9 +43,9 @@ class Region(Node):
 class Block(Stmt):
     """A unit of computation that loops may not be reordered across.
 
-    *init* runs once for each value of the spatial iters, before the outermost loop around the
-    block, inside the enclosing block, that drives a reduction iter, even if that loop is empty;
-    if no iter is a reduction, right before *body*. *where* guards the body (``T.where``).
+    *init* runs once for each value of the spatial iters: before the outermost loop, inside the
+    enclosing block, that drives a reduction iter, even if that loop is empty; right before *body*
+    if no iter is a reduction. *where* guards the body (``T.where``).
     """
 
     name: str = attr()
@@ -60,7 +60,7 @@ class Block(Stmt):
     @property
     def values(self) -> dict[Var, Expr]:
         """What the variables of the iters stand for outside the block."""
-        return {own.var: own.value for own in self.iters}
+        return {item.var: item.value for item in self.iters}
 
 
 @node
@@ -78,7 +78,7 @@ class Cursor(Node):
 
 @node
 class Case(Node):
-    """What to run where exactly the cursors marked in *present* stand at the coordinate."""
+    """The *body* for coordinates at which exactly the cursors marked in *present* stand."""
 
     present: tuple[bool, ...] = attr()
     body: Stmt
@@ -88,8 +88,9 @@ class Case(Node):
 class Merge(Stmt):
     """Co-iteration: *coordinate* takes every value in the union or intersection, ascending.
 
-    Each cursor's ``pos`` is its absolute position, meaningful in the cases where it is present. A
-    combination of cursors without a case runs nothing. All variables are int64.
+    Each cursor's ``pos`` is its absolute position, which only has meaning in cases where the
+    cursor is present. A combination of cursors without a case runs nothing. All variables are
+    int64.
     """
 
     kind: MergeKind = attr()

@@ -1,4 +1,4 @@
-"""The classes of programs, one for each level: what scripts parse to and passes return."""
+"""For every level: the classes of programs, which scripts parse to and passes return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Program(Func):
     def script(self, *, show_meta: bool = False) -> str:
         """Return the function as a Python file that parses back to it.
 
-        *show_meta* is TVM's: it asks for what no script can say, of which there is nothing here.
+        *show_meta* is accepted for TVM's sake; it has no effect, as the script says everything.
         """
         del show_meta
         return print_func(self)

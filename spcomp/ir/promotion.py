@@ -1,4 +1,4 @@
-"""How operands of different types meet: rules that the parser applies and the printer inverts."""
+"""Beside the route: how operand types combine: the rules of the parser, inverted by the printer."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 _RANK = {"bool": 0, "int": 1, "uint": 1, "bfloat": 2, "float": 2}
 BITWISE = frozenset({"&", "|", "^", "<<", ">>"})
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
-_TURNED: dict[BinOpKind, BinOpKind] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MIRRORED: dict[BinOpKind, BinOpKind] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 FLOAT_CALLS = CALLS - {"abs", "fma", "popcount"}  # applied to integers they give a float64
 _PLURAL = {"bool": "bools", "int": "integers", "uint": "integers", "bfloat": "floats"}
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand; a *weak* one is made of Python numbers and takes the dtype of what it meets.
+    """An operand; a *weak* one is made of Python numbers and takes the dtype of other operands.
 
     A weak expression is of int64, float64 or bool: a Const, a Var that stands for a number of any
-    type, which is always cast to one, or what is computed of such.
+    type, which is always cast to one, or an expression of such.
     """
 
     expr: Expr
@@ -51,12 +51,12 @@ class Value:
 
     @property
     def dtype(self) -> DType:
-        """The type of the value; of a weak one, its type where it meets nothing."""
+        """The type of the value; of a weak one, its type without other operands."""
         return self.expr.dtype
 
 
-def settle(value: Value) -> Expr:
-    """Return *value* where it meets nothing; raises ValueError for an integer beyond int64."""
+def resolve(value: Value) -> Expr:
+    """Return *value* without other operands; raises ValueError for an integer beyond int64."""
     return _retype(value.expr, value.dtype) if value.weak else value.expr
 
 
@@ -64,15 +64,15 @@ def coerce(value: Value, dtype: DType) -> Expr:
     """Return *value* as *dtype*; raises ValueError for a literal that does not fit."""
     expr = value.expr
     if value.weak:
-        typed = _retype(expr, dtype.element)
-        return typed if dtype.lanes == 1 else Broadcast(typed, dtype.lanes, span=expr.span)
+        scalar = _retype(expr, dtype.element)
+        return scalar if dtype.lanes == 1 else Broadcast(scalar, dtype.lanes, span=expr.span)
     if isinstance(expr, Const) and expr.dtype != dtype and not fits(expr.value, dtype.element):
         return Cast(expr, dtype, span=expr.span)
     return cast(expr, dtype)
 
 
 def implicit(value: Value, dtype: DType) -> Expr:
-    """Return *value* as *dtype*, to be stored; raises ValueError if that would lose its kind."""
+    """Return *value* as *dtype*, for a store; raises ValueError for a lower kind of number."""
     source = value.dtype
     if source.kind == "handle" or _RANK[source.kind] > _RANK[dtype.kind]:
         raise ValueError(f"{a_value(value)} does not become {_article(dtype)} by itself")
@@ -88,11 +88,11 @@ def truth(value: Value) -> Expr:
 
 def unify(values: Sequence[Value]) -> tuple[Expr, ...]:
     """Return *values* in their common type; raises ValueError for a literal that does not fit."""
-    common = meet(values)
+    common = common_dtype(values)
     return tuple(coerce(value, common) for value in values)
 
 
-def meet(values: Sequence[Value]) -> DType:
+def common_dtype(values: Sequence[Value]) -> DType:
     """Return the type in which *values* are combined."""
     strong = [value.dtype for value in values if not value.weak]
     weak = [value.dtype for value in values if value.weak]
@@ -105,41 +105,41 @@ def meet(values: Sequence[Value]) -> DType:
     return common
 
 
-def combined(op: BinOpKind, a: Value, b: Value, span: Span | None = None) -> Expr:
+def combine(op: BinOpKind, a: Value, b: Value, span: Span | None = None) -> Expr:
     """Return ``a op b``; raises ValueError where it has no meaning.
 
     Integers are compared by value, whatever their types.
     """
     if op in COMPARISONS:
         a, b = _by_value(a, b), _by_value(b, a)
-        for one, other, own in ((a, b, op), (b, a, _TURNED.get(op, op))):
-            if _is_beyond(other, one.dtype) and not one.weak:
-                assert isinstance(other.expr, Const)
-                low = other.expr.value < 0
-                holds = own == "!=" or own in ((">", ">=") if low else ("<", "<="))
+        for first, second, op_ in ((a, b, op), (b, a, _MIRRORED.get(op, op))):
+            if _is_beyond(second, first.dtype) and not first.weak:
+                assert isinstance(second.expr, Const)
+                low = second.expr.value < 0
+                holds = op_ == "!=" or op_ in ((">", ">=") if low else ("<", "<="))
                 return const(holds, bool_).replace(span=span)
-            if one.dtype == uint64 and other.dtype.kind == "int" and not other.weak:
-                return _compared(own, one.expr, cast(other.expr, int64), span)
+            if first.dtype == uint64 and second.dtype.kind == "int" and not second.weak:
+                return _compare_mixed(op_, first.expr, cast(second.expr, int64), span)
     lhs, rhs = operands(op, a, b)
     return BinOp(op, lhs, rhs, span=span)
 
 
 def _by_value(value: Value, other: Value) -> Value:
-    """Return *value*, a Python number known at the call alone, as int64 beside an integer."""
+    """Return *value* as int64 if it is an integer known only at the call, beside an integer."""
     is_known = isinstance(value.expr, (Const, Select)) or value.dtype.kind != "int"
     beside = other.dtype.is_integer and not other.weak
-    return Value(settle(value)) if value.weak and beside and not is_known else value
+    return Value(resolve(value)) if value.weak and beside and not is_known else value
 
 
 def _is_beyond(value: Value, dtype: DType) -> bool:
-    """Whether *value* is a whole literal that the integer type *dtype*, not a vector, cannot be."""
+    """Whether *value* is an integer literal that the scalar integer type *dtype* cannot hold."""
     if not value.weak or not isinstance(value.expr, Const) or value.dtype.kind != "int":
         return False
     return dtype in SCALARS and dtype.is_integer and not fits(value.expr.value, dtype)
 
 
-def _compared(op: BinOpKind, unsigned: Expr, signed: Expr, span: Span | None) -> Expr:
-    """``unsigned op signed``, of uint64 and int64, which no type holds both of."""
+def _compare_mixed(op: BinOpKind, unsigned: Expr, signed: Expr, span: Span | None) -> Expr:
+    """Return ``unsigned op signed`` of a uint64 and an int64, for which no type holds both."""
     among = BinOp(op, unsigned, cast(signed, uint64), span=span)
     zero = const(0, int64)
     if op in (">", ">=", "!="):
@@ -151,7 +151,7 @@ def operands(op: BinOpKind, a: Value, b: Value) -> tuple[Expr, ...]:
     """Return *a* and *b* as the operands of *op*; raises ValueError where it has no meaning."""
     if op in ("and", "or"):
         return truth(a), truth(b)
-    common = meet((a, b))
+    common = common_dtype((a, b))
     if op in BITWISE and common.is_float and a.dtype.is_integer and b.dtype.is_integer:
         raise ValueError(f"{op} of {a.dtype} and {b.dtype}: no integer type holds both")
     if op in BITWISE and (common.is_float or (op in ("<<", ">>") and not common.is_integer)):
@@ -165,7 +165,7 @@ def operands(op: BinOpKind, a: Value, b: Value) -> tuple[Expr, ...]:
 
 def arguments(func: str, values: Sequence[Value]) -> tuple[Expr, ...]:
     """Return *values* as the arguments of the Call *func*; raises ValueError as operands does."""
-    common = meet(values)
+    common = common_dtype(values)
     if func in FLOAT_CALLS and not common.is_float:
         common = float64.with_lanes(common.lanes)
     if func == "popcount" and not common.is_integer:
@@ -176,7 +176,7 @@ def arguments(func: str, values: Sequence[Value]) -> tuple[Expr, ...]:
 
 
 def folds(values: Sequence[Value]) -> bool:
-    """Say whether *values* are literals only, whose combination is a literal again."""
+    """Say whether *values* are all literals, so that their combination is a literal too."""
     return all(value.weak and isinstance(value.expr, Const) for value in values)
 
 
@@ -221,17 +221,17 @@ def _retype(expr: Expr, dtype: DType) -> Expr:
         sides = _retype(expr.then, dtype), _retype(expr.otherwise, dtype)
         return Select(expr.cond, *sides, span=expr.span)
     if isinstance(expr, Var):
-        own = expr.dtype if "bool" in (expr.dtype.kind, dtype.kind) else dtype
-        return cast(Cast(expr, own, span=expr.span), dtype)
+        own_dtype = expr.dtype if "bool" in (expr.dtype.kind, dtype.kind) else dtype
+        return cast(Cast(expr, own_dtype, span=expr.span), dtype)
     if not isinstance(expr, Const):
-        return _computed(expr, dtype)
+        return _retype_operands(expr, dtype)
     if not fits(expr.value, dtype):
         raise ValueError(f"the literal {expr.value} does not fit {dtype}")
     return const(expr.value, dtype).replace(span=expr.span)
 
 
-def _computed(expr: Expr, dtype: DType) -> Expr:
-    """Return the weak *expr* in *dtype*: integers that meet others are computed as these are."""
+def _retype_operands(expr: Expr, dtype: DType) -> Expr:
+    """Return the weak *expr* in *dtype*: integers are computed in the type of other operands."""
     if not (expr.dtype.is_integer and dtype.is_integer):
         return cast(expr, dtype)
     match expr:

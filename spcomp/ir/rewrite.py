@@ -1,4 +1,4 @@
-"""Rewriters: programs with some nodes replaced; what is not affected stays the same object."""
+"""Beside the route: programs with some nodes replaced; all other nodes stay the same objects."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Rewriter(Visitor[Node]):
     def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
         method = super()._lookup(kind)
         idle = method is Rewriter.visit_Node and is_idle(cls, kind)
-        return Rewriter._same if idle else method
+        return Rewriter._keep if idle else method
 
-    def _same(self, node: Node) -> Node:
-        """There is nothing to rewrite below."""
+    def _keep(self, node: Node) -> Node:
+        """Return *node*, below which the rewriter changes nothing."""
         return node
 
     def visit_Node(self, node: Node) -> Node:
@@ -45,24 +45,38 @@ class Rewriter(Visitor[Node]):
                 changes[name] = new
         if not changes:
             return node
-        made = node.rebuilt(**changes)
-        moved = [name for name in node.DECLARES if name in changes]
-        return _followed(node, made, moved) if moved else made
+        rebuilt = node.rebuilt(**changes)
+        declared = [name for name in node.DECLARES if name in changes]
+        return _relink_below(node, rebuilt, declared) if declared else rebuilt
 
     def rewrite(self, node: N) -> N:
         """Return *node* rewritten; for rewriters that keep a statement a statement."""
         return cast("N", self.visit(node))
 
 
-def _followed(node: N, made: N, moved: list[str]) -> N:
-    """Return *made* of *node*, where what was below refers to what has *moved*."""
-    link = Relink({}, {}, {getattr(node, name): getattr(made, name) for name in moved})
-    below = [name for name in made.CHILDREN if name not in moved]
-    return made.replace(**{name: link.value(getattr(made, name)) for name in below})
+def _relink_below(node: N, rebuilt: N, declared: list[str]) -> N:
+    """Return *rebuilt*, the new *node*; nodes below now refer to its new *declared* fields."""
+    link = Relink({}, {}, {getattr(node, name): getattr(rebuilt, name) for name in declared})
+    below = [name for name in rebuilt.CHILDREN if name not in declared]
+    return rebuilt.replace(**{name: link.value(getattr(rebuilt, name)) for name in below})
+
+
+class Replace(Rewriter):
+    """Puts *new* in the place of the node *old*."""
+
+    def __init__(self, old: Node, new: Node) -> None:
+        self.old, self.new = old, new
+        self.deep = isinstance(old, Expr)  # expressions hold no statement
+
+    def visit(self, node: Node) -> Node:
+        """Stop at the node to replace."""
+        if node is self.old:
+            return self.new
+        return super().visit(node) if self.deep or not isinstance(node, Expr) else node
 
 
 class Substitute(Rewriter):
-    """Replace uses of variables by expressions; binders are left alone."""
+    """Replaces uses of variables by expressions; binders stay."""
 
     def __init__(self, values: Mapping[Var, Expr]) -> None:
         self.values = values
@@ -77,7 +91,7 @@ def substitute(node: N, values: Mapping[Var, Expr]) -> N:
     return Substitute(values).rewrite(node) if values else node
 
 
-# Fields that are data to a Rewriter and yet refer to variables, axes or buffers.
+# Fields that a Rewriter takes for data, although they refer to variables, axes or buffers.
 _NAMES = frozenset(("var", "vars", "pos", "coordinate", "indptr", "indices", "data"))  # stay Vars
 
 
@@ -96,21 +110,21 @@ def relink(
 ) -> Fn:
     """Return *func* with variables, axes and buffers replaced wherever they are referred to.
 
-    Axes and buffers that refer to what is replaced are rebuilt, once each. A parameter replaced by
-    a variable becomes that variable, by anything else disappears. What is not affected comes back
-    as the same object.
+    Axes and buffers that refer to replaced ones are rebuilt, once each. A parameter replaced by a
+    variable becomes that variable; one replaced by anything else disappears. Nodes that are not
+    affected come back as the same objects.
     """
     return Relink(vars or {}, axes or {}, buffers or {}).rewrite(func)
 
 
-def renamed(node: N, names: Mapping[Any, Any]) -> N:
+def rename(node: N, names: Mapping[Any, Any]) -> N:
     """Return *node* with variables and buffers replaced by others, also where they are bound."""
     variables = {old: new for old, new in names.items() if isinstance(old, Var)}
     return Relink(variables, {}, {b: names[b] for b in names if b not in variables}).rewrite(node)
 
 
 class Relink(Rewriter):
-    """The rewriter behind relink; usable on a part of a function, too."""
+    """The rewriter behind relink; it also works on a part of a function."""
 
     def __init__(
         self,
@@ -119,8 +133,8 @@ class Relink(Rewriter):
         buffers: Mapping[AnyBuffer, AnyBuffer],
     ) -> None:
         self.values = variables
-        self.made: dict[Node, Node] = dict(axes.items())
-        self.made.update(buffers.items())
+        self.replaced: dict[Node, Node] = dict(axes.items())
+        self.replaced.update(buffers.items())
         self.links: dict[type, tuple[str, ...]] = {}
 
     def visit_Node(self, node: Node) -> Node:
@@ -154,22 +168,22 @@ class Relink(Rewriter):
         return self._once(buffer)
 
     def visit_Func(self, func: Func) -> Node:
-        """Rebuild *func*; replaced parameters go, or become the variable that replaces them."""
+        """Rebuild *func*; a replaced parameter disappears, or becomes the variable put for it."""
         params = tuple(dict.fromkeys(v for p in func.params if isinstance(v := self.visit(p), Var)))
         new = self.visit_Node(func)
         return new if params == func.params else new.replace(params=params)
 
     def value(self, value: Any, *, only_names: bool = False) -> Any:
-        """Return *value*, a field's content, with everything in it replaced.
+        """Return *value*, the content of a field, with everything in it replaced.
 
-        *only_names*: variables in it are replaced by variables only.
+        *only_names*: variables in it are only replaced by variables.
         """
         if isinstance(value, tuple):
             new = tuple([self.value(item, only_names=only_names) for item in value])
             return new if any(a is not b for a, b in zip(value, new, strict=True)) else value
         if isinstance(value, Var):
-            other = self.visit(value)
-            return value if only_names and not isinstance(other, Var) else other
+            replacement = self.visit(value)
+            return value if only_names and not isinstance(replacement, Var) else replacement
         if isinstance(value, Node):
             return self.visit(value)
         if is_dataclass(value) and not isinstance(value, type):  # a domain or a host operation
@@ -180,6 +194,6 @@ class Relink(Rewriter):
         return value
 
     def _once(self, node: Node) -> Node:
-        if node not in self.made:
-            self.made[node] = self.visit_Node(node)
-        return self.made[node]
+        if node not in self.replaced:
+            self.replaced[node] = self.visit_Node(node)
+        return self.replaced[node]

@@ -1,4 +1,4 @@
-"""Programs with some of their scalar parameters fixed to constants."""
+"""Beside the route: programs with some of their scalar parameters fixed to constants."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Scalar = int | float | bool
 def specialize(func: Fn, values: Mapping[Var | str, Scalar]) -> Fn:
     """Return *func* with scalar parameters, given as variables or names, fixed to *values*.
 
-    They are parameters no longer. Raises ArgumentError for a name that is no scalar parameter and
-    for a value that its dtype does not hold.
+    They disappear from the parameters. Raises ArgumentError for a name that is no scalar parameter
+    and for a value that its dtype does not hold.
     """
     expect("values", values, Mapping, "numbers by parameters")
     by_name = {key.name if isinstance(key, Var) else key: value for key, value in values.items()}
@@ -36,14 +36,14 @@ def specialize_module(module: Module[Fn], values: Mapping[Var | str, Scalar]) ->
     Raises ArgumentError as specialize does.
     """
     by_name = {key.name if isinstance(key, Var) else key: value for key, value in values.items()}
-    known = _constants(module.source, by_name)
-    source = relink(module.source, vars=known)
+    constants = _constants(module.source, by_name)
+    source = relink(module.source, vars=constants)
     funcs = []
     for func in module.funcs:
-        mine = {var: by_name[var.name] for var in func.params if var.name in by_name}
-        known |= {var: _constant(var, value) for var, value in mine.items()}
-        funcs.append(relink(func, vars=known))
-    host = Relink(known, {}, {})
+        own_values = {var: by_name[var.name] for var in func.params if var.name in by_name}
+        constants |= {var: _constant(var, value) for var, value in own_values.items()}
+        funcs.append(relink(func, vars=constants))
+    host = Relink(constants, {}, {})
     return Module(source, tuple(funcs), tuple(host.value(op) for op in module.host))
 
 
@@ -52,10 +52,10 @@ def _constants(func: Func, values: Mapping[str, Scalar]) -> dict[Var, Expr]:
     for name in values:
         if name not in scalars:
             kind = "a handle" if name in (var.name for var in func.params) else "no parameter"
-            listed = ", ".join(scalars) or "there are none"
+            choices = ", ".join(scalars) or "there are none"
             raise ArgumentError(
                 f"cannot specialize {name!r}, it is {kind} of {func.name}",
-                hint=f"scalar parameters: {listed}",
+                hint=f"scalar parameters: {choices}",
             )
     return {scalars[name]: _constant(scalars[name], value) for name, value in values.items()}
 

@@ -1,10 +1,10 @@
-"""Statements shared by the levels, and the base of the three function classes."""
+"""For every level: the statements that all levels share."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from spcomp.ir.node import Node, attr, binder, declared, node, record
+from spcomp.ir.node import Node, attr, binder, declaration, node, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bound"]
 THREADS = tuple(f"{grid}.{k}" for grid in ("blockIdx", "threadIdx", "vthread") for k in "xyz")
 THREADS = (*THREADS, "vthread")  # the indices of the grid
+WARPS = (2, 4, 8, 16, 32)  # neighbouring threads that may work in step
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
 
 
@@ -30,7 +31,7 @@ class Stmt(Node):
 
 @record
 class Root:
-    """What TVM's programs find between a function and its *body*."""
+    """The root block, which TVM has between a function and its *body*."""
 
     body: Stmt
 
@@ -42,7 +43,7 @@ class Seq(Stmt):
     body: tuple[Stmt, ...]
 
     def rebuilt(self, **children: Any) -> Node:
-        """Return the statements that are left: lists of statements stay flat."""
+        """Return the new statements as a flat list."""
         return seq(*children["body"])
 
 
@@ -107,7 +108,7 @@ class While(Stmt):
 class Alloc(Stmt):
     """*buffer* exists, with any content, while *body* runs."""
 
-    buffer: AnyBuffer = declared()
+    buffer: AnyBuffer = declaration()
     body: Stmt
 
 
@@ -120,26 +121,36 @@ class Evaluate(Stmt):
 
 @node
 class Fail(Stmt):
-    """The call raises with *message* when it is over; nothing else changes."""
+    """The call runs to its end, then raises an error with *message*."""
 
     message: str = attr()
 
 
 @node
 class Prefetch(Stmt):
-    """A hint that ``buffer[indices]`` will be read soon; indices as in Load, which may miss."""
+    """A hint that ``buffer[indices]`` will be read soon; indices as in Load, but maybe outside."""
 
     buffer: AnyBuffer = attr()
     indices: tuple[Expr | None, ...]
 
 
 @node
-class Prefix(Stmt):
-    """*var* is the sum of *amount* over the iterations before, in *body*; both are int64.
+class Barrier(Stmt):
+    """Threads see what others of their block did before; *lanes* neighbours each, 0: all of it.
 
-    The iterations are those of the loop around, each of which comes here once: only Seq, Let, Alloc
-    and Prefix are between. In a parallel loop an iteration waits here for those before it, which
-    have been started.
+    It stands between loops over threads, not in one: in order, there is nothing to wait for.
+    """
+
+    lanes: int = attr(default=0)
+
+
+@node
+class Prefix(Stmt):
+    """In *body*, *var* is the sum of *amount* over the earlier iterations; both are int64.
+
+    The iterations are those of the enclosing loop. Each reaches the Prefix once: only Seq, Let,
+    Alloc and Prefix are between. In a parallel loop an iteration waits here for the earlier ones,
+    which have all been started.
     """
 
     var: Var = binder()

@@ -1,4 +1,4 @@
-"""Visitors and rewriters: one dispatch table per class, built once."""
+"""Under the IR: visitors and walks: one dispatch table per class, built once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Visitor(Generic[R]):
-    """Call ``visit_X`` for a node of class X, or for its nearest base that has one.
+    """Calls ``visit_X`` for a node of class X, or for its nearest base class with such a method.
 
     A class that lists node classes in *COVERS* must have a method for each of them; a
-    ``visit_X`` that names no node class is an error. Both are found when the class is made.
+    ``visit_X`` that names no node class is an error. Both are checked when the class is defined.
     """
 
     COVERS: ClassVar[tuple[type[Node], ...]] = ()
@@ -41,30 +41,32 @@ class Visitor(Generic[R]):
         return None
 
     def visit(self, node: Node) -> R:
-        """Dispatch on the exact class of *node*; the table fills as classes are met."""
+        """Dispatch on the exact class of *node*; the first node of a class fills the table."""
         method = self._table.get(type(node))
         if method is None:
             method = self._lookup(type(node))
             if method is None:
                 raise TypeError(f"{type(self).__name__} cannot visit {type(node).__name__}")
             self._table[type(node)] = method
-        found: R = method(self, node)
-        return found
+        result: R = method(self, node)
+        return result
 
 
 def is_idle(cls: type[Visitor[Any]], kind: type[Node]) -> bool:
-    """Whether *cls* has no method for nodes of class *kind*, nor for any that they hold.
+    """Whether *cls* has no method for nodes of class *kind*, nor for any nodes below them.
 
-    Known of leaves, and of expressions, which hold nothing but expressions.
+    Only leaves and expressions can be idle; expressions only hold expressions.
     """
     if not issubclass(kind, Expr):
         return not kind.CHILDREN
-    own = (other for other in NODES.values() if issubclass(other, Expr))
-    return cls.visit is Visitor.visit and not any(hasattr(cls, f"visit_{k.__name__}") for k in own)
+    expr_classes = (node_class for node_class in NODES.values() if issubclass(node_class, Expr))
+    return cls.visit is Visitor.visit and not any(
+        hasattr(cls, f"visit_{k.__name__}") for k in expr_classes
+    )
 
 
 class Walker(Visitor[None]):
-    """Visits every node below the one given, parents first; override what is of interest."""
+    """Visits a node and all below it, parents first; subclasses override methods as needed."""
 
     @classmethod
     def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
@@ -73,7 +75,7 @@ class Walker(Visitor[None]):
         return Walker._pass if idle else method
 
     def _pass(self, _: Node) -> None:
-        """There is nothing to see below."""
+        """Visit nothing below a node whose children are all ignored."""
 
     def visit_Node(self, node: Node) -> None:
         """Visit the children of *node*."""
@@ -88,7 +90,7 @@ class Walker(Visitor[None]):
 
 
 def walk(node: Node, skip: type[Node] | None = None) -> Iterator[Node]:
-    """Yield *node* and everything below it, parents first; nothing that is a *skip*."""
+    """Yield *node* and everything below it, parents first; leave out nodes of class *skip*."""
     stack = [node]
     while stack:
         top = stack.pop()
@@ -117,20 +119,20 @@ def holds(node: Node) -> tuple[str, ...]:
 
 def children(node: Node) -> list[Node]:
     """Return the statements, and cases of a merge, directly below the statement *node*."""
-    found: list[Node] = []
+    result: list[Node] = []
     for name in holds(node):
         child = getattr(node, name)
         if type(child) is tuple:
-            found.extend(child)
+            result.extend(child)
         elif child is not None:
-            found.append(child)
-    return found
+            result.append(child)
+    return result
 
 
 def statements(node: Node) -> Iterator[Node]:
-    """Yield *node* and the statements below it, parents first, without what they compute.
+    """Yield *node* and the statements below it, parents first, without their expressions.
 
-    Of what walk yields, only statements and the cases of a merge, and much faster.
+    These are the nodes of walk that are statements or cases of a merge, found much faster.
     """
     stack = [node]
     while stack:
@@ -144,23 +146,23 @@ def statements(node: Node) -> Iterator[Node]:
                 stack.append(child)
 
 
-REMEMBERED = 1 << 11  # statements of which what they hold is known
+REMEMBERED = 1 << 11  # statements whose lists are cached
 
 
-def gathered(
+def collector(
     collect: Callable[[Node], Iterable[T]],
 ) -> Callable[[Node], tuple[T, ...]]:
     """Return a function that lists what *collect* finds in a statement and in those below it.
 
-    Parents come first. What was found is remembered for each statement: programs that differ in
-    one nest, as those before and after a step do, share the others.
+    Parents come first. The lists are cached for each statement: programs that differ in one nest,
+    such as those before and after a step, share the others.
     """
 
     @lru_cache(maxsize=REMEMBERED)
     def gather(node: Node) -> tuple[T, ...]:
-        found = list(collect(node))
+        items = list(collect(node))
         for child in children(node):
-            found.extend(gather(child) if holds(child) else collect(child))
-        return tuple(found)
+            items.extend(gather(child) if holds(child) else collect(child))
+        return tuple(items)
 
     return gather

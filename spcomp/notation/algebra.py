@@ -1,4 +1,4 @@
-"""Index notation to index notation: implied reductions, windows; and where a term is present."""
+"""Index notation to index notation: implied reductions; and where a term is present."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def either(*parts: Presence) -> Presence:
 
 
 def presence(term: Expr, sparse: frozenset[str]) -> Presence:
-    """Return where *term* is present, if the operands named in *sparse* do not store everything.
+    """Return where *term* is present; *sparse*: the operands that may not store everything.
 
-    ``+`` and ``-``: where one side is; every other operator and function: where all arguments
-    are; a reduction, and what ``stored`` says: everywhere.
+    ``+`` and ``-``: where one side is; other operators and functions: where all arguments are;
+    reductions and ``stored``: everywhere.
     """
     match term:
         case Call(func="stored"):
@@ -125,7 +125,7 @@ def _holds(cond: Expr, sparse: frozenset[str]) -> Presence:
 
 
 def asked_of(cond: Expr, sparse: frozenset[str]) -> Access | None:
-    """Return the operand of which *cond* only asks whether it is stored; None: it asks values."""
+    """Return the operand if *cond* only asks whether one is stored; None if it asks values."""
     match cond:
         case Call(func="stored", args=(Access() as access,)):
             return access
@@ -167,19 +167,19 @@ def required(formula: Presence) -> tuple[Access, ...]:
 
 
 def cover(formula: Presence, usable: frozenset[Access]) -> tuple[Access, ...]:
-    """Return the fewest *usable* accesses of which one is present wherever *formula* holds.
+    """Return the fewest *usable* accesses such that one is present wherever *formula* holds.
 
-    Empty if there are none such.
+    Empty if that is impossible.
     """
     match formula:
         case Stored(access=access):
             return (access,) if access in usable else ()
         case Both(parts=parts):
-            found = [c for c in (cover(part, usable) for part in parts) if c]
-            return min(found, key=len, default=())
+            covers = [c for c in (cover(part, usable) for part in parts) if c]
+            return min(covers, key=len, default=())
         case Either(parts=parts):
-            each = [cover(part, usable) for part in parts]
-            return tuple(dict.fromkeys(a for c in each for a in c)) if all(each) else ()
+            covers = [cover(part, usable) for part in parts]
+            return tuple(dict.fromkeys(a for c in covers for a in c)) if all(covers) else ()
     return ()
 
 
@@ -187,27 +187,29 @@ def cover(formula: Presence, usable: frozenset[Access]) -> tuple[Access, ...]:
 
 
 def with_reductions(stmt: Assignment, semiring: Semiring) -> Assignment:
-    """Return *stmt* with the reductions written out that it implies.
+    """Return *stmt* with its implied reductions written out.
 
-    An index of the right side that is missing on the left is reduced, in each addend that has it.
+    An index that occurs only on the right side is reduced, in each addend that has it.
     """
-    return replace(stmt, value=_reduced(stmt.value, set(stmt.target.indices), semiring))
+    return replace(stmt, value=_with_reductions(stmt.value, set(stmt.target.indices), semiring))
 
 
-def _reduced(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
+def _with_reductions(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
     missing = tuple(name for name in free(term) if name not in bound)
     if not missing:
         return term
     match term:
         case Op(op=op, args=args) if op in ("+", "-") or (op == "neg" and semiring.add == "+"):
-            return replace(term, args=tuple(_reduced(arg, bound, semiring) for arg in args))
+            return replace(term, args=tuple(_with_reductions(arg, bound, semiring) for arg in args))
         case Masked(value=value, cond=cond, other=None) if not set(missing) & set(free(cond)):
-            return _outward(replace(term, value=_reduced(value, bound, semiring)), semiring)
+            return _mask_inside(
+                replace(term, value=_with_reductions(value, bound, semiring)), semiring
+            )
     return Reduce(semiring.add, missing, term, is_written=False, at=term.at)
 
 
-def _outward(term: Masked, semiring: Semiring) -> Expr:
-    """``sum(k, x) if M`` is ``sum(k, x if M)``, which needs no place for the sum."""
+def _mask_inside(term: Masked, semiring: Semiring) -> Expr:
+    """Return ``sum(k, x) if M`` as ``sum(k, x if M)``, which needs no scalar."""
     inner = term.value
     if isinstance(inner, Reduce) and inner.op == semiring.add:
         return replace(inner, body=replace(term, value=inner.body))
@@ -215,7 +217,7 @@ def _outward(term: Masked, semiring: Semiring) -> Expr:
 
 
 def addends(term: Expr, semiring: Semiring) -> list[tuple[Expr, bool]]:
-    """Return what *term* adds up, and whether each is subtracted; literals alone are one number."""
+    """Return the addends of *term*, and whether each is subtracted; literals alone are one."""
     match term:
         case Op() if all(isinstance(part, (Op, Number)) for part in walk(term)):
             return [(term, False)]
@@ -238,7 +240,7 @@ class Windowed:
 
 
 def rebuilt(term: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:
-    """Return *term* with the terms directly below it rewritten."""
+    """Return *term* with *rewrite* applied to the terms directly below it."""
     match term:
         case Op(args=args) | Call(args=args):
             return replace(term, args=tuple(map(rewrite, args)))

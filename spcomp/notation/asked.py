@@ -1,8 +1,8 @@
-"""Index notation, beside the route: what is asked of sparse operands, where it has two meanings.
+"""Index notation, beside the route: conditions on sparse operands that could mean two things.
 
-What is not stored is absent, not false. So ``not M[i, j]`` holds at no coordinate that M does not
-store, and ``M[i, j] or N[i, j]`` only where both store something, unlike with dense arrays. Nor
-does ``M[i, j] is None or M[i, j] > 2`` hold where nothing is stored, as its first part says.
+An element that is not stored is absent, not false. So ``not M[i, j]`` holds only where M stores
+something, and ``M[i, j] or N[i, j]`` only where both do, unlike with dense arrays. And
+``M[i, j] is None or M[i, j] > 2`` does not hold where nothing is stored, although it seems to.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _refuse_condition(cond: Expr, sparse: AbstractSet[str]) -> None:
 
 
 def _bare(term: Expr, sparse: AbstractSet[str]) -> Iterator[Access]:
-    """Yield the sparse operands whose truth *term* asks."""
+    """Yield the sparse operands whose values *term* takes as truth values."""
     if isinstance(term, Access) and term.name in sparse:
         yield term
     elif isinstance(term, Op) and term.op in _LOGIC:
@@ -62,8 +62,8 @@ def _bare(term: Expr, sparse: AbstractSet[str]) -> Iterator[Access]:
             yield from _bare(child, sparse)
 
 
-def _refuse(term: Expr, found: Iterator[Access]) -> None:
-    operand = next(found, None)
+def _refuse(term: Expr, operands: Iterator[Access]) -> None:
+    operand = next(operands, None)
     if operand is None:
         return
     if isinstance(term, Op) and len(term.args) == 1:
@@ -77,27 +77,28 @@ def _refuse(term: Expr, found: Iterator[Access]) -> None:
     )
 
 
-# -- answers that an absent value would drown ------------------------------------------------------
+# -- answers that are lost where another operand is absent -----------------------------------------
 
 
-def refuse_drowned(stmt: Assignment, sparse: frozenset[str]) -> None:
-    """Raise ScriptError where *stmt* knows by what is stored what holds, and nothing is present.
+def refuse_lost_answers(stmt: Assignment, sparse: frozenset[str]) -> None:
+    """Raise ScriptError where *stmt* asks what is stored, and the answer is lost.
 
-    ``M[i, j] is None or M[i, j] > 2`` is true where M stores nothing, in logic that knows true,
-    false and absent, but an operator is present where all its operands are. Under ``not`` that
-    is so of ``and``. Where absent and false do the same, as in ``is not None and``, all is well.
+    In a logic of true, false and absent, ``M[i, j] is None or M[i, j] > 2`` is true where M stores
+    nothing, but an operator is present only where all its operands are. Under ``not`` the same
+    holds for ``and``. Where absent and false do the same, as in ``is not None and``, all is well.
     """
-    _drowned(stmt.value, _ANY, sparse)
+    _refuse_lost(stmt.value, _ANY, sparse)
 
 
-def _drowned(term: Expr, decisive: frozenset[str], sparse: frozenset[str]) -> None:
-    """Refuse those of *decisive*, operators of which one operand may decide alone, in *term*.
+def _refuse_lost(term: Expr, decisive: frozenset[str], sparse: frozenset[str]) -> None:
+    """Raise ScriptError for *decisive* operators in *term* that lose an answer.
 
-    They are ``or`` where it matters whether *term* is true, ``and`` where whether it is false.
+    One operand of them may decide alone: of ``or`` where it matters that *term* is true, of ``and``
+    where it matters that it is false.
     """
     match term:
         case Op(op="not" | "~", args=(inner,)):
-            _drowned(inner, (_ANY | _ALL) - decisive or decisive, sparse)
+            _refuse_lost(inner, (_ANY | _ALL) - decisive or decisive, sparse)
             return
         case Op(op=op, args=(left, right)) if op in decisive and _asks(term):
             if presence(term, sparse) != ALWAYS:
@@ -111,11 +112,11 @@ def _drowned(term: Expr, decisive: frozenset[str], sparse: frozenset[str]) -> No
                     hint=f"write {value} if {_spelled(cond)} else {other}",
                 )
     for child in children(term):
-        _drowned(child, _decisive(term, child, decisive), sparse)
+        _refuse_lost(child, _decisive(term, child, decisive), sparse)
 
 
 def _decisive(term: Expr, child: Expr, decisive: frozenset[str]) -> frozenset[str]:
-    """Return what is decisive in *child*, directly below *term*, in which *decisive* is."""
+    """Return the decisive operators in *child*, directly below *term*, which has *decisive*."""
     match term:
         case Masked(cond=cond) if child is cond:
             return _ANY
@@ -127,7 +128,7 @@ def _decisive(term: Expr, child: Expr, decisive: frozenset[str]) -> frozenset[st
 
 
 def _asks(term: Expr) -> bool:
-    """Whether *term* asks what is stored, beside or inside of logic."""
+    """Whether *term* asks what is stored, alone or inside logical operators."""
     if isinstance(term, Call):
         return term.func == "stored"
     return isinstance(term, Op) and term.op in _LOGIC and any(map(_asks, term.args))

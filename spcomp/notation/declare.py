@@ -1,4 +1,4 @@
-"""Index notation to coordinate IR, declarations: axes, buffers, numbers and sizes, made by need."""
+"""Index notation to coordinate IR, declarations: axes, buffers, numbers and sizes, as needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZERO, ONE = const(0), const(1)
 
 
 class Emitter:
-    """Declares what a program needs, by need; statements build themselves with it."""
+    """Declares the parameters, axes and buffers of a program when statements ask for them."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Emitter:
         self.taken = {name, *operands, *(plan.stmt.target.name for plan in plans)}
         self.handles: list[Var] = []
         self.scalars: dict[str, Var] = {}
-        self.weak: dict[str, Var] = {}  # what stands for a Python number of any type
+        self.weak: dict[str, Var] = {}  # stand for a Python number until its type is known
         self.numbers: dict[tuple[str, DType], Var] = {}
         self.axes: dict[object, Axis] = {}
         self.buffers: dict[str, SparseBuffer] = {}
@@ -48,13 +48,13 @@ class Emitter:
         self.outputs: dict[str, Output] = {}
 
     def program(self, body: Sequence[Stmt]) -> CoordFunc:
-        """Return the program that runs *body* over all that has been declared."""
+        """Return the program that runs *body*, with all declarations."""
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
         return CoordFunc(self.name, params, axes, tuple(self.buffers.values()), seq(*body))
 
     def unique(self, wish: str) -> str:
-        """Return *wish*, or one like it that is free."""
+        """Return the name *wish*, or one like it that is free."""
         name, count = wish, 1
         while name in self.taken:
             count += 1
@@ -84,7 +84,7 @@ class Emitter:
     # -- axes and buffers ---------------------------------------------------------------------
 
     def dense_axis(self, index: str, again: int = 0) -> Axis:
-        """Return the axis of all coordinates of *index*; of a further dimension of it, another."""
+        """Return the axis of all coordinates of *index*; *again* tells its dimensions apart."""
         length = self.sizes.of(index)
         key = (length, index, again)
         if key not in self.axes:
@@ -93,25 +93,25 @@ class Emitter:
         return self.axes[key]
 
     def unit_axis(self) -> Axis:
-        """Return the axis of one coordinate, under which levels without a dense one stand."""
+        """Return the axis of one coordinate, the parent of levels without a dense one."""
         if "unit" not in self.axes:
             self.axes["unit"] = Axis(self.unique("Root"), "dense_fixed", ONE)
         return self.axes["unit"]
 
     def buffer(self, access: Access) -> SparseBuffer:
-        """Return where the operand of *access* lies; declares it when it is first met."""
+        """Return the buffer of the operand of *access*, declared the first time."""
         if access.name not in self.buffers:
             operand = self.operands[access.name]
             axes = self._levels(access, operand.layout)
             data = self.handle(f"{access.name}_values")
             self.buffers[access.name] = SparseBuffer(access.name, data, axes, operand.dtype)
             if operand.mask:
-                held = self.handle(f"{operand.mask}_values")
-                self.buffers[operand.mask] = SparseBuffer(operand.mask, held, axes, bool_)
+                mask = self.handle(f"{operand.mask}_values")
+                self.buffers[operand.mask] = SparseBuffer(operand.mask, mask, axes, bool_)
         return self.buffers[access.name]
 
     def _levels(self, access: Access, layout: Layout) -> tuple[Axis, ...]:
-        name, length = access.name, self.sizes
+        name, sizes = access.name, self.sizes
         axes: list[Axis] = [] if layout.is_rooted and layout.order else [self.unit_axis()]
         for level, (kind, dim) in enumerate(zip(layout.kinds, layout.order, strict=True)):
             index = access.indices[dim]
@@ -124,7 +124,7 @@ class Emitter:
             axis = Axis(
                 wish,
                 kind.axis,
-                length.of(index),
+                sizes.of(index),
                 axes[-1],
                 nnz=self._count(f"{wish}_nnz") if variable else None,
                 nnz_cols=width if variable else width or self._count(f"{wish}_width"),
@@ -144,8 +144,8 @@ class Emitter:
     def _count(self, name: str) -> Var:
         return self.scalars.setdefault(name, Var(name, int64))
 
-    def result(self, plan: Plan, dtype: DType) -> SparseBuffer:
-        """Return where the result of *plan* lies."""
+    def result(self, plan: Plan) -> SparseBuffer:
+        """Return the buffer of the result of *plan*."""
         target, output = plan.stmt.target, plan.output
         if target.name in self.buffers:
             if not plan.stmt.accumulates:
@@ -154,12 +154,8 @@ class Emitter:
         self.layouts[target.name], self.outputs[target.name] = output.layout, output
         axes = self._result_axes(target, output)
         data = self.handle(f"{target.name}_values")
-        given = target.name if plan.stmt.accumulates else plan.stmt.of_type
-        if given:  # what is added takes its type
-            dtype = self.operands[given].dtype
-        made = SparseBuffer(target.name, data, axes, dtype)
-        self.buffers[target.name] = made
-        return made
+        buffer = self.buffers[target.name] = SparseBuffer(target.name, data, axes, plan.dtype)
+        return buffer
 
     def _result_axes(self, target: Access, output: Output) -> tuple[Axis, ...]:
         if output.storage == "dense":
@@ -170,10 +166,10 @@ class Emitter:
         above: tuple[Axis, ...] = (self.dense_axis(names[0]),)
         if output.like is not None:
             shared = names if output.storage == "shared" else names[:-1]
-            own = [name for name in shared if name in output.like.indices]
-            above = self._outer(target, output.like, len(own))
+            count = sum(name in output.like.indices for name in shared)
+            above = self._outer(target, output.like, count)
             if output.storage == "shared":
-                return (*above, *map(self.dense_axis, names[len(own) :]))
+                return (*above, *map(self.dense_axis, names[count:]))
         wish = self.unique(f"{target.name}_{names[-1]}")
         length, idtype = self.sizes.of(names[-1]), output.layout.idtype
         ordered = output.layout.kinds[-1].ordered
@@ -182,7 +178,7 @@ class Emitter:
         return (*above, last)
 
     def _outer(self, target: Access, like: Access, count: int) -> tuple[Axis, ...]:
-        """The axes of the first *count* levels of *like*, which *target* has, too."""
+        """Return the axes of the first *count* levels of *like*, which *target* shares."""
         extra = 0 if self.layouts[like.name].is_rooted else 1
         axes = self.buffer(like).axes[: count + extra]
         for level, axis in enumerate(axes[extra:]):
@@ -198,7 +194,7 @@ class Emitter:
         return above, self.axes[wish]
 
     def mask(self, access: Access, variables: Mapping[str, Expr]) -> Expr | None:
-        """Return whether the bitmap of *access* has that element; None: it is no bitmap."""
+        """Return the mask of the element of *access*; None if its operand is no bitmap."""
         operand = self.operands.get(access.name)
         if operand is None or not operand.mask:
             return None

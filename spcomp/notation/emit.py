@@ -1,4 +1,4 @@
-"""Index notation to coordinate IR: what was planned, as axes, buffers and sparse iterations."""
+"""Index notation to coordinate IR: plans become axes, buffers and sparse iterations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from spcomp.notation.statements import Statement
 def emit(
     name: str, plans: Sequence[Plan], operands: Mapping[str, Operand], semiring: Semiring
 ) -> tuple[CoordFunc, dict[str, str]]:
-    """Return the program that the statements of *plans* are, over arguments like *operands*.
+    """Return the program of *plans* over *operands*, and the Python numbers by parameter.
 
-    Buffers are called as the tensors; beside it, which Python number a parameter is. Raises
-    ScriptError where dtypes do not go together.
+    Buffers have the names of the tensors. Raises ScriptError where dtypes do not go together.
     """
     emitter = Emitter(name, plans, operands, semiring)
     body: list[Stmt] = []
@@ -37,13 +36,13 @@ def emit(
 
 
 class Numbers(Rewriter):
-    """Puts a parameter of its type in the place of a Python number that is cast to one."""
+    """Replaces a Python number that is cast to a type by a parameter of that type."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
 
     def visit_Cast(self, cast: Cast) -> Node:
-        """Return the parameter, if it is one."""
+        """Return the parameter if *cast* is of a Python number."""
         var = cast.value
         if isinstance(var, Var) and self.emitter.weak.get(var.name) is var:
             return self.emitter.number(var.name, cast.type)

@@ -19,9 +19,9 @@ def explain(
     semiring: Semiring,
     stored: Mapping[str, str],
 ) -> str:
-    """Return statement by statement the concrete notation, formats, domains, loops and reasons.
+    """Return the formats, domains, loops and reasons of each statement, in concrete notation.
 
-    *stored*: what is said of the operands that are stored in parts.
+    *stored*: the text for each operand that is stored in parts.
     """
     lines: list[str] = []
     if not semiring.is_ordinary:
@@ -35,9 +35,9 @@ def explain(
                 kept = "used as it is"
                 if not has_slots(operand.layout):
                     kept = f"iterated as {operand.layout}"
-                given = f"{operand.given}, {kept}" if operand.given else str(operand.layout)
-                given = stored.get(access.name, given)
-                lines.append(f"  {access}: {given}, {operand.dtype}{how}")
+                shown = f"{operand.given}, {kept}" if operand.given else str(operand.layout)
+                shown = stored.get(access.name, shown)
+                lines.append(f"  {access}: {shown}, {operand.dtype}{how}")
         output = plan.output
         how = "assembled, " if output.is_assembled else ""
         lines.append(f"  {plan.stmt.target}: {output.layout}, {how}{output.why}")

@@ -1,9 +1,8 @@
-"""Index notation, beside the route: reductions that are not written, and which have to be.
+"""Index notation, beside the route: implied reductions, and which have to be written.
 
-A reduction that is not written stands around a product. So each index that it runs over has to
-stand in an operand, in a sum of which each addend has it so, or in two factors of a product. Where
-its one place is inside of anything else, as in ``maximum(A[i, j] * x[j], 0)``, it could as well be
-meant there.
+An implied reduction stands around a product. So each of its indices has to occur directly in an
+operand, in every addend of a sum, or in two factors of a product. If it occurs only inside
+something else, as in ``maximum(A[i, j] * x[j], 0)``, the reduction could also be meant inside.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from spcomp.notation.semiring import Semiring
 
 
 def refuse_unclear(program: Program, semiring: Semiring) -> None:
-    """Raise ScriptError for a reduction that is not written, and could stand in two places."""
+    """Raise ScriptError for an implied reduction that could stand in two places."""
     for stmt in program.statements:
         for term in _implied(stmt, semiring):
             for index in term.indices:
@@ -51,23 +50,23 @@ def refuse_unclear(program: Program, semiring: Semiring) -> None:
 
 
 def refuse_dense(stmt: Assignment, names: AbstractSet[str], semiring: Semiring) -> None:
-    """Raise ScriptError for a reduction of *stmt* that would leave a sparse operand's pattern.
+    """Raise ScriptError for an implied reduction of *stmt* that leaves a sparse operand's pattern.
 
-    It is not written, and because of another addend it would run over every coordinate of an index
-    of an operand called one of *names*.
+    Because of another addend it would run over every coordinate of an index of one of the operands
+    *names*.
     """
     sparse = frozenset(names)
     for term in _implied(stmt, semiring):
         for index in term.indices:
             if _is_restricted(term.body, index, sparse):
                 continue
-            found = _left_alone(term.body, index, sparse)
-            if found is not None:
-                kept = replace(term, body=Masked(term.body, found))
+            operand = _lone_operand(term.body, index, sparse)
+            if operand is not None:
+                kept = replace(term, body=Masked(term.body, operand))
                 raise ScriptError(
                     f"the {SYMBOLS[term.op]} over {index} is not written, and would run over"
-                    f" every {index}, not over what {found} stores",
-                    found.at or term.at,
+                    f" every {index}, not over what {operand} stores",
+                    operand.at or term.at,
                     hint=f"write {term} for every {index}, or {kept}",
                 )
 
@@ -90,11 +89,12 @@ def _is_product(term: Expr, semiring: Semiring) -> bool:
 def _inside_of(term: Expr, index: str, semiring: Semiring, *, counted: bool = False) -> Expr | None:
     """Return the part of *term*, which has *index*, inside of which a reduction could be meant.
 
-    *counted*: a mask around it has the index, and so what is without it.
+    *counted*: a mask around it has the index, so that addends without it count, too.
     """
     if _is_product(term, semiring):
-        own = [arg for arg in children(term) if index in free(arg)]
-        return None if len(own) > 1 else _inside_of(own[0], index, semiring, counted=counted)
+        factors = [arg for arg in children(term) if index in free(arg)]
+        alone = len(factors) == 1
+        return _inside_of(factors[0], index, semiring, counted=counted) if alone else None
     match term:
         case Access() | IndexValue():
             return None
@@ -112,16 +112,16 @@ def _inside_of(term: Expr, index: str, semiring: Semiring, *, counted: bool = Fa
             alone = index not in free(by)
             return _inside_of(value, index, semiring, counted=counted) if alone else None
         case Op(op="+" | "-", args=args):
-            own = [arg for arg in args if index in free(arg)]
-            if len(own) < len(args) and not counted:
+            addends = [arg for arg in args if index in free(arg)]
+            if len(addends) < len(args) and not counted:
                 return term
-            found = (_inside_of(arg, index, semiring, counted=counted) for arg in own)
-            return next((part for part in found if part is not None), None)
+            inside = (_inside_of(arg, index, semiring, counted=counted) for arg in addends)
+            return next((part for part in inside if part is not None), None)
     return term
 
 
 def _pushed(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
-    """Return *term* reduced over its indices that are not *bound*, as far inside as can be."""
+    """Return *term* reduced over its indices that are not *bound*, as far inside as possible."""
     missing = tuple(name for name in free(term) if name not in bound)
     clear = tuple(name for name in missing if _inside_of(term, name, semiring) is None)
     if len(clear) == len(missing):
@@ -134,30 +134,30 @@ def _pushed(term: Expr, bound: set[str], semiring: Semiring) -> Expr:
         cond = term.cond
         masked = rebuilt(term.value, lambda arg: Masked(arg, cond) if free(arg) else arg)
         return rebuilt(masked, lambda arg: _pushed(arg, bound, semiring))
-    own = {*term.indices} if isinstance(term, Reduce) else set()
-    return rebuilt(term, lambda child: _pushed(child, bound | own, semiring))
+    below = bound | {*term.indices} if isinstance(term, Reduce) else bound
+    return rebuilt(term, lambda child: _pushed(child, below, semiring))
 
 
 def _is_restricted(term: Expr, index: str, sparse: frozenset[str]) -> bool:
-    """Whether sparse operands say at which coordinates of *index* there is a value of *term*."""
+    """Whether sparse operands restrict the coordinates of *index* at which *term* has a value."""
     formula = presence(term, sparse)
-    own = frozenset(access for access in leaves(formula) if index in access.indices)
-    return keep(formula, own) != ALWAYS
+    operands = frozenset(access for access in leaves(formula) if index in access.indices)
+    return keep(formula, operands) != ALWAYS
 
 
-def _left_alone(term: Expr, index: str, sparse: frozenset[str]) -> Access | None:
-    """Return a sparse operand with *index* in a sum in *term* of which an addend lacks them."""
+def _lone_operand(term: Expr, index: str, sparse: frozenset[str]) -> Access | None:
+    """Return a sparse operand with *index* in a sum in *term*, if another addend has none."""
     if isinstance(term, Op) and term.op in ("+", "-"):
         kept = [arg for arg in term.args if _is_restricted(arg, index, sparse)]
         if 0 < len(kept) < len(term.args):
-            found = leaves(presence(kept[0], sparse))
-            return next(access for access in found if index in access.indices)
-    each = (_left_alone(part, index, sparse) for part in _parts(term))
-    return next((found for found in each if found is not None), None)
+            operands = leaves(presence(kept[0], sparse))
+            return next(access for access in operands if index in access.indices)
+    below = (_lone_operand(part, index, sparse) for part in _parts(term))
+    return next((operand for operand in below if operand is not None), None)
 
 
 def _parts(term: Expr) -> tuple[Expr, ...]:
-    """What the value of *term* is made of, as it is written: without conditions and reductions."""
+    """Return the parts of the value of *term* as written, without conditions and reductions."""
     match term:
         case Reduce():
             return ()

@@ -29,79 +29,82 @@ Takes: TypeAlias = Callable[[Reduce, Assignment], bool]
 
 
 def is_small(term: Reduce, stmt: Assignment) -> bool:
-    """Whether *term*, in *stmt*, is a number, or one for each coordinate of an index."""
+    """Whether *term*, in *stmt*, has one index at most outside: it is a scalar or a vector."""
     del stmt
     return len(free(term)) <= 1
 
 
 def is_across(term: Reduce, stmt: Assignment) -> bool:
-    """Whether *term*, in *stmt*, goes through an operand by an index that it reduces first.
+    """Whether *term*, in *stmt*, goes through an operand whose first index it reduces.
 
-    Inside of *stmt* that operand would be searched, or leapt through, for each coordinate. Of more
-    indices, only if the result has all of them and is dense: no operand has two. A division that
-    may fail stays where it is.
+    Inside *stmt* that operand would be searched for each coordinate. A term of several indices
+    counts only if the result has all of them and no operand has two, so that the result is dense.
+    A division, which may fail, stays where it is.
     """
     if any(isinstance(t, Op) and t.op in ("//", "%") for t in walk(term)):
         return False
-    own = {*free(term)}
+    indices = {*free(term)}
     inside = [t.indices for t in walk(term) if isinstance(t, Access)]
-    if not any(first[0] in term.indices and own & {*first} for first in inside if first):
+    if not any(first[0] in term.indices and indices & {*first} for first in inside if first):
         return False
-    outside = (t.indices for t in _beside(stmt.value) if isinstance(t, Access))
-    return len(own) <= 1 or (
-        own <= {*stmt.target.indices} and all(len(own & {*indices}) < 2 for indices in outside)
+    outside = (t.indices for t in _outside_reductions(stmt.value) if isinstance(t, Access))
+    return len(indices) <= 1 or (
+        indices <= {*stmt.target.indices} and all(len(indices & {*names}) < 2 for names in outside)
     )
 
 
-def with_inner_apart(program: Program, takes: Takes = is_small) -> Program:
-    """Return *program* with the reductions inside a value that *takes* holds for as statements.
+def with_inner_hoisted(program: Program, takes: Takes = is_small) -> Program:
+    """Return *program* with reductions inside a value as statements, if *takes* holds for them.
 
     ``C[i, j] = e[i, j] / sum(k, e[i, k])`` becomes ``sum_2[i] = sum(k, e[i, k])`` and
     ``C[i, j] = e[i, j] / sum_2[i]``, in which each operand is iterated by itself. The new results
-    are dense: a reduction inside a value is present everywhere. Those that are a whole addend stay
-    where they are.
+    are dense: a reduction inside a value is present everywhere. A reduction that is a whole addend
+    stays where it is.
     """
     taken = {stmt.target.name for stmt in program.statements}
     for stmt in program.statements:
         terms = walk(stmt.value)
         taken |= {term.name for term in terms if isinstance(term, (Access, Scalar))}
-    made: list[Assignment] = []
+    statements: list[Assignment] = []
     for stmt in program.statements:
         value = _addends(
-            stmt.value, partial(_apart, stmt=stmt, takes=takes, made=made, taken=taken)
+            stmt.value, partial(_hoist, stmt=stmt, takes=takes, statements=statements, taken=taken)
         )
-        made.append(replace(stmt, value=value))
-    return Program(tuple(made))
+        statements.append(replace(stmt, value=value))
+    return Program(tuple(statements))
 
 
-def _addends(term: Expr, apart: Callable[[Expr], Expr]) -> Expr:
-    """Return *term* of which no addend has a reduction inside that is taken *apart*."""
+def _addends(term: Expr, hoist: Callable[[Expr], Expr]) -> Expr:
+    """Return *term* with *hoist* applied to the parts of its addends."""
     if isinstance(term, Op) and term.op in _ADDS:
-        return rebuilt(term, lambda child: _addends(child, apart))
-    return rebuilt(term, apart)
+        return rebuilt(term, lambda child: _addends(child, hoist))
+    return rebuilt(term, hoist)
 
 
-def _apart(
-    term: Expr, stmt: Assignment, takes: Takes, made: list[Assignment], taken: set[str]
+def _hoist(
+    term: Expr, stmt: Assignment, takes: Takes, statements: list[Assignment], taken: set[str]
 ) -> Expr:
+    """Return *term* with its reductions that *takes* holds for moved to *statements*."""
     if isinstance(term, Declared):
         return term
-    term = rebuilt(term, partial(_apart, stmt=stmt, takes=takes, made=made, taken=taken))
+    term = rebuilt(
+        term, partial(_hoist, stmt=stmt, takes=takes, statements=statements, taken=taken)
+    )
     if not isinstance(term, Reduce):
         return term
     indices = free(term)
-    known = {i for t in walk(term) if isinstance(t, Access) for i in t.indices}
-    if not takes(term, stmt) or not known.issuperset(indices):
+    sized = {i for t in walk(term) if isinstance(t, Access) for i in t.indices}
+    if not takes(term, stmt) or not sized.issuperset(indices):
         return term
     name = free_name(SYMBOLS[term.op], taken)
     target = Access(name, indices, at=term.at)
-    made.append(Assignment(target, term, is_dense=True, at=term.at))
+    statements.append(Assignment(target, term, is_dense=True, at=term.at))
     return target
 
 
-def _beside(term: Expr) -> Iterator[Expr]:
+def _outside_reductions(term: Expr) -> Iterator[Expr]:
     """Yield *term* and what is below it, but not inside its reductions."""
     if not isinstance(term, Reduce):
         yield term
         for child in children(term):
-            yield from _beside(child)
+            yield from _outside_reductions(child)

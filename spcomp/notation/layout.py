@@ -1,4 +1,4 @@
-"""Beside the route: the formats of operands, and which of them loops can run over as they are."""
+"""Beside the route: the formats of operands, and which of them loops can run over."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOOSE = frozenset({"fixed(unordered)", "hashed", "offset"})  # axes with padding
 class Operand:
     """An argument as the planner sees it; a *weak* one is a Python number without a dtype.
 
-    *given*: the format it comes in, if it is iterated as another. *mask*: of a bitmap, the name of
-    the array that says which elements are there.
+    *given*: the format that it comes in, if it is iterated in another. *mask*: the name of the
+    array that says which elements of a bitmap are stored.
     """
 
     layout: Layout
@@ -34,54 +34,53 @@ def dense(rank: int) -> Layout:
     return Layout(("dense",) * rank)
 
 
-def named(given: str | Format, rank: int) -> Layout:
-    """Return the format *given*, or called so, of *rank* dimensions; raises ArgumentError."""
+def parse_layout(given: str | Format, rank: int) -> Layout:
+    """Return the format *given*, a Format or a name, of *rank* dimensions; raises ArgumentError."""
     expect("formats", given, (str, Format), "a name or a Format for each")
     try:
-        found = Format.parse(given, rank) if isinstance(given, str) else given
+        layout = Format.parse(given, rank) if isinstance(given, str) else given
     except FormatError as error:
         hint = error.hint or f"formats: {', '.join(NAMED)}, or levels: dense,compressed"
         message = error.message.replace("is no level", f"is no format of {rank} dimensions")
         raise ArgumentError(f"argument formats: {message}", hint=hint) from None
-    if found.rank != rank:
-        raise ArgumentError(f"argument formats: {found} is no format of {rank} dimensions")
-    return found
+    if layout.rank != rank:
+        raise ArgumentError(f"argument formats: {layout} is no format of {rank} dimensions")
+    return layout
 
 
-def lists(stored: Format) -> bool:
+def is_list(stored: Format) -> bool:
     """Whether *stored* is a list of elements by their coordinates, as ``coo`` is."""
     first, rest = stored.levels[:1], stored.levels[1:]
     return first == ("compressed(nonunique)",) and set(rest) == {"singleton"}
 
 
 def is_bitmap(stored: Format) -> bool:
-    """Whether *stored* has all elements in place, and says of each whether it is there."""
+    """Whether *stored* has a place for every element, and a mask of those that are stored."""
     kinds = {kind.name for kind in stored.kinds}
     return "bitmap" in kinds and kinds <= {"bitmap", "dense"} and not stored.is_split
 
 
 def is_located(stored: Format) -> bool:
-    """Whether a coordinate of *stored* is found without a search, and is not sure to be there."""
+    """Whether a coordinate of *stored* is found without a search, and may be absent."""
     return {*stored.levels} <= {"dense", "hashed", "bitmap"} and not stored.is_dense
 
 
 def has_slots(stored: Format) -> bool:
-    """Whether *stored* has levels in no order, with places that hold nothing, among its axes."""
+    """Whether *stored* has unordered levels with empty slots, which are axes all the same."""
     if stored.is_split or not LOOSE & {*stored.levels}:
         return False
     if "offset" in stored.levels and stored.levels[:2] != ("dense", "offset"):
         return False
     plain = tuple("compressed" if text in LOOSE else text for text in stored.levels)
-    return iterated(replace(stored, levels=plain)).levels == plain
+    return iterable_layout(replace(stored, levels=plain)).levels == plain
 
 
-def iterated(stored: Format, *, padded: bool = False) -> Layout:
-    """Return the nearest format to *stored* that loops can run over.
+def iterable_layout(stored: Format, *, padded: bool = False) -> Layout:
+    """Return the format nearest to *stored* that loops can run over.
 
-    Its levels are dense, compressed, ragged and fixed ones in order, with dense levels first, once,
-    or last. What is something else, and all sparse levels below it, become compressed, which holds
-    the same elements; the first level of a matrix becomes dense. *padded*: fixed levels have
-    padding.
+    Its levels are dense, compressed, ragged or fixed and in order; one dense level may come first,
+    others last. Another level, and all sparse levels below it, become compressed, which holds the
+    same elements; the first level of a matrix becomes dense. *padded*: fixed levels have padding.
     """
     if stored.is_split:
         order = tuple(dict.fromkeys(dim for dim in stored.order if dim >= 0))
@@ -93,8 +92,8 @@ def iterated(stored: Format, *, padded: bool = False) -> Layout:
         text = str(kind)
         kept = text in AXES and not (text == "fixed" and padded)
         kept = kept and (text != "dense" or at in (0, *range(stored.depth, len(stored.order))))
-        same = levels == list(stored.levels[:at])
-        levels.append(text if kept and (same or text == "dense") else "compressed")
+        unchanged = levels == list(stored.levels[:at])
+        levels.append(text if kept and (unchanged or text == "dense") else "compressed")
     if stored.rank == 2 and levels[0] != stored.levels[0]:
         levels = ["dense", "compressed" if levels[1] == "dense" else levels[1]]
     return replace(stored, levels=tuple(levels))

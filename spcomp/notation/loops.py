@@ -1,7 +1,7 @@
 """Index notation, loops: their order, and what each runs over. Plain data, before any IR.
 
-A loop's domain may be larger than where its term is present, never smaller: what is not sure to be
-stored is asked for in the body. So every choice here is about speed, none about the result.
+A loop's domain contains every coordinate at which its term is present, and perhaps more: the body
+asks whether an unsure element is stored. So every choice here affects speed, never the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loop:
 
     ``dense``: every coordinate of *index*. ``one``: what the level *parts* stores, ``union``,
     ``intersect``: of several levels. ``along``: every coordinate, in step with what *parts* store.
-    *to* has for each part the level whose coordinates are its rows; None: the loop of its parent.
+    *to*: for each part, the level whose coordinates are its rows; None: the loop of its parent.
     """
 
     index: str
@@ -49,55 +49,58 @@ class Loop:
 
 @dataclass(slots=True)
 class Walk:
-    """Where the loops opened so far stand: per index its loop, and the levels it surely is on."""
+    """The loops opened so far: for each index its loop, and the levels that surely store it."""
 
     layouts: Mapping[str, Layout]
     loops: dict[str, Loop] = field(default_factory=dict)
     over: dict[str, frozenset[Place]] = field(default_factory=dict)
 
     def inside(self) -> Walk:
-        """Return a copy for the loops of a reduction inside."""
+        """Return a copy, for the loops of an inner reduction."""
         return Walk(self.layouts, dict(self.loops), dict(self.over))
 
     def missing(self, access: Access) -> list[Place]:
-        """The levels of *access* at which the coordinates at hand may not be stored."""
+        """Return the levels of *access* that may not store the current coordinates."""
         return [
             place
-            for index, kind, place in levels(access, self.layouts[access.name])
+            for index, kind, place in self._levels(access)
             if kind != "dense" and place not in self.over.get(index, ())
         ]
 
     def open(self, index: str, formula: Presence, asked: Sequence[Access]) -> Loop:
-        """Choose what the loop of *index* runs over; it is now the innermost.
+        """Choose the domain of the loop of *index*, which becomes the innermost; return the loop.
 
-        *formula* says where the term is present that reads *asked*.
+        *formula*: where the term is present; *asked*: the accesses that it reads.
         """
         usable = self._ways(leaves(formula), index)
-        here = frozenset(a for a in leaves(formula) if self._restricts(a, index))
-        loop = self._choose(index, keep(formula, here), usable)
+        restricting = frozenset(a for a in leaves(formula) if self._restricts(a, index))
+        loop = self._choose(index, keep(formula, restricting), usable)
         if loop.kind == "dense":
             loop = self._along(loop, asked)
-        known = set(loop.parts) if loop.kind in ("one", "intersect") else set()
-        self.loops[index], self.over[index] = loop, frozenset(known)
+        stored = loop.parts if loop.kind in ("one", "intersect") else ()
+        self.loops[index], self.over[index] = loop, frozenset(stored)
         return loop
 
     def all(self, index: str) -> Loop:
-        """Let the loop of *index* take every coordinate."""
+        """Open a loop over every coordinate of *index*; return it."""
         loop = Loop(index, "dense", why="the rows of the result come one by one")
         self.loops[index], self.over[index] = loop, frozenset()
         return loop
 
+    def _levels(self, access: Access) -> list[tuple[str, str, Place]]:
+        return levels(access, self.layouts[access.name])
+
     def _choose(self, index: str, formula: Presence, usable: Ways) -> Loop:
         both = [a for a in required(formula) if a in usable]
         loose = {a for a in usable if self._is_loose(a, index)}
-        met = [a for a in both if not self._is_loose(a, index, TABLES)] or both[:1]
-        if alone := [a for a in met if a in loose]:
+        needed = [a for a in both if not self._is_loose(a, index, TABLES)] or both[:1]
+        if alone := [a for a in needed if a in loose]:
             why = "its coordinates come in no order" if len(both) > 1 else _ONLY
             return self._over(index, "one", alone[:1], usable, why)
-        if len(met) > 1:
-            return self._over(index, "intersect", met, usable, "all of them are needed")
+        if len(needed) > 1:
+            return self._over(index, "intersect", needed, usable, "all of them are needed")
         if len(both) > 1:
-            return self._over(index, "one", met, usable, "hash tables are probed")
+            return self._over(index, "one", needed, usable, "hash tables are probed")
         chosen = cover(formula, frozenset(usable.keys() - loose))
         if chosen:
             why = "one of them suffices" if len(chosen) > 1 else _ONLY
@@ -114,49 +117,47 @@ class Walk:
         return Loop(index, kind, places, tuple(usable[access] for access in parts), why)
 
     def _along(self, loop: Loop, asked: Sequence[Access]) -> Loop:
-        """Return *loop*, in step with the few levels that would have to be searched in it."""
+        """Return *loop* in step with the levels that it would have to search, if they are few."""
         index = loop.index
         ways = self._ways([a for a in asked if not self._is_loose(a, index)], index)
-        roots = (levels(a, self.layouts[a.name])[0] for a in asked)
+        roots = (self._levels(a)[0] for a in asked)
         deeper = any(name == index and kind == "dense" for name, kind, _ in roots)
         if deeper or not 0 < len(ways) <= MOST_ALONG:
             return loop
         return self._over(index, "along", list(ways), ways, loop.why)
 
     def _restricts(self, access: Access, index: str) -> bool:
-        own = levels(access, self.layouts[access.name])
-        return any(name == index and kind != "dense" for name, kind, _ in own)
+        return any(name == index and kind != "dense" for name, kind, _ in self._levels(access))
 
     def _is_loose(self, access: Access, index: str, kinds: frozenset[str] = LOOSE) -> bool:
-        """Whether *access* has coordinates of *index* in levels of *kinds*: in no order."""
-        own = levels(access, self.layouts[access.name])
-        return any(name == index and kind in kinds for name, kind, _ in own)
+        """Whether *access* has *index* in a level of *kinds*, whose coordinates have no order."""
+        return any(name == index and kind in kinds for name, kind, _ in self._levels(access))
 
     def _place(self, access: Access, index: str) -> Place:
-        own = levels(access, self.layouts[access.name])
-        return next(place for name, kind, place in own if name == index and kind != "dense")
+        places = ((name, place) for name, kind, place in self._levels(access) if kind != "dense")
+        return next(place for name, place in places if name == index)
 
     def _ways(self, accesses: Iterable[Access], index: str) -> Ways:
-        """Those of *accesses* whose level of *index* can be iterated, and what to attach it to."""
+        """Return the *accesses* whose level of *index* loops can run over, and its attachment."""
         ways = {access: self._way(access, index) for access in accesses}
         return {access: way for access, way in ways.items() if not isinstance(way, bool)}
 
     def _way(self, access: Access, index: str) -> Place | Literal[False] | None:
-        """What the level of *index* is attached to: None if its parent's loop is; False: no way."""
-        own = levels(access, self.layouts[access.name])
-        names = [name for name, _, _ in own]
+        """Return what the level of *index* attaches to: None: its parent's loop; False: nothing."""
+        own_levels = self._levels(access)
+        names = [name for name, _, _ in own_levels]
         at = names.index(index) if index in names else -1
-        if at < 0 or own[at][1] in ("dense", "bitmap") or names.count(index) > 1:
+        if at < 0 or own_levels[at][1] in ("dense", "bitmap") or names.count(index) > 1:
             return False
         if at == 0:
             return None
-        above, kind, place = own[at - 1]
+        above, kind, place = own_levels[at - 1]
         if kind != "dense":
             outer = self.loops.get(above)
             merged = outer is not None and outer.kind == "union" and place in outer.parts
             if merged and outer is not None:
                 depth = 1 + sum(loop.kind == "union" for loop in self.loops.values())
-                merged = not too_many(len(outer.parts), depth)
+                merged = not too_many_cases(len(outer.parts), depth)
             return None if merged or place in self.over.get(above, ()) else False
         loop = self.loops.get(above)
         if loop is None or loop.kind in ("union", "along"):
@@ -164,10 +165,10 @@ class Walk:
         return None if loop.kind == "dense" else loop.parts[0]
 
 
-def is_asked(access: Access, formula: Presence, layouts: Mapping[str, Layout]) -> bool:
-    """Return whether *access* is asked at coordinates of another operand, and found at once.
+def is_probed(access: Access, formula: Presence, layouts: Mapping[str, Layout]) -> bool:
+    """Return whether *access* is located at the coordinates of another operand, without a search.
 
-    It has tables and bitmaps, and what else *formula* needs has levels that are gone through, or
+    It has tables or bitmaps, and loops go through another operand that *formula* needs, or that
     comes before it.
     """
     if not is_located(layouts[access.name]):
@@ -178,17 +179,17 @@ def is_asked(access: Access, formula: Presence, layouts: Mapping[str, Layout]) -
     return any(set(a.indices) >= set(access.indices) for a in (*before, *others))
 
 
-def too_many(parts: int, depth: int) -> bool:
+def too_many_cases(parts: int, depth: int) -> bool:
     """Return whether the union of *parts*, *depth* levels deep, has too many cases to compile.
 
-    Each part is missing from some level on, or is not.
+    Each part ends at some level, or at none.
     """
     cases: int = (depth + 1) ** parts - depth**parts
     return cases > MOST_CASES
 
 
 def levels(access: Access, layout: Layout) -> list[tuple[str, str, Place]]:
-    """Return index, kind and place of each level of an operand, from the outermost in."""
+    """Return the index, kind and place of each level of an operand, the outermost first."""
     return [
         (access.indices[dim], kind, Place(access.name, level))
         for level, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True))
@@ -196,7 +197,7 @@ def levels(access: Access, layout: Layout) -> list[tuple[str, str, Place]]:
 
 
 def chain(access: Access, layout: Layout) -> tuple[str, ...]:
-    """Return the indices of the tree of *access*, which have to be bound in this order."""
+    """Return the indices of the sparse levels of *access*, which have to be bound in this order."""
     return tuple(name for name, _, _ in levels(access, layout)[: layout.depth])
 
 
@@ -205,34 +206,34 @@ def order_indices(
 ) -> tuple[str, ...]:
     """Return *indices* in the order of their loops.
 
-    It follows as many of *chains* as go together, the first ones first. Indices of no chain come
-    last, the one that most accesses have as their last innermost.
+    It follows as many of *chains* as fit together, earlier ones first. Indices of no chain come
+    last; the innermost is the one that is the last index of most accesses.
     """
     before: dict[str, set[str]] = {name: set() for name in indices}
     for names in chains:
-        own = [name for name in names if name in before]
+        path = [name for name in names if name in before]
         trial = {name: set(above) for name, above in before.items()}
-        for above, below in pairwise(own):
+        for above, below in pairwise(path):
             trial[below].add(above)
-        if len(set(own)) == len(own) and _sorted(trial) is not None:
+        if len(set(path)) == len(path) and _in_order(trial) is not None:
             before = trial
     chained = {name for names in chains for name in names}
     last = [access.indices[-1] for access in operands if access.indices]
     rank = {n: (n not in chained, last.count(n) if n not in chained else 0) for n in indices}
     ready = sorted(indices, key=lambda name: rank[name])
-    return _sorted(before, ready) or tuple(ready)
+    return _in_order(before, ready) or tuple(ready)
 
 
-def _sorted(
+def _in_order(
     before: Mapping[str, set[str]], wishes: Sequence[str] | None = None
 ) -> tuple[str, ...] | None:
-    """Return the names such that *before* holds, by *wishes* where free; None for a cycle."""
-    left = list(before if wishes is None else wishes)
-    done: list[str] = []
-    while left:
-        name = next((n for n in left if before[n] <= set(done)), None)
+    """Return the names in an order with *before*, near that of *wishes*; None for a cycle."""
+    pending = list(before if wishes is None else wishes)
+    order: list[str] = []
+    while pending:
+        name = next((n for n in pending if before[n] <= set(order)), None)
         if name is None:
             return None
-        left.remove(name)
-        done.append(name)
-    return tuple(done)
+        pending.remove(name)
+        order.append(name)
+    return tuple(order)

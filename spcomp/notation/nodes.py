@@ -1,4 +1,4 @@
-"""Index notation as values: what a line of mathematics says, before any format is known."""
+"""Index notation as values: the terms and statements of a program, before formats are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from spcomp.dtypes import SCALARS
 from spcomp.errors import Span
-from spcomp.notation.windows import Chosen, Windows
+from spcomp.notation.windows import IndexSet, Windows
 
 REDUCTIONS = {
     "sum": "+",
@@ -41,7 +41,7 @@ _STRENGTH = {
 _STRENGTH |= dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 4)
 _STRENGTH |= dict.fromkeys(("<<", ">>"), 8) | dict.fromkeys(("*", "/", "//", "%"), 10)
 ATOM = 13
-MOST_NAME = 48  # characters of a name that is made of a program's text
+MOST_NAME = 48  # characters of a name made from a program's text
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Number(Term):
-    """A literal; it takes the dtype of what it meets."""
+    """A literal; it takes the dtype of the other operand."""
 
     value: int | float | bool
 
@@ -73,7 +73,7 @@ class Scalar(Term):
 
 @dataclass(frozen=True, slots=True)
 class IndexValue(Term):
-    """The coordinate that an index stands at, used as a number."""
+    """The current coordinate of an index, used as a number."""
 
     name: str
 
@@ -85,7 +85,7 @@ class IndexValue(Term):
 class Access(Term):
     """``A[i, j]``; without indices a scalar that the program computes.
 
-    *windows* has an entry per dimension: a part, a fixed coordinate (no index then), or None.
+    *windows*: for each dimension a window, a fixed coordinate (which has no index), or None.
     """
 
     name: str
@@ -114,11 +114,11 @@ class Op(Term):
     args: tuple[Expr, ...]
 
     def __str__(self) -> str:
-        own = _STRENGTH[self.op]
+        strength = _STRENGTH[self.op]
         if len(self.args) == 1:
-            return _PREFIX[self.op] + _inside(self.args[0], own)
+            return _PREFIX[self.op] + _inside(self.args[0], strength)
         left, right = self.args
-        return f"{_inside(left, own)} {self.op} {_inside(right, own + 1)}"
+        return f"{_inside(left, strength)} {self.op} {_inside(right, strength + 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ class Call(Term):
 class Declared(Term):
     """A user's function: *body* is its value, *presence* says where it has one.
 
-    ``and``: where all *args* are present, ``or``: where one is; ``always``: everywhere, and *body*
-    reads as 0 where it is absent, as the arguments of the second kind do.
+    ``and``: where all *args* are present; ``or``: where one is; ``always``: everywhere, and *body*
+    reads as 0 where it is absent. The arguments of an ``or`` are wrapped in ``always``.
     """
 
     func: str
@@ -169,8 +169,8 @@ class Reduce(Term):
 class Masked(Term):
     """``value if cond``, absent elsewhere, or ``value if cond else other``.
 
-    A condition that is an access to a sparse operand asks whether the coordinate is stored, as
-    the function ``stored`` does of any operand.
+    A condition that is an access to a sparse operand asks whether the coordinate is stored; the
+    function ``stored`` asks that of any operand.
     """
 
     value: Expr
@@ -187,10 +187,10 @@ Expr: TypeAlias = Number | Scalar | IndexValue | Access | Op | Call | Declared |
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``target = value`` or ``target += value``; *is_dense*: whatever is present in *value*.
+    """``target = value`` or ``target += value``; *is_dense*: the target is dense in any case.
 
-    ``target -= value`` *subtracts*: it adds the negative. *of_type*: the operand whose type the
-    target has; by default that of the value, or its own.
+    ``target -= value`` *subtracts*: its value is the negative, which is added. *of_type*: the
+    operand whose type the target takes; by default the type is that of the value, or its own.
     """
 
     target: Access
@@ -205,12 +205,20 @@ class Assignment:
         return f"{self.target} {'+=' if self.accumulates else '='} {self.value}"
 
     @property
+    def addend(self) -> tuple[Expr, bool]:
+        """The value, and whether it is subtracted, as its type may have no negative numbers."""
+        if self.subtracts and isinstance(self.value, Op):
+            (value,) = self.value.args
+            return value, True
+        return self.value, False
+
+    @property
     def name(self) -> str:
-        """Its text as an identifier, as far as that is short: ``C_i_k_A_i_j_B_j_k``."""
+        """Its text as an identifier, cut where it gets long: ``C_i_k_A_i_j_B_j_k``."""
         words = re.findall(r"[A-Za-z0-9]+", str(self))
         *_, last = (at for at in range(len(words) + 1) if len("_".join(words[:at])) <= MOST_NAME)
-        made = "_".join(words[:last])
-        return made if made[:1].isalpha() else f"program_{made}".rstrip("_")
+        name = "_".join(words[:last])
+        return name if name[:1].isalpha() else f"program_{name}".rstrip("_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +231,18 @@ class Program:
         return "\n".join(map(str, self.statements))
 
 
-def fault_of_target(target: Access) -> str:
-    """Say why *target* cannot be assigned, nothing if it can."""
-    chosen = [window.coordinates for window in target.windows if isinstance(window, Chosen)]
-    if any(len(set(own)) < len(own) for own in chosen):
+def target_fault(target: Access) -> str:
+    """Return why *target* cannot be assigned; empty if it can."""
+    sets = [window.coordinates for window in target.windows if isinstance(window, IndexSet)]
+    if any(len(set(coords)) < len(coords) for coords in sets):
         return f"a coordinate occurs twice in the result {target}"
     if len(set(target.indices)) < len(target.indices):
         return f"an index occurs twice in the result {target}"
     return ""
 
 
-def fault_of_stored(args: tuple[Expr, ...]) -> tuple[str, str] | None:
-    """Say why *args* cannot be asked whether they are stored, and what can; None if they can."""
+def stored_fault(args: tuple[Expr, ...]) -> tuple[str, str] | None:
+    """Return why ``stored`` does not take *args*, and a hint; None if it does."""
     if len(args) == 1 and isinstance(args[0], Access) and args[0].indices:
         return None
     shown = ", ".join(map(str, args))
@@ -278,14 +286,14 @@ def accesses(term: Expr) -> tuple[Access, ...]:
 
 
 def _inside(term: Expr, strength: int) -> str:
-    own = ATOM
+    inner = ATOM
     match term:
         case Op(op=op):
-            own = _STRENGTH[op]
+            inner = _STRENGTH[op]
         case Masked():
-            own = 0
+            inner = 0
         case Call(func="pow"):
-            own = _STRENGTH["**"]
+            inner = _STRENGTH["**"]
         case Number(value=value) if value < 0:
-            own = _STRENGTH["neg"]
-    return str(term) if own >= strength else f"({term})"
+            inner = _STRENGTH["neg"]
+    return str(term) if inner >= strength else f"({term})"

@@ -13,7 +13,7 @@ from spcomp.errors import ArgumentError, ScriptError, Span, expect, nearest_or_a
 from spcomp.ir.expr import CALLS, NUMPY_NAMES
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.implied import refuse_unclear
-from spcomp.notation.inner import is_across, with_inner_apart
+from spcomp.notation.inner import is_across, with_inner_hoisted
 from spcomp.notation.nodes import (
     SYMBOLS,
     Access,
@@ -28,24 +28,24 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    fault_of_stored,
-    fault_of_target,
+    stored_fault,
+    target_fault,
     walk,
 )
 from spcomp.notation.parse import ARITY, EXTREMES, NO_COORDINATES, parse
 from spcomp.notation.semiring import Semiring
-from spcomp.notation.windows import Chosen, Part, Window
+from spcomp.notation.windows import IndexSet, Part, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A user's function: Python that makes an expression of expressions, and where it has a value.
+    """A user's function: Python from expressions to an expression, and where it has a value.
 
     Args:
         body: ``lambda x, y: ...`` over values that take operators and ``spcomp.notation``'s
             functions.
         zero: What it does where arguments are absent. ``"keep"``: it is absent where one of its
-            arguments is; ``"fill"``: only where all are, absent ones read as 0.
+            arguments is; ``"fill"``: it is absent only where all are, and absent ones read as 0.
     """
 
     body: Callable[..., Any]
@@ -63,16 +63,16 @@ class Function:
         if not _takes(self.body, len(args)):
             raise ScriptError(f"{name} does not take {len(args)} arguments", at)
         fills = self.zero == "fill"
-        given = (Declared(name, (arg,), arg, "always") for arg in args) if fills else args
-        made = self.body(*map(Value, given))
-        if not isinstance(made, (Value, bool, int, float)):
-            raise ScriptError(f"{name} returns {type(made).__name__}, expected an expression", at)
-        body = unwrap(made)
+        terms = (Declared(name, (arg,), arg, "always") for arg in args) if fills else args
+        value = self.body(*map(Value, terms))
+        if not isinstance(value, (Value, bool, int, float)):
+            raise ScriptError(f"{name} returns {type(value).__name__}, expected an expression", at)
+        body = unwrap(value)
         return Declared(name, args, body, "or" if fills else "and")
 
 
 def _takes(body: Callable[..., Any], count: int) -> bool:
-    """Whether *body* can be called with *count* arguments, as far as that is known."""
+    """Whether *body* can be called with *count* arguments; True if it does not say."""
     try:
         inspect.signature(body).bind(*range(count))
     except TypeError:
@@ -156,7 +156,7 @@ for _name in CALLS:
 
 
 class Increase(Value):
-    """What ``A[i] += value`` makes of A[i]: a sum, which assigns *added* to *base* with ``+=``."""
+    """The value of ``A[i] += value``: a sum, which assigns *added* to *base* with ``+=``."""
 
     __slots__ = ("added", "base", "subtracts")
 
@@ -172,13 +172,13 @@ class Index(Value):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
         return cast("IndexValue", self.term).name
 
-    def __call__(self, *ends: Any) -> tuple[str, Window | Chosen]:
+    def __call__(self, *ends: Any) -> tuple[str, Window | IndexSet]:
         """Return the index over start, stop and step of a dimension, or over a list of it."""
         if len(ends) == 1 and hasattr(ends[0], "__len__") and not isinstance(ends[0], str):
-            return self.name, _chosen(ends[0])
+            return self.name, _index_set(ends[0])
         if not 1 <= len(ends) <= 3:
             raise ScriptError("a window takes start, stop and step", hint="write i(0, 10, 2)")
         return self.name, replace(_window(slice(*ends)), counts=True)
@@ -187,7 +187,7 @@ class Index(Value):
 class Symbol(Value):
     """A tensor, by name: ``A[i, j]`` reads it, ``A[i, j] = value`` notes an assignment.
 
-    *statements* are the assignments noted so far; without brackets it is a number.
+    *statements*: the assignments noted so far. Without brackets it is a number.
     """
 
     __slots__ = ("name", "statements")
@@ -203,7 +203,7 @@ class Symbol(Value):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         target = self._access(key)
-        if fault := fault_of_target(target):
+        if fault := target_fault(target):
             raise ScriptError(fault)
         if isinstance(value, Increase) and value.base == target:
             stmt = Assignment(target, value.added, accumulates=True, subtracts=value.subtracts)
@@ -236,12 +236,12 @@ class Symbol(Value):
         return Access(self.name, tuple(names), () if plain else tuple(windows))
 
 
-def _chosen(given: Any) -> Chosen:
-    found = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
-    whole = tuple(int(c) for c in found if isinstance(c, Integral) and not isinstance(c, bool))
-    if len(whole) < len(found) or min(whole, default=0) < 0:
+def _index_set(numbers: Any) -> IndexSet:
+    coords = sorted(numbers) if isinstance(numbers, (set, frozenset)) else list(numbers)
+    whole = tuple(int(c) for c in coords if isinstance(c, Integral) and not isinstance(c, bool))
+    if len(whole) < len(coords) or min(whole, default=0) < 0:
         raise ScriptError(NO_COORDINATES)
-    return Chosen(whole)
+    return IndexSet(whole)
 
 
 def _window(part: slice) -> Window:
@@ -255,36 +255,35 @@ def _window(part: slice) -> Window:
 
 
 def _is_window(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], (Window, Chosen))
+    return isinstance(part, tuple) and len(part) == 2 and isinstance(part[1], (Window, IndexSet))
 
 
 def indices(names: str) -> Any:
     """Return the indices called *names*, separated by spaces or commas: one, or a tuple."""
-    made = tuple(Index(IndexValue(name)) for name in _names(names))
-    return made[0] if len(made) == 1 else made
+    values = tuple(Index(IndexValue(name)) for name in _names(names))
+    return values[0] if len(values) == 1 else values
 
 
 def symbols(names: str) -> Any:
     """Return the tensors and numbers called *names*: one, or a tuple."""
-    made = tuple(Symbol(name) for name in _names(names))
-    return made[0] if len(made) == 1 else made
+    values = tuple(Symbol(name) for name in _names(names))
+    return values[0] if len(values) == 1 else values
 
 
 def _names(names: str) -> list[str]:
     expect("names", names, str, "names in a string", hint='write "i j k"')
-    found = names.replace(",", " ").split()
-    wrong = [name for name in found if not name.isidentifier()]
-    if wrong or not found:
+    words = names.replace(",", " ").split()
+    if not words or not all(map(str.isidentifier, words)):
         raise ArgumentError(f"argument names: got {names!r}", hint='write "i j k"')
-    return found
+    return words
 
 
 def unwrap(value: Any) -> Expr:
-    """Return the term that *value*, an operand, stands for."""
+    """Return the term of *value*, an operand."""
     if isinstance(value, Value):
         return value.term
     if isinstance(value, Real) and hasattr(value, "item"):
-        value = value.item()  # of numpy
+        value = value.item()  # a scalar of numpy
     if isinstance(value, (bool, int, float)):
         return Number(value)
     raise ScriptError(
@@ -294,13 +293,13 @@ def unwrap(value: Any) -> Expr:
 
 
 def reduction(op: str) -> Callable[..., Value]:
-    """Return what reduces by *op*: a function of an index, or several, and a value."""
+    """Return the function that reduces by *op*, of an index, or several, and a value."""
     name = SYMBOLS[op]
 
     def reduces(over: Index | tuple[Index, ...], *values: Any) -> Value:
-        found = over if isinstance(over, (tuple, list)) else (over,)
-        if len(values) == 1 and found and all(isinstance(index, Index) for index in found):
-            return Value(Reduce(op, tuple(index.name for index in found), unwrap(values[0])))
+        indices = over if isinstance(over, (tuple, list)) else (over,)
+        if len(values) == 1 and indices and all(isinstance(index, Index) for index in indices):
+            return Value(Reduce(op, tuple(index.name for index in indices), unwrap(values[0])))
         if f"{name}imum" not in EXTREMES or not values or not isinstance(over, Value):
             raise ScriptError(f"{name} takes an index and a value", hint=f"N.{name}(k, A[i, k])")
         return call(f"{name}imum", over, *values)
@@ -316,7 +315,7 @@ def call(name: str, *args: Any) -> Value:
         return Value(reduce(lambda left, right: Call(name, (left, right)), terms))
     if ARITY.get(name) != len(terms):
         raise ScriptError(f"{name} does not take {len(terms)} arguments")
-    if name == "stored" and (fault := fault_of_stored(terms)):
+    if name == "stored" and (fault := stored_fault(terms)):
         raise ScriptError(fault[0], hint=fault[1])
     return Value(Call(name, terms))
 
@@ -329,53 +328,55 @@ def __getattr__(name: str) -> Any:
 
 
 def as_program(program: Any, functions: Mapping[str, Any], semiring: Semiring) -> Program:
-    """Return what *program*, a string, symbols or a Program, says; *functions* put in.
+    """Return *program*, a string, symbols or a Program, as a Program with *functions* applied.
 
-    Reductions in it that go across an operand are statements of their own. Raises ScriptError.
+    Reductions in it that go across an operand become statements of their own. Raises ScriptError.
     """
-    known = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
+    callables = {n: f if isinstance(f, Function) else Function(f) for n, f in functions.items()}
     if isinstance(program, str):
-        made = parse(program, frozenset(known))
+        result = parse(program, frozenset(callables))
     elif isinstance(program, Program):
-        made = program
+        result = program
     else:
-        given = program if isinstance(program, (tuple, list)) else (program,)
-        if not all(isinstance(symbol, Symbol) for symbol in given):
+        assigned = program if isinstance(program, (tuple, list)) else (program,)
+        if not all(isinstance(symbol, Symbol) for symbol in assigned):
             raise ArgumentError(
                 "argument program: got a sequence, expected assigned symbols",
                 hint="assign them first: C[i, k] = A[i, j] * B[j, k]",
             )
-        made = Program(tuple(s for symbol in given for s in symbol.statements))
-    if not made.statements:
+        result = Program(tuple(s for symbol in assigned for s in symbol.statements))
+    if not result.statements:
         raise ScriptError("there is no statement", hint="assign a tensor: C[i, k] = ...")
 
-    for stmt in made.statements:
+    for stmt in result.statements:
         if stmt.subtracts and semiring.add != "+":
             raise ScriptError(f"this semiring has no -, it adds by {semiring.add}", stmt.at)
-    refuse_unclear(made, semiring)
+    refuse_unclear(result, semiring)
 
     def rewrite(term: Expr) -> Expr:
         term = rebuilt(term, rewrite)
-        if isinstance(term, Call) and term.func in known:
-            return known[term.func].apply(term.func, term.args, term.at)
+        if isinstance(term, Call) and term.func in callables:
+            return callables[term.func].apply(term.func, term.args, term.at)
         return term
 
-    made = with_inner_apart(made, is_across)
-    return Program(tuple(replace(s, value=rewrite(s.value)) for s in made.statements))
+    result = with_inner_hoisted(result, is_across)
+    return Program(tuple(replace(s, value=rewrite(s.value)) for s in result.statements))
 
 
 def with_numbers(program: Program, constants: Mapping[str, int | float]) -> Program:
-    """Return *program* with *constants* in the place of its numbers of these names.
+    """Return *program* with the numbers named in *constants* replaced by their values.
 
-    Raises ArgumentError for those it does not have, and for what is no number.
+    Raises ArgumentError for a name that the program lacks, and for a value that is no number.
     """
     terms = [term for stmt in program.statements for term in walk(stmt.value)]
     assigned = {stmt.target.name for stmt in program.statements}
-    known = dict.fromkeys(t.name for t in terms if isinstance(t, Scalar) and t.name not in assigned)
-    for name in (name for name in constants if name not in known):
+    numbers = dict.fromkeys(
+        t.name for t in terms if isinstance(t, Scalar) and t.name not in assigned
+    )
+    for name in (name for name in constants if name not in numbers):
         raise ArgumentError(
             f"argument constants: the program has no number {name!r}",
-            hint=nearest_or_all(name, known),
+            hint=nearest_or_all(name, numbers),
         )
 
     def rewrite(term: Expr) -> Expr:

@@ -23,11 +23,11 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    fault_of_stored,
-    fault_of_target,
+    stored_fault,
+    target_fault,
 )
 from spcomp.notation.text import Text, parse_text
-from spcomp.notation.windows import Chosen, Part, Window
+from spcomp.notation.windows import IndexSet, Part, Window
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
 ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
@@ -38,8 +38,7 @@ NO_COORDINATES = "the coordinates of an index set are whole numbers from 0 on"
 def parse(source: str, functions: frozenset[str] = frozenset()) -> Program:
     """Return the statements of *source*, separated by lines or semicolons.
 
-    *functions* are names that the user gives a meaning. Raises ScriptError with the place in the
-    string.
+    *functions*: the names of the user's functions. Raises ScriptError with the place in the string.
     """
     text, module = parse_text(source)
     if not module.body:
@@ -61,7 +60,7 @@ class _Parser:
         }
 
     def statement(self, stmt: ast.stmt) -> Assignment:
-        """Return an assignment."""
+        """Return *stmt* as an assignment."""
         if isinstance(stmt, ast.AugAssign) and isinstance(stmt.op, (ast.Add, ast.Sub)):
             target, value = self._target(stmt.target), self.expr(stmt.value)
             subtracts = isinstance(stmt.op, ast.Sub)
@@ -82,12 +81,12 @@ class _Parser:
         if not isinstance(node, ast.Subscript):
             raise self.text.error(node, "only a tensor can be assigned", "write C[i, k] = ...")
         target = self._subscript(node)
-        if fault := fault_of_target(target):
+        if fault := target_fault(target):
             raise self.text.error(node, fault)
         return target
 
     def expr(self, node: ast.expr) -> Expr:
-        """Return the term that *node* spells."""
+        """Return *node* as a term."""
         handler = self._HANDLERS.get(type(node))
         if handler is None:
             raise self.text.error(node, f"{ast.unparse(node)} has no meaning here")
@@ -137,12 +136,12 @@ class _Parser:
         if not isinstance(none, ast.Constant) or none.value is not None:
             hint = "use == or !=; A[i, j] is None asks whether nothing is stored there"
             raise self.text.error(node, "is has no meaning here, but before None", hint)
-        found = self._stored(node, (self.expr(node.left),))
+        stored = self._stored(node, (self.expr(node.left),))
         absent = isinstance(node.ops[0], ast.Is)
-        return Op("not", (found,), at=found.at) if absent else found
+        return Op("not", (stored,), at=stored.at) if absent else stored
 
     def _stored(self, node: ast.expr, args: tuple[Expr, ...]) -> Expr:
-        if fault := fault_of_stored(args):
+        if fault := stored_fault(args):
             raise self.text.error(node, *fault)
         return Call("stored", args, at=self.text.span(node))
 
@@ -179,7 +178,7 @@ class _Parser:
         return Access(node.value.id, tuple(indices), () if plain else tuple(windows), at=at)
 
     def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Part]:
-        """Return an index and what of the dimension it runs over."""
+        """Return the index in *part*, if there is one, and the window that it runs over."""
         if isinstance(part, ast.Name):
             return part.id, None
         if isinstance(part, ast.Slice):
@@ -187,7 +186,7 @@ class _Parser:
             return f"_{slices}", self._window(part, ends, ends, counts=False)
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.keywords:
             if len(part.args) == 1 and isinstance(part.args[0], ast.List | ast.Set):
-                return part.func.id, self._chosen(part.args[0])
+                return part.func.id, self._index_set(part.args[0])
             return part.func.id, self._window(part, part.args, _ends(part.args), counts=True)
         whole = self._whole(part)
         if whole is None:
@@ -199,22 +198,22 @@ class _Parser:
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
         return None, whole
 
-    def _chosen(self, node: ast.List | ast.Set) -> Chosen:
+    def _index_set(self, node: ast.List | ast.Set) -> IndexSet:
         numbers = [self._whole(element) for element in node.elts]
-        found = [number for number in numbers if number is not None and number >= 0]
-        if len(found) < len(numbers):
+        coords = [number for number in numbers if number is not None and number >= 0]
+        if len(coords) < len(numbers):
             raise self.text.error(node, NO_COORDINATES)
-        ordered = sorted({*found}) if isinstance(node, ast.Set) else found
-        return Chosen(tuple(ordered), at=self.text.span(node))
+        ordered = sorted({*coords}) if isinstance(node, ast.Set) else coords
+        return IndexSet(tuple(ordered), at=self.text.span(node))
 
     def _window(
         self, node: ast.expr, args: Sequence[Any], ends: tuple[Any, Any, Any], *, counts: bool
     ) -> Window:
         if not 1 <= len(args) <= 3:
             raise self.text.error(node, "a window takes start, stop and step")
-        given = [None if _is_none(end) else end for end in ends]
-        numbers = [None if end is None else self._whole(end) for end in given]
-        if any(n is None and e is not None for n, e in zip(numbers, given, strict=True)):
+        nodes = [None if _is_none(end) else end for end in ends]
+        numbers = [None if end is None else self._whole(end) for end in nodes]
+        if any(n is None and e is not None for n, e in zip(numbers, nodes, strict=True)):
             raise self.text.error(node, "the ends of a window are whole numbers")
         step = 1 if numbers[2] is None else numbers[2]
         if not step:
@@ -243,14 +242,14 @@ class _Parser:
                 return Reduce(REDUCTIONS[name], over, self.expr(node.args[1]), at=at)
             if name not in ("max", "min") or len(node.args) < 2 or over is not None:
                 hint = f"write {name}(k, A[i, k])"
-                raise self.text.error(node, _no_reduction(name, node.args), hint)
+                raise self.text.error(node, _reduction_fault(name, node.args), hint)
         args = tuple(self.expr(arg) for arg in node.args)
         if name in self.functions:
             return Call(name, args, at=at)
         if name in ("max", "min", *EXTREMES) and len(args) >= 2:
             return self._extreme(EXTREMES.get(name, name), args, at)
         if ARITY.get(name) != len(args):
-            raise self.text.error(node, *_no_call(name, len(args)))
+            raise self.text.error(node, *_call_fault(name, len(args)))
         if name == "stored":
             return self._stored(node, args)
         return Call(name, args, at=at)
@@ -262,7 +261,7 @@ class _Parser:
         return result
 
     def _over(self, node: ast.expr) -> tuple[str, ...] | None:
-        """The indices that a reduction runs over; None if *node* is no index or tuple of them."""
+        """Return the indices of a reduction; None if *node* is no index or tuple of indices."""
         parts = node.elts if isinstance(node, ast.Tuple) else [node]
         names = tuple(part.id for part in parts if isinstance(part, ast.Name))
         fits = len(names) == len(parts) > 0 and self.indices.issuperset(names)
@@ -290,27 +289,27 @@ def _is_none(end: ast.expr | None) -> bool:
 
 
 def _index_name(part: ast.expr) -> str | None:
-    """The index that ``i`` or ``i(0, 10)`` in brackets names."""
+    """Return the index that ``i`` or ``i(0, 10)`` in brackets names."""
     name = part.func if isinstance(part, ast.Call) else part
     return name.id if isinstance(name, ast.Name) else None
 
 
 def _ends(args: list[ast.expr]) -> tuple[Any, Any, Any]:
-    """The ends that ``i(stop)``, ``i(start, stop)`` and ``i(start, stop, step)`` give."""
+    """Return start, stop and step of ``i(stop)`` or ``i(start, stop, step)``."""
     if len(args) == 1:
         return None, args[0], None
     first, second, third = (*args, None, None, None)[:3]
     return (first, second, third) if len(args) <= 3 else (None, None, None)
 
 
-def _no_reduction(name: str, args: Sequence[ast.expr]) -> str:
-    """Say why the reduction *name* of *args* is none."""
+def _reduction_fault(name: str, args: Sequence[ast.expr]) -> str:
+    """Return what is wrong with the reduction *name* of *args*."""
     if len(args) == 2 and isinstance(args[0], ast.Name):
         return f"{name} runs over {args[0].id}, which is no index of anything"
     return f"{name} takes an index and a value"
 
 
-_WRITTEN = {  # what has a name elsewhere, and how it is said here
+_WRITTEN = {  # functions of other libraries, and how to write them here
     "softmax": "write three lines: m[i] = max(j, A[i, j])  and  e[i, j] = exp(A[i, j] - m[i]) if"
     " A[i, j]  and  C[i, j] = e[i, j] / sum(k, e[i, k])",
     "relu": "write maximum(x, 0)",
@@ -332,8 +331,8 @@ _WRITTEN = {  # what has a name elsewhere, and how it is said here
 _WRITTEN |= {"nnz": _WRITTEN["count"], "matmul": _WRITTEN["dot"], "len": _WRITTEN["mean"]}
 
 
-def _no_call(name: str, got: int) -> tuple[str, str]:
-    """Say why the function *name* cannot be called with *got* arguments, and what to do."""
+def _call_fault(name: str, got: int) -> tuple[str, str]:
+    """Return why the function *name* does not take *got* arguments, and a hint."""
     if name not in ARITY and name not in EXTREMES:
         known = did_you_mean(name, (*ARITY, *EXTREMES, *REDUCTIONS))
         meaning = f"functions={{{name!r}: lambda x: ...}} gives it a meaning"

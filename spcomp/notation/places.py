@@ -1,4 +1,4 @@
-"""Index notation to index notation: parts of results that are assigned, as results."""
+"""Index notation to index notation: assigned parts of tensors become results of their own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spcomp.notation.nodes import Access, Assignment, Program, Scalar, walk
 from spcomp.notation.prepare import free_name
 
 
-def with_places(program: Program) -> tuple[Program, Mapping[str, Windowed]]:
-    """Return *program* where each part that is assigned is a result, and what it is a part of.
+def with_assigned_parts(program: Program) -> tuple[Program, Mapping[str, Windowed]]:
+    """Return *program* with each assigned part as a result, and the windows that these are.
 
-    Raises ScriptError if such a tensor is assigned as a whole, too, or read.
+    Raises ScriptError if the tensor is also read, or assigned as a whole.
     """
     parts = {s.target.name for s in program.statements if s.target.windows}
     if not parts:
@@ -31,15 +31,15 @@ def with_places(program: Program) -> tuple[Program, Mapping[str, Windowed]]:
                     term.at,
                     hint="read it in a program of its own, run after or before",
                 )
-    made: list[Assignment] = []
-    places: dict[str, Windowed] = {}
+    statements: list[Assignment] = []
+    windows: dict[str, Windowed] = {}
     for stmt in program.statements:
         target = stmt.target
         if target.name in parts and not target.windows:
             raise ScriptError(f"{target.name} is assigned in part, and as a whole", target.at)
         if target.windows:
-            name = free_name(target.name, taken) if target.name in places else target.name
-            places[name] = Windowed(target.name, target.windows)
+            name = free_name(target.name, taken) if target.name in windows else target.name
+            windows[name] = Windowed(target.name, target.windows)
             target = Access(name, target.indices, at=target.at)
-        made.append(replace(stmt, target=target))
-    return Program(tuple(made)), places
+        statements.append(replace(stmt, target=target))
+    return Program(tuple(statements)), windows

@@ -1,10 +1,11 @@
-"""Index notation, decisions: which nests a statement becomes and how its result is stored."""
+"""Index notation, decisions: the nests of a statement, and how its result is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from spcomp.dtypes import DType
 from spcomp.notation.algebra import (
     ALWAYS,
     Either,
@@ -19,7 +20,7 @@ from spcomp.notation.algebra import (
     with_reductions,
 )
 from spcomp.notation.layout import Layout
-from spcomp.notation.loops import Loop, Walk, chain, is_asked, levels, order_indices
+from spcomp.notation.loops import Loop, Walk, chain, is_probed, levels, order_indices
 from spcomp.notation.nodes import (
     Access,
     Assignment,
@@ -31,6 +32,7 @@ from spcomp.notation.nodes import (
     free,
 )
 from spcomp.notation.prepare import free_name
+from spcomp.notation.reason import Reason
 from spcomp.notation.results import Chooser, Output, adds_up, filters
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.types import Types
@@ -38,7 +40,7 @@ from spcomp.notation.types import Types
 
 @dataclass(frozen=True, slots=True)
 class Temp:
-    """A reduction inside a term: a scalar, computed inside the first *depth* loops."""
+    """A reduction inside a term: a scalar that is computed inside the first *depth* loops."""
 
     name: str
     depth: int
@@ -49,11 +51,11 @@ class Temp:
 class Nest:
     """Loops around ``target = value``, or ``target = target op value``.
 
-    *present*: what of the presence of *value* is still to be asked in the body; *unsure*: the
-    accesses that may meet nothing. *filters*: values decide, too. *partial*: elements are stored
-    for which *value* is absent. *starts*: the target is given its first value here, everywhere.
-    *later*: what elements are combined by when the program is over. *minus*: the value is
-    subtracted, in the type of the result.
+    *present*: the part of the presence of *value* that the body checks; *unsure*: the accesses that
+    may be absent there. *filters*: values decide, too. *partial*: some elements are stored
+    although *value* is absent. *starts*: the nest gives the target its first value, everywhere.
+    *later*: the operator that combines elements after the program. *minus*: the value is
+    subtracted, in the type of the result. *over*: the indices that are reduced.
     """
 
     target: Access
@@ -72,12 +74,12 @@ class Nest:
 
     @property
     def combines(self) -> str | None:
-        """What values are combined by, here or later."""
+        """The operator that combines values, here or later."""
         return self.op or self.later
 
     @property
     def fills(self) -> bool:
-        """Whether the loops write every element of a dense target, so that none is left over."""
+        """Whether the loops write every element of a dense target."""
         plain = all(loop.kind in ("dense", "along") for loop in self.loops)
         return plain and self.op is None and self.is_sure and not self.over
 
@@ -89,12 +91,23 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What became of one statement; *converts* are operands that are wanted in another layout."""
+    """The decisions for one statement.
+
+    *dtype*: the type of the result. *converts*: the operands that need another layout.
+    """
 
     stmt: Assignment
     output: Output
+    dtype: DType
     nests: tuple[Nest, ...] = ()
     converts: Mapping[str, Layout] = field(default_factory=dict)
+
+    @property
+    def needs_other_layouts(self) -> Reason | None:
+        """The reason that an operand has to be converted first; None if there is none."""
+        for name, layout in self.converts.items():
+            return Reason(f"{name} would have to be stored as {layout}")
+        return None
 
 
 def plan_statement(
@@ -102,25 +115,26 @@ def plan_statement(
     layouts: Mapping[str, Layout],
     wanted: Layout | None,
     semiring: Semiring,
-    alike: frozenset[str] = frozenset(),
-    types: Types | None = None,
-) -> Plan:
-    """Return the decisions for *stmt*; *wanted* is the layout of the result, if it is given.
+    alike: frozenset[str],
+    types: Types,
+) -> Plan | Reason:
+    """Return the decisions for *stmt*, or why there are none over these *layouts*.
 
-    *alike* are operands of one dtype, which can be multiplied in any order; *types*: those of
-    terms, if they are known.
-
-    Raises LoweringError for what cannot be done, with a reason and a way out.
+    *wanted*: the layout of the result, if one is requested. *alike*: operands of one dtype, which
+    can be multiplied in any order. *types*: the types of terms.
+    Raises ScriptError where these do not go together.
     """
     stmt = with_reductions(stmt, semiring)
     chooser = Chooser(stmt, layouts, semiring, alike)
     output = chooser.output(wanted)
-    narrow = () if types is None else types.narrow(stmt)
+    if isinstance(output, Reason):
+        return output
+    narrow, dtype = types.narrow(stmt), types.result(stmt)
     planner = _Planner(stmt, layouts, semiring, chooser, narrow=bool(narrow))
     if output.storage == "dense" and any(map(adds_up, narrow)):
         output = replace(output, storage="split")
     if output.storage == "split":
-        return Plan(stmt, output)
+        return Plan(stmt, output, dtype)
     converts, nests = planner.attempt(output)
     if nests and output.storage == "product" and not _is_one_nest(nests[0], output, layouts):
         output = chooser.by_keys()
@@ -128,17 +142,17 @@ def plan_statement(
     if nests and output.keys is not None:
         rows = nests[0].loops[0].kind == "dense" and len(nests[0].loops) > 1
         output = replace(output, keys=replace(output.keys, rows=rows))
-    return Plan(stmt, output, nests, converts)
+    return Plan(stmt, output, dtype, nests, converts)
 
 
 def _is_one_nest(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
-    """Whether the product *nest* is one iteration, below the levels that *output* is under."""
+    """Whether the product *nest* is one iteration, below the outer levels of *output*."""
     whole = not any(temp.depth for temp in nest.temps)
-    return whole and (output.like is None or _stands_under(nest, output, layouts))
+    return whole and (output.like is None or _is_below(nest, output, layouts))
 
 
-def _stands_under(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
-    """Whether the loops of *nest* go through the outer levels of the operand of *output*."""
+def _is_below(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:
+    """Whether the loops of *nest* go through the outer levels that *output* takes."""
     assert output.like is not None
     loops = {loop.index: loop for loop in nest.loops}
     outer = levels(output.like, layouts[output.like.name])[: len(output.layout.order) - 1]
@@ -180,7 +194,7 @@ class _Planner:
             layout, rank = self.layouts[access.name], len(access.indices)
             if len(set(access.indices)) < rank or (matrices and rank != 2):
                 continue
-            if is_asked(access, formula, self.layouts):
+            if is_probed(access, formula, self.layouts):
                 continue
             order = tuple(access.indices.index(name) for name in outer if name in access.indices)
             order += tuple(dim for dim in layout.order if dim not in order)
@@ -197,34 +211,34 @@ class _Planner:
 
     def nests(self, output: Output) -> tuple[Nest, ...]:
         """Return the nests that compute the result, in order."""
-        target, value = self.stmt.target, self.stmt.value
+        target = self.stmt.target
         if output.storage != "dense":
             return (self._sparse_nest(output),)
         add = self.semiring.add
-        parts = addends(value, self.semiring)
+        parts = addends(self.stmt.value, self.semiring)
         split = len(parts) > 1 or self.stmt.accumulates
-        own = any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts)
-        if self.narrow or own:
-            parts = [(value, False)]
+        mixed = any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts)
+        if self.narrow or mixed:
+            parts = [self.stmt.addend]
         adds = len(parts) > 1 or self.stmt.accumulates
-        made: list[Nest] = []
+        nests: list[Nest] = []
         for part, minus in parts:
             op, over, body = self._reduction(part, add if adds else None)
             signed = Op("neg", (body,)) if minus and not adds else body
             nest = self.nest(target, signed, op, over, ())
-            made.append(replace(nest, minus=minus and adds))
+            nests.append(replace(nest, minus=minus and adds))
         if self.stmt.accumulates:
-            return tuple(replace(nest, starts=False) for nest in made)
-        return tuple(_started(made))
+            return tuple(replace(nest, starts=False) for nest in nests)
+        return tuple(_filling_first(nests))
 
     def _reduction(self, part: Expr, op: str | None) -> tuple[str | None, tuple[str, ...], Expr]:
-        """How *part* is combined into the result, by *op* if it does not say: op, indices, term."""
+        """Return how *part* is put in the result: its operator, else *op*; indices; term."""
         if adds_up(part) and op in (None, part.op):
             return part.op, part.indices, part.body
         return op, (), part
 
     def _result_order(self, output: Output) -> tuple[str, ...]:
-        """The indices in the order in which an assembled result is computed."""
+        """Return the indices in the order in which an assembled result is computed."""
         if output.keys is not None:
             return output.keys.indices
         *outer, last = (self.stmt.target.indices[dim] for dim in output.layout.order)
@@ -232,8 +246,8 @@ class _Planner:
             return (*outer, last)
         over = self.stmt.value.indices
         if output.like is not None:
-            own = chain(output.like, self.layouts[output.like.name])
-            over = tuple(sorted(over, key=lambda n: own.index(n) if n in own else len(own)))
+            path = chain(output.like, self.layouts[output.like.name])
+            over = tuple(sorted(over, key=lambda n: path.index(n) if n in path else len(path)))
         return (*outer, *over, last)
 
     def _sparse_nest(self, output: Output) -> Nest:
@@ -257,10 +271,11 @@ class _Planner:
             hard = chain(output.like, self.layouts[output.like.name])
             hard = tuple(name for name in hard if name in target.indices)
             add = self.semiring.add if self.stmt.accumulates else None
+            value, minus = self.stmt.addend
             op, over, body = (add, (), value) if self.narrow else self._reduction(value, add)
             if op is not None:
                 nest = self.nest(target, body, op, over, (hard,))
-                return replace(nest, starts=not self.stmt.accumulates)
+                return replace(nest, starts=not self.stmt.accumulates, minus=minus)
             nest = self.nest(target, value, None, (), (hard,), formula=formula)
         return replace(nest, partial=formula != presence(nest.value, self.sparse))
 
@@ -277,15 +292,16 @@ class _Planner:
     ) -> Nest:
         """Return the nest that puts *value*, reduced by *op* over the indices *over*, in *target*.
 
-        *hard*: chains of indices that must be kept. *formula*: where the target is present, if
-        that is not where *value* is. *rows*: an index that takes every coordinate.
+        *hard*: chains of indices whose order is fixed. *outer*: the loops around it. *formula*:
+        where the target is present, by default where *value* is. *rows*: an index whose loop takes
+        every coordinate.
         """
         walk = Walk(self.layouts) if outer is None else outer.inside()
         formula = presence(value, self.sparse) if formula is None else formula
         indices = (*target.indices, *over)
-        chains = [*hard, *(chain(a, self.layouts[a.name]) for a in _by_need(formula))]
+        chains = [*hard, *(chain(a, self.layouts[a.name]) for a in _needed_first(formula))]
         operands = (target, *accesses(value))
-        asked = [a for a in _read_here(value) if a.name in self.sparse]
+        asked = [a for a in _outer_accesses(value) if a.name in self.sparse]
         order = order_indices(indices, chains, operands)
         loops: list[Loop] = []
         stages = [walk.inside()]
@@ -309,7 +325,7 @@ class _Planner:
     def _hoist(
         self, value: Expr, order: tuple[str, ...], stages: list[Walk]
     ) -> tuple[Expr, tuple[Temp, ...]]:
-        """Return *value* with its reductions replaced by scalars, and these."""
+        """Return *value* with its reductions replaced by scalars, and the scalars."""
         temps: list[Temp] = []
 
         def rewrite(term: Expr) -> Expr:
@@ -317,40 +333,40 @@ class _Planner:
                 return rebuilt(term, rewrite)
             name = free_name(self.stmt.target.name, self.taken)
             depth = max((order.index(n) + 1 for n in free(term) if n in order), default=0)
-            own = Access(name, ())
-            nest = self.nest(own, term.body, term.op, term.indices, (), stages[depth])
+            scalar = Access(name, ())
+            nest = self.nest(scalar, term.body, term.op, term.indices, (), stages[depth])
             temps.append(Temp(name, depth, nest))
-            return own
+            return scalar
 
-        done = rewrite(value)
-        return done, tuple(temps)
+        value = rewrite(value)
+        return value, tuple(temps)
 
 
-def _read_here(term: Expr) -> tuple[Access, ...]:
-    """The accesses of *term* outside the reductions in it."""
+def _outer_accesses(term: Expr) -> tuple[Access, ...]:
+    """Return the accesses of *term* outside the reductions in it."""
     if isinstance(term, Access):
         return (term,)
     below = () if isinstance(term, Reduce) else children(term)
-    return tuple(dict.fromkeys(access for child in below for access in _read_here(child)))
+    return tuple(dict.fromkeys(access for child in below for access in _outer_accesses(child)))
 
 
-def _by_need(formula: Presence) -> tuple[Access, ...]:
-    """The accesses of *formula*, those first that are always needed."""
+def _needed_first(formula: Presence) -> tuple[Access, ...]:
+    """Return the accesses of *formula*, those first that are always needed."""
     return tuple(dict.fromkeys((*required(formula), *leaves(formula))))
 
 
 def _remaining(formula: Presence, walk: Walk, unsure: frozenset[Access]) -> Presence:
-    """What of *formula* the loops do not make sure."""
-    left = keep(formula, unsure)
-    if not isinstance(left, Either) or not all(isinstance(part, Stored) for part in left.parts):
-        return left
-    last = [walk.missing(access)[-1] for access in leaves(left)]  # it is under those before it
+    """Return the part of *formula* that the loops do not ensure."""
+    rest = keep(formula, unsure)
+    if not isinstance(rest, Either) or not all(isinstance(part, Stored) for part in rest.parts):
+        return rest
+    last = [walk.missing(access)[-1] for access in leaves(rest)]  # it is below the others
     unions = [set(loop.parts) for loop in walk.loops.values() if loop.kind == "union"]
-    return ALWAYS if set(last) in unions else left
+    return ALWAYS if set(last) in unions else rest
 
 
-def _started(nests: list[Nest]) -> list[Nest]:
-    """Put first what fills the result; the others add to it."""
+def _filling_first(nests: list[Nest]) -> list[Nest]:
+    """Return *nests* with one that fills the result first; the others add to it."""
     plain = [replace(nest, op=None, later=nest.op) for nest in nests]
     first = next((at for at, nest in enumerate(plain) if nest.fills), 0)
     head = plain[first] if plain[first].fills else nests[first]

@@ -1,4 +1,4 @@
-"""Index notation, before formats are known: names, ranks, and operands that stand for parts."""
+"""Index notation, before formats are known: names, ranks, and operands that are windows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from spcomp.notation.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A program whose names are settled.
+    """A program with its names resolved.
 
-    *operands*: rank by name, of everything read; *parts*: which of them are a part of an argument,
-    or the same argument once more. *accumulated*: targets that a call must be given.
+    *operands*: the rank of each, by name; *parts*: those that are windows of an argument, or the
+    same argument once more. *accumulated*: targets that a call must be given. *ranks*: those of all
+    tensors of the program.
     """
 
     program: Program
@@ -40,27 +41,29 @@ class Prepared:
 
 
 def prepare(program: Program) -> Prepared:
-    """Return *program* with its names settled.
+    """Return *program* with its names resolved.
 
     An argument that is read at two tuples of indices becomes two operands, so that both can be
-    iterated over. Raises ScriptError where a name is used in two ways.
+    iterated. Raises ScriptError where a name is used in two ways.
     """
     targets = tuple(dict.fromkeys(stmt.target.name for stmt in program.statements))
     program = Program(
-        tuple(replace(s, value=_assigned(s.value, frozenset(targets))) for s in program.statements)
+        tuple(
+            replace(s, value=as_accesses(s.value, frozenset(targets))) for s in program.statements
+        )
     )
-    program = Program(tuple(replace(s, value=_apart(s)) for s in program.statements))
+    program = Program(tuple(replace(s, value=with_distinct_indices(s)) for s in program.statements))
     ranks = _ranks(program)
-    program, parts = _split(program, frozenset(targets), set(ranks))
+    program, parts = _with_own_names(program, frozenset(targets), set(ranks))
     operands: dict[str, int] = {}
     read: list[str] = []
-    made: set[str] = set()
+    assigned: set[str] = set()
     accumulated: list[str] = []
     for stmt in program.statements:
         for term in walk(stmt.value):
             if isinstance(term, (Access, Scalar)):
                 read.append(term.name)
-                if term.name in targets and term.name not in made:
+                if term.name in targets and term.name not in assigned:
                     hint = f"write {stmt.target} += ..., which adds to what the call is given"
                     raise ScriptError(
                         f"{term.name} is read before it is assigned",
@@ -68,11 +71,11 @@ def prepare(program: Program) -> Prepared:
                         hint=hint if term.name == stmt.target.name else "",
                     )
                 operands[term.name] = len(term.indices) if isinstance(term, Access) else 0
-        if stmt.accumulates and stmt.target.name not in made:
+        if stmt.accumulates and stmt.target.name not in assigned:
             accumulated.append(stmt.target.name)
             operands.setdefault(stmt.target.name, len(stmt.target.indices))
-        made.add(stmt.target.name)
-    inputs = {name: rank for name, rank in operands.items() if name not in made}
+        assigned.add(stmt.target.name)
+    inputs = {name: rank for name, rank in operands.items() if name not in assigned}
     inputs |= {name: operands[name] for name in accumulated}
     sources = (parts[n].name if n in parts else n for n in inputs)
     results = tuple(name for name in targets if name not in read)
@@ -88,11 +91,11 @@ def prepare(program: Program) -> Prepared:
     )
 
 
-def _assigned(term: Expr, targets: frozenset[str]) -> Expr:
-    """A name without brackets that an earlier statement assigns is no argument."""
+def as_accesses(term: Expr, targets: frozenset[str]) -> Expr:
+    """Return *term* with the names that statements assign as accesses, not arguments."""
     if isinstance(term, Scalar) and term.name in targets:
         return Access(term.name, (), at=term.at)
-    return rebuilt(term, lambda child: _assigned(child, targets))
+    return rebuilt(term, lambda child: as_accesses(child, targets))
 
 
 def _check_reduce(term: Reduce, stmt: Assignment) -> None:
@@ -109,8 +112,8 @@ def _check_reduce(term: Reduce, stmt: Assignment) -> None:
         raise ScriptError(f"{term.op} gives the coordinate of one index", term.at)
 
 
-def _apart(stmt: Assignment) -> Expr:
-    """The value of *stmt* where no reduction hides an index of the terms around it."""
+def with_distinct_indices(stmt: Assignment) -> Expr:
+    """Return the value of *stmt*, in which no reduction hides an index of the terms around it."""
     for term in walk(stmt.value):
         if isinstance(term, Reduce):
             _check_reduce(term, stmt)
@@ -129,9 +132,9 @@ def _apart(stmt: Assignment) -> Expr:
                     hidden = {i: free_name(i, names) for i in indices if i in around}
                     hides[term, around] = hidden
                 hidden = hides[term, around]
-                own = tuple(hidden.get(i, i) for i in indices)
-                body = rewrite(body, around | {*own}, {**calls, **hidden})
-                return replace(term, indices=own, body=body)
+                renamed = tuple(hidden.get(i, i) for i in indices)
+                body = rewrite(body, around | {*renamed}, {**calls, **hidden})
+                return replace(term, indices=renamed, body=body)
         return rebuilt(term, lambda child: rewrite(child, around, calls))
 
     outside = frozenset(free(stmt.value)) | {*stmt.target.indices}
@@ -139,7 +142,7 @@ def _apart(stmt: Assignment) -> Expr:
 
 
 def _ranks(program: Program) -> dict[str, int]:
-    found: dict[str, int] = {}
+    ranks: dict[str, int] = {}
     for stmt in program.statements:
         indices = {
             i for t in (*walk(stmt.value), stmt.target) if isinstance(t, Access) for i in t.indices
@@ -152,22 +155,22 @@ def _ranks(program: Program) -> dict[str, int]:
                 rank = len(term.windows or term.indices)
             if term.name in indices:
                 raise ScriptError(f"{term.name} is an index and a tensor", term.at)
-            if found.setdefault(term.name, rank) != rank:
+            if ranks.setdefault(term.name, rank) != rank:
                 raise ScriptError(
-                    f"{term.name} stands with {rank} indices here, and with {found[term.name]}"
+                    f"{term.name} stands with {rank} indices here, and with {ranks[term.name]}"
                     " elsewhere",
                     term.at,
                 )
         for term in walk(stmt.value):
             if isinstance(term, IndexValue) and term.name not in indices:
                 raise ScriptError(f"{term.name} is the index of no tensor", term.at)
-    return found
+    return ranks
 
 
-def _split(
+def _with_own_names(
     program: Program, targets: frozenset[str], taken: set[str]
 ) -> tuple[Program, dict[str, Windowed]]:
-    """Give each window, and each further tuple of indices, of an argument a name of its own."""
+    """Give each window, and each further tuple of indices, of an argument its own name."""
     first: dict[str, tuple[str, ...]] = {}
     names: dict[tuple[Windowed, tuple[str, ...]], str] = {}
 
@@ -186,8 +189,8 @@ def _split(
             names[key] = free_name(term.name, taken)
         return Access(names[key], term.indices, at=term.at)
 
-    done = tuple(replace(s, value=rewrite(s.value)) for s in program.statements)
-    return Program(done), {name: key[0] for key, name in names.items()}
+    statements = tuple(replace(s, value=rewrite(s.value)) for s in program.statements)
+    return Program(statements), {name: key[0] for key, name in names.items()}
 
 
 def free_name(wish: str, taken: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Index notation, results: how the result of a statement is stored, and why. Plain data."""
+"""Index notation, results: how the result of a statement is stored, and why, as plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias, TypeGuard
 from typing import cast as typed
 
 from spcomp.dtypes import DType, int32
-from spcomp.errors import LoweringError
 from spcomp.notation.algebra import (
     ALWAYS,
     Presence,
@@ -22,19 +21,23 @@ from spcomp.notation.algebra import (
     required,
 )
 from spcomp.notation.layout import Layout, dense
-from spcomp.notation.loops import chain, levels, order_indices, too_many
+from spcomp.notation.loops import chain, levels, order_indices, too_many_cases
 from spcomp.notation.nodes import (
     ARGUMENTS,
     Access,
     Assignment,
+    Call,
     Expr,
     Masked,
+    Number,
     Op,
     Reduce,
+    Scalar,
     accesses,
     children,
     free,
 )
+from spcomp.notation.reason import Reason
 from spcomp.notation.semiring import Semiring
 
 DISTRIBUTIVE = frozenset(
@@ -47,11 +50,11 @@ ROWS = (("dense", "compressed"), ("dense", "compressed(unordered)"))  # assemble
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What is assembled in the place of a result that is no matrix: every coordinate as a number.
+    """Numbers that are assembled in the place of the coordinates of a result that is no matrix.
 
-    The number has the coordinates of *indices* as digits, in the order of the loops; if *rows*,
-    it is kept under the first of them. *op* combines elements of the result that have several, one
-    for each coordinate of the indices that are reduced; None: there are no such indices.
+    A number has the coordinates of *indices* as digits, in the order of the loops; if *rows*, it is
+    kept under the first of them. *op* combines the values of an element, one for each coordinate of
+    the reduced indices; None: no index is reduced.
     """
 
     indices: tuple[str, ...]
@@ -69,9 +72,9 @@ class Output:
     """How a result is stored.
 
     ``dense``; ``shared``: with the pattern of the operand of *like*; ``assembled``: at ascending
-    coordinates; ``product``: row by row in any order, under rows of the operand of *like* if it has
-    one; ``split``: the statement has to be written as several. *keys*: what stands for it until
-    the program is over.
+    coordinates; ``product``: row by row in any order, below the levels of the operand of *like* if
+    there is one; ``split``: the statement has to be split. *keys*: what the program assembles in
+    its place. *why*: the reason, for the user.
     """
 
     layout: Layout
@@ -82,7 +85,7 @@ class Output:
 
     @property
     def is_assembled(self) -> bool:
-        """Whether its pattern is found by the program that computes it."""
+        """Whether the program that computes it also finds its pattern."""
         return self.storage in ("assembled", "product")
 
 
@@ -103,8 +106,11 @@ class Chooser:
         self.sparse = frozenset(n for n, layout in layouts.items() if not layout.is_dense)
         self.core = core(stmt.value, semiring)
 
-    def output(self, wanted: Layout | None) -> Output:
-        """Return what is *wanted*; if nothing is: dense if an addend is, else sparse."""
+    def output(self, wanted: Layout | None) -> Output | Reason:
+        """Return the output in the layout *wanted*; by default dense if an addend is, else sparse.
+
+        A Reason if the result cannot be stored as *wanted*.
+        """
         plain = dense(len(self.stmt.target.indices))
         if (wanted is not None and wanted.is_dense) or not plain.order:
             return Output(plain)
@@ -112,111 +118,116 @@ class Chooser:
             return Output(plain, why="a reduction inside a value is present everywhere")
         formula, product = self.pattern()
         if formula != ALWAYS:
-            return self._decided(formula, wanted)
+            return self._of_whole_operands(formula, wanted)
         if wanted is None and not product:
             return Output(plain, why="it is present everywhere")
-        return self._found(wanted)
+        return self._of_several_operands(wanted)
 
     # -- where it is present ------------------------------------------------------------------
 
     def pattern(self) -> tuple[Presence, bool]:
         """Return where the result is present, as operands with all its sparse indices say.
 
-        The second: whether it is instead a product of operands with some of them each.
+        And whether it is instead a product of operands that have some of these indices each.
         """
         out = self.stmt.target.indices
         formula = presence(self.core, self.sparse)
-        every = leaves(formula)
-        covered = {i for a in every for i in a.indices} & set(out)
-        whole = frozenset(a for a in every if covered and covered <= self._outer(a))
+        operands = leaves(formula)
+        covered = {i for a in operands for i in a.indices} & set(out)
+        whole = frozenset(a for a in operands if covered and covered <= self._outer(a))
         kept = keep(formula, whole)
         parts = [presence(part, self.sparse) for part, _ in addends(self.core, self.semiring)]
         needed = [required(part) for part in parts]
         product = (
             kept == ALWAYS
             and len(out) > 1
-            and all({i for a in own for i in a.indices} >= set(out) for own in needed)
-            and any(len({a.name for a in own}) > 1 for own in needed)
+            and all({i for a in factors for i in a.indices} >= set(out) for factors in needed)
+            and any(len({a.name for a in factors}) > 1 for factors in needed)
         )
         return kept, product
 
     def _outer(self, access: Access) -> set[str]:
-        """The indices of the levels of *access* above the first that is reduced.
+        """Return the indices of the levels of *access* above the first that is reduced.
 
-        One level of several is no pattern: which rows of a matrix are empty is not kept.
+        A single level of several gives none: a result does not keep which rows are empty.
         """
         names = [name for name, _, _ in levels(access, self.layouts[access.name])]
         inner = [at for at, name in enumerate(names) if name not in self.stmt.target.indices]
-        own = names[: inner[0]] if inner else names
-        if len(own) == 1 and inner:
+        outer_names = names[: inner[0]] if inner else names
+        if len(outer_names) == 1 and inner:
             return set()
-        has_sparse = any(k != "dense" for k in self.layouts[access.name].levels[: len(own)])
-        return set(own) if has_sparse and len(set(names)) == len(names) else set()
+        has_sparse = any(k != "dense" for k in self.layouts[access.name].levels[: len(outer_names)])
+        return set(outer_names) if has_sparse and len(set(names)) == len(names) else set()
 
     def formula(self, output: Output) -> Presence:
-        """Where elements of *output* are stored."""
+        """Return where elements of *output* are stored."""
         kept, _ = self.pattern()
         return kept if kept != ALWAYS and output.storage != "product" else self.full()
 
     def full(self) -> Presence:
-        """Where the result is present, as all operands say; reductions, where there is a term."""
+        """Return where the result is present, as all operands say; reductions where a term is."""
         return presence(self.core, self.sparse)
 
     # -- operands with all indices decide -----------------------------------------------------
 
-    def _decided(self, formula: Presence, wanted: Layout | None) -> Output:
-        every = leaves(formula)
-        if len(every) == 1 and not filters(self.stmt.value, self.sparse):
-            layout, why = self._like(every[0]), f"its pattern is that of {every[0]}"
+    def _of_whole_operands(self, formula: Presence, wanted: Layout | None) -> Output:
+        operands = leaves(formula)
+        if len(operands) == 1 and not filters(self.stmt.value, self.sparse):
+            layout, why = self._like(operands[0]), f"its pattern is that of {operands[0]}"
             if not self.stmt.accumulates or wanted is None or same(layout, wanted):
-                return Output(layout, "shared", every[0], why)
-        if self.stmt.accumulates or self._is_wide(every):
+                return Output(layout, "shared", operands[0], why)
+        if self.stmt.accumulates or self._is_wide(operands):
             return self._split()
-        if not self._is_matrix(every):
+        if not self._is_matrix(operands):
             return self._keys(formula, None)
-        first = every[0]
+        first = operands[0]
         outer = first.indices[self.layouts[first.name].order[0]]
         order = (0, 1) if outer == self.stmt.target.indices[0] else (1, 0)
         kinds = ROWS[0]
         if wanted is not None and wanted.levels in ROWS:
             kinds, order = wanted.levels, (wanted.order[0], wanted.order[1])
-        layout = Layout(kinds, order, self._idtype(every))
+        layout = Layout(kinds, order, self._idtype(operands))
         return Output(layout, "assembled", None, f"its pattern is {formula}")
 
-    def _is_wide(self, every: tuple[Access, ...]) -> bool:
-        """Whether the result adds up too much for one merge, and is better computed in parts."""
-        depths = [sum(k != "dense" for k in self.layouts[a.name].levels) for a in every]
-        return too_many(len(every), max(depths)) and widest(self.stmt.value) is not None
+    def _is_wide(self, operands: tuple[Access, ...]) -> bool:
+        """Whether the result has too many addends for one merge, so that it is split."""
+        depths = [sum(k != "dense" for k in self.layouts[a.name].levels) for a in operands]
+        return (
+            too_many_cases(len(operands), max(depths, default=0))
+            and widest(self.stmt.value) is not None
+        )
 
-    def _is_matrix(self, every: tuple[Access, ...]) -> bool:
-        """Whether the result is assembled as csr or csc from the matrices *every*."""
+    def _is_matrix(self, operands: tuple[Access, ...]) -> bool:
+        """Whether the result is assembled as csr or csc from *operands*, all matrices."""
         out = set(self.stmt.target.indices)
-        if len(out) != 2 or any(set(a.indices) != out or len(a.indices) != 2 for a in every):
+        if len(out) != 2 or any(set(a.indices) != out or len(a.indices) != 2 for a in operands):
             return False
-        return any(self.layouts[a.name].levels[0] == "dense" for a in every)
+        return any(self.layouts[a.name].levels[0] == "dense" for a in operands)
 
     def _like(self, access: Access) -> Layout:
-        """The layout of a result along the outer levels of *access*, then along dense indices."""
+        """Return the layout of a result along the outer levels of *access*, then dense ones."""
         out, source = self.stmt.target.indices, self.layouts[access.name]
-        own = [name for name, _, _ in levels(access, source)]
-        count = next((at for at, name in enumerate(own) if name not in out), len(own))
-        rest = [name for name in out if name not in own[:count]]
-        order = tuple(out.index(name) for name in (*own[:count], *rest))
+        level_names = [name for name, _, _ in levels(access, source)]
+        count = next(
+            (at for at, name in enumerate(level_names) if name not in out), len(level_names)
+        )
+        rest = [name for name in out if name not in level_names[:count]]
+        order = tuple(out.index(name) for name in (*level_names[:count], *rest))
         return Layout((*source.levels[:count], *("dense",) * len(rest)), order, source.idtype)
 
-    def _idtype(self, every: tuple[Access, ...]) -> DType:
+    def _idtype(self, operands: tuple[Access, ...]) -> DType:
         return max(
-            (self.layouts[a.name].idtype for a in every), key=lambda t: t.bits, default=int32
+            (self.layouts[a.name].idtype for a in operands), key=lambda t: t.bits, default=int32
         )
 
     # -- products -----------------------------------------------------------------------------
 
-    def _found(self, wanted: Layout | None) -> Output:
-        """The output of what several operands decide, with some of the indices each."""
+    def _of_several_operands(self, wanted: Layout | None) -> Output | Reason:
+        """Return the output of what several operands decide, with some of the indices each."""
         value, formula = self.stmt.value, self.full()
         target = self.stmt.target
         if formula == ALWAYS and not filters(self.core, self.sparse):
-            raise LoweringError(
+            return Reason(
                 f"{target} is present everywhere, but is to be stored as {wanted}",
                 self.stmt.at,
                 hint=f'leave formats out, or ask for "dense", for {target.name}',
@@ -224,7 +235,8 @@ class Chooser:
         if self.stmt.accumulates:
             return self._split()
         if self.core is value:
-            return self._keys(formula, None)
+            wide = self._is_wide(leaves(formula))
+            return self._split() if wide else self._keys(formula, None)
         sparse = self.sparse & self.alike
         if not adds_up(value) or first_pair(value, self.semiring, sparse) is not None:
             return self._split()
@@ -236,32 +248,32 @@ class Chooser:
         return self._keys(self.full(), value if adds_up(value) else None)
 
     def _split(self) -> Output:
-        """What a sum of products, or what is added to a sparse result, is computed by."""
+        """Return the output of a statement that is split: its addends are computed one by one."""
         layout = self._natural(leaves(self.full()))
         return Output(layout, "split", why="its addends are computed one by one")
 
     def _product(self, value: Reduce, formula: Presence, wanted: Layout | None) -> Output | None:
-        """The output of a product that is assembled fiber by fiber, if it can be."""
-        target, every = self.stmt.target, leaves(formula)
-        idtype = self._idtype(every)
-        why = f"its pattern is that of {' * '.join(map(str, every))}"
+        """Return the output of a product that is assembled fiber by fiber, if it can be."""
+        target, operands = self.stmt.target, leaves(formula)
+        idtype = self._idtype(operands)
+        why = f"its pattern is that of {' * '.join(map(str, operands))}"
         if len(target.indices) == 2:
             layout = Layout(ROWS[0], (0, 1), idtype)
             if wanted is not None and wanted.levels in ROWS:
                 layout = replace(layout, levels=wanted.levels, order=wanted.order)
             outer, inner = (target.indices[dim] for dim in layout.order)
             order = (outer, *value.indices, inner)
-            fits = all(len(a.indices) == 2 or self._follows(a, order) for a in every)
+            fits = all(len(a.indices) == 2 or self._follows(a, order) for a in operands)
             return Output(layout, "product", None, why) if fits else None
         for access in required(formula):
             source = self.layouts[access.name]
-            own = chain(access, source)
-            last = set(target.indices) - set(own)
+            path = chain(access, source)
+            last = set(target.indices) - set(path)
             count = len(target.indices) - 1
-            outside = set(own[:count]) <= set(target.indices)
-            inside = set(own[count:]) <= set(value.indices)
+            outside = set(path[:count]) <= set(target.indices)
+            inside = set(path[count:]) <= set(value.indices)
             if len(last) == 1 and outside and inside and count:
-                dims = tuple(target.indices.index(name) for name in (*own[:count], *last))
+                dims = tuple(target.indices.index(name) for name in (*path[:count], *last))
                 layout = Layout((*source.levels[:count], "compressed"), dims, idtype)
                 return Output(layout, "product", access, why)
         return None
@@ -269,45 +281,63 @@ class Chooser:
     def _follows(self, access: Access, order: tuple[str, ...]) -> bool:
         """Whether the levels of *access* can be gone through by loops in this order.
 
-        The first loop takes every coordinate, so that nothing is found below a first level that
-        does not.
+        The first loop takes every coordinate: an operand with this index in its first level needs a
+        dense one.
         """
         layout = self.layouts[access.name]
-        own = chain(access, layout)
-        ordered = len(set(own)) < len(own) or list(own) == [name for name in order if name in own]
-        return ordered and (layout.levels[0] == "dense" or own[:1] != order[:1])
+        path = chain(access, layout)
+        ordered = len(set(path)) < len(path) or list(path) == [
+            name for name in order if name in path
+        ]
+        return ordered and (layout.levels[0] == "dense" or path[:1] != order[:1])
 
     # -- anything else ------------------------------------------------------------------------
 
     def _keys(self, formula: Presence, reduced: Reduce | None) -> Output:
-        """The output whose coordinates are assembled as numbers."""
-        target, every = self.stmt.target, leaves(formula)
+        """Return the output whose coordinates are assembled as numbers."""
+        target, operands = self.stmt.target, leaves(formula)
         over = () if reduced is None else reduced.indices
-        chains = [chain(a, self.layouts[a.name]) for a in (*required(formula), *every)]
-        order = order_indices((*target.indices, *over), chains, (target, *every))
+        chains = [chain(a, self.layouts[a.name]) for a in (*required(formula), *operands)]
+        order = order_indices((*target.indices, *over), chains, (target, *operands))
         keys = Keys(order, None if reduced is None else reduced.op)
-        return Output(self._natural(every), "assembled", None, f"its pattern is {formula}", keys)
+        return Output(self._natural(operands), "assembled", None, f"its pattern is {formula}", keys)
 
-    def _natural(self, every: tuple[Access, ...]) -> Layout:
-        """The format of a result of which nothing is wanted: that of the operands *every*."""
+    def _natural(self, operands: tuple[Access, ...]) -> Layout:
+        """Return the default format of a result of *operands*."""
         rank = len(self.stmt.target.indices)
-        plain, idtype = tuple(range(rank)), self._idtype(every)
-        rooted = [self.layouts[a.name].is_rooted for a in every if len(a.indices) > 1]
+        plain, idtype = tuple(range(rank)), self._idtype(operands)
+        rooted = [self.layouts[a.name].is_rooted for a in operands if len(a.indices) > 1]
         if rank == 2 and (any(rooted) or not rooted):
             return Layout(("dense", "compressed"), plain, idtype)
         return Layout(("compressed",) * rank, plain, idtype)
 
 
 def widest(value: Expr) -> Expr | None:
-    """Return the side of a sum that adds up more; None if *value* is not a sum of three."""
+    """Return the side of a sum that adds up more; None if *value* is not a sum of three.
+
+    A side that may be a Python number stays, as it has its type from the other one.
+    """
     if not isinstance(value, Op) or value.op not in ("+", "-") or len(value.args) < 2:
         return None
-    side = max(value.args, key=lambda arg: len(accesses(arg)))
+    sides = [arg for arg in value.args if not _is_number(arg)]
+    side = max(sides, key=lambda arg: len(accesses(arg)), default=None)
     return None if isinstance(side, Access) else side
 
 
+def _is_number(term: Expr) -> bool:
+    """Whether *term* has values of numbers and arguments without indices only."""
+    match term:
+        case Number() | Scalar():
+            return True
+        case Masked(value=value, other=other):
+            return _is_number(value) and (other is None or _is_number(other))
+        case Op(args=args) | Call(args=args):
+            return all(map(_is_number, args))
+    return False
+
+
 def same(a: Layout, b: Layout) -> bool:
-    """Return whether both are the same levels of the same dimensions."""
+    """Return whether *a* and *b* are the same levels of the same dimensions."""
     return (a.levels, a.order) == (b.levels, b.order)
 
 
@@ -317,21 +347,21 @@ def adds_up(value: Expr) -> TypeGuard[Reduce]:
 
 
 def core(value: Expr, semiring: Semiring) -> Expr:
-    """Return *value* with its reductions opened whose operands speak for the pattern.
+    """Return *value* without the reductions whose operands decide the pattern.
 
-    That is the whole, or what the semiring adds up in an addend: where it is empty, it adds
-    nothing.
+    These are a reduction of the whole value, or a sum of the semiring that is an addend: where it
+    is empty, it adds nothing.
     """
     if adds_up(value):
         return value.body
-    return _opened(value, semiring)
+    return _without_sums(value, semiring)
 
 
-def _opened(value: Expr, semiring: Semiring) -> Expr:
+def _without_sums(value: Expr, semiring: Semiring) -> Expr:
     if isinstance(value, Reduce) and value.op == semiring.add:
         return value.body
     if isinstance(value, Op) and value.op in ("+", "-", "neg"):
-        args = tuple(_opened(arg, semiring) for arg in value.args)
+        args = tuple(_without_sums(arg, semiring) for arg in value.args)
         same = all(a is b for a, b in zip(args, value.args, strict=True))
         return value if same else replace(value, args=args)
     return value
@@ -339,48 +369,48 @@ def _opened(value: Expr, semiring: Semiring) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A product of several operands: the *first* two summed up on their own, then the others.
+    """A product of several operands: the sum over the *first* two of them, then the *others*.
 
-    *access* is what the first two become.
+    *access*: the result of the first. *over*: the indices still to be reduced.
     """
 
     access: Access
     first: Reduce
-    left: tuple[str, ...]
+    over: tuple[str, ...]
     others: tuple[Expr, ...]
 
     def rest(self, access: Access) -> Expr:
         """Return the sum over the product of *access* and the others."""
         body = reduce(lambda a, b: Op("*", (a, b), at=a.at), self.others, typed("Expr", access))
-        if not self.left:
+        if not self.over:
             return body
-        return Reduce(self.first.op, self.left, body, at=self.first.at)
+        return Reduce(self.first.op, self.over, body, at=self.first.at)
 
 
 def first_pair(value: Expr, semiring: Semiring, names: frozenset[str]) -> Pair | None:
     """Return the first two operands in *value* with a reduced index that no other has.
 
-    None if there are no such, not three operands called one of *names*, or others; or if the
-    semiring does not allow to sum up before it multiplies. The two have to make a matrix.
+    Their product has to be a matrix. None if there are no two; if not all operands, three at least,
+    are in *names*; or if the semiring does not let sums move inside products.
     """
     adds = (semiring.add, semiring.mul) in DISTRIBUTIVE
     if not isinstance(value, Reduce) or value.op != semiring.add or not adds:
         return None
     factors = _factors(value.body)
-    found = [f for f in factors if isinstance(f, Access) and f.name in names]
-    if len(found) < 3 or any(a.name not in names for f in factors for a in accesses(f)):
+    operands = [f for f in factors if isinstance(f, Access) and f.name in names]
+    if len(operands) < 3 or any(a.name not in names for f in factors for a in accesses(f)):
         return None
-    for a, b in combinations(found, 2):
+    for a, b in combinations(operands, 2):
         others = tuple(f for f in factors if f is not a and f is not b)
         elsewhere = {name for f in others for name in free(f)}
         both = [n for n in value.indices if n in a.indices and n in b.indices]
         alone = tuple(n for n in both if n not in elsewhere)
-        left = tuple(n for n in dict.fromkeys((*a.indices, *b.indices)) if n not in alone)
-        if alone and len(left) == 2:
+        remaining = tuple(n for n in dict.fromkeys((*a.indices, *b.indices)) if n not in alone)
+        if alone and len(remaining) == 2:
             product = Op("*", (a, b), at=value.at)
             first = Reduce(value.op, alone, product, at=value.at)
             over = tuple(n for n in value.indices if n not in alone)
-            return Pair(Access(a.name, left, at=value.at), first, over, others)
+            return Pair(Access(a.name, remaining, at=value.at), first, over, others)
     return None
 
 

@@ -19,8 +19,8 @@ class Semiring:
         add: What ``+`` and implied reductions do: ``+``, ``*``, ``min``, ``max``, ``or``, ``and``.
         mul: What ``*`` does: one of these, ``-``, ``/``, or ``first``, ``second`` (one of both
             operands) and ``pair`` (1).
-        zero: The neutral element of *add*: what a dense result holds where nothing is added up.
-        one: The neutral element of *mul*, for those who read it; programs do not need it.
+        zero: The neutral element of *add*: the value of a dense result where nothing is added.
+        one: The neutral element of *mul*, for readers; programs do not need it.
 
     Raises:
         ArgumentError: for another operator, or a *zero* that is not neutral.
@@ -32,9 +32,9 @@ class Semiring:
     one: int | float | bool | None = None
 
     def __post_init__(self) -> None:
-        for name, op, known in (("add", self.add, ADDS), ("mul", self.mul, MULS)):
-            if op not in known:
-                hint = f"it is one of {', '.join(known)}"
+        for name, op, operators in (("add", self.add, ADDS), ("mul", self.mul, MULS)):
+            if op not in operators:
+                hint = f"it is one of {', '.join(operators)}"
                 raise ArgumentError(f"argument {name}: got {op!r}", hint=hint)
         neutral = _NEUTRAL[self.add]
         if self.zero is None:
@@ -46,7 +46,7 @@ class Semiring:
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether + and * are what they are."""
+        """Whether ``+`` and ``*`` have their ordinary meaning."""
         return (self.add, self.mul) == ("+", "*")
 
 
@@ -74,8 +74,8 @@ BUILT_IN = {name: value for name, value in sorted(globals().items()) if isinstan
 
 def as_semiring(semiring: Semiring | str) -> Semiring:
     """Return *semiring*, or the built-in one of that name; raises ArgumentError for another."""
-    found = BUILT_IN.get(semiring) if isinstance(semiring, str) else semiring
-    if not isinstance(found, Semiring):
-        known = ", ".join(name for name in BUILT_IN if name.islower())
-        raise ArgumentError(f"argument semiring: got {semiring!r}", hint=f"built in are {known}")
-    return found
+    value = BUILT_IN.get(semiring) if isinstance(semiring, str) else semiring
+    if not isinstance(value, Semiring):
+        names = ", ".join(name for name in BUILT_IN if name.islower())
+        raise ArgumentError(f"argument semiring: got {semiring!r}", hint=f"built in are {names}")
+    return value

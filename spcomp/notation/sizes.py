@@ -1,4 +1,4 @@
-"""Beside the route: which indices and dimensions have one length, and the parameter for it."""
+"""Beside the route: the lengths of indices and dimensions, and the parameters for them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spcomp.ir.expr import Var
 from spcomp.notation.nodes import Access, IndexValue, Reduce, accesses, walk
 from spcomp.notation.plan import Plan
 
-Key = tuple[str, int]  # an index of a statement, or a dimension of a tensor (in brackets)
+Key = tuple[str, int]  # an index and its statement, or a tensor (in brackets) and its dimension
 
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """An index that no argument gives a length; one of *results* does, where it is given."""
+    """An index that no argument gives a length; a given array for one of *results* does."""
 
     index: str
     results: frozenset[str]
@@ -34,7 +34,7 @@ class Unbound:
 
 
 class Sizes:
-    """Lengths by index; *statement* says whose indices are meant."""
+    """The lengths of indices; *statement*: the number of the statement whose indices are meant."""
 
     def __init__(self, plans: Sequence[Plan], unique: Callable[[str], str]) -> None:
         self.statement = 0
@@ -49,7 +49,7 @@ class Sizes:
             self._reserve(plan, at)
 
     def of(self, index: str) -> Var:
-        """Return the length of *index* in the statement at hand."""
+        """Return the length of *index* in the current statement."""
         root = self._root((index, self.statement))
         if root not in self._params:
             self._params[root] = Var(self._unique(f"n_{index.strip('_') or index}"), int64)
@@ -67,11 +67,11 @@ class Sizes:
                 names.setdefault(self._root(key), set()).add(key[0][1:-1])
         for at, plan in enumerate(self._plans):
             for index in plan.stmt.target.indices:
-                own = names[self._root((index, at))]
-                if own.isdisjoint(arguments):
+                tensors = names[self._root((index, at))]
+                if tensors.isdisjoint(arguments):
                     numbers = (t for t in walk(plan.stmt.value) if isinstance(t, IndexValue))
                     place = next((t.at for t in numbers if t.name == index), plan.stmt.target.at)
-                    yield Unbound(index, frozenset(own), place)
+                    yield Unbound(index, frozenset(tensors), place)
 
     def _reserve(self, plan: Plan, at: int) -> None:
         for term in walk(plan.stmt.value):

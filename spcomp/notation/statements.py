@@ -8,7 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 from typing import cast as typed
 
-from spcomp.dtypes import DType, bool_, int64
+from spcomp.dtypes import bool_, int64
 from spcomp.errors import ScriptError
 from spcomp.ir.access import Load
 from spcomp.ir.access import Stored as StoredExpr
@@ -26,7 +26,7 @@ from spcomp.ir.axis import (
 )
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, BinOpKind, Expr, Select, UnOp, Var, binary, cast, const
-from spcomp.ir.promotion import Value, implicit, meet, settle
+from spcomp.ir.promotion import Value, implicit, resolve
 from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
 from spcomp.notation.layout import Layout
@@ -52,14 +52,13 @@ class Statement:
 
     def build(self) -> Stmt:
         """Return the statements, in order."""
-        nests = self.plan.nests
-        scopes = [Scope(self.emitter, nest) for nest in nests]
+        scopes = [Scope(self.emitter, nest) for nest in self.plan.nests]
         keys = self.plan.output.keys
+        self._refuse_results()
         for scope in scopes:
             scope.under_root = keys is not None and not keys.rows
-        self._refuse_results()
-        dtype = _storable(meet([scope.prepare() for scope in scopes]), nests)
-        target = self.emitter.result(self.plan, dtype)
+            scope.prepare()
+        target = self.emitter.result(self.plan)
         return seq(*(scope.build(self.plan.output, target) for scope in scopes))
 
     def _refuse_results(self) -> None:
@@ -73,16 +72,8 @@ class Statement:
                 )
 
 
-def _storable(dtype: DType, nests: Sequence[Nest]) -> DType:
-    """The dtype of a result of values of *dtype*; bools that are combined count as 0 and 1."""
-    combines = {nest.combines for nest in nests}
-    if combines & {"and", "or"}:
-        return bool_
-    return int64 if dtype.kind == "bool" and combines != {None} else dtype
-
-
 class Scope:
-    """Builds one nest; the nests of its inner reductions see its variables."""
+    """Builds the statements of one nest; the nests of its inner reductions see its variables."""
 
     def __init__(
         self, emitter: Emitter, nest: Nest, outer: Scope | None = None, depth: int = 0
@@ -101,7 +92,7 @@ class Scope:
     # -- values -------------------------------------------------------------------------------
 
     def prepare(self) -> Value:
-        """Choose variables and domains; return the value, and note when it is present."""
+        """Choose variables and domains; return the value, and keep when it is present."""
         for loop in self.nest.loops:
             self.domains.append(self._open(loop))
             self.units.append(self.unit)
@@ -128,7 +119,7 @@ class Scope:
         if self.nest.combines in ("and", "or"):
             self.value = Value(condition(self.value))
         elif self.nest.over:
-            self.value = Value(settle(number(self.value)))
+            self.value = Value(resolve(number(self.value)))
         return self.value
 
     def _load(self, access: Access) -> Load:
@@ -142,7 +133,7 @@ class Scope:
     # -- loops --------------------------------------------------------------------------------
 
     def _open(self, loop: Loop) -> list[tuple[Domain, Var]]:
-        """Return the domain of *loop*, after that of the root of its levels if there is none."""
+        """Return the domain of *loop*, after that of the axis of one if its levels need that."""
         var = Var(loop.index, int64)
         self.variables[loop.index] = var
         parts = tuple(self.emitter.axes[place] for place in loop.parts)
@@ -171,10 +162,9 @@ class Scope:
         return Intersect(parts)
 
     def _dense(self, loop: Loop) -> Axis:
-        """The axis of all coordinates: the one under which a level further in stands."""
-        own = self.emitter.dense_axis(loop.index)
-        loops = list(self._all_loops())
-        for other in loops:
+        """Return the axis of all coordinates: the parent of an inner level if there is one."""
+        plain = self.emitter.dense_axis(loop.index)
+        for other in list(self._all_loops()):
             for place, to in zip(other.parts, other.to, strict=True):
                 parent = self.emitter.axes[place].parent
                 if to is None and parent is not None and place.level == 1:
@@ -182,7 +172,7 @@ class Scope:
                     index = self._index_of(place.name, layout.order[0])
                     if index == loop.index and layout.levels[0] == "dense":
                         return parent
-        return own
+        return plain
 
     def _all_loops(self) -> Iterator[Loop]:
         def below(nest: Nest) -> Iterator[Loop]:
@@ -205,7 +195,7 @@ class Scope:
     # -- statements ---------------------------------------------------------------------------
 
     def build(self, output: Output, target: AnyBuffer) -> Stmt:
-        """Return the nest, and what gives *target* its first value."""
+        """Return the nest, with what gives *target* its first value."""
         nest = self.nest
         cuts = sorted({depth for depth, _, _ in self.inner if depth})
         before, init = self._start(output, target, split=bool(cuts))
@@ -218,16 +208,16 @@ class Scope:
         return seq(before, stmt)
 
     def _with_temps(self, depth: int, stmt: Stmt) -> Stmt:
-        for own, scope, buffer in reversed(self.inner):
-            if own == depth:
+        for inner_depth, scope, buffer in reversed(self.inner):
+            if inner_depth == depth:
                 stmt = seq(scope.reduction(buffer), stmt)
-        for own, _, buffer in reversed(self.inner):
-            if own == depth:
+        for inner_depth, _, buffer in reversed(self.inner):
+            if inner_depth == depth:
                 stmt = Alloc(buffer, stmt)
         return stmt
 
     def reduction(self, buffer: Buffer) -> Stmt:
-        """Return what computes the scalar *buffer*."""
+        """Return the statement that computes the scalar *buffer*."""
         nest = self.nest
         if nest.op in ARGUMENTS:
             return self._argument(buffer, typed("Combiner", ARGUMENTS[nest.op]))
@@ -235,31 +225,33 @@ class Scope:
         return seq(start, self.build(SCALAR, buffer))
 
     def _argument(self, buffer: Buffer, op: Combiner) -> Stmt:
-        """Return what finds the least coordinate of the greatest, or least, value; -1: of none."""
-        value = settle(self.value)
+        """Return the search for the least coordinate of the best value; -1 if there is none."""
+        value = resolve(self.value)
         name = self.emitter.unique(f"{buffer.name}_best")
         best = self.best = Buffer(name, None, (ONE,), value.dtype, "local")
         start = Store(best, (ZERO,), identity(op, best.dtype)), Store(buffer, (ZERO,), const(-1))
         return Alloc(best, seq(*start, self.build(SCALAR, buffer)))
 
     def _improve(self, buffer: Buffer, best: Buffer) -> Stmt:
-        """Return one step of it."""
-        value, here = settle(self.value), self.variables[self.nest.over[0]]
+        """Return one step of the search: a better value replaces the *best* one."""
+        value, coordinate = resolve(self.value), self.variables[self.nest.over[0]]
         var = Var(self.emitter.unique(f"{buffer.name}_value"), value.dtype)
-        found, least = Load(buffer, (ZERO,)), Load(best, (ZERO,))
+        best_coordinate, best_value = Load(buffer, (ZERO,)), Load(best, (ZERO,))
         op: BinOpKind = ">" if self.nest.op == "argmax" else "<"
-        earlier = BinOp("and", BinOp("==", var, least), BinOp("<", here, found))
-        better = BinOp("or", BinOp(op, var, least), earlier)
-        cond = _joined("and", [self._guard(), BinOp("or", binary("<", found, 0), better)])
-        taken = seq(Store(best, (ZERO,), var), Store(buffer, (ZERO,), here))
-        return Let(var, value, If(typed("Expr", cond), taken))
+        earlier = BinOp(
+            "and", BinOp("==", var, best_value), BinOp("<", coordinate, best_coordinate)
+        )
+        better = BinOp("or", BinOp(op, var, best_value), earlier)
+        cond = _joined("and", [self._guard(), BinOp("or", binary("<", best_coordinate, 0), better)])
+        update = seq(Store(best, (ZERO,), var), Store(buffer, (ZERO,), coordinate))
+        return Let(var, value, If(typed("Expr", cond), update))
 
     def _iterate(self, low: int, high: int, stmt: Stmt, init: Stmt | None, name: str) -> Stmt:
         pairs = [pair for group in self.domains[low:high] for pair in group]
         if not pairs:
             return seq(init, stmt)
         kinds = "".join(
-            "R" if loop.index in self.nest.over else "S" * 1
+            "R" if loop.index in self.nest.over else "S"
             for loop, group in zip(self.nest.loops[low:high], self.domains[low:high], strict=True)
             for _ in group
         )
@@ -274,7 +266,7 @@ class Scope:
     def _start(
         self, output: Output, target: AnyBuffer, *, split: bool
     ) -> tuple[Stmt | None, Stmt | None]:
-        """Return what gives *target* its first value: a nest before, or the init of the loops."""
+        """Return what gives *target* its first value: a nest before the loops, or their init."""
         nest = self.nest
         if not nest.starts or isinstance(target, Buffer) or output.storage == "assembled":
             return None, None
@@ -295,9 +287,9 @@ class Scope:
         return SpIter(variables, _as_stored(axes), kinds, name, None, store), None
 
     def _reaches(self, output: Output) -> bool:
-        """Whether the loops themselves lead to each element of the result, in time for an init."""
+        """Whether the loops reach each element of the result, so that they can have an init."""
         loops = {loop.index: loop for loop in self.nest.loops}
-        own = (
+        places = (
             {} if output.like is None else {index: place for index, _, place in self._like(output)}
         )
         return bool(loops) and all(
@@ -305,7 +297,7 @@ class Scope:
             and (
                 output.storage != "shared"
                 or loops[index].kind == "dense"
-                or (loops[index].kind == "one" and loops[index].parts == (own.get(index),))
+                or (loops[index].kind == "one" and loops[index].parts == (places.get(index),))
             )
             for index in self.nest.target.indices
         )
@@ -315,7 +307,7 @@ class Scope:
         return levels(output.like, self.emitter.layouts[output.like.name])
 
     def _place(self, output: Output) -> tuple[Expr, ...]:
-        """The coordinates of the target's element."""
+        """Return the coordinates of the target's element."""
         if output.keys is not None:
             return self._key(output.keys)
         target, layout = self.nest.target, output.layout
@@ -323,7 +315,7 @@ class Scope:
         return where if layout.order and layout.is_rooted else (self.unit, *where)
 
     def _key(self, keys: Keys) -> tuple[Expr, Expr]:
-        """The row, and the coordinates as one number."""
+        """Return the row, and the coordinates as one number."""
         first, *rest = keys.digits
         number = self.variables[first]
         for index in rest:
@@ -356,7 +348,7 @@ class Scope:
         return store if cond is None else If(cond, store, span=at)
 
     def _guard(self) -> Cond:
-        """What is left to be asked before the value is stored."""
+        """Return the condition to check before the value is stored."""
         asked = self._asked(self.nest.present)
         if not self.nest.filters or self.cond is None:
             return asked
@@ -374,7 +366,7 @@ class Scope:
 
 
 def _as_stored(axes: tuple[Axis, ...]) -> tuple[Domain, ...]:
-    """Return domains over all elements along *axes*: where fibers differ, one over all of them."""
+    """Return domains over all elements along *axes*, fused where the lengths of fibers differ."""
     last = next((k for k in reversed(range(len(axes))) if axes[k].is_variable), 0)
     if not last or axes[last].path() != axes[: last + 1]:
         return axes

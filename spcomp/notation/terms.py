@@ -19,10 +19,10 @@ from spcomp.ir.expr import Cast as CastExpr
 from spcomp.ir.promotion import (
     Value,
     arguments,
-    combined,
+    combine,
     folds,
     literal,
-    settle,
+    resolve,
     truth,
     unify,
 )
@@ -33,7 +33,7 @@ from spcomp.notation.semiring import Semiring
 
 Cond: TypeAlias = Expr | None  # None: always
 _EXTREMES: dict[str, BinOpKind] = {"maximum": "max", "minimum": "min"}
-ONE = const(1, int64)  # what a pair of elements is, where pairs are counted
+ONE = const(1, int64)  # the value of a pair of elements, where pairs are counted
 _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
 
 
@@ -41,8 +41,8 @@ _ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "min", "max"})
 class Terms:
     """Translates the terms of one nest.
 
-    *load* gives the element of an access, *mask* what says whether a bitmap has it, *scalar* the
-    value of a name; *unsure* are the accesses that may meet nothing.
+    *load* gives the element of an access, *mask* the mask of a bitmap there, *scalar* the value of
+    a name, *index* the coordinate of an index. *unsure*: the accesses that may be absent.
     """
 
     load: Callable[[Access], Load]
@@ -54,7 +54,7 @@ class Terms:
     semiring: Semiring
 
     def term(self, term: nodes.Expr) -> tuple[Value, Cond]:
-        """Return the value of *term* and when it is present."""
+        """Return the value of *term*, and the condition under which it is present."""
         match term:
             case Number(value=value):
                 return literal(value), None
@@ -79,7 +79,7 @@ class Terms:
 
     def _access(self, term: Access) -> tuple[Value, Cond]:
         load, mask = self.load(term), self.mask(term)
-        if mask is not None:  # what a bitmap has elsewhere is no element, whatever it is
+        if mask is not None:  # elsewhere a bitmap may hold anything
             return Value(Select(mask, load, const(0, load.dtype))), mask
         return Value(load), Stored(load) if term in self.unsure else None
 
@@ -112,7 +112,7 @@ class Terms:
         if name == "where":
             return choose(condition(values[0]), values[1], values[2])
         if name in nodes.TYPES:
-            return Value(cast(settle(values[0]), dtype_of(name)))
+            return Value(cast(resolve(values[0]), dtype_of(name)))
         weak = all(value.weak for value in values)
         if folds(values):
             return fold(name, values)
@@ -128,7 +128,7 @@ class Terms:
             raise ScriptError(f"this semiring has no -, it adds by {self.semiring.add}", term.at)
         cond = None if has_a is None or has_b is None else BinOp("or", has_a, has_b)
         try:
-            if add not in ("or", "and"):  # what is neutral in a narrow type is a value in a wider
+            if add not in ("or", "and"):  # what is neutral in a narrow type is not in a wide one
                 a, b = alike(a, b)
             both = binary(op, or_neutral(a, has_a, add), or_neutral(b, has_b, add))
         except ValueError as error:
@@ -142,8 +142,8 @@ class Terms:
             return value, _all([test, has_value])
         other, has_other = self.term(term.other)
         if test is None:
-            own, _ = unify((value, other))  # which side it is does not decide the dtype
-            return Value(own, weak=value.weak and other.weak), has_value
+            converted, _ = unify((value, other))  # both sides decide the dtype
+            return Value(converted, weak=value.weak and other.weak), has_value
         cond: Cond = None
         if has_value is not None or has_other is not None:
             true = identity("and", bool_)
@@ -173,7 +173,7 @@ def unary(op: str, value: Value) -> Value:
         return fold("negative" if op == "neg" else op, (value,))
     if op == "not":
         return Value(UnOp("not", condition(value)), value.weak)
-    operand = settle(number(value) if op == "neg" else value)
+    operand = resolve(number(value) if op == "neg" else value)
     if op == "~" and operand.dtype.is_float:
         raise ValueError(f"~ has no meaning for {operand.dtype}")
     return Value(UnOp(typed("UnOpKind", "-" if op == "neg" else op), operand), value.weak)
@@ -188,11 +188,11 @@ def binary(op: str, a: Value, b: Value) -> Value:
     kind, weak = typed("BinOpKind", op), a.weak and b.weak
     if kind in ("and", "or"):
         a, b = Value(condition(a)), Value(condition(b))
-    return Value(combined(kind, a, b), weak)
+    return Value(combine(kind, a, b), weak)
 
 
 def condition(value: Value) -> Expr:
-    """Return whether *value* is not zero; a literal says so at once."""
+    """Return whether *value* is not zero; of a literal, as a constant."""
     if value.weak and isinstance(value.expr, Const):
         return const(bool(value.expr.value), bool_)
     return truth(value)
@@ -200,8 +200,8 @@ def condition(value: Value) -> Expr:
 
 def number(value: Value) -> Value:
     """Return *value* for arithmetic: a bool as an int64."""
-    own = value.dtype.kind == "bool"
-    return Value(cast(settle(value), int64), value.weak) if own else value
+    is_bool = value.dtype.kind == "bool"
+    return Value(cast(resolve(value), int64), value.weak) if is_bool else value
 
 
 def choose(cond: Expr, then: Value, otherwise: Value) -> Value:
@@ -221,12 +221,12 @@ def alike(a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def or_neutral(value: Value, cond: Cond, op: str) -> Value:
-    """Return *value*, or what *op* ignores where *cond* does not hold."""
+    """Return *value*, or the neutral element of *op* where *cond* does not hold."""
     if cond is None:
         return value
     if op == "+" and _reads_zero(value, cond):
         return value
-    expr = condition(value) if op in ("and", "or") else settle(value)
+    expr = condition(value) if op in ("and", "or") else resolve(value)
     neutral = identity(typed("Combiner", op), expr.dtype)
     return Value(Select(cond, expr, neutral), value.weak and op == "+")
 
@@ -239,7 +239,7 @@ def or_zero(value: Value, cond: Cond) -> Value:
 
 
 def _reads_zero(value: Value, cond: Cond) -> bool:
-    """Whether *value* is 0 where *cond* does not hold: an element, which reads so."""
+    """Whether *value* is an element that reads as 0 where *cond* does not hold."""
     expr = value.expr
     while isinstance(expr, CastExpr):
         expr = expr.value

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from spcomp.errors import ScriptError, Span
 
-ABSENT = " else ..."  # what a mask without an else gets, so that Python's grammar takes it
+ABSENT = " else ..."  # added to a mask without an else, so that Python's grammar takes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Text:
         return self.place(line, col)
 
     def place(self, line: int, col: int) -> Span:
-        """Return a place of the completed source as one of the user's."""
+        """Return the place in the user's string of a place in the completed source."""
         before = sum(1 for at, column in self.added if at == line and column < col)
         return Span(self.file, line, col - before * len(ABSENT))
 
@@ -39,7 +39,7 @@ class Text:
 
 
 def parse_text(source: str) -> tuple[Text, ast.Module]:
-    """Return *source* as Python syntax; raises ScriptError where it is none."""
+    """Return *source* as Python syntax; raises ScriptError if it is not."""
     source = "\n".join(line.strip() for line in source.strip().splitlines())
     file = f"<notation {blake2b(source.encode(), digest_size=4).hexdigest()}>"
     linecache.cache[file] = (len(source), None, [f"{s}\n" for s in source.splitlines()], file)

@@ -1,4 +1,4 @@
-"""Under the planner: the types of terms, and the sums that are not to be made in a wider one."""
+"""Under the planner: the types of terms, and the sums that need a narrow type."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from spcomp.dtypes import DType, bool_, int64
-from spcomp.errors import SpcompError
+from spcomp.errors import ScriptError, SpcompError
 from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var, const
-from spcomp.ir.promotion import Value, settle
+from spcomp.ir.promotion import Value, resolve
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.nodes import ARGUMENTS, Access, Assignment, Expr, Number, Op, Reduce, walk
 from spcomp.notation.semiring import Semiring
@@ -27,34 +27,38 @@ class Types:
     semiring: Semiring
     weak: frozenset[str] = frozenset()
 
-    def result(self, stmt: Assignment) -> DType | None:
-        """Return the type of what *stmt* assigns; None if its terms do not go together."""
-        given = stmt.target.name if stmt.accumulates else stmt.of_type
-        return self.dtypes[given] if given in self.dtypes else self._type(stmt.value)
+    def result(self, stmt: Assignment) -> DType:
+        """Return the type of what *stmt* assigns; raises ScriptError if terms do not go together.
+
+        It is that of the terms as they are written, whatever the order in which they are added.
+        """
+        model = stmt.target.name if stmt.accumulates else stmt.of_type
+        try:
+            dtype = resolve(self._value(stmt.value)).dtype
+        except ValueError as error:
+            raise ScriptError(str(error), stmt.value.at) from None
+        return self.dtypes.get(model, dtype)
 
     def narrow(self, stmt: Assignment) -> tuple[Expr, ...]:
-        """Return the sums, written or not, among the addends of *stmt* that may wrap around.
+        """Return the sums, written or implied, among the addends of *stmt* that may wrap around.
 
-        They are of integers, which have a narrower type than the result: made in that, they would
-        be others. What the least and the greatest are, a wider type does not change.
+        They are sums of integers with a type narrower than that of the result, in which they would
+        have other values. A wider type does not change a minimum or maximum.
         """
         wide = self.result(stmt)
-        if wide is None or self.semiring.add != "+":
+        if self.semiring.add not in ("+", "*"):
             return ()
-        found = []
-        value = stmt.value
-        if stmt.subtracts and isinstance(value, Op):  # what is taken away is not a sum itself
-            (value,) = value.args
-        for term in self._sums(value):
-            own = self._type(term)
-            if own is not None and own.is_integer and (wide.is_float or wide.bits > own.bits):
-                found.append(term)
-        return tuple(found)
+        sums = []
+        for term in self._sums(stmt.addend[0]):
+            dtype = self._type(term)
+            if dtype is not None and dtype.is_integer and (wide.is_float or wide.bits > dtype.bits):
+                sums.append(term)
+        return tuple(sums)
 
     def _sums(self, term: Expr) -> Iterator[Expr]:
         match term:
             case Reduce(op=self.semiring.add, body=body):
-                if self._type(body) != bool_:  # what is counted is not so much
+                if self._type(body) != bool_:  # a count does not wrap around
                     yield term
             case Op(op="+" | "-" | "neg", args=args):
                 if not all(isinstance(part, (Op, Number)) for part in walk(term)):
@@ -64,27 +68,27 @@ class Types:
 
     def _type(self, term: Expr) -> DType | None:
         try:
-            return settle(self._value(term)).dtype
-        except (SpcompError, ValueError):  # said where it is computed
+            return resolve(self._value(term)).dtype
+        except (SpcompError, ValueError):  # raised where it is computed
             return None
 
     def _value(self, term: Expr) -> Value:
-        known: dict[str, DType] = dict(self.dtypes)
+        dtypes: dict[str, DType] = dict(self.dtypes)
 
         def without(part: Expr) -> Expr:
             if not isinstance(part, Reduce):
                 return rebuilt(part, without)
-            name = f"sum {len(known)}"
-            known[name] = self._reduced(part)
+            name = f"sum {len(dtypes)}"
+            dtypes[name] = self._reduced(part)
             return Access(name, ())
 
         def load(access: Access) -> Load:
-            return Load(Buffer(access.name, None, (ONE,), known[access.name]), (ZERO,))
+            return Load(Buffer(access.name, None, (ONE,), dtypes[access.name]), (ZERO,))
 
         return Terms(
             load,
             lambda _: None,
-            lambda name: Value(Var(name, known[name]), name in self.weak),
+            lambda name: Value(Var(name, dtypes[name]), name in self.weak),
             lambda name: Var(name, int64),
             frozenset(),
             frozenset(),
@@ -94,4 +98,4 @@ class Types:
     def _reduced(self, term: Reduce) -> DType:
         if term.op in ("and", "or"):
             return bool_
-        return int64 if term.op in ARGUMENTS else settle(number(self._value(term.body))).dtype
+        return int64 if term.op in ARGUMENTS else resolve(number(self._value(term.body))).dtype

@@ -1,4 +1,4 @@
-"""Beside the route of index notation: parts of a dimension, which an access looks at."""
+"""Beside the route of index notation: windows, the parts of dimensions that an access reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spcomp.errors import ArgumentError, Span
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``i(start, stop, step)`` or ``start:stop:step``: what of a dimension is looked at.
+    """``i(start, stop, step)`` or ``start:stop:step``: a range of a dimension.
 
     *counts*: the ends are coordinates, as in ``range``; those of a slice may count from the end.
     """
@@ -23,14 +23,14 @@ class Window:
     at: Span | None = field(default=None, compare=False)
 
     def spelled(self, index: str) -> str:
-        """Return it as it is written, over *index*."""
+        """Return its text over *index*."""
         if self.counts:
             return f"{index}({self.start}, {self.stop}, {self.step})"
         return ":".join(["" if n is None else str(n) for n in (self.start, self.stop, self.step)])
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of any dimension, in order."""
+        """Whether it is the whole of any dimension, in order."""
         return (self.start, self.stop, self.step) == (None, None, 1)
 
     def of(self, extent: int) -> range | None:
@@ -49,8 +49,8 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """``i([1, 3, 5])``: the coordinates of a dimension that are looked at, in this order."""
+class IndexSet:
+    """``i([1, 3, 5])``: some coordinates of a dimension, in this order."""
 
     coordinates: tuple[int, ...]
     at: Span | None = field(default=None, compare=False)
@@ -58,7 +58,7 @@ class Chosen:
     is_whole = False
 
     def spelled(self, index: str) -> str:
-        """Return it as it is written, over *index*."""
+        """Return its text over *index*."""
         return f"{index}({list(self.coordinates)})"
 
     def of(self, extent: int) -> tuple[int, ...] | None:
@@ -66,25 +66,25 @@ class Chosen:
         return self.coordinates if all(0 <= c < extent for c in self.coordinates) else None
 
 
-Part: TypeAlias = Window | Chosen | int | None  # a number: that coordinate; None: all
+Part: TypeAlias = Window | IndexSet | int | None  # a number: one coordinate; None: all
 Windows: TypeAlias = tuple[Part, ...]
 
 
 def coordinates(who: str, windows: Windows, shape: Sequence[int]) -> list[Sequence[int] | int]:
-    """Return the coordinates, by dimension, that *windows* are of a tensor of this *shape*.
+    """Return the coordinates of *windows* of a tensor of this *shape*, by dimension.
 
     A number stands for a dimension that is left out. Raises ArgumentError, about the argument
-    *who*, where a window is not inside.
+    *who*, where a window is not inside its dimension.
     """
     if len(windows) != len(shape):
         raise ArgumentError(f"argument {who}: got {len(shape)} dimensions, expected {len(windows)}")
-    found: list[Sequence[int] | int] = []
+    coords_by_dim: list[Sequence[int] | int] = []
     for dim, (window, extent) in enumerate(zip(windows, shape, strict=True)):
         if window is None:
-            found.append(range(extent))
+            coords_by_dim.append(range(extent))
         elif not isinstance(window, int):
-            own = window.of(extent)
-            if own is None:
+            coords = window.of(extent)
+            if coords is None:
                 raise ArgumentError(
                     f"argument {who}: {window.spelled('i')} is no part of dimension {dim}, which is"
                     f" {extent}",
@@ -92,11 +92,11 @@ def coordinates(who: str, windows: Windows, shape: Sequence[int]) -> list[Sequen
                     hint="a part lies inside of its dimension; the ends of a slice, :-1, may count"
                     " from the end",
                 )
-            found.append(own)
+            coords_by_dim.append(coords)
         elif -extent <= window < extent:
-            found.append(window % extent)
+            coords_by_dim.append(window % extent)
         else:
             raise ArgumentError(
                 f"argument {who}: has no coordinate {window}, dimension {dim} is {extent}"
             )
-    return found
+    return coords_by_dim

@@ -1,1 +1,1 @@
-"""Rewrites in pipeline order: coordinate space to position space to flat buffers."""
+"""Passes in pipeline order: coordinate space to position space to flat buffers."""

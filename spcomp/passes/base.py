@@ -1,4 +1,4 @@
-"""What a pass is: a value that says what it takes and gives; a pipeline checks that they meet."""
+"""For the whole route: a pass states which level it takes and gives; a pipeline checks these."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def stage_of(module: Module[Any]) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class Pass(ABC):
-    """Maps a module at level *takes* to one at level *gives*; its fields are its options."""
+    """Maps a module at level *takes* to one at level *gives*; its fields are its options.
+
+    Options that follow from the target are not printed (``field(repr=False)``).
+    """
 
     name: ClassVar[str]
     takes: ClassVar[Stage]
@@ -49,13 +52,13 @@ class Pass(ABC):
         options = ",".join(
             f"{f.name}={getattr(self, f.name)}"
             for f in fields(self)
-            if getattr(self, f.name) != f.default
+            if f.repr and getattr(self, f.name) != f.default
         )
         return f"{self.name}{{{options}}}" if options else self.name
 
 
 class FuncPass(Pass):
-    """A pass that treats each function of the module alone."""
+    """A pass that rewrites each function of the module by itself."""
 
     __slots__ = ()
 
@@ -73,7 +76,7 @@ Hook: TypeAlias = Callable[[Pass, Module[Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Passes in order; a mismatch of levels is found when the pipeline is made."""
+    """Passes in order; constructing it raises ValueError if their levels do not fit."""
 
     passes: tuple[Pass, ...]
 
@@ -85,7 +88,7 @@ class Pipeline:
                 )
 
     def run(self, module: Module[Any], after: Hook | None = None) -> Module[Any]:
-        """Run every pass, calling *after* (verify, dump, time, round trip) behind each."""
+        """Run every pass, and call *after* (verify, dump, time, round trip) after each."""
         for step in self.passes:
             module = step.run(module)
             if after is not None:

@@ -1,10 +1,10 @@
 """Objects on disk, so that a program is compiled once per machine and not once per process.
 
-The directory is the user's alone: one that belongs to another, or that others may write to, is not
-used. A file is a length, a code and the object; the code vouches for the object under this very
-name by a secret of the directory's, so that what is damaged, exchanged or not ours is a miss. It is
-written under a temporary name and renamed, so that readers see all of it or nothing. Nothing here
-ever raises for the state of the disk: without a directory to use there is no cache.
+The directory is the user's alone: one that belongs to another user, or that others may write to, is
+not used. A file has a length, a code and the object. The code authenticates the object and its name
+by a secret of the directory, so a file that is damaged, exchanged or foreign is a miss. Files are
+written under a temporary name and renamed, so readers see all of a file or nothing. Nothing here
+raises because of the state of the disk: without a usable directory there is no cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from spcomp.codegen.cpu.llvm import LLVM_VERSION
+from spcomp.codegen.llvm.module import LLVM_VERSION
 from spcomp.errors import SpcompWarning
 from spcomp.target import Target
 
@@ -33,14 +33,14 @@ _HEAD = len(FORMAT) + 8 + hashlib.sha256().digest_size
 _KEY = 32  # bytes of the secret, which is in the file "key"
 _FLAGS = ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")  # where the system has them
 _OPEN = os.O_RDONLY | sum(getattr(os, flag, 0) for flag in _FLAGS)
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What the cache holds: *entries* files of *size* bytes in *directory*.
+    """The contents of the cache: *entries* files of *size* bytes in *directory*.
 
-    *refused* says why the directory is not used, if it is not.
+    *refused* says why the directory is not used, or is empty.
     """
 
     directory: Path
@@ -51,7 +51,7 @@ class Info:
 
 
 def directory() -> Path:
-    """Return where objects are kept: SPCOMP_CACHE_DIR, else the user's cache directory."""
+    """Return the directory of objects: SPCOMP_CACHE_DIR, or else the user's cache directory."""
     if chosen := os.environ.get("SPCOMP_CACHE_DIR"):
         return Path(os.path.expanduser(chosen))  # noqa: PTH111 (it leaves what it does not know)
     import platformdirs
@@ -80,8 +80,8 @@ def _versions() -> tuple[str, ...]:
 
 
 def get(name: str) -> bytes | None:
-    """Return the object called *name*, or None; a hit makes it the most recently used."""
-    root = _usable()
+    """Return the object of *name*, or None; a hit makes it the most recently used."""
+    root = _usable_directory()
     secret = _read(root / "key", _KEY, private=True) if root is not None else None
     if root is None or secret is None:
         return None
@@ -90,7 +90,7 @@ def get(name: str) -> bytes | None:
     if data is None:
         return None
     head, body = data[:_HEAD], data[_HEAD:]
-    if not hmac.compare_digest(head, _head(secret, name, body)):
+    if not hmac.compare_digest(head, _header(secret, name, body)):
         return None
     with contextlib.suppress(OSError):
         os.utime(path)
@@ -98,18 +98,18 @@ def get(name: str) -> bytes | None:
 
 
 def put(name: str, obj: bytes) -> None:
-    """Keep *obj* as *name*, if the directory can be written; then delete what is over the limit."""
+    """Store *obj* as *name* if the directory is writable; then delete files over the limit."""
     with contextlib.suppress(OSError):
         directory().mkdir(mode=0o700, parents=True, exist_ok=True)
-    root = _usable()
+    root = _usable_directory()
     if root is None or _HEAD + len(obj) > MOST:
         return
     with contextlib.suppress(OSError):
         secret = _read(root / "key", _KEY, private=True) or _new_secret(root)
         path = _path(root, name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        _write(path, _head(secret, name, obj) + obj)
-        if name.endswith("0"):  # listing the directory costs: do it for one in sixteen
+        _write(path, _header(secret, name, obj) + obj)
+        if name.endswith(("00", "40", "80", "c0")):  # listing all costs: do it for one in 64
             _evict()
 
 
@@ -121,28 +121,28 @@ def info() -> Info:
 
 
 def clear() -> int:
-    """Delete every entry and left-over temporary file; return how many files went."""
+    """Delete all entries and left-over temporary files; return how many."""
     count = 0
-    for _, _, path in _files(every=True):
+    for _, _, path in _files(temporary=True):
         with contextlib.suppress(OSError):
             path.unlink()
             count += 1
     return count
 
 
-def _usable() -> Path | None:
-    """Return the directory, if there is one for this user alone to write to; warn once if not."""
+def _usable_directory() -> Path | None:
+    """Return the directory, or None, with a warning once, if other users may write to it."""
     root = directory()
     if refused := _refusal(root):
-        if refused not in _told:
-            _told.add(refused)
+        if refused not in _warned:
+            _warned.add(refused)
             warnings.warn(f"{refused}: programs are not kept on disk", SpcompWarning, stacklevel=2)
         return None
     return root
 
 
 def _refusal(root: Path) -> str:
-    """Why the directory *root* cannot be trusted; nothing if it can, or does not exist."""
+    """Return why the directory *root* cannot be trusted, or an empty text."""
     try:
         state = root.stat()
     except OSError:
@@ -150,13 +150,13 @@ def _refusal(root: Path) -> str:
     if not _is_ours(state):
         return f"the cache directory {root} belongs to another user"
     shared = hasattr(os, "getuid") and state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if shared and ("SPCOMP_CACHE_DIR" in os.environ or not _closed(root)):
+    if shared and ("SPCOMP_CACHE_DIR" in os.environ or not _close_to_others(root)):
         return f"others may write to the cache directory {root} (chmod go-w makes it yours)"
     return ""
 
 
-def _closed(root: Path) -> bool:
-    """Close *root*, which nobody meant to share: its place is the user's and its mode a habit."""
+def _close_to_others(root: Path) -> bool:
+    """Make *root* private: it is the user's cache directory, which nobody meant to share."""
     try:
         root.chmod(0o700)
     except OSError:
@@ -169,9 +169,9 @@ def _is_ours(state: os.stat_result) -> bool:
 
 
 def _read(path: Path, most: int, *, private: bool = False) -> bytes | None:
-    """Return what is in the file *path*, of at most *most* bytes; None if it is no file of ours.
+    """Return the content of the file *path*; None if it is not ours or exceeds *most* bytes.
 
-    *private*: nor one that others may read.
+    *private* also refuses a file that others may read.
     """
     try:
         handle = os.open(path, _OPEN)
@@ -193,26 +193,26 @@ def _read(path: Path, most: int, *, private: bool = False) -> bytes | None:
 
 
 def _new_secret(root: Path) -> bytes:
-    """Make the secret of *root*; if several processes or threads do, the first one's stays."""
+    """Create the secret of *root*; of several processes or threads, the first one's stays."""
     path, secret = root / "key", secrets.token_bytes(_KEY)
-    with contextlib.suppress(OSError, NotImplementedError):  # there is one, or no such links
+    with contextlib.suppress(OSError, NotImplementedError):  # it exists, or links are not supported
         _write(path, secret, first=True)
-    if (kept := _read(path, _KEY, private=True)) is not None:
-        return kept
+    if (existing := _read(path, _KEY, private=True)) is not None:
+        return existing
     _write(path, secret)
     return _read(path, _KEY, private=True) or b""
 
 
-def _head(secret: bytes, name: str, body: bytes) -> bytes:
-    """Return what stands before *body* in the file of *name*."""
+def _header(secret: bytes, name: str, body: bytes) -> bytes:
+    """Return the bytes before *body* in the file of *name*: format, length and code."""
     start = FORMAT + len(body).to_bytes(8, "little")
     return start + hmac.digest(secret, start + name.encode() + b"\0" + body, "sha256")
 
 
 def _write(path: Path, data: bytes, *, first: bool = False) -> None:
-    """Put *data* into *path*, wholly or not at all; if *first*, only where there is no such file.
+    """Write *data* to *path*, completely or not at all; if *first*, only if no such file exists.
 
-    Raises OSError, and NotImplementedError where a system cannot do that.
+    Raises OSError, and NotImplementedError on systems without hard links.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp-")  # for its owner only
     try:
@@ -230,22 +230,22 @@ def _path(root: Path, name: str) -> Path:
     return root / name[:2] / f"{name}.o"
 
 
-def _files(*, every: bool = False) -> list[tuple[float, int, Path]]:
+def _files(*, temporary: bool = False) -> list[tuple[float, int, Path]]:
     """Return (last use, size, path) of the entries, oldest first."""
-    found: list[tuple[float, int, Path]] = []
-    if _refusal(directory()):  # who knows where its links lead
-        return found
+    files: list[tuple[float, int, Path]] = []
+    if _refusal(directory()):  # its links may lead anywhere
+        return files
     with contextlib.suppress(OSError):
         for path in directory().glob("??/*"):
-            if path.suffix == ".o" or (every and path.name.startswith("tmp-")):
+            if path.suffix == ".o" or (temporary and path.name.startswith("tmp-")):
                 with contextlib.suppress(OSError):
                     state = path.lstat()
-                    found.append((state.st_mtime, state.st_size, path))
-    return sorted(found)
+                    files.append((state.st_mtime, state.st_size, path))
+    return sorted(files)
 
 
 def _evict() -> None:
-    files = _files(every=True)
+    files = _files(temporary=True)
     total = sum(size for _, size, _ in files)
     stale = time.time() - 3600
     for used, size, path in files:

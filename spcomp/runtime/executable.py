@@ -1,24 +1,29 @@
-"""Emitted LLVM IR to something that can be called: compile, or take from disk; link; call."""
+"""Emitted LLVM IR to callable code: compiled or taken from disk, linked and called."""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spcomp.codegen import cpu
 from spcomp.codegen.abi import Emitted, FunctionABI
-from spcomp.runtime import cache, entry, jit, pool
+from spcomp.runtime import cache, jit, pool
+from spcomp.runtime.host import slots
+from spcomp.runtime.replay import entry
 from spcomp.target import Target
+
+if TYPE_CHECKING:
+    from spcomp.ir.func import Func
 
 
 class Executable:
     """The machine code of *emitted* in this process, for the resolved *target*.
 
-    Takes the object from *obj*, else from the disk cache, else compiles it. *timings*: seconds by
+    The object is *obj*, or comes from the disk cache, or is compiled. *timings* has seconds by
     stage. May be called by many threads at once. Raises BackendError if this machine cannot run
     the code.
     """
@@ -36,7 +41,7 @@ class Executable:
         self.timings["link"] = time.perf_counter() - start
 
     def _function(self, abi: FunctionABI) -> Callable[[int], int]:
-        """Return the packed entry of *abi*; what asks the pool, a signal may end."""
+        """Return the packed entry of *abi*; a signal may end one that uses the pool."""
         if abi.pooled:
             return entry.function(self._loaded.addresses[abi.packed])
         alone: Callable[[int], int] = self._loaded.function(abi.packed)
@@ -54,13 +59,18 @@ class Executable:
             cache.put(name, obj)
         return obj
 
-    def call(self, name: str, slots: ctypes.Array[Any] | np.ndarray[Any, Any]) -> int:
-        """Run the function *name* on *slots* (8 bytes per parameter, see ``codegen.abi``).
+    def call(self, name: str, packed: ctypes.Array[Any] | np.ndarray[Any, Any]) -> int:
+        """Run the function *name* on *packed* (8 bytes per parameter, see ``codegen.abi``).
 
         Returns the status: 0, or one that ``abi(name).message`` explains. The GIL is released.
         """
-        where = slots.ctypes.data if isinstance(slots, np.ndarray) else ctypes.addressof(slots)
+        where = packed.ctypes.data if isinstance(packed, np.ndarray) else ctypes.addressof(packed)
         return self._entries[name](where)
+
+    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
+        """Run *func* with its parameters from *values*; return its status."""
+        packed = slots(func, values)
+        return self.call(func.name, (ctypes.c_int64 * len(packed))(*packed))
 
     def address(self, name: str) -> int:
         """Return the address of the packed entry of the function *name*."""

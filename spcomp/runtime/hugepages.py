@@ -11,28 +11,27 @@ import numpy as np
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-LARGE = 1 << 22  # bytes from which on numpy asks for huge pages, too
-_HEADER = bytes.__basicsize__ - 1  # what lies before the first byte of the object
+LARGE = 1 << 22  # bytes: from this size on, numpy asks for huge pages, too
+_HEADER = bytes.__basicsize__ - 1  # bytes of the object before its contents
 
 
 def immutable(array: Array) -> bytes:
     """Return the elements of *array* in C order, as ``array.tobytes()`` does.
 
-    In a large object every fourth kilobyte would be a page of its own: random reads of it would
-    wait for the processor's page tables. Where the system has huge pages it is asked for these,
-    before the object is filled.
+    With pages of 4 KiB, random reads of a large object wait for the processor's page tables. So
+    huge pages are requested, if the system has them, before the object is filled.
     """
     if array.nbytes < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return array.tobytes()
     source = np.ascontiguousarray(array)
     make = ctypes.pythonapi.PyBytes_FromStringAndSize
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
-    made: bytes = make(None, source.nbytes)  # nobody else has it yet, so it may still be written
-    begin = id(made) + _HEADER
+    copy: bytes = make(None, source.nbytes)  # nobody else has it, so it can be written
+    begin = id(copy) + _HEADER
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (begin + source.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    advise(first, last - first, mmap.MADV_HUGEPAGE)  # a hint: whether it is taken does not matter
+    advise(first, last - first, mmap.MADV_HUGEPAGE)  # only a hint, which may fail
     ctypes.memmove(begin, source.ctypes.data, source.nbytes)
-    return made
+    return copy

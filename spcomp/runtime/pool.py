@@ -1,7 +1,7 @@
-"""The worker pool: how many threads run a parallel loop, and the machine code that runs it.
+"""The worker pool: the number of threads of a parallel loop, and the machine code that runs it.
 
-threadpoolctl does not see it: it finds pools by the file names of shared libraries, and this one is
-in no file. ``num_threads`` limits it.
+threadpoolctl does not see the pool, since it finds pools by the file names of shared libraries, and
+this one has no file. Use ``num_threads`` to limit it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from spcomp.codegen.abi import PARALLEL_FOR, PAUSE
 from spcomp.errors import ArgumentError
 from spcomp.locks import Lock
-from spcomp.runtime import native
-from spcomp.runtime.pool_ir import SPIN, pool_ir
+from spcomp.runtime.native import load as native
+from spcomp.runtime.native.pool_ir import SPIN, pool_ir
 from spcomp.target import Target
 
 MAX_THREADS = 1024
@@ -38,8 +38,9 @@ _threads: int | None = None  # None: not asked for yet
 def get_num_threads() -> int:
     """Return how many threads, the caller's included, work on a parallel loop.
 
-    At first the least of SPCOMP_NUM_THREADS (else OMP_NUM_THREADS), the CPUs that this process may
-    run on, and its cgroup's quota. Raises ArgumentError for a variable that is no positive number.
+    The default is the least of SPCOMP_NUM_THREADS (or OMP_NUM_THREADS), the CPUs that this process
+    may run on, and its cgroup's quota. Raises ArgumentError for a variable that is not a positive
+    number.
     """
     global _threads
     with _lock:
@@ -49,12 +50,12 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Let parallel loops use *n* threads from now on, in the whole process; results do not change.
+    """Use *n* threads for parallel loops of the whole process; results do not depend on it.
 
     Raises ArgumentError unless *n* is an integer in 1..1024.
     """
     global _threads
-    count = _checked("set_num_threads", n)
+    count = _thread_count("set_num_threads", n)
     with _lock:
         _threads = count
         if _native.cache_info().currsize:
@@ -63,7 +64,7 @@ def set_num_threads(n: int) -> None:
 
 @contextmanager
 def num_threads(n: int) -> Iterator[None]:
-    """Let parallel loops use *n* threads inside the ``with``; process-wide, restored at its end."""
+    """Use *n* threads for parallel loops of the whole process until the ``with`` ends."""
     before = get_num_threads()
     set_num_threads(n)
     try:
@@ -73,7 +74,7 @@ def num_threads(n: int) -> Iterator[None]:
 
 
 def addresses() -> dict[str, int]:
-    """Return the addresses of PARALLEL_FOR and PAUSE; the first time, make the pool."""
+    """Return the addresses of PARALLEL_FOR and PAUSE; the first call creates the pool."""
     with _lock:
         if not _native.cache_info().currsize:
             count = get_num_threads()
@@ -83,9 +84,9 @@ def addresses() -> dict[str, int]:
 
 
 def object_with_pool(llvm_ir: str, target: Target) -> bytes:
-    """Return an object of *llvm_ir* with the pool inside: it needs libc, libm and pthreads only.
+    """Return an object of *llvm_ir* with a pool of its own; it needs libc, libm and pthreads.
 
-    Its pool is its own; ``void spcomp_set_threads(int64_t)`` sets the threads.
+    ``void spcomp_set_threads(int64_t)`` sets the number of its threads.
     """
     from spcomp.codegen import cpu
     from spcomp.codegen.cpu.machine import family
@@ -95,7 +96,7 @@ def object_with_pool(llvm_ir: str, target: Target) -> bytes:
 
 
 def watch(poll: int) -> None:
-    """Let Python's main thread ask the C function ``int poll(void)`` whether long loops go on."""
+    """Make loops on Python's main thread ask the C function ``int poll(void)`` whether to stop."""
 
     def ask() -> None:
         main = threading.main_thread().ident or 0
@@ -109,9 +110,9 @@ def watch(poll: int) -> None:
 
 @cache
 def _native() -> dict[str, int]:
-    own = ("set_threads", "set_spin", "reset", "watch")
+    names = ("set_threads", "set_spin", "reset", "watch")
     addresses = dict(
-        native.load([POOL_IR], [PARALLEL_FOR, PAUSE, *(f"spcomp_{name}" for name in own)])
+        native.load([POOL_IR], [PARALLEL_FOR, PAUSE, *(f"spcomp_{name}" for name in names)])
     )
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["spcomp_reset"]))
@@ -120,7 +121,7 @@ def _native() -> dict[str, int]:
 
 def _apply(count: int) -> None:
     setter = ctypes.CFUNCTYPE(None, ctypes.c_int64)
-    crowded = count > _affinity()  # a thread that spins would keep another from working
+    crowded = count > _affinity()  # a spinning thread would keep another from working
     setter(_native()["spcomp_set_spin"])(0 if crowded else SPIN)
     setter(_native()["spcomp_set_threads"])(count)
 
@@ -130,14 +131,14 @@ def default_num_threads() -> int:
     limits = [_affinity()]
     for variable in ("SPCOMP_NUM_THREADS", "OMP_NUM_THREADS"):
         if text := os.environ.get(variable, "").split(",")[0].strip():
-            limits.append(_checked(variable, text))
+            limits.append(_thread_count(variable, text))
             break
     if (quota := cgroup_quota()) is not None:
         limits.append(max(1, math.ceil(quota)))
     return min(limits)
 
 
-def _checked(where: str, value: object) -> int:
+def _thread_count(where: str, value: object) -> int:
     try:
         count = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -157,22 +158,22 @@ def _affinity() -> int:
 
 
 def cgroup_quota(root: Path = Path("/")) -> float | None:
-    """Return the CPUs' worth of time that the process's cgroups grant, or None for no limit."""
+    """Return how many CPUs' time the process's cgroups grant, or None for no limit."""
     limits: list[float] = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
-            limits += _walk(root / "sys/fs/cgroup", path, _limit_v2)
+            limits += _limits(root / "sys/fs/cgroup", path, _limit_v2)
         elif "cpu" in controllers.split(","):
-            limits += _walk(root / "sys/fs/cgroup/cpu", path, _limit_v1)
+            limits += _limits(root / "sys/fs/cgroup/cpu", path, _limit_v1)
     return min(limits, default=None)
 
 
-def _walk(mount: Path, path: str, limit: Callable[[Path], float | None]) -> list[float]:
+def _limits(mount: Path, path: str, limit: Callable[[Path], float | None]) -> list[float]:
     """Return the limits of the group at *path* and all above it."""
     inner = Path(path.lstrip("/"))
-    found = (limit(mount / group) for group in (inner, *inner.parents))
-    return [quota for quota in found if quota is not None]
+    limits = (limit(mount / group) for group in (inner, *inner.parents))
+    return [quota for quota in limits if quota is not None]
 
 
 def _limit_v2(group: Path) -> float | None:

@@ -1,4 +1,4 @@
-"""Under a call: memory for large results, which serves again when they are gone."""
+"""Under a call: memory for large results, which is reused when they are gone."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     Array = np.ndarray[Any, np.dtype[Any]]
 
-LARGE = 1 << 22  # bytes from which on a result has memory of its own
-MOST = 1 << 28  # bytes that are kept for later results
-PAGE = 1 << 21  # a huge one
+LARGE = 1 << 22  # bytes: from this size on, a result has memory of its own
+MOST = 1 << 28  # bytes that are kept for later results, at most
+PAGE = 1 << 21  # bytes of a huge page
 UNRESERVED = 0x4000 if sys.platform == "linux" else 0  # MAP_NORESERVE, which mmap has from 3.13
 
 
 class _Memory:
-    """*size* bytes from the system, beginning with a huge page where it has such."""
+    """*size* bytes from the system, aligned to a huge page."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
-        flags = [private | UNRESERVED] if private else []  # what is not written is not needed
+        flags = [private | UNRESERVED] if private else []  # only pages that are written take memory
         try:
             self.pages = mmap.mmap(-1, size + PAGE, *flags)
         except (OSError, OverflowError):
@@ -38,14 +40,14 @@ class _Memory:
         begin = -whole.ctypes.data % PAGE
         return whole[begin : begin + count]
 
-    def leave(self) -> None:
-        """Let the system take the pages, if it needs them, without saving what they hold."""
+    def release(self) -> None:
+        """Let the system take the pages back when it needs them, without saving their contents."""
         if hasattr(mmap, "MADV_FREE"):
             self.pages.madvise(mmap.MADV_FREE)
 
 
 class _Lease:
-    """Lends memory to an array, and has it back when the array and its views are gone."""
+    """Lends memory to an array, and takes it back when the array and its views are gone."""
 
     def __init__(self, memory: _Memory, count: int) -> None:
         self.memory = memory
@@ -55,17 +57,17 @@ class _Lease:
         _give_back(self.memory)
 
 
-_kept: deque[_Memory] = deque()  # its methods are atomic: an array may be gone in any thread
+_free: deque[_Memory] = deque()  # its methods are atomic: arrays may end in any thread
 
 
-def empty(size: int, dtype: np.dtype[Any]) -> Array:
-    """Return an array of *size* elements of *dtype*, which are anything.
+def empty(size: int, dtype: DTypeLike) -> Array:
+    """Return an uninitialized array of *size* elements of *dtype*.
 
-    Memory is used for those that are written. A large one is put where an earlier result was, if
-    there is room: pages that the process has already need not be asked for, nor cleared. What is
-    kept for that is at most MOST bytes, which the system may have back at any time.
+    Memory is used only for elements that are written. A large array reuses the memory of an earlier
+    result, if that has room, since pages that the process already has need not be requested and
+    cleared. At most MOST bytes are kept for that, which the system may take back at any time.
     """
-    count = size * dtype.itemsize
+    count = size * np.dtype(dtype).itemsize
     if count < LARGE:
         return np.empty(size, dtype)
     memory = _take(count) or _Memory(-(-count // PAGE) * PAGE)
@@ -73,11 +75,11 @@ def empty(size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _take(count: int) -> _Memory | None:
-    """Return the smallest memory of those kept that has *count* bytes, and not four times that."""
-    fitting = [m for m in tuple(_kept) if count <= m.size < 4 * count]
+    """Return the smallest free memory of *count* bytes or more, but less than four times that."""
+    fitting = [m for m in tuple(_free) if count <= m.size < 4 * count]
     for memory in sorted(fitting, key=lambda m: m.size):
         try:
-            _kept.remove(memory)
+            _free.remove(memory)
         except ValueError:  # another thread was faster
             continue
         return memory
@@ -85,11 +87,11 @@ def _take(count: int) -> _Memory | None:
 
 
 def _give_back(memory: _Memory) -> None:
-    """Keep *memory*, and no more than MOST bytes of others."""
+    """Keep *memory* for later results, and at most MOST bytes in all."""
     try:
-        memory.leave()
-        _kept.append(memory)
-        while sum(m.size for m in tuple(_kept)) > MOST:
-            _kept.popleft()
-    except (IndexError, OSError, TypeError):  # nothing is left to drop, or the process ends
+        memory.release()
+        _free.append(memory)
+        while sum(m.size for m in tuple(_free)) > MOST:
+            _free.popleft()
+    except (IndexError, OSError, TypeError):  # nothing is left to drop, or the process exits
         return

@@ -1,1 +1,1 @@
-"""What may be changed about how a program runs: steps as values, legality decided once."""
+"""In position space: the steps that change how a program runs, and whether each is legal."""

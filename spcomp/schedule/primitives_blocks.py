@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from spcomp.errors import front_doors
-from spcomp.schedule.steps.base import Steps, listed
+from spcomp.schedule.steps.base import Steps, as_tuple
 from spcomp.schedule.steps.blocks.blockize import Blockize
 from spcomp.schedule.steps.blocks.blocks import HideBufferAccess, ReorderBlockIterVar
 from spcomp.schedule.steps.blocks.caching import CacheRead, ReverseCacheRead, ReverseCacheWrite
@@ -62,7 +62,7 @@ class BlockPrimitives(Steps):
         return self.apply(Blockize(loop))
 
     def tensorize(self, target: str, intrinsic: str) -> Self:
-        """``for j: for k: s  ->  for j: block: what an intrinsic does``, see :class:`Tensorize`.
+        """``for j: for k: s  ->  for j: block: the intrinsic's code``, see :class:`Tensorize`.
 
         *target*: a loop or a block; *intrinsic*: a name given to ``spcomp.register_intrinsic``.
 
@@ -109,7 +109,7 @@ class BlockPrimitives(Steps):
         >>> Schedule(scale).pad_einsum("sum", [16]).made
         ('sum_X_pad',)
         """
-        return self.apply(PadEinsum(block, listed(padding)))
+        return self.apply(PadEinsum(block, as_tuple(padding)))
 
     def reorder_block_iter_var(self, block: str, new_order: Sequence[int]) -> Self:
         """``block (va, vb): s  ->  block (vb, va): s``, see :class:`ReorderBlockIterVar`.
@@ -118,7 +118,7 @@ class BlockPrimitives(Steps):
         >>> reordered.reorder_block_iter_var("csrmm1", [1, 0]).func.script() == stage2.func.script()
         True
         """
-        return self.apply(ReorderBlockIterVar(block, listed(new_order)))
+        return self.apply(ReorderBlockIterVar(block, as_tuple(new_order)))
 
     def match_to_alloc(self, block: str, buffer_index: int) -> Self:
         """``C = match_buffer(c): s  ->  C = alloc_buffer(): s``, see :class:`MatchToAlloc`.
@@ -139,7 +139,7 @@ class BlockPrimitives(Steps):
         >>> "T.reads(C[vi, vk], A[vi, vj], B[J_indices[vi, vj], vk])" in hidden.func.script()
         True
         """
-        return self.apply(HideBufferAccess(block, buf_type, listed(indices)))
+        return self.apply(HideBufferAccess(block, buf_type, as_tuple(indices)))
 
     def cache_read(self, block: str, read_buffer_index: int, storage_scope: str = "local") -> Self:
         """``for i: s(B[i])  ->  for a: B_local[a] = B[a]; for i: s(B_local[i])``.
@@ -194,7 +194,7 @@ class BlockPrimitives(Steps):
         (('csrmm1_load',), ('j_1', 'k_1'))
         """
         return self.apply(
-            ReverseCacheRead(block, read_buffer_index, storage_scope, listed(dim_order))
+            ReverseCacheRead(block, read_buffer_index, storage_scope, as_tuple(dim_order))
         )
 
     def reverse_cache_write(
@@ -213,7 +213,7 @@ class BlockPrimitives(Steps):
         (('csrmm1_store',), ('k_1',))
         """
         return self.apply(
-            ReverseCacheWrite(block, write_buffer_index, storage_scope, listed(dim_order))
+            ReverseCacheWrite(block, write_buffer_index, storage_scope, as_tuple(dim_order))
         )
 
     def compute_at(self, block: str, loop: str, preserve_unit_loops: bool = False) -> Self:  # noqa: FBT001, FBT002

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Self, cast
 
 from spcomp.errors import front_doors
-from spcomp.schedule.sampled import Sampled
-from spcomp.schedule.steps.base import Steps, listed
+from spcomp.schedule.sampled import Sampling
+from spcomp.schedule.steps.base import Steps, as_tuple
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
 from spcomp.schedule.steps.iterations.mark_fiber import MarkFiber
 from spcomp.schedule.steps.iterations.sparse import SparseFuse, SparseReorder
@@ -27,7 +27,7 @@ from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
 
 @front_doors
-class LoopPrimitives(Sampled):
+class LoopPrimitives(Sampling):
     """Steps that change loops; each raises ScheduleError where it would change the meaning."""
 
     __slots__ = ()
@@ -41,8 +41,8 @@ class LoopPrimitives(Sampled):
         >>> stage2.split("k", [None, 2, 4]).loops
         ('i', 'j', 'k_0', 'k_1', 'k_2')
         """
-        given = tuple(factors) if isinstance(factors, (list, tuple)) else factors
-        return self.apply(Split(loop, cast("int | tuple[int | None, ...]", given)))
+        sizes = tuple(factors) if isinstance(factors, (list, tuple)) else factors
+        return self.apply(Split(loop, cast("int | tuple[int | None, ...]", sizes)))
 
     def loop_partition(self, loop: str, multiple: int) -> Self:
         """``for k in n: s  ->  for k in n // m * m: s; for k_rest in the rest: s``.
@@ -141,10 +141,10 @@ class LoopPrimitives(Sampled):
         *,
         seed: int = 0,
     ) -> Self:
-        """Write down *n* factors of the trip count of *loop*; :attr:`sampled` has them.
+        """Choose *n* factors whose product is the trip count of *loop*; :attr:`sampled` has them.
 
-        They are *decision*, or drawn by chance, the same for the same *seed* and steps before. The
-        step holds what was drawn, so that a trace replays to the same program.
+        They are *decision*, or drawn at random: the same for the same *seed* and earlier steps. The
+        step stores what was drawn, so that a trace replays to the same program.
 
         >>> tiled = stage2.split("k", 24).sample_perfect_tile("k_i", 3, decision=[3, 2, 4])
         >>> tiled.split("k_i", tiled.sampled).loops
@@ -152,7 +152,7 @@ class LoopPrimitives(Sampled):
         """
         if decision is None:
             decision = self._draw_tile(loop, n, max_innermost_factor, seed)
-        return self.apply(SamplePerfectTile(loop, n, max_innermost_factor, listed(decision)))
+        return self.apply(SamplePerfectTile(loop, n, max_innermost_factor, as_tuple(decision)))
 
     def sample_categorical(
         self,
@@ -162,7 +162,7 @@ class LoopPrimitives(Sampled):
         *,
         seed: int = 0,
     ) -> Self:
-        """Write down one of *candidates*, which :attr:`sampled` then is.
+        """Choose one of *candidates*; :attr:`sampled` has it.
 
         It is the one at *decision*, or drawn with the probabilities *probs*, by default equal ones.
 
@@ -170,12 +170,12 @@ class LoopPrimitives(Sampled):
         >>> chosen.sampled
         16
         """
-        among = listed(candidates)
-        alike = (1.0,) * len(among) if isinstance(among, tuple) else ()
-        weights = alike if probs is None else listed(probs)
+        choices = as_tuple(candidates)
+        uniform = (1.0,) * len(choices) if isinstance(choices, tuple) else ()
+        weights = uniform if probs is None else as_tuple(probs)
         if decision is None:
             decision = self._draw_index(weights, seed)
-        return self.apply(SampleCategorical(among, weights, decision))
+        return self.apply(SampleCategorical(choices, weights, decision))
 
     def unannotate(self, target: str, key: str) -> Self:
         """``block s {key: value}  ->  block s``, see :class:`Unannotate`.
@@ -207,7 +207,7 @@ class LoopPrimitives(Sampled):
         return self.apply(SplitNnz(loop, size))
 
     def split_hubs(self, loop: str, inner: str, size: int) -> Self:
-        """``for i: for j: s  ->  rows of many elements in pieces of *size*, then all others``.
+        """``for i: for j: s  ->  short rows as they are, then long rows in pieces of *size*``.
 
         See :class:`SplitHubs`.
 
@@ -219,8 +219,9 @@ class LoopPrimitives(Sampled):
     def split_sorted(self, loop: str, size: int, long: int = 0) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.
 
-        Chunks of about *size* elements are cut where the key changes, and inside a key that more
-        than *long* chunks hold, if that is not 0; see :class:`SplitSorted`.
+        Chunks of about *size* elements are cut where the key changes. If *long* is not 0, they are
+        also cut inside the run of a key that fills more than *long* chunks; see
+        :class:`SplitSorted`.
 
         >>> coo.split_sorted("e", 1024).made
         ('e_c',)
@@ -257,10 +258,10 @@ class LoopPrimitives(Sampled):
         >>> coo.horizontal_fuse(["i", "o"], 1024).made
         ('rows_c',)
         """
-        return self.apply(HorizontalFuse(listed(loops), size))
+        return self.apply(HorizontalFuse(as_tuple(loops), size))
 
     def share_workspace(self, loop: str) -> Self:
-        """Let the iterations of a serial *loop* share the workspaces that each has.
+        """Let the iterations of a serial *loop* share their workspaces.
 
         ``for i: W = workspace(); s  ->  W = workspace(); for i: s``.
 
@@ -270,7 +271,7 @@ class LoopPrimitives(Sampled):
         return self.apply(ShareWorkspace(loop))
 
     def mark_fiber(self, merge: str, cursor: int) -> Self:
-        """Look one operand of an intersection up in marks that are made outside of it.
+        """Look up one operand of an intersection in marks, which are made further out.
 
         ``for k: merge(intersect, a[k], m): s  ->  mark m; for k: for j in a[k]: if j in m: s``;
         *merge* is the coordinate, *cursor* the number of the operand; see :class:`MarkFiber`.
@@ -281,7 +282,7 @@ class LoopPrimitives(Sampled):
         return self.apply(MarkFiber(merge, cursor))
 
     def partial_results(self, loop: str) -> Self:
-        """Let each iteration of *loop* add up by itself, and add the sums up in order.
+        """Let each iteration of *loop* compute its own sum, then add the sums in order.
 
         ``for c: s(W[e] op= x)  ->  for c: a = 0; s(a op= x); P[c] = a; for c: W[e] op= P[c]``;
         see :class:`PartialResults`.
@@ -304,7 +305,7 @@ class IterationPrimitives(Steps):
         >>> stage1.sparse_reorder("csrmm", ["k", "i", "j"]).get_sp_iters("csrmm")
         ('k', 'i', 'j')
         """
-        return self.apply(SparseReorder(iteration, listed(new_order)))
+        return self.apply(SparseReorder(iteration, as_tuple(new_order)))
 
     def sparse_fuse(self, iteration: str, iters: Sequence[str]) -> Self:
         """``sp_iter([I, J, K]): s  ->  sp_iter([T.fuse(I, J), K]): s``, see :class:`SparseFuse`.
@@ -312,4 +313,4 @@ class IterationPrimitives(Steps):
         >>> stage1.sparse_fuse("csrmm", ["i", "j"]).lower_sparse_iter().loops[-2:]
         ('i_j', 'k')
         """
-        return self.apply(SparseFuse(iteration, listed(iters)))
+        return self.apply(SparseFuse(iteration, as_tuple(iters)))

@@ -1,18 +1,17 @@
-"""What a schedule can be asked about blocks and loops; answers are names."""
+"""Questions to a schedule about its blocks and loops; the answers are names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from spcomp.errors import ScheduleError, front_doors
-from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
+from spcomp.schedule.legality.dependence import reads_of, writes_of
 from spcomp.schedule.nests.nests import find_block, find_loop
 from spcomp.schedule.steps.loops.annotate import Value, find_target
 
@@ -30,7 +29,7 @@ class Queries:
         >>> stage2.get_child_blocks("csrmm0")
         ('csrmm1',)
         """
-        node = find_target(self.func, target, f"get_child_blocks({target!r})", None)
+        node = find_target(self.func, target, f"get_child_blocks({target!r})")
         return tuple(block.name for block in _outermost(_inside(node)))
 
     def get_producers(self, block: str) -> tuple[str, ...]:
@@ -39,9 +38,9 @@ class Queries:
         >>> stage2.decompose_reduction("csrmm1", "j").get_producers("csrmm1")
         ('csrmm1_init',)
         """
-        before, own, _ = self._siblings(block, "get_producers")
-        touched = _read(own) | _written(own)
-        return tuple(other.name for other in before if _written(other) & touched)
+        before, node, _ = self._siblings(block, "get_producers")
+        accessed = reads_of(node) | writes_of(node)
+        return tuple(other.name for other in before if writes_of(other) & accessed)
 
     def get_consumers(self, block: str) -> tuple[str, ...]:
         """The blocks after *block*, in the same block, that read or write what it writes.
@@ -49,9 +48,9 @@ class Queries:
         >>> stage2.decompose_reduction("csrmm1", "j").get_consumers("csrmm1_init")
         ('csrmm1',)
         """
-        _, own, after = self._siblings(block, "get_consumers")
-        written = _written(own)
-        return tuple(b.name for b in after if written & (_read(b) | _written(b)))
+        _, node, after = self._siblings(block, "get_consumers")
+        written = writes_of(node)
+        return tuple(b.name for b in after if written & (reads_of(b) | writes_of(b)))
 
     def get_output_blocks(self, scope: str | None = None) -> tuple[str, ...]:
         """The blocks inside *scope* (by default, all) that write to an array of the caller.
@@ -62,9 +61,9 @@ class Queries:
         node: Node = self.func.body
         if scope is not None:
             node = find_block(self.func, scope, f"get_output_blocks({scope!r})", None).body
-        given = {memory_of(buffer) for buffer in self.func.buffers}
+        arguments = {memory_of(buffer) for buffer in self.func.buffers}
         blocks = (n for n in walk(node, skip=Expr) if isinstance(n, Block))
-        return tuple(block.name for block in blocks if _written(block) & given)
+        return tuple(block.name for block in blocks if writes_of(block) & arguments)
 
     def get_kind(self, loop: str) -> str:
         """How *loop* runs: serial, parallel, vectorized, unroll, or the index that it is bound to.
@@ -72,27 +71,27 @@ class Queries:
         >>> stage2.get_kind("i")
         'serial'
         """
-        found = find_loop(self.func, loop, f"get_kind({loop!r})", None)
-        return found.thread or found.kind
+        node = find_loop(self.func, loop, f"get_kind({loop!r})")
+        return node.thread or node.kind
 
     def annotations(self, target: str) -> dict[str, Value]:
-        """What is noted on the block, loop or iteration *target*.
+        """The annotations of the block, loop or iteration *target*, by key.
 
         >>> stage2.annotations("csrmm1")
         {'sparse': True}
         """
-        return dict(find_target(self.func, target, f"annotations({target!r})", None).attrs)
+        return dict(find_target(self.func, target, f"annotations({target!r})").attrs)
 
     def _siblings(self, name: str, question: str) -> tuple[list[Block], Block, list[Block]]:
         """Return the block called *name*, and those before and after it in the same block."""
-        own = find_block(self.func, name, f"{question}({name!r})", None)
+        node = find_block(self.func, name, f"{question}({name!r})", None)
         scopes = [self.func.body]
         scopes += [n.body for n in walk(self.func.body, skip=Expr) if isinstance(n, Block)]
         for scope in scopes:
             blocks = _outermost([scope])
-            if any(block is own for block in blocks):
-                at = next(k for k, block in enumerate(blocks) if block is own)
-                return blocks[:at], own, blocks[at + 1 :]
+            if any(block is node for block in blocks):
+                at = next(k for k, block in enumerate(blocks) if block is node)
+                return blocks[:at], node, blocks[at + 1 :]
         raise ScheduleError(f"{question}({name!r}): the block is nowhere")  # pragma: no cover
 
 
@@ -102,24 +101,16 @@ def _inside(node: Node) -> list[Node]:
 
 
 def _outermost(parts: Iterable[Node]) -> list[Block]:
-    """The blocks in *parts* that are in no other one, in order."""
-    found: list[Block] = []
+    """The blocks in *parts* that no other block contains, in order."""
+    result: list[Block] = []
     stack = list(parts)[::-1]
     while stack:
         node = stack.pop()
         if isinstance(node, Block):
-            found.append(node)
+            result.append(node)
             continue
         for name in reversed(node.CHILDREN):
             child = getattr(node, name)
             items = child if isinstance(child, tuple) else (child,)
             stack += [x for x in reversed(items) if x is not None and not isinstance(x, Expr)]
-    return found
-
-
-def _written(block: Block) -> set[object]:
-    return {memory_of(n.buffer) for n in walk(block) if isinstance(n, Store)}
-
-
-def _read(block: Block) -> set[object]:
-    return {memory_of(n.buffer) for n in walk(block) if isinstance(n, (Load, Search))}
+    return result

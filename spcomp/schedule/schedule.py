@@ -1,4 +1,4 @@
-"""Schedule: a program and the steps that made it; every step returns a new one."""
+"""Schedule: a program and the steps applied to it; every step returns a new one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spcomp.schedule.primitives_blocks import BlockPrimitives
 from spcomp.schedule.primitives_loops import IterationPrimitives, LoopPrimitives
 from spcomp.schedule.queries import Queries
 from spcomp.schedule.step import Trace
-from spcomp.schedule.steps.base import Step
+from spcomp.schedule.steps.base import Problem, Step
 from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.schedule.steps.iterations.sparse import find_iteration
 
@@ -36,21 +36,21 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     """A program at any level, and the trace of steps applied to it.
 
-    Immutable: each step returns a new Schedule. Iterations, loops and blocks are called by name;
-    :attr:`made` has the names that the last step gave. Where a program has loops, or blocks, of one
-    name, each gets a number behind it. ``compile`` finishes the levels that remain.
+    Immutable: each step returns a new Schedule. Iterations, loops and blocks are referred to by
+    name; :attr:`made` has the names that the last step gave. Where several loops, or blocks, of a
+    program have one name, each gets a number behind it. ``compile`` lowers the levels that remain.
 
     Args:
-        func: A function, or the Module of one.
-        trace: The steps that made it.
-        lowered: The compiler made the program, so that its indices need no checks.
+        func: A function, or a Module with one function.
+        trace: The steps that were applied.
+        lowered: Whether the compiler lowered the program; its indices then need no checks.
         source: The function whose parameters a call takes; *func* if not given.
-        opened: How many of the steps came before there were loops.
-        before: What the last step was applied to.
+        opened: The number of steps that were applied before the program had loops.
+        before: The program before the last step.
 
     Raises:
-        ScheduleError: for a Module of several functions.
-        ArgumentError: for what is no program.
+        ScheduleError: *func* is a Module of several functions.
+        ArgumentError: An argument has the wrong type.
     """
 
     func: Func
@@ -73,12 +73,12 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         hint = "give a function decorated with @T.prim_func; a Schedule has its own in .func"
         expect("func", func, (Func, Module), "a program", hint=hint)
         expect("trace", trace, Trace, "a Trace")
-        given = func.source if isinstance(func, Module) else func
+        default_source = func.source if isinstance(func, Module) else func
         for name, value in (
             ("func", distinct(_only(func) if isinstance(func, Module) else func)),
             ("trace", trace),
             ("lowered", lowered),
-            ("source", source or given),
+            ("source", source or default_source),
             ("opened", opened),
             ("before", before),
         ):
@@ -91,32 +91,32 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
 
     @property
     def decided(self) -> bool:
-        """Whether a step has said how loops run: then the compiler adds none of its own."""
+        """Whether some step is about loops: the compiler then adds no steps of its own."""
         return len(self.trace) > self.opened and not isinstance(self.func, CoordFunc)
 
     def lower_sparse_iter(
         self, *, check_invalid_binary_search: bool = False, search_blocks: bool = False
     ) -> Schedule:
-        """Return the schedule of the program in position space, where it has loops.
+        """Return the schedule with the program lowered to position space, where it has loops.
 
-        A program that is there comes back as it is. For the options see
+        A program that is already there comes back unchanged. For the options see
         :func:`spcomp.lower_sparse_iter`. Raises LoweringError, and ScheduleError for a program that
         needs several phases.
         """
         if not isinstance(self.func, CoordFunc):
             return self
-        made = lower_sparse_iter(
+        module = lower_sparse_iter(
             self.mod,
             check_invalid_binary_search=check_invalid_binary_search,
             search_blocks=search_blocks,
         )
         opened = len(self.trace)
-        return replace(self, func=_only(made), lowered=True, opened=opened, before=None)
+        return replace(self, func=_only(module), lowered=True, opened=opened, before=None)
 
     def lower_sparse_buffer(self) -> Schedule:
-        """Return the schedule of the program over flat buffers, lowered from any level.
+        """Return the schedule with the program lowered to flat buffers, from any level.
 
-        No step applies to it any more. Raises LoweringError, ScheduleError.
+        No further step can be applied. Raises LoweringError, ScheduleError.
         """
         if isinstance(self.func, FlatFunc):
             return self
@@ -125,10 +125,10 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         return replace(low, func=func, before=None)
 
     def checked(self) -> Func:
-        """Return the program; raises ScheduleError for a loop whose claim to be parallel is false.
+        """Return the program, checked unless the compiler lowered it or a step was applied to it.
 
-        And ScriptError for a program that breaks a law of its level. What the compiler lowered, and
-        what steps were applied to, has been checked.
+        Raises ScheduleError for a loop that is marked parallel but is not, and ScriptError for a
+        program that breaks a rule of its level.
         """
         if self.trace or self.lowered:
             return self.func
@@ -136,46 +136,45 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
 
     def apply(self, step: Step) -> Schedule:
         """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
-        line = _user_line()
-        step.check(line)
         base = self.checked()
-        func = step.apply(base, line)
+        func = step.apply(base, _user_line())
         trace = self.trace.extend(self.func.name, (step,))
         source = func if len(func.params) < len(base.params) else self.source
         return replace(self, func=func, trace=trace, source=source, before=base)
 
+    def problems(self, step: Step) -> tuple[Problem, ...]:
+        """Return why *step* cannot be applied, with place and hint; an empty tuple if it can."""
+        return step.problems(self.checked())
+
     @property
     def made(self) -> tuple[str, ...]:
-        """The names of the loops, blocks or iterations that the last step made, in their order.
+        """The names of the loops, blocks or iterations that the last step made, in program order.
 
-        Loops of a split, the block of a cache_read: what the step of TVM returns.
+        For example the loops of a split, or the block of a cache_read: what TVM's step returns.
         """
         if self.before is None:
             return ()
         (_, step) = self.trace.steps[-1]
-        known = set(_names(self.before, step.makes))
-        return tuple(name for name in _names(self.func, step.makes) if name not in known)
+        old_names = set(_names(self.before, step.makes))
+        return tuple(name for name in _names(self.func, step.makes) if name not in old_names)
 
     def replay(self, trace: Trace, *, skip: bool = False) -> Schedule:
         """Return the schedule with the steps of *trace* for this function applied.
 
-        The program is lowered where the first step for loops comes. *skip*: leave out steps that
-        are not legal, as those that followed from a deleted one are; else they raise ScheduleError.
+        The program is lowered before the first step that needs loops. *skip*: leave out steps that
+        are not legal, such as those that needed a deleted one; otherwise they raise ScheduleError.
         """
         expect("trace", trace, Trace, "a Trace", hint="Trace.from_json_lines(text) reads one")
         schedule = self
         for step in trace.of(self.func.name):
             if not step.fits(schedule.func):
                 schedule = schedule.lower_sparse_iter()
-            try:
+            if not (skip and schedule.problems(step)):
                 schedule = schedule.apply(step)
-            except ScheduleError:
-                if not skip:
-                    raise
         return schedule
 
     def get_sparse_iteration(self, name: str) -> str:
-        """Return *name* if an iteration is called so; raises ScheduleError that lists them."""
+        """Return *name* if an iteration has it; else raises ScheduleError, with the names."""
         return find_iteration(self.func, name, _user_line()).name
 
     def get_sp_iters(self, iteration: str) -> tuple[str, ...]:
@@ -183,14 +182,14 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         return tuple(var.name for var in find_iteration(self.func, iteration, _user_line()).vars)
 
     def get_block(self, name: str) -> str:
-        """Return *name* if a block is called so; raises ScheduleError that lists the blocks."""
+        """Return *name* if a block has it; else raises ScheduleError, with the names of all."""
         return find_block(self.func, name, f"get_block({name!r})", _user_line()).name
 
     def get_loops(self, block: str) -> tuple[str, ...]:
         """Return the names of the loops around *block*, within the block that encloses it."""
         self.get_block(block)
-        for loops, found in _blocks_with_loops(self.func):
-            if found.name == block:
+        for loops, node in _blocks_with_loops(self.func):
+            if node.name == block:
                 return loops
         return ()
 
@@ -232,13 +231,13 @@ def _names(func: Func, what: str) -> Iterator[str]:
 
 
 def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:
-    found: list[tuple[tuple[str, ...], Block]] = []
+    result: list[tuple[tuple[str, ...], Block]] = []
     stack: list[tuple[object, tuple[str, ...]]] = [(func.body, ())]
     while stack:
         node, loops = stack.pop()
         match node:
             case Block():
-                found.append((loops, node))
+                result.append((loops, node))
                 stack.append((node.body, ()))
             case For():
                 stack.append((node.body, (*loops, node.var.name)))
@@ -247,11 +246,11 @@ def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:
             case _ if hasattr(node, "CHILDREN"):
                 children = (getattr(node, name) for name in node.CHILDREN)
                 stack.extend((child, loops) for child in children if child is not None)
-    return found
+    return result
 
 
 def _user_line() -> Span | None:
-    """Return where the caller outside the package stands."""
+    """Return the line of the caller outside the package."""
     frame = sys._getframe(1)  # noqa: SLF001
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back  # type: ignore[assignment]

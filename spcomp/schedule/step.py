@@ -1,4 +1,4 @@
-"""Traces: what a schedule does, as a frozen value that prints, serialises and replays."""
+"""Traces: the steps of a schedule as a frozen value that prints, serialises and replays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spcomp.schedule.steps.base import Step
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Steps in order, each for the function it names."""
+    """The steps of a schedule, in order, each with the name of its function."""
 
     steps: tuple[tuple[str, Step], ...] = field(default=())
 
@@ -23,15 +23,15 @@ class Trace:
         return len(self.steps)
 
     def extend(self, func: str, steps: Iterable[Step]) -> Trace:
-        """Return the trace with *steps* of *func* behind it."""
+        """Return the trace with *steps* for *func* added at its end."""
         return Trace((*self.steps, *((func, step) for step in steps)))
 
     def then(self, other: Trace) -> Trace:
-        """Return the trace with the steps of *other* behind it."""
+        """Return the trace with the steps of *other* added at its end."""
         return Trace((*self.steps, *other.steps))
 
     def without(self, kind: str) -> Trace:
-        """Return the trace without the steps called *kind*: what they earn shows."""
+        """Return the trace without the steps called *kind*, to measure what these are worth."""
         return Trace(tuple((f, s) for f, s in self.steps if s.name != kind))
 
     def of(self, func: str) -> tuple[Step, ...]:
@@ -39,7 +39,7 @@ class Trace:
         return tuple(step for name, step in self.steps if name == func)
 
     def to_json_lines(self) -> str:
-        """Return one JSON object a line."""
+        """Return the trace as text, one JSON object for each line."""
         return "".join(
             json.dumps({"func": func, "step": step.name, **step.arguments()}) + "\n"
             for func, step in self.steps
@@ -47,7 +47,7 @@ class Trace:
 
     @staticmethod
     def from_json_lines(text: str) -> Trace:
-        """Return the trace that *text* describes; raises ScheduleError for what is no step."""
+        """Return the trace that *text* describes; raises ScheduleError if a line is no step."""
         expect("text", text, str, "lines of JSON")
         return Trace(tuple(_read(line) for line in text.splitlines() if line.strip()))
 
@@ -56,7 +56,7 @@ class Trace:
 
 
 def _read(line: str) -> tuple[str, Step]:
-    from spcomp.schedule.steps.catalog import STEPS  # all kinds, which few traces need
+    from spcomp.schedule.steps.catalog import STEPS  # imports all kinds of steps: only when needed
 
     try:
         record = json.loads(line)

@@ -1,4 +1,4 @@
-"""Python syntax to axes, domains and buffers, and the check that a buffer can be laid out."""
+"""Python syntax to axes, domains and buffers, with the check that a buffer has a layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DOMAINS = frozenset({"fuse", "attach", "flatten", "union", "intersect"})
 
 
 class Declarations:
-    """The declarations of one function."""
+    """Parses the declarations of one function."""
 
     def __init__(self, ex: Expressions) -> None:
         self.ex, self.ctx = ex, ex.ctx
@@ -44,7 +44,7 @@ class Declarations:
     # -- axes ---------------------------------------------------------------------------------
 
     def axis(self, target: ast.expr, call: ast.Call) -> None:
-        """Declare the axis *target*, as *call* says."""
+        """Declare the axis *target* that *call* describes."""
         kind: Any = self.ctx.called(call)
         args = self.ctx.arguments(call)
         fields: dict[str, Any] = {"span": self.ctx.span(call)} | self._options(args)
@@ -117,10 +117,10 @@ class Declarations:
     ) -> dict[str, Any]:
         indptr, indices = self._pair(args.get("arrays"), call, "arrays", "(indptr, indices)")
         if (indptr is None) != (indices is None):
-            given, other = ("indices", "an indptr") if indptr is None else ("an indptr", "indices")
+            one, other = ("indices", "an indptr") if indptr is None else ("an indptr", "indices")
             raise self.ctx.error(
                 indptr or indices or call,
-                f"{given} without {other}",
+                f"{one} without {other}",
                 hint="(None, None) declares an axis whose arrays are results",
                 kind=FormatError,
             )
@@ -145,7 +145,7 @@ class Declarations:
     def _pair(
         self, node: ast.expr | None, call: ast.Call, what: str, form: str
     ) -> tuple[Any, ast.expr | None]:
-        """Return the two parts of a pair, None for a part that is None; a lone one is the first."""
+        """Return the two parts of a pair, or a single expression and None; None stays None."""
         if isinstance(node, ast.Tuple | ast.List):
             if len(node.elts) != 2:
                 raise self.ctx.error(node, f"the {what} of an axis is a pair", hint=form)
@@ -158,22 +158,22 @@ class Declarations:
 
     def _array(self, node: ast.expr) -> Var:
         """Return the handle *node*, or the one of the buffer that *node* names."""
-        found = self.ctx.find(node.id) if isinstance(node, ast.Name) else None
-        if isinstance(found, SparseBuffer | Buffer) and found.data is not None:
-            return found.data
+        binding = self.ctx.find(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(binding, SparseBuffer | Buffer) and binding.data is not None:
+            return binding.data
         return self._handle(node)
 
     def _handle(self, node: ast.expr) -> Var:
         if not isinstance(node, ast.Name):
             raise self.ctx.error(node, "a handle is given by its name")
-        found = self.ctx.find(node.id)
-        if found is None:
+        binding = self.ctx.find(node.id)
+        if binding is None:
             raise self.ctx.unknown(node.id, node)
-        if not isinstance(found, Var) or found.type.kind != "handle":
+        if not isinstance(binding, Var) or binding.type.kind != "handle":
             raise self.ctx.error(
                 node, f"{node.id} is not a handle", hint="declare the parameter as T.handle"
             )
-        return found
+        return binding
 
     def _size(self, node: ast.expr) -> Expr:
         """Return *node*, an integer made of parameters and literals."""
@@ -190,7 +190,7 @@ class Declarations:
     # -- domains ------------------------------------------------------------------------------
 
     def domain(self, node: ast.expr) -> Domain:
-        """Return what an sp_iter runs over: an axis or a combination of some."""
+        """Return the domain of an sp_iter that *node* spells: an axis or several combined."""
         name = self.ctx.called(node)
         if not isinstance(node, ast.Call) or name not in DOMAINS:
             return self.ctx.axis(node)
@@ -198,7 +198,7 @@ class Declarations:
         if name == "attach":
             return self._attach(args, node)
         if name in ("union", "intersect"):
-            return self._merged(name, args.get("axes", ()), node)
+            return self._merge(name, args.get("axes", ()), node)
         axes = tuple(self.ctx.axis(arg) for arg in args.get("axes", ()))
         if not axes:
             raise self.ctx.error(node, f"T.{name} takes at least one axis")
@@ -211,15 +211,15 @@ class Declarations:
                 )
         return Fuse(axes) if name == "fuse" else Flatten(axes)
 
-    def _merged(self, name: str, args: tuple[ast.expr, ...], node: ast.Call) -> Union | Intersect:
+    def _merge(self, name: str, args: tuple[ast.expr, ...], node: ast.Call) -> Union | Intersect:
         parts = tuple(self.domain(arg) for arg in args)
         if len(parts) < 2:
             raise self.ctx.error(node, f"T.{name} takes at least two axes")
         for part, arg in zip(parts, args, strict=True):
             if not isinstance(part, Axis | Attach):
                 raise self.ctx.error(arg, f"T.{name} takes axes and T.attach of one")
-        own = tuple(part for part in parts if isinstance(part, Axis | Attach))
-        return Union(own) if name == "union" else Intersect(own)
+        operands = tuple(part for part in parts if isinstance(part, Axis | Attach))
+        return Union(operands) if name == "union" else Intersect(operands)
 
     def _attach(self, args: dict[str, Any], node: ast.Call) -> Attach:
         axis, to = self.ctx.axis(args["axis"]), self.ctx.axis(args["to"])
@@ -238,7 +238,7 @@ class Declarations:
         self.add(self.buffer(target, call, args, handle), target)
 
     def add(self, buffer: AnyBuffer, node: ast.AST) -> None:
-        """Let the name of *buffer* stand for it in the whole function."""
+        """Add *buffer* to the function and bind its name."""
         self.ctx.bind(buffer.name, buffer, node)
         self.ctx.buffers.append(buffer)
 
@@ -265,7 +265,7 @@ class Declarations:
         return SparseBuffer(name, data, axes, dtype, span=span, **options)
 
     def _dense(self, buffer: Buffer, args: dict[str, Any]) -> Buffer:
-        """Return *buffer* with its shape and strides; a parameter's are made of parameters."""
+        """Return *buffer* with its shape and strides; for a parameter these use parameters only."""
         size = self.ex.integer if buffer.data is None else self._size
         shape = tuple(size(node) for node in items(args["shape"]))
         strides = tuple(size(node) for node in items(args["strides"])) if "strides" in args else ()
@@ -274,9 +274,9 @@ class Declarations:
         return buffer.replace(shape=shape, strides=strides or None)
 
     def domain_of_values(self, call: ast.Call) -> None:
-        """Note the promise of ``T.assume_buffer_domain``, which a call checks.
+        """Record the promise of ``T.assume_buffer_domain``, which a call checks.
 
-        Of a local buffer, which no caller can promise anything of, it is left out.
+        It is ignored for a local buffer, about which no caller can promise anything.
         """
         args = self.ctx.arguments(call)
         buffer, bounds = self.ctx.buffer(args["buffer"]), items(args["domain"])
@@ -296,5 +296,5 @@ _FLOAT32 = ast.Constant("float32")
 
 
 def items(node: ast.expr) -> list[ast.expr]:
-    """Return the parts of a tuple or list, or the one thing that *node* is."""
+    """Return the parts of a tuple or list, or *node* itself as the only part."""
     return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]

@@ -1,20 +1,23 @@
-"""Beside the route: what decorates a program, which is parsed at once."""
+"""Before the route: the decorators of programs, which parse them at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import front_door
 
-__all__ = ("host", "ir_module", "prim_func")
+if TYPE_CHECKING:
+    from spcomp.script.source import Macro
+
+__all__ = ("host", "ir_module", "macro", "prim_func")
 
 
 @front_door
 def prim_func(function: Callable[..., Any]) -> Any:
     """Return the CoordFunc, PosFunc or FlatFunc that *function* spells.
 
-    Raises ScriptError or FormatError at the line that is wrong.
+    Raises ScriptError or FormatError at the wrong line.
     """
     from spcomp.script.parse import decorate  # with the parser, which few imports need
 
@@ -30,6 +33,17 @@ def ir_module(cls: type) -> Any:
     from spcomp.script.parse import decorate_class  # likewise
 
     return decorate_class(cls)
+
+
+def macro(function: Callable[..., Any]) -> Macro:
+    """Return *function* as a macro: its statements replace each call of it in a script.
+
+    Arguments are buffers, variables, numbers or dtypes of the calling script; all other names are
+    the macro's own. Printed programs have the statements in place, as with TVM's ``T.macro``.
+    """
+    from spcomp.script.source import Macro  # with the parser, which few imports need
+
+    return Macro(function)
 
 
 def host(function: Callable[..., Any]) -> Callable[..., Any]:

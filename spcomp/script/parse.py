@@ -17,11 +17,12 @@ from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import AXES, MATCHES
+from spcomp.script.macros import expand
 from spcomp.script.parse_block import HANDLERS
 from spcomp.script.parse_host import host_program
 from spcomp.script.parse_stmt import Statements, close
 from spcomp.script.scope import DTYPE_NAMES, Context
-from spcomp.script.source import Source, read_function, read_text
+from spcomp.script.source import Source, names_around, read_function, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ _FOREIGN: dict[int, tuple[str, ...]] = {
     ),
 }
 _SPACE = {2: "coordinate", 1: "position", 0: "flat"}
-_FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, namesakes included
+_FUNCTIONS = "__spcomp_functions__"  # where a class body keeps its functions, also of one name
 
 
 def parse_function(
@@ -52,22 +53,20 @@ def parse_function(
 ) -> Func:
     """Return the CoordFunc, PosFunc or FlatFunc that the Python *function* spells.
 
-    *names* are Python names that it may use besides its globals and what it closes over. For
-    *published* see Context. Raises ScriptError or FormatError at the line that is wrong.
+    *names* are Python names that it may use besides its globals and closure. For *published* see
+    Context. Raises ScriptError or FormatError at the wrong line.
     """
     source, node = read_function(function)
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    closed = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
-    outer = {**function.__globals__, **(names or {}), **closed}
+    outer = names_around(function, names)
     return _function(source, node, outer, published=published)
 
 
 def parse(text: str) -> Program:
     """Return the program that *text* defines: a function at any level, or a Module.
 
-    That is what ``Kernel.stage``, ``Func.script`` and ``Schedule.func.script()`` print, edited or
-    not, and ``spcomp.compile`` takes. Nothing in *text* is run. Raises ScriptError or FormatError
-    at the line that is wrong, and ScriptError unless there is one program.
+    *text* is what ``Kernel.stage``, ``Func.script`` or ``Schedule.func.script()`` prints, edited or
+    not; ``spcomp.compile`` takes the result. Nothing in *text* is run. Raises ScriptError or
+    FormatError at the wrong line, and ScriptError unless there is exactly one program.
     """
     expect("text", text, str, "a program as text")
     file = f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
@@ -86,14 +85,14 @@ def parse_source(text: str, filename: str) -> list[Program]:
     """Return the programs that Python *text* defines at its top level, in order.
 
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
-    Errors show *filename*. Raises ScriptError or FormatError at the line that is wrong.
+    Raises ScriptError or FormatError at the wrong line of *filename*.
     """
     with refuse_deep_nests(ScriptError):
         return _programs(text, filename)
 
 
 def parse_published(text: str, filename: str) -> list[Program]:
-    """Return what parse_source does for programs of SparseTIR's, see Context."""
+    """Return the programs of SparseTIR that *text* defines; see parse_source and Context."""
     with refuse_deep_nests(ScriptError):
         return _programs(text, filename, published=True)
 
@@ -102,22 +101,22 @@ def _programs(text: str, filename: str, *, published: bool = False) -> list[Prog
     source, tree = read_text(text, filename)
     outer: dict[str, Any] = {}
     alias = frozenset({"T", *_aliases(tree)})
-    made: list[Program] = []
+    programs: list[Program] = []
     for node in tree.body:
         match node:
             case ast.FunctionDef() if _is_decorated(node, "prim_func"):
-                made.append(_function(source, node, outer, alias, published=published))
+                programs.append(_function(source, node, outer, alias, published=published))
             case ast.ClassDef() if _is_decorated(node, "ir_module"):
-                made.append(_class(source, node, outer, alias))
+                programs.append(_class(source, node, outer, alias))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
                 outer[name] = value
-    return made
+    return programs
 
 
 def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | None = None) -> Func:
-    """Parse the function that ``T.prim_func`` decorates; *published* makes our program of it."""
+    """Parse the function that ``T.prim_func`` decorates; *published* converts it to our form."""
     frame = inspect.currentframe()
-    ours = (__name__, "spcomp.script.decorators", "spcomp.errors")
+    ours = (__name__, "spcomp.script.decorators", "spcomp.errors", "spcomp.sparsetir.script.tir")
     while frame is not None and frame.f_globals.get("__name__") in ours:
         frame = frame.f_back
     names = frame.f_locals if frame is not None else {}
@@ -130,13 +129,13 @@ def decorate(function: Callable[..., Any], published: Callable[[Func], Func] | N
 
 
 def decorate_class(cls: type) -> Module[Func]:
-    """Assemble the class that ``T.ir_module`` decorates."""
+    """Return the Module of the class that ``T.ir_module`` decorates."""
     funcs: list[Func] = vars(cls).get(_FUNCTIONS, [])
     hosts = [value for value in vars(cls).values() if inspect.isfunction(value)]
     if not funcs:
         raise ScriptError(f"the module {cls.__name__} has no T.prim_func")
     if not hosts:
-        return _alone(funcs, cls.__name__)
+        return _single(funcs, cls.__name__)
     source, node = read_function(hosts[0])
     ctx = Context(source, hosts[0].__globals__, node.name)
     return _module(funcs, ctx, node)
@@ -153,11 +152,11 @@ def _class(
     if not funcs:
         raise source.error(node, f"the module {node.name} has no T.prim_func")
     if not hosts:
-        return _alone(funcs, node.name)
+        return _single(funcs, node.name)
     return _module(funcs, Context(source, outer, hosts[0].name, alias), hosts[0])
 
 
-def _alone(funcs: list[Func], name: str) -> Module[Func]:
+def _single(funcs: list[Func], name: str) -> Module[Func]:
     from spcomp.ir.module import single
 
     if len(funcs) > 1:
@@ -176,22 +175,14 @@ def _module(funcs: list[Func], ctx: Context, node: ast.FunctionDef) -> Module[Fu
     return Module(source, launched, host)
 
 
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:  # a name that is assigned after the definition
-        return False
-    return True
-
-
 def _aliases(tree: ast.Module) -> list[str]:
-    found = []
+    names = []
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module == "spcomp":
-            found += [a.asname or a.name for a in node.names if a.name == "script"]
+            names += [a.asname or a.name for a in node.names if a.name == "script"]
         elif isinstance(node, ast.Import):
-            found += [a.asname for a in node.names if a.name == "spcomp.script" and a.asname]
-    return found
+            names += [a.asname for a in node.names if a.name == "spcomp.script" and a.asname]
+    return names
 
 
 def _is_decorated(node: ast.FunctionDef | ast.ClassDef, name: str) -> bool:
@@ -210,7 +201,7 @@ def _function(
     published: bool = False,
 ) -> Func:
     ctx = Context(source, outer, node.name, alias, published=published)
-    st = Statements(ctx, HANDLERS)
+    st = Statements(ctx, HANDLERS, expand)
     _parameters(st, node)
     rest = (stmt for stmt in node.body if not _declaration(st, stmt))
     body = close([st.statement(stmt) for stmt in rest], ctx.span(node))
@@ -266,7 +257,7 @@ def _annotation(ctx: Context, arg: ast.arg) -> ast.expr:
 
 
 def _array(ctx: Context, node: ast.expr) -> dict[str, Any] | None:
-    """Return the arguments of ``T.Buffer[...]`` or ``T.Buffer(...)``, None if it is not that."""
+    """Return the arguments of ``T.Buffer[...]`` or ``T.Buffer(...)``; None for anything else."""
     match node:
         case ast.Subscript(value=value, slice=inner) if ctx.syntax_name(value) == "Buffer":
             match inner:
@@ -289,7 +280,7 @@ def _scalar(ctx: Context, node: ast.expr) -> DType:
 
 
 def _declaration(st: Statements, stmt: ast.stmt) -> bool:
-    """Take *stmt* if it declares something about the function."""
+    """Handle *stmt* if it is a declaration of the function, and say whether it is."""
     match stmt:
         case ast.Assign(targets=[target], value=ast.Call() as call):
             name = st.ctx.called(call)
@@ -310,14 +301,14 @@ def _declaration(st: Statements, stmt: ast.stmt) -> bool:
 
 
 def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
-    """Return the level of the function: what its attribute says, else what it contains."""
+    """Return the level of the function, by its attribute, or else by what it contains."""
     local = (part.buffer for part in walk(body) if isinstance(part, Alloc))
     dense = [buffer for buffer in (*ctx.buffers, *local) if isinstance(buffer, Buffer)]
     if any(len(buffer.shape) != 1 or buffer.strides for buffer in dense):
         ctx.features[MANY] = node
-    level, found = ctx.attrs.pop(LEVEL, None), _infer(ctx, body)
+    level, inferred = ctx.attrs.pop(LEVEL, None), _infer(ctx, body)
     if level is None or (level == 0 and "T.block" in ctx.features):  # SparseTIR has blocks there
-        level = found
+        level = inferred
     elif level not in _LEVELS:
         where = ctx.features.get("T.func_attr", node)
         raise ctx.error(where, f"{LEVEL} is 2, 1 or 0, not {level!r}")
@@ -326,13 +317,13 @@ def _level(ctx: Context, body: Stmt, node: ast.FunctionDef) -> int:
             raise ctx.error(
                 ctx.features[feature],
                 f"{feature} has no meaning in a function of {_SPACE[level]} space",
-                hint=_foreign_hint(feature, level, found),
+                hint=_foreign_hint(feature, level, inferred),
             )
     return int(level)
 
 
-def _foreign_hint(feature: str, level: int, found: int) -> str:
-    if level != found:
+def _foreign_hint(feature: str, level: int, inferred: int) -> str:
+    if level != inferred:
         return f'the function says "{LEVEL}": {level}; leave that out'
     if feature == "a handle matched twice":
         return "give the second buffer a handle of its own"

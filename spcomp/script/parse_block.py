@@ -1,4 +1,4 @@
-"""Python syntax to sparse iterations, blocks and merges: statements that with opens."""
+"""Python syntax to sparse iterations, blocks and merges, the bodies of ``with`` statements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Place: TypeAlias = Literal["T.sp_iter", "T.block"]
 
 @dataclass(slots=True)
 class Header:
-    """What stands at the top of an sp_iter or a block, collected in order."""
+    """The declarations at the top of an sp_iter or a block, in order."""
 
     place: Place
     iters: list[BlockIter] = field(default_factory=list)
@@ -65,20 +65,22 @@ def sp_iter(st: Statements, node: ast.With, call: ast.Call, target: ast.expr | N
         hint = "S is spatial, R is a reduction"
         raise ctx.error(args["kinds"], f"there is no kind {letter!r}", hint=hint)
     with ctx.scope():
-        made = tuple(ctx.bind_var(item, int64) for item in targets)
+        iter_vars = tuple(ctx.bind_var(item, int64) for item in targets)
         header, body = _parts(st, "T.sp_iter", node.body)
-    reduced = {var.name for var, kind in zip(made, kinds, strict=True) if kind == "R"}
-    _check_init(st, node, reduced & {var.name for var in _used(made, header.init)})
+    reduced = {var.name for var, kind in zip(iter_vars, kinds, strict=True) if kind == "R"}
+    _check_init(st, node, reduced & {var.name for var in _used_vars(iter_vars, header.init)})
     span = ctx.span(node)
-    return SpIter(made, domains, kinds, name, header.init, body, header.attrs, span=span)
+    return SpIter(iter_vars, domains, kinds, name, header.init, body, header.attrs, span=span)
 
 
-def _used(own: tuple[Var, ...], init: Stmt | None) -> set[Var]:
-    return set() if init is None else {n for n in walk(init) if isinstance(n, Var) and n in own}
+def _used_vars(iter_vars: tuple[Var, ...], init: Stmt | None) -> set[Var]:
+    return (
+        set() if init is None else {n for n in walk(init) if isinstance(n, Var) and n in iter_vars}
+    )
 
 
 def _check_init(st: Statements, node: ast.With, reduced: set[str]) -> None:
-    """Raise where the T.init in *node* uses one of *reduced*: an init is there before these run."""
+    """Raise if the T.init in *node* uses one of *reduced*, which have no value yet when it runs."""
     for inside in (n for stmt in node.body if _is_init(st, stmt) for n in ast.walk(stmt)):
         if isinstance(inside, ast.Name) and inside.id in reduced:
             raise st.ctx.error(
@@ -189,7 +191,7 @@ def _parts(st: Statements, place: Place, stmts: Sequence[ast.stmt]) -> tuple[Hea
 
 
 def _take(st: Statements, header: Header, stmt: ast.stmt) -> bool:
-    """Add *stmt* to *header*, if that is where it belongs."""
+    """Add *stmt* to *header* if it belongs there, and say whether it does."""
     match stmt:
         case ast.With(items=[ast.withitem(context_expr=ast.Call() as call)]):
             if not _is_init(st, stmt):
@@ -239,7 +241,7 @@ def _remap(st: Statements, target: ast.expr, call: ast.Call) -> list[BlockIter]:
         raise st.ctx.error(
             call, f"{len(targets)} variables, {len(kinds)} kinds and {len(loops)} loops"
         )
-    made = []
+    iters = []
     for letter, loop, name in zip(kinds, loops, targets, strict=True):
         if letter not in ("S", "R"):
             hint = "S is spatial, R is a reduction"
@@ -252,8 +254,8 @@ def _remap(st: Statements, target: ast.expr, call: ast.Call) -> list[BlockIter]:
         begin, end = st.ctx.loops[value]
         extent = end if _is_zero(begin) else BinOp("-", end, begin, span=st.ctx.span(loop))
         var = st.ctx.bind_var(name, int64)
-        made.append(BlockIter(var, extent, value, cast("IterKind", letter), span=var.span))
-    return made
+        iters.append(BlockIter(var, extent, value, cast("IterKind", letter), span=var.span))
+    return iters
 
 
 def _where(st: Statements, header: Header, args: dict[str, Any]) -> None:
@@ -298,7 +300,7 @@ def _region(st: Statements, node: ast.expr) -> Region:
 
 
 def _range(st: Statements, node: ast.expr, dim: Axis | Expr) -> tuple[Expr | None, Expr | None]:
-    """Return begin and extent of one dimension; ``b : b + e`` has the extent e as it is written."""
+    """Return begin and extent of one dimension; the extent of ``b : b + e`` is e as written."""
     if not isinstance(node, ast.Slice):
         index = st.ex.index(node)
         return index, None if index is None else const(1).replace(span=st.ctx.span(node))
@@ -307,7 +309,7 @@ def _range(st: Statements, node: ast.expr, dim: Axis | Expr) -> tuple[Expr | Non
     zero = const(0).replace(span=st.ctx.span(node))
     begin = zero if node.lower is None else st.ex.integer(node.lower)
     if node.upper is None:
-        return begin, _rest(st, node, dim, begin)
+        return begin, _slice_extent(st, node, dim, begin)
     if _is_zero(begin):
         return begin, st.ex.count(node.upper)
     match node.upper, node.lower:
@@ -317,7 +319,7 @@ def _range(st: Statements, node: ast.expr, dim: Axis | Expr) -> tuple[Expr | Non
     return begin, cast_to(st.ex.integer(node.upper) - begin, int64)
 
 
-def _rest(st: Statements, node: ast.expr, dim: Axis | Expr, begin: Expr) -> Expr:
+def _slice_extent(st: Statements, node: ast.expr, dim: Axis | Expr, begin: Expr) -> Expr:
     if isinstance(dim, Axis):
         if dim.parent is not None:
             raise st.ctx.error(

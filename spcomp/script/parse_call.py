@@ -19,7 +19,7 @@ from spcomp.ir.expr import (
     SearchKind,
     Select,
 )
-from spcomp.ir.promotion import Value, coerce, fits, limit, literal, settle
+from spcomp.ir.promotion import Value, coerce, fits, limit, literal, resolve
 from spcomp.script.scope import DTYPE_NAMES
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def parse(ex: Expressions, name: str, call: ast.Call) -> Value:
     """Return the value of ``T.name(...)``; raises ScriptError if it has none."""
     args = ex.ctx.arguments(call)
     if name in DTYPE_NAMES:
-        return _typed(ex, name, args["value"], call)
+        return _typed_constant(ex, name, args["value"], call)
     if name in CALLS:
         dtype = args.pop("dtype", None)
         result = ex.call(name, [ex.value(arg) for arg in args.values()], call)
@@ -94,14 +94,14 @@ def _is_dtype(ex: Expressions, node: ast.expr) -> bool:
 
 
 def _convert(ex: Expressions, value: Value, dtype: DType, call: ast.Call) -> Value:
-    """Return *value* as *dtype*: a literal takes it, anything else is cast."""
+    """Return *value* as *dtype*: a literal takes the type, any other value is cast."""
     if dtype.kind == "handle":
         raise ex.ctx.error(call, "nothing can be cast to a handle")
     dtype = dtype.with_lanes(max(dtype.lanes, value.dtype.lanes))
     if value.weak and not _loses(value.expr, dtype):
         return Value(coerce(value, dtype))
     with ex.ctx.blame(call):
-        return Value(Cast(settle(value), dtype, span=ex.ctx.span(call)))
+        return Value(Cast(resolve(value), dtype, span=ex.ctx.span(call)))
 
 
 def _loses(expr: Expr, dtype: DType) -> bool:
@@ -110,7 +110,7 @@ def _loses(expr: Expr, dtype: DType) -> bool:
     return isinstance(expr, Const) and not fits(expr.value, dtype.element)
 
 
-def _typed(ex: Expressions, name: str, node: ast.expr, call: ast.Call) -> Value:
+def _typed_constant(ex: Expressions, name: str, node: ast.expr, call: ast.Call) -> Value:
     dtype = ex.ctx.dtype(call.func)
     if dtype.kind == "handle":
         raise ex.ctx.error(call, "T.handle is the type of a parameter, not of a value")

@@ -14,11 +14,11 @@ from spcomp.ir.promotion import (
     BINARY_OPS,
     Value,
     arguments,
-    combined,
+    combine,
     folds,
     implicit,
     literal,
-    settle,
+    resolve,
     truth,
     unify,
 )
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _UNARY: dict[type[ast.AST], UnOpKind] = {ast.USub: "-", ast.Not: "not", ast.Invert: "~"}
+_FOLDED = (ast.Constant, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp)
 _BUILTINS = frozenset({"min", "max", "abs", "round", "pow"})  # Python's, taken as T's
 
 
 class Calls(Protocol):
-    """What reads calls of the language's own functions: the module parse_call."""
+    """The parser of calls of the language's own functions: the module parse_call."""
 
     def parse(self, ex: Expressions, name: str, call: ast.Call, /) -> Value:
         """Return the value of ``T.name(...)``."""
@@ -42,7 +43,7 @@ class Calls(Protocol):
 
 
 class Expressions:
-    """The expressions of one function; *calls* reads those of the language's own functions."""
+    """Parses the expressions of one function; *calls* parses calls of the language's functions."""
 
     def __init__(self, ctx: Context, calls: Calls) -> None:
         self.ctx, self.calls = ctx, calls
@@ -58,17 +59,17 @@ class Expressions:
         return handler(self, node)
 
     def expr(self, node: ast.expr) -> Expr:
-        """Return *node* where it meets nothing."""
+        """Return *node* on its own: its type does not depend on another operand."""
         value = self.value(node)
         with self.ctx.blame(node):
-            return settle(value)
+            return resolve(value)
 
     def stored(self, node: ast.expr, dtype: DType) -> Expr:
-        """Return *node* as it is stored into *dtype*."""
+        """Return *node* converted to *dtype* as by a store."""
         return self.stored_value(self.value(node), dtype, node)
 
     def stored_value(self, value: Value, dtype: DType, node: ast.AST) -> Expr:
-        """Return *value* as it is stored into *dtype*; *node* is where it was written."""
+        """Return *value*, written at *node*, converted to *dtype* as by a store."""
         hint = f'convert it: T.cast(value, "{dtype.element}")' if not value.weak else ""
         with self.ctx.blame(node, hint or f"write a literal that {dtype.element} holds"):
             return implicit(value, dtype)
@@ -78,6 +79,22 @@ class Expressions:
         value = self.value(node)
         with self.ctx.blame(node):
             return truth(value)
+
+    def decided(self, node: ast.expr) -> bool | None:
+        """Return what Python values around the script make of the condition *node*, else None.
+
+        A condition of literals alone stays in the program.
+        """
+        if not any(isinstance(part, ast.Name) for part in ast.walk(node)) or not self._known(node):
+            return None
+        return bool(self.number(node))
+
+    def _known(self, node: ast.expr) -> bool:
+        """Whether *node* consists of literals and Python numbers."""
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self.ctx.number(node) is not None
+        parts = (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+        return isinstance(node, _FOLDED) and all(map(self._known, parts))
 
     def count(self, node: ast.expr) -> Expr:
         """Return *node* as an int64: the bound of a loop, an extent, an absolute position."""
@@ -93,7 +110,7 @@ class Expressions:
         return expr
 
     def number(self, node: ast.expr) -> int | float | bool:
-        """Return the Python number that *node* amounts to."""
+        """Return the Python number that is the value of *node*."""
         value = self.value(node)
         number = getattr(value.expr, "value", None)
         if not isinstance(number, int | float):
@@ -101,7 +118,7 @@ class Expressions:
         return number
 
     def whole(self, node: ast.expr) -> int:
-        """Return the Python int that *node* amounts to."""
+        """Return the Python int that is the value of *node*."""
         number = self.number(node)
         if not isinstance(number, int) or isinstance(number, bool):
             raise self.ctx.error(node, "a whole number is needed here")
@@ -121,7 +138,7 @@ class Expressions:
         return tuple(self.index(part) for part in parts)
 
     def index(self, node: ast.expr) -> Expr | None:
-        """Return one index; ``_`` gives None: the next ones are absolute positions."""
+        """Return one index; ``_`` gives None, after which indices are absolute positions."""
         if isinstance(node, ast.Slice):
             raise self.ctx.error(node, "a slice has no value, only T.reads and T.writes take one")
         if isinstance(node, ast.Name) and node.id == "_":
@@ -149,7 +166,7 @@ class Expressions:
         with self.ctx.blame(node):
             if folds((a, b)):
                 return self._at(fold(op, (a, b)), node)
-            return Value(combined(op, a, b, self.ctx.span(node)))
+            return Value(combine(op, a, b, self.ctx.span(node)))
 
     def operator(self, op: ast.operator, a: Value, b: Value, node: ast.AST) -> Value:
         """Return *a* and *b* under a Python operator."""
@@ -185,16 +202,16 @@ class Expressions:
         return self._at(literal(node.value), node)
 
     def _name(self, node: ast.Name) -> Value:
-        found = self.ctx.find(node.id)
-        if isinstance(found, Var) and found.type.kind != "handle":
-            return Value(found)
-        if found is not None:
+        binding = self.ctx.find(node.id)
+        if isinstance(binding, Var) and binding.type.kind != "handle":
+            return Value(binding)
+        if binding is not None:
             hint = f"index it: {node.id}[...]"
-            if isinstance(found, Var):
+            if isinstance(binding, Var):
                 hint = f"match it to a buffer: X = T.match_sparse_buffer({node.id}, axes, dtype)"
-            elif isinstance(found, Axis):
+            elif isinstance(binding, Axis):
                 hint = "use a variable that runs over it"
-            raise self.ctx.error(node, f"{node.id} is {describe(found)}, not a value", hint=hint)
+            raise self.ctx.error(node, f"{node.id} is {describe(binding)}, not a value", hint=hint)
         return self._python(node, node.id)
 
     def _attribute(self, node: ast.Attribute) -> Value:
@@ -246,13 +263,15 @@ class Expressions:
         with self.ctx.blame(node):
             if folds((value,)):
                 return self._at(fold("negative" if op == "-" else op, (value,)), node)
-            operand = truth(value) if op == "not" else settle(value)
+            operand = truth(value) if op == "not" else resolve(value)
         kind = operand.dtype.kind
         if (op == "-" and kind == "bool") or (op == "~" and operand.dtype.is_float):
             raise self.ctx.error(node, f"{op} has no meaning for {operand.dtype}")
         return Value(UnOp(op, operand, span=self.ctx.span(node)))
 
     def _if_exp(self, node: ast.IfExp) -> Value:
+        if (known := self.decided(node.test)) is not None:
+            return self.value(node.body if known else node.orelse)
         cond = self.condition(node.test)
         return self.select(cond, self.value(node.body), self.value(node.orelse), node)
 

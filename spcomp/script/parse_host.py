@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 def host_program(
     ctx: Context, node: ast.FunctionDef, source: Func, funcs: Collection[str]
 ) -> tuple[HostOp, ...]:
-    """Return what the function *node* does; its parameters are those of *source*, by name.
+    """Return the operations of the function *node*, whose parameters are those of *source* by name.
 
-    *funcs* are the names that may be launched. Raises ScriptError at the line that is wrong.
+    *funcs* are the names that may be launched. Raises ScriptError at the wrong line.
     """
-    known = {var.name: var for var in source.params}
+    params = {var.name: var for var in source.params}
     for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-        if arg.arg not in known:
+        if arg.arg not in params:
             raise ctx.error(
                 arg,
                 f"{arg.arg} is no parameter of {source.name}",
-                hint=did_you_mean(arg.arg, known) or "the host program has the same parameters",
+                hint=did_you_mean(arg.arg, params) or "the host program has the same parameters",
             )
-        ctx.bind(arg.arg, known[arg.arg], arg)
-        ctx.params.append(known[arg.arg])
+        ctx.bind(arg.arg, params[arg.arg], arg)
+        ctx.params.append(params[arg.arg])
     return _Host(Expressions(ctx, parse_call), funcs).ops(node)
 
 

@@ -1,4 +1,4 @@
-"""Python syntax to statements: assignments, loops, branches, and the calls that stand alone."""
+"""Python syntax to statements: assignments, loops, branches, and calls as statements."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from spcomp.ir.expr import Expr, const
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import (
     THREADS,
+    WARPS,
     Alloc,
     Attrs,
+    Barrier,
     Evaluate,
     Fail,
     For,
@@ -31,6 +33,7 @@ from spcomp.script import parse_call
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
 from spcomp.script.parse_expr import Expressions
 from spcomp.script.scope import Context, describe
+from spcomp.script.source import Macro
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,31 +67,35 @@ _REFUSED: dict[type[ast.stmt], tuple[str, str]] = {
 
 
 Opener: TypeAlias = "Callable[[Statements, ast.With, ast.Call, ast.expr | None], Stmt]"
+Expand: TypeAlias = "Callable[[Statements, Macro, ast.Call], Stmt]"
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A statement whose body is the rest of the list that it stands in."""
+    """A statement whose body is the rest of its list of statements."""
 
     node: Let | Alloc
 
 
 class Statements:
-    """The statements of one function; *openers* reads those that ``with`` opens, by name."""
+    """Parses the statements of one function.
 
-    def __init__(self, ctx: Context, openers: Mapping[str, Opener]) -> None:
-        self.ctx, self.openers = ctx, openers
+    *openers* parse ``with`` statements, by name; *expand* returns the statements of a macro.
+    """
+
+    def __init__(self, ctx: Context, openers: Mapping[str, Opener], expand: Expand) -> None:
+        self.ctx, self.openers, self.expand = ctx, openers, expand
         self.ex = Expressions(ctx, parse_call)
         self.declare = Declarations(self.ex)
 
     def block(self, stmts: Sequence[ast.stmt]) -> Stmt:
-        """Return *stmts* in order; what they bind is forgotten after them."""
+        """Return *stmts* in order; names that they bind end with them."""
         with self.ctx.scope():
-            made = [self.statement(stmt) for stmt in stmts]
-        return close(made, self.ctx.span(stmts[0]) if stmts else None)
+            parts = [self.statement(stmt) for stmt in stmts]
+        return close(parts, self.ctx.span(stmts[0]) if stmts else None)
 
     def statement(self, node: ast.stmt) -> Stmt | Open | None:
-        """Return what *node* spells, None if it does nothing."""
+        """Return the statement that *node* spells; None if it does nothing."""
         handler = self._HANDLERS.get(type(node))
         if handler is not None:
             return handler(self, node)
@@ -169,7 +176,10 @@ class Statements:
 
     # -- control ------------------------------------------------------------------------------
 
-    def _if(self, node: ast.If) -> Stmt:
+    def _if(self, node: ast.If) -> Stmt | None:
+        if (known := self.ex.decided(node.test)) is not None:
+            taken = node.body if known else node.orelse
+            return self.block(taken) if taken else None
         cond = self.ex.condition(node.test)
         then = self.block(node.body)
         otherwise = self.block(node.orelse) if node.orelse else None
@@ -237,10 +247,10 @@ class Statements:
         zero = const(0).replace(span=self.ctx.span(node.iter))
         with self.ctx.scope():
             ends = [self.ex.count(extent) for extent in extents]
-            made = [self.ctx.bind_var(target, int64) for target in targets]
-            self.ctx.loops |= {v: (zero, end) for v, end in zip(made, ends, strict=True)}
+            loop_vars = [self.ctx.bind_var(target, int64) for target in targets]
+            self.ctx.loops |= {v: (zero, end) for v, end in zip(loop_vars, ends, strict=True)}
             body = self.block(node.body)
-        for var, end in zip(reversed(made), reversed(ends), strict=True):
+        for var, end in zip(reversed(loop_vars), reversed(ends), strict=True):
             body = For(var, zero, end, body, span=self.ctx.span(node))
         return body
 
@@ -290,6 +300,8 @@ class Statements:
         call, name = node.value, self.ctx.called(node.value)
         if isinstance(call, ast.Constant) and isinstance(call.value, str):
             return None  # a docstring or a comment
+        if isinstance(call, ast.Call) and isinstance(macro := self.ctx.python(call.func), Macro):
+            return self.expand(self, macro, call)
         if name in self._CALLS and isinstance(call, ast.Call):
             return self._CALLS[name](self, self.ctx.arguments(call), call)
         if name in _PLACES:
@@ -304,6 +316,14 @@ class Statements:
     def _fail(self, args: dict[str, Any], call: ast.Call) -> Stmt:
         return Fail(self.ctx.text(args["message"], "the message"), span=self.ctx.span(call))
 
+    def _barrier(self, args: dict[str, Any], call: ast.Call) -> Stmt:
+        scope = self.ctx.text(args["scope"], "the scope")
+        lanes = int(self.ex.number(args["lanes"])) if "lanes" in args else 0
+        if (scope, lanes) != ("shared", 0) and (scope != "warp" or lanes not in WARPS):
+            hint = '"shared", or "warp" and a number of lanes: 2, 4, 8, 16 or 32'
+            raise self.ctx.error(call, f"nothing waits for {scope!r}, {lanes}", hint=hint)
+        return Barrier(lanes, span=self.ctx.span(call))
+
     def _prefetch(self, args: dict[str, Any], call: ast.Call) -> Stmt:
         buffer, parts = self.ctx.buffer(args["buffer"]), args.get("indices", ())
         self.ex.check_rank(buffer, len(parts), call)
@@ -313,10 +333,10 @@ class Statements:
     def _store_call(self, args: dict[str, Any], call: ast.Call) -> Stmt:
         buffer = self.ctx.buffer(args["buffer"])
         indices = self.ex.indices(buffer, args["index"])
-        made = self._stored(buffer, indices, self.ex.value(args["value"]), args["value"], None)
+        store = self._stored(buffer, indices, self.ex.value(args["value"]), args["value"], None)
         mask = self.ex.condition(args["mask"]) if "mask" in args else None
         atomic = bool(self.ex.number(args["atomic"])) if "atomic" in args else False
-        return made.replace(mask=mask, atomic=atomic, span=self.ctx.span(call))
+        return store.replace(mask=mask, atomic=atomic, span=self.ctx.span(call))
 
     # -- with ---------------------------------------------------------------------------------
 
@@ -328,14 +348,16 @@ class Statements:
         if not isinstance(call, ast.Call) or name is None:
             raise self.ctx.error(call, "this cannot be opened by with")
         if name in ALLOCS or name == "let":
-            return self._scoped(node, name, call, item.optional_vars)
+            return self._open_scope(node, name, call, item.optional_vars)
         if (handler := self.openers.get(name)) is not None:
             return handler(self, node, call, item.optional_vars)
         if name in _PLACES:
             raise self.misplaced(name, call)
         raise self.ctx.error(call, f"T.{name} cannot be opened by with")
 
-    def _scoped(self, node: ast.With, name: str, call: ast.Call, target: ast.expr | None) -> Stmt:
+    def _open_scope(
+        self, node: ast.With, name: str, call: ast.Call, target: ast.expr | None
+    ) -> Stmt:
         if target is None:
             raise self.ctx.error(node, f"with T.{name}(...) needs a name", hint="add: as x")
         if name == "let":
@@ -362,6 +384,7 @@ class Statements:
         ast.Pass: _pass,
     }
     _CALLS: ClassVar[dict[str | None, Callable[[Statements, dict[str, Any], ast.Call], Stmt]]] = {
+        "tvm_storage_sync": _barrier,
         "evaluate": _evaluate,
         "fail": _fail,
         "prefetch": _prefetch,
@@ -369,18 +392,18 @@ class Statements:
     }
 
 
-def close(made: Sequence[Stmt | Open | None], span: Span | None) -> Stmt:
-    """Return the statements *made* in order, each Open one around what follows it.
+def close(parts: Sequence[Stmt | Open | None], span: Span | None) -> Stmt:
+    """Return the statements *parts* in order, with what follows an Open one as its body.
 
-    *span* is where they stand, for what no statement stands for.
+    *span* is their place, for a result that has none of its own.
     """
-    done: list[Stmt | None] = []
-    for item in reversed(made):
+    later: list[Stmt | None] = []
+    for item in reversed(parts):
         if isinstance(item, Open):
-            done = [item.node.replace(body=_sequence(done, item.node.span))]
+            later = [item.node.replace(body=_sequence(later, item.node.span))]
         else:
-            done.append(item)
-    return _sequence(done, span)
+            later.append(item)
+    return _sequence(later, span)
 
 
 def _sequence(backwards: list[Stmt | None], span: Span | None) -> Stmt:

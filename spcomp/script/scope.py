@@ -1,4 +1,4 @@
-"""While parsing: the names in force, and what one function has declared so far."""
+"""While parsing: the names in scope, and what one function has declared so far."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MISSING = object()
 
 @dataclass(slots=True)
 class Context:
-    """What parsing one function shares.
+    """The shared state of parsing one function.
 
     *outer* are the Python names around the function *name*, *alias* those that mean this language.
-    *features* remembers where something was first used that only some levels have. *published*: a
-    program of SparseTIR's, which is read also where it can only be refused once it is lowered.
+    *features* has the first use of each construct that only some levels have. *published* says that
+    the program is SparseTIR's, and may declare what is refused only when it is lowered.
     """
 
     source: Source
@@ -78,6 +78,18 @@ class Context:
         yield
         self.frames.pop()
 
+    @contextmanager
+    def inside(
+        self, source: Source, outer: Mapping[str, Any], frame: dict[str, Binding]
+    ) -> Iterator[None]:
+        """Read what stands in *source*, where *frame* and *outer* are all names that there are."""
+        around = self.source, self.outer, self.frames
+        self.source, self.outer, self.frames = source, outer, [frame]
+        try:
+            yield
+        finally:
+            self.source, self.outer, self.frames = around
+
     def find(self, name: str) -> Binding | None:
         """Return what *name* means in the script, or None."""
         for frame in reversed(self.frames):
@@ -86,7 +98,7 @@ class Context:
         return None
 
     def bind(self, name: str, binding: Binding, node: ast.AST) -> None:
-        """Give *name* its meaning; a name in force cannot be given another.
+        """Bind *name*; raises ScriptError if it is bound already.
 
         A buffer may take over the name of the handle that it is matched to.
         """
@@ -107,44 +119,44 @@ class Context:
 
     def unknown(self, name: str, node: ast.AST) -> SpcompError:
         """Return the error for a name that means nothing."""
-        known = [n for frame in self.frames for n in frame]
+        names = [n for frame in self.frames for n in frame]
         return self.error(
-            node, f"unknown name {name!r}", hint=did_you_mean(name, [*known, *self.outer])
+            node, f"unknown name {name!r}", hint=did_you_mean(name, [*names, *self.outer])
         )
 
     def axis(self, node: ast.expr) -> Axis:
         """Return the axis that *node* names."""
         if isinstance(node, ast.Name):
-            found = self.find(node.id)
-            if isinstance(found, Axis):
-                return found
-            if found is None:
+            binding = self.find(node.id)
+            if isinstance(binding, Axis):
+                return binding
+            if binding is None:
                 axes = [axis.name for axis in self.axes]
                 raise self.error(
                     node, f"unknown axis {node.id!r}", hint=did_you_mean(node.id, axes)
                 )
-            raise self.error(node, f"{node.id} is {describe(found)}, not an axis")
+            raise self.error(node, f"{node.id} is {describe(binding)}, not an axis")
         raise self.error(node, "an axis is given by its name")
 
     def buffer(self, node: ast.expr) -> AnyBuffer:
         """Return the buffer that *node* names."""
         if not isinstance(node, ast.Name):
             raise self.error(node, "a buffer is given by its name")
-        found = self.find(node.id)
-        if isinstance(found, SparseBuffer | Buffer):
-            return found
-        if found is None:
-            known = [name for frame in self.frames for name in frame]
-            raise self.error(node, f"unknown buffer {node.id!r}", hint=did_you_mean(node.id, known))
+        binding = self.find(node.id)
+        if isinstance(binding, SparseBuffer | Buffer):
+            return binding
+        if binding is None:
+            names = [name for frame in self.frames for name in frame]
+            raise self.error(node, f"unknown buffer {node.id!r}", hint=did_you_mean(node.id, names))
         hint = ""
-        if isinstance(found, Var) and found.type.kind == "handle":
+        if isinstance(binding, Var) and binding.type.kind == "handle":
             hint = f"match it first: X = T.match_sparse_buffer({node.id}, axes, dtype)"
-        raise self.error(node, f"{node.id} is {describe(found)}, not a buffer", hint=hint)
+        raise self.error(node, f"{node.id} is {describe(binding)}, not a buffer", hint=hint)
 
     # -- Python values ------------------------------------------------------------------------
 
     def python(self, node: ast.expr) -> Any:
-        """Return the Python object that a name or dotted name around the function means."""
+        """Return the Python object of a name or dotted name around the function, or MISSING."""
         match node:
             case ast.Name(id=name):
                 return self.outer.get(name, MISSING) if self.find(name) is None else MISSING
@@ -181,16 +193,16 @@ class Context:
             raise self.error(node, str(error), hint=hint) from error
 
     def element(self, node: ast.expr) -> DType:
-        """Return the type that *node* spells, one of values that are kept."""
-        found = self.dtype(node)
-        if found.kind == "handle":
+        """Return the type of elements that *node* spells: any but a handle."""
+        type_ = self.dtype(node)
+        if type_.kind == "handle":
             raise self.error(node, "a handle is a parameter, and no type of values")
-        return found
+        return type_
 
     # -- the language's own names -------------------------------------------------------------
 
     def syntax_name(self, node: ast.AST) -> str | None:
-        """Return ``axis.spatial`` for ``T.axis.spatial``; None if *node* is no name of ours."""
+        """Return ``axis.spatial`` for ``T.axis.spatial``; None if *node* is not such a name."""
         match node:
             case ast.Attribute(value=ast.Name(id=base), attr=attr) if self._is_alias(base):
                 return attr
@@ -207,18 +219,18 @@ class Context:
         return value is None and name in self.alias
 
     def called(self, node: ast.AST | None) -> str | None:
-        """Return the name if *node* calls one of ours."""
+        """Return the name of the function of this language that *node* calls, or None."""
         return self.syntax_name(node.func) if isinstance(node, ast.Call) else None
 
     def is_builtin(self, func: ast.expr, names: Collection[str]) -> bool:
-        """Say whether *func* is one of Python's *names*, not hidden by a name of the script."""
+        """Whether *func* is one of Python's *names*, not hidden by a name of the script."""
         return isinstance(func, ast.Name) and func.id in names and self.find(func.id) is None
 
     def arguments(self, call: ast.Call) -> dict[str, Any]:
-        """Return the syntax given for each parameter of the function that *call* calls.
+        """Return the syntax of the argument for each parameter of the function that *call* calls.
 
-        Parameters that are left out are absent, and so are those that may be None and are;
-        ``*names`` give tuples.
+        Parameters that are left out are absent, and so are optional ones that are None. ``*names``
+        give tuples.
         """
         name = self.called(call) or ""
         signature = _signature(name)
@@ -233,21 +245,21 @@ class Context:
         if len(keywords) < len(call.keywords):
             raise self.error(call, f"T.{name} takes no ** arguments")
         try:
-            given = signature.bind(*call.args, **keywords).arguments
+            bound = signature.bind(*call.args, **keywords).arguments
         except TypeError as error:
             raise self.error(call, f"T.{name}: {error}", hint=_form(name, signature)) from error
         params = signature.parameters.values()
         optional = {*_NULLABLE, *(p.name for p in params if p.default is None)}
-        return {k: v for k, v in given.items() if not (k in optional and is_none(v))}
+        return {k: v for k, v in bound.items() if not (k in optional and is_none(v))}
 
 
 def is_none(node: object) -> bool:
-    """Say whether *node* is the literal None."""
+    """Whether *node* is the literal None."""
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def describe(binding: Binding) -> str:
-    """Say what a name stands for."""
+    """Return what a name stands for, in words."""
     match binding:
         case Axis():
             return "an axis"
@@ -267,8 +279,8 @@ def _signature(name: str) -> inspect.Signature | None:
     for part in name.split("."):
         owner = getattr(owner, part, None)
     ours = getattr(owner, "__module__", "").startswith(syntax.__name__)
-    known = ours and (not isinstance(owner, type) or owner is syntax.Buffer)
-    return inspect.signature(owner) if known and callable(owner) else None
+    is_ours = ours and (not isinstance(owner, type) or owner is syntax.Buffer)
+    return inspect.signature(owner) if is_ours and callable(owner) else None
 
 
 def _form(name: str, signature: inspect.Signature) -> str:

@@ -1,4 +1,4 @@
-"""Text of a script to spans: where in the user's file a piece of syntax stands."""
+"""Text of a script to spans, the places of its syntax in the user's file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from spcomp.errors import ScriptError, Span, SpcompError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Python text as it was parsed; its line 1 is line ``1 + shift`` of *file*."""
+    """Python text that is parsed; its line 1 is line ``1 + shift`` of *file*."""
 
     file: str
     lines: tuple[str, ...]
@@ -42,7 +42,7 @@ class Source:
 
 
 def read_text(text: str, file: str) -> tuple[Source, ast.Module]:
-    """Parse *text*, to be shown as *file* in errors; raises ScriptError if it is not Python."""
+    """Parse *text*, which errors call *file*; raises ScriptError if it is not Python."""
     lines = text.splitlines(keepends=True)
     if linecache.getlines(file) != lines:  # not on disk: errors show lines of it all the same
         linecache.cache[file] = (len(text), None, lines, file)
@@ -56,21 +56,56 @@ def read_function(function: Callable[..., Any]) -> tuple[Source, ast.FunctionDef
         raise ScriptError(f"{name} is not a function", hint="decorate a function defined with def")
     file = function.__code__.co_filename
     try:
-        lines, first = inspect.getsourcelines(function)
+        lines, above = inspect.findsource(function)
     except OSError as error:
         span = Span(file, function.__code__.co_firstlineno)
         raise ScriptError(
             f"the source of {name} cannot be read", span, hint="define it in a file"
         ) from error
-    text, shift = "".join(lines), first - 1
-    if lines[0][:1].isspace():  # an indented definition keeps its columns inside a statement
-        text, shift = "if 1:\n" + text, shift - 1
-    top = _parse(text, file, shift).body[0]
-    found = top.body[0] if isinstance(top, ast.If) else top
+    lines = lines[above:]
+    inside = lines[0][:1].isspace()  # an indented definition keeps its columns inside a statement
+    head, shift = ("if 1:\n", above - 1) if inside else ("", above)
+    try:
+        tree = ast.parse(text := head + "".join(_indented(lines)))
+    except SyntaxError:  # something in it is indented less
+        tree = _parse(text := head + "".join(inspect.getblock(lines)), file, shift)
+    top = tree.body[0]
+    definition = top.body[0] if isinstance(top, ast.If) else top
     source = Source(file, tuple(text.splitlines()), shift)
-    if not isinstance(found, ast.FunctionDef):
-        raise source.error(found, f"{name} is not a plain function", hint="define it with def")
-    return source, found
+    if not isinstance(definition, ast.FunctionDef):
+        raise source.error(definition, f"{name} is not a plain function", hint="define it with def")
+    return source, definition
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """Return the definition that *lines* begin with, up to a line that is indented as it is.
+
+    That is what ``inspect.getblock`` finds with a tokenizer, for ten times as long.
+    """
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    known = (at for at, line in enumerate(lines) if line.lstrip().startswith("def "))
+    for at in range(next(known, 0) + 1, len(lines)):
+        begins = lines[at].lstrip()
+        if begins[:1] not in ("", "#", ")") and len(lines[at]) - len(begins) <= indent:
+            return lines[:at]
+    return lines
+
+
+def names_around(
+    function: Callable[..., Any], names: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the Python names that *function* may use: globals, *names*, what it closes over."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closed = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+    return {**function.__globals__, **(names or {}), **closed}
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # a name that is assigned after the definition
+        return False
+    return True
 
 
 def _parse(text: str, file: str, shift: int = 0) -> ast.Module:
@@ -79,3 +114,15 @@ def _parse(text: str, file: str, shift: int = 0) -> ast.Module:
     except SyntaxError as error:
         span = Span(file, (error.lineno or 1) + shift, max(0, (error.offset or 1) - 1))
         raise ScriptError(f"this is not Python: {error.msg}", span) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A function decorated with ``T.macro``, whose statements replace calls of it in scripts."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Raise ScriptError, since a macro has a meaning only in a script."""
+        name = self.function.__name__
+        raise ScriptError(f"the macro {name} has a meaning only in a script")

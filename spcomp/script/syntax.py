@@ -1,4 +1,4 @@
-"""Before parsing, what a script may say: each name, with the signature the parser binds calls by.
+"""Before parsing: the names of the script language, with signatures by which calls are parsed.
 
 Inside a decorated function these names are syntax and never run; called outside they raise.
 """
@@ -33,9 +33,10 @@ __all__ = (
     "max_value", "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix",
     "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
     "sigmoid", "sin", "sinh", "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt",
-    "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc", "uint16", "uint32",
-    "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized", "where",
-    "writes",
+    "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc",
+    "tvm_storage_sync", "uint16",
+    "uint32", "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized",
+    "where", "writes",
 )
 # fmt: on
 
@@ -62,7 +63,7 @@ bool = DTypeName("bool")
 
 
 class Buffer:
-    """``T.Buffer[(m, 4), "float32"]``: annotates a handle together with the array it points to."""
+    """``T.Buffer[(m, 4), "float32"]``: a handle parameter, with the array that it points to."""
 
     def __init__(self, shape: Any, dtype: Any = "float32") -> None:
         """Take the form ``T.Buffer((m, 4), "float32")`` as well."""
@@ -129,7 +130,7 @@ def match_sparse_buffer(
     extra_storage: Any = 0,
     scope: Any = "global",
 ) -> Any:
-    """The values along *axes* at the handle *param*; what is not stored reads as *fill*."""
+    """The values along *axes* at the handle *param*; elements not stored read as *fill*."""
 
 
 @only_in_scripts
@@ -141,9 +142,18 @@ def alloc_sparse_buffer(
 
 @only_in_scripts
 def match_buffer(
-    param: Any, shape: Any, dtype: Any = "float32", strides: Any = None, scope: Any = "global"
+    param: Any,
+    shape: Any,
+    dtype: Any = "float32",
+    strides: Any = None,
+    scope: Any = "global",
+    align: Any = None,
+    offset_factor: Any = None,
 ) -> Any:
-    """The dense array of *shape* at the handle *param*, row-major unless *strides* say else."""
+    """The dense array of *shape* at the handle *param*, row-major unless *strides* say else.
+
+    *align* and *offset_factor*, TVM's promises about the address, are not relied on.
+    """
 
 
 @only_in_scripts
@@ -212,17 +222,17 @@ def block(name: str = "") -> Any:
 
 
 class axis:
-    """What a block calls the loops around it."""
+    """The variables of a block, for the loops around it."""
 
     @staticmethod
     @only_in_scripts
     def spatial(extent: Any, value: Any) -> Any:
-        """A variable in ``0..extent-1`` for which iterations write apart."""
+        """A variable in ``0..extent-1`` whose iterations write different elements."""
 
     @staticmethod
     @only_in_scripts
     def reduce(extent: Any, value: Any) -> Any:
-        """A variable in ``0..extent-1`` for which iterations accumulate."""
+        """A variable in ``0..extent-1`` whose iterations accumulate into the same elements."""
 
     @staticmethod
     @only_in_scripts
@@ -239,12 +249,12 @@ def where(condition: Any) -> None:
 
 @only_in_scripts
 def reads(*regions: Any) -> None:
-    """What the block reads."""
+    """The regions that the block reads."""
 
 
 @only_in_scripts
 def writes(*regions: Any) -> None:
-    """What the block writes."""
+    """The regions that the block writes."""
 
 
 @only_in_scripts
@@ -264,7 +274,7 @@ def cursor(indices: Any, begin: Any, end: Any) -> Any:
 
 @only_in_scripts
 def case(*present: Any) -> Any:
-    """What to run where exactly the cursors marked 1 stand at the coordinate."""
+    """The statements for a coordinate that exactly the cursors marked 1 have."""
 
 
 # -- loops and statements --------------------------------------------------------------------
@@ -287,7 +297,7 @@ def vectorized(begin: Any, end: Any = None, annotations: Any = None) -> Any:
 
 @only_in_scripts
 def unroll(begin: Any, end: Any = None, annotations: Any = None) -> Any:
-    """A loop written out."""
+    """A loop that is unrolled."""
 
 
 @only_in_scripts
@@ -317,7 +327,12 @@ def evaluate(value: Any) -> None:
 
 @only_in_scripts
 def fail(message: str) -> None:
-    """Let the call raise with *message* when it is over."""
+    """Make the call raise with *message* at its end."""
+
+
+@only_in_scripts
+def tvm_storage_sync(scope: str, lanes: int = 0) -> None:
+    """Let the threads of a block see what others did: all, or groups of *lanes* neighbours."""
 
 
 @only_in_scripts
@@ -385,7 +400,7 @@ def masked_load(buffer: Any, index: Any, mask: Any) -> Any:
 
 @only_in_scripts
 def stored(element: Any) -> Any:
-    """Whether ``A[i, j]`` is stored, in coordinate space; what is not reads as the fill value."""
+    """Whether ``A[i, j]`` is stored, at the coordinate level; else it reads as the fill value."""
 
 
 @only_in_scripts
@@ -400,7 +415,7 @@ def upper_bound(buffer: Any, begin: Any, end: Any, key: Any, slope: int = 0) -> 
 
 @only_in_scripts
 def gallop(buffer: Any, begin: Any, end: Any, key: Any) -> Any:
-    """As ``lower_bound``, by steps that double from *begin* on."""
+    """``lower_bound`` in steps that double, starting at *begin*."""
 
 
 @only_in_scripts

@@ -1,4 +1,4 @@
-"""Before parsing, what a host program may say, and what lets a name be said in scripts only."""
+"""Before parsing: the names of host programs, and the wrapper of names that only scripts use."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def outside(name: str) -> ScriptError:
-    """Return the error for a *name* that ran."""
+    """Return the error for a *name* that is called outside a script."""
     hint = "write it in a function decorated with @T.prim_func"
     return ScriptError(f"T.{name} has a meaning only inside a script", hint=hint)
 
 
 def only_in_scripts(function: F) -> F:
-    """Make *function* raise when it runs: only the parser gives it a meaning."""
+    """Make *function* raise when it is called, since only the parser gives it a meaning."""
 
     @functools.wraps(function)
     def refuse(*_args: Any, **_keywords: Any) -> Any:
@@ -41,20 +41,20 @@ def scan(buffer: Any) -> None:
 def host_alloc(size: Any, dtype: Any, fill: Any = 0) -> Any:
     """An array of *size* elements for the handle parameters of that name.
 
-    They are set to *fill*; None: they are anything, and will be written.
+    Its elements are *fill*, or not initialized if that is None.
     """
 
 
 @only_in_scripts
 def trim(buffer: Any, size: Any) -> None:
-    """Keep the first *size* elements of what ``host_alloc`` made."""
+    """Keep the first *size* elements of an array of ``host_alloc``."""
 
 
 @only_in_scripts
 def host_return(*buffers: Any) -> None:
-    """Hand *buffers* back as the arrays of the assembled results."""
+    """Return *buffers* as the arrays of the assembled results."""
 
 
 @only_in_scripts
 def prefix(amount: Any) -> Any:
-    """The sum of *amount* over the iterations before this one of the loop around."""
+    """The sum of *amount* over the earlier iterations of the enclosing loop."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from spcomp.compiler.compile import compile as compile_program
 from spcomp.errors import ArgumentError, expect, warn
+from spcomp.kernels.compile import compile as compile_program
+from spcomp.runtime.cuda.driver import missing
 from spcomp.sparsetir.module import IRModule, as_module
+from spcomp.target import EMULATE
+from spcomp.target import target as as_target
 
 if TYPE_CHECKING:
-    from spcomp.compiler.evaluator import Evaluator
     from spcomp.ir.func import Func
+    from spcomp.kernels.timing import Evaluator
     from spcomp.sparsetir.nd import Device
 
 HOST = ("llvm", "c")  # what TVM calls this machine
 GPUS = ("cuda", "nvidia")
+MODELS = {"a100": "sm_80", "rtx-30": "sm_86", "rtx-40": "sm_89", "h100": "sm_90"}
 
 
 class Function:
-    """A compiled module; called by position, it writes in place. *kernel* is spcomp's."""
+    """A compiled module, called by position, that writes in place; *kernel* is spcomp's Kernel."""
 
     def __init__(self, mod: IRModule, target: str) -> None:
         if len(mod) != 1:
@@ -40,28 +45,42 @@ class Function:
         return self.kernel.time_evaluator(number=number, repeat=repeat)
 
     def get_source(self, fmt: str = "llvm") -> str:
-        """Return what was generated: ``llvm`` IR or ``asm``."""
+        """Return the generated ``llvm`` IR or ``asm``."""
         return self.kernel.source(fmt)
 
     @property
     def imported_modules(self) -> list[Function]:
-        """What runs on the device: this function, as the grid is emulated on the host."""
+        """The modules of the device: this function, as the grid is emulated on the host."""
         return [self]
 
 
 def build(mod: IRModule | Func, target: str = "llvm") -> Function:
-    """Return *mod*, a module of one function or the function, lowered if need be and compiled.
+    """Compile *mod*, a function or a module of one function, and lower it if necessary.
 
-    *target*: ``llvm`` for this machine, or what ``spcomp.compile`` takes. On the CPU, loops bound
-    to blocks and threads of a GPU run as an emulated grid; so they do for ``cuda`` and ``nvidia``
-    targets, with a SpcompWarning. Raises BackendError for a target that does not exist.
+    *target* is ``llvm`` for this machine, or a target of ``spcomp.compile``, or of TVM: ``cuda``,
+    ``cuda -arch=sm_90``, ``nvidia/nvidia-h100``. On a machine without a GPU, and without
+    ``SPCOMP_CUDA_EMULATE=1``, code for one is code for the CPU, where loops bound to blocks and
+    threads run in order, and a SpcompWarning says so. Raises BackendError for a target that does
+    not exist.
     """
     expect("target", target, str, "the name of a machine")
-    kind = target.split(" ")[0]
-    if kind.split("/")[0].split(":")[0] in GPUS:
-        warn(
-            "spcomp.sparsetir has no code for GPUs yet: what is built for one runs on the CPU,"
-            " where the grid is emulated"
-        )
-        kind = "llvm"
-    return Function(as_module(mod), "cpu" if kind in HOST else target)
+    if target.split(" ")[0].split("/")[0].split(":")[0] in GPUS:
+        return Function(as_module(mod), _gpu(target))
+    return Function(as_module(mod), "cpu" if target.split(" ")[0] in HOST else target)
+
+
+def _gpu(name: str) -> str:
+    """Return spcomp's name of the GPU that TVM calls *name*, or ``cpu`` where none can run."""
+    machine = name if name.startswith("cuda:") else "cuda"
+    known = re.search(r"-arch=(\w+)", name)
+    if known is not None:
+        machine = f"cuda:{known[1]}"
+    elif name.startswith("nvidia/"):
+        machine = next((f"cuda:{sm}" for gpu, sm in MODELS.items() if gpu in name), "cuda")
+    if as_target(machine).emulate or missing() is None:
+        return machine
+    warn(
+        f"there is no GPU: what is built for {name} runs on the CPU, where the grid is emulated;"
+        f" {EMULATE}=1 emulates the code for the GPU instead"
+    )
+    return "cpu"

@@ -1,15 +1,14 @@
-"""Before the route: how SparseTIR writes a program over the parts of a format, and how we do.
+"""Before the route: from SparseTIR's programs over the parts of a format to ours, and back.
 
-There each part has the init of the whole, and ``"composable": 1`` says that the parts are one
-computation; here such an init stands before them, over all elements of what is written.
+In SparseTIR each part has the init of the whole, and ``"composable": 1`` says that the parts are
+one computation. In spcomp one init stands before the parts, over all elements of the result.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import cast
 
-from spcomp.errors import FormatError, ScheduleError
+from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.names import Names
@@ -20,17 +19,18 @@ from spcomp.ir.func import Func
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import Seq, Stmt, Store, seq
-from spcomp.ir.structural import structural_equal
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements
+from spcomp.schedule.steps.base import Problem
 from spcomp.schedule.steps.iterations.sparse import SparseReorder
 
 COMPOSABLE = "composable"
 
 
-def as_read(func: Func) -> Func:
-    """Return *func* in our form if it says ``composable``, as SparseTIR's decomposition does.
+def with_one_init(func: Func) -> Func:
+    """Return *func* with one init before its parts if it has the attribute ``composable``.
 
-    Raises FormatError where parts begin with different values, and for parts that are lowered.
+    Raises FormatError if the inits of the parts differ, and for parts that are lowered.
     """
     if not func.attr(COMPOSABLE):
         return func
@@ -44,83 +44,91 @@ def as_read(func: Func) -> Func:
     parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
     names = Names(func)
     begun: dict[AnyBuffer, tuple[str, Store]] = {}
-    made: list[Stmt] = []
+    stmts: list[Stmt] = []
     for part in parts:
         if isinstance(part, SpIter) and part.init is not None:
-            made += _begun(part, begun, names)
+            stmts += _first_inits(part, begun, names)
             part = part.replace(init=None)
-        made.append(part)
-    func = func.replace(body=seq(*made), attrs=tuple({**attrs, "horizontal_fuse": True}.items()))
+        stmts.append(part)
+    func = func.replace(body=seq(*stmts), attrs=tuple({**attrs, "horizontal_fuse": True}.items()))
     return with_whole_fibers(func)
 
 
-def _begun(part: SpIter, begun: dict[AnyBuffer, tuple[str, Store]], names: Names) -> list[Stmt]:
-    """Return the iterations over what *part* is the first to begin; raises FormatError.
+def _first_inits(
+    part: SpIter, begun: dict[AnyBuffer, tuple[str, Store]], names: Names
+) -> list[Stmt]:
+    """Return the init iterations of buffers that *part* is the first to write.
 
-    Parts of one iteration are called after it and their rule, behind ``_``.
+    A part is named after its iteration, ``_`` and its rule. Raises FormatError if inits differ.
     """
-    made: list[Stmt] = []
+    inits: list[Stmt] = []
     assert part.init is not None
     whole = part.name.rsplit("_", 1)[0]
     for store in part.init.body if isinstance(part.init, Seq) else (part.init,):
         if not isinstance(store, Store) or not isinstance(store.value, Const):
             raise FormatError("the init of a part stores numbers", store.span)
         buffer = store.buffer
-        if not isinstance(buffer, SparseBuffer) or not _all_of(store):
+        if not isinstance(buffer, SparseBuffer) or not _covers_buffer(store):
             raise FormatError(f"parts begin some of {buffer.name}, not all along axes", store.span)
         if buffer in begun:
             other, first = begun[buffer]
             if other != whole:
                 raise FormatError(f"{other} and {whole} both begin {buffer.name}", store.span)
-            if not structural_equal(first.value, store.value):
+            if not expr_equal(first.value, store.value):
                 raise FormatError(f"parts begin {buffer.name} with different numbers", store.span)
             continue
         begun[buffer] = whole, store
-        own = tuple(names.var(axis.name.lower()) for axis in buffer.axes)
-        body = store.replace(indices=own)
-        kinds = "S" * len(own)
-        made.append(SpIter(own, buffer.axes, kinds, f"{whole}_init", None, body, span=part.span))
-    return made
+        indices = tuple(names.var(axis.name.lower()) for axis in buffer.axes)
+        body = store.replace(indices=indices)
+        kinds = "S" * len(indices)
+        inits.append(
+            SpIter(indices, buffer.axes, kinds, f"{whole}_init", None, body, span=part.span)
+        )
+    return inits
 
 
-def _all_of(store: Store) -> bool:
-    """Whether the indices of *store* are of different variables each, and no numbers."""
+def _covers_buffer(store: Store) -> bool:
+    """Whether *store* writes all of its buffer: each index has variables of its own."""
     used = [variables(index) for index in store.indices if index is not None]
-    return all(used) and sum(map(len, used)) == len({var for own in used for var in own})
+    return all(used) and sum(map(len, used)) == len(
+        {var for vars_of_index in used for var in vars_of_index}
+    )
 
 
 def with_whole_fibers(func: CoordFunc) -> CoordFunc:
-    """Return *func* with sparse_variable axes that have one fiber as sparse_fixed ones.
+    """Return *func* with sparse_fixed axes in place of sparse_variable axes with one fiber.
 
-    As SparseTIR's loops have it, such a fiber is all of the ``nnz`` positions: its indptr stays a
-    parameter that nothing reads.
+    In SparseTIR's loops such a fiber has all ``nnz`` positions. Its indptr stays a parameter that
+    nothing reads.
     """
-    made: dict[Axis, Axis] = {}
+    replaced: dict[Axis, Axis] = {}
     for axis in func.axes:
         root = axis.parent
         if axis.kind != "sparse_variable" or root is None or root.parent is not None:
             continue
         if axis.nnz is not None and isinstance(root.length, Const) and root.length.value == 1:
-            made[axis] = axis.replace(kind="sparse_fixed", indptr=None, nnz_cols=axis.nnz, nnz=None)
-    return relink(func, axes=made)
+            replaced[axis] = axis.replace(
+                kind="sparse_fixed", indptr=None, nnz_cols=axis.nnz, nnz=None
+            )
+    return relink(func, axes=replaced)
 
 
 def with_own_init(func: CoordFunc, rule: str) -> CoordFunc:
-    """Return *func*, decomposed by one *rule*, with inits in the iterations that go on with them.
+    """Return *func*, decomposed by one *rule*, with inits moved into the iterations they belong to.
 
-    A single rule is another format of the whole: the axes of its part have all coordinates.
+    A single rule stores the whole in another format, so the axes of its part have all coordinates.
     """
-    made: list[Stmt] = []
+    stmts: list[Stmt] = []
     for part in func.body.body if isinstance(func.body, Seq) else (func.body,):
-        if made and (joined := _joined(made[-1], part, rule)) is not None:
-            made[-1] = joined
+        if stmts and (joined := _with_init(stmts[-1], part, rule)) is not None:
+            stmts[-1] = joined
         else:
-            made.append(part)
-    return func.replace(body=seq(*made))
+            stmts.append(part)
+    return func.replace(body=seq(*stmts))
 
 
-def _joined(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
-    """Return *update* with what *first*, its init, stores; None if that is something else."""
+def _with_init(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
+    """Return *update* with *first* as its init; None if *first* is not its init."""
     if not isinstance(first, SpIter) or not isinstance(update, SpIter):
         return None
     begin, store = first.body, update.body
@@ -130,29 +138,31 @@ def _joined(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
         return None
     if not isinstance(begin.value, Const) or begin.buffer is not store.buffer:
         return None
-    if not _all_of(begin):
+    if not _covers_buffer(begin):
         return None
     return update.replace(init=store.replace(value=begin.value, atomic=False))
 
 
 def in_published_order(func: CoordFunc, before: CoordFunc, rule: FormatRewriteRule) -> CoordFunc:
-    """Return *func* with the iterations of the part of *rule* in the order that SparseTIR gives.
+    """Return *func* with the axes of the part of *rule* in SparseTIR's order.
 
-    Each axis *before* is followed by all that its coordinate is made of, before the next; where
-    that would run an axis before its parent, our order stays.
+    In place of each axis of *before* stand the axes that its coordinate is made of. Our order stays
+    where an axis would otherwise run before its parent.
     """
     for old in (node for node in statements(before.body) if isinstance(node, SpIter)):
         name = f"{old.name}_{rule.name}"
         part = next((n for n in statements(func.body) if getattr(n, "name", "") == name), None)
         if not isinstance(part, SpIter) or not all(isinstance(d, Axis) for d in part.domains):
             continue
-        wanted: list[str] = []
+        order: list[str] = []
         for axis in (above for domain in old.domains for above in domain_axes(domain)):
             after = rule.axis_map.get(axis.name)
-            wanted += [axis.name] if after is None else [f"{own}_{rule.name}" for own in after]
+            order += (
+                [axis.name] if after is None else [f"{derived}_{rule.name}" for derived in after]
+            )
         place = {domain_axes(domain)[0].name: k for k, domain in enumerate(part.domains)}
-        if sorted(place) == sorted(wanted):
-            step = SparseReorder(name, tuple(part.vars[place[axis]].name for axis in wanted))
-            with suppress(ScheduleError):
-                func = cast("CoordFunc", step.apply(func))
+        if sorted(place) == sorted(order):
+            step = SparseReorder(name, tuple(part.vars[place[axis]].name for axis in order))
+            result = step.result(func)
+            func = func if isinstance(result, Problem) else cast("CoordFunc", result)
     return func

@@ -1,22 +1,21 @@
 """Beside the route: SparseTIR's conversions of index arrays to composable formats, in numpy.
 
-Facts about what is stored where are those of its C++ library (src/sparse/format.cc); each takes a
-few passes over all elements.
+The layouts are those of its C++ library (src/sparse/format.cc). Each conversion takes a few passes
+over all elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from spcomp.compiler.validate import in_range, pointers
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, expect
 from spcomp.sparsetir.nd import NDArray
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+from spcomp.tensors.checks import in_range, pointers
 
 
 def column_part_hyb(
@@ -30,8 +29,8 @@ def column_part_hyb(
 ) -> tuple[list[list[NDArray]], list[list[NDArray]], list[list[NDArray]]]:
     """Return a CSR matrix cut into parts of equally many columns, rows in buckets by their length.
 
-    A row of a part goes to the first bucket that holds its elements; one that is longer than the
-    last bucket takes several rows of it. What is left over of a row has column 0 and mask 0.
+    A row of a part goes to the first bucket that is wide enough; one that is longer than the last
+    bucket takes several rows of it. Unused places of a row have column 0 and mask 0.
 
     Args:
         num_rows: Rows of the matrix.
@@ -47,26 +46,26 @@ def column_part_hyb(
         ``(rows,)``, ``(rows, width)``, ``(rows, width)``. Without *values*, masks are 1 or 0.
 
     Raises:
-        ArgumentError: for arrays that are no CSR matrix, and widths that do not ascend from 1.
+        ArgumentError: for arrays that are not a CSR matrix, and widths that do not ascend from 1.
 
     Source: SparseTIR (ASPLOS 2023), section 4.2.1, hyb(c, k).
     """
     _at_least(0, num_rows=num_rows, num_cols=num_cols)
     _at_least(1, num_col_parts=num_col_parts)
-    starts, columns = _checked(indptr, indices, num_cols)
+    starts, columns = _fibers(indptr, indices, num_cols)
     if len(starts) != num_rows + 1:
         raise ArgumentError(f"argument indptr: got {len(starts)} elements, not {num_rows + 1}")
-    widths, held = _widths("buckets", buckets), _held(values, columns)
+    widths, element_values = _widths("buckets", buckets), _flat_values(values, columns)
     wide = max(1, -(-num_cols // num_col_parts))
     rows = np.repeat(np.arange(num_rows), np.diff(starts))
     part = columns[starts[0] : starts[-1]] // wide
-    made: tuple[list[list[NDArray]], ...] = ([], [], [])
+    lists_of_parts: tuple[list[list[NDArray]], ...] = ([], [], [])
     for k in range(num_col_parts):
         mine = np.flatnonzero(part == k) if num_col_parts > 1 else np.arange(len(rows))
-        lists = _bucketed(rows[mine], columns, held, starts[0] + mine, num_rows, widths)
-        for out, found in zip(made, zip(*lists, strict=True), strict=True):
-            out.append([array.view(NDArray) for array in found])
-    return made[0], made[1], made[2]
+        lists = _buckets(rows[mine], columns, element_values, starts[0] + mine, num_rows, widths)
+        for out, arrays in zip(lists_of_parts, zip(*lists, strict=True), strict=True):
+            out.append([array.view(NDArray) for array in arrays])
+    return lists_of_parts[0], lists_of_parts[1], lists_of_parts[2]
 
 
 def csf_to_ell3d(
@@ -81,7 +80,7 @@ def csf_to_ell3d(
     """Return a CSF tensor (relations, rows, columns) with the rows of each relation in buckets.
 
     Rows go to buckets as in column_part_hyb. In a bucket, each relation has whole groups of
-    ``nnz_rows_bkt[b]`` rows; what is left over of the last repeats its last row, with columns 0 and
+    ``nnz_rows_bkt[b]`` rows; the last group is filled up with its last row, with columns 0 and
     mask 0.
 
     Args:
@@ -98,13 +97,13 @@ def csf_to_ell3d(
         the groups, ``(relations + 1,)``; ``(groups, rows)``; and twice ``(groups, rows, cols)``.
 
     Raises:
-        ArgumentError: for arrays that are no CSF tensor, and sizes that do not fit.
+        ArgumentError: for arrays that are not a CSF tensor, and sizes that do not fit.
 
     Source: SparseTIR (ASPLOS 2023), section 4.4.1, 3-D hyb for RGMS.
     """
-    begins, coordinates = _checked(csf_indptr_0, csf_indices_0, None, "csf", 0)
-    starts, columns = _checked(csf_indptr_1, csf_indices_1, None, "csf", 1)
-    widths, held = _widths("nnz_cols_bkt", nnz_cols_bkt), _held(values, columns)
+    begins, coordinates = _fibers(csf_indptr_0, csf_indices_0, None, "csf", 0)
+    starts, columns = _fibers(csf_indptr_1, csf_indices_1, None, "csf", 1)
+    widths, element_values = _widths("nnz_cols_bkt", nnz_cols_bkt), _flat_values(values, columns)
     groups = [int(size) for size in nnz_rows_bkt]
     if len(groups) != len(widths) or min(groups) < 1:
         raise ArgumentError(f"argument nnz_rows_bkt: got {groups}, expected {len(widths)} sizes")
@@ -115,18 +114,18 @@ def csf_to_ell3d(
     owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     mine = starts[0] + np.arange(len(owners))
     relation = np.searchsorted(begins, np.arange(len(coordinates)), side="right") - 1
-    lists = _bucketed(owners, columns, held, mine, len(coordinates), widths)
-    made: tuple[list[NDArray], ...] = ([], [], [], [])
-    for size, (found, cols, mask) in zip(groups, lists, strict=True):
-        indptr, place = _grouped(relation[found], len(begins) - 1, size)
+    lists = _buckets(owners, columns, element_values, mine, len(coordinates), widths)
+    outputs: tuple[list[NDArray], ...] = ([], [], [], [])
+    for size, (owner, cols, mask) in zip(groups, lists, strict=True):
+        indptr, place = _groups(relation[owner], len(begins) - 1, size)
         count = int(indptr[-1])
-        rows = _repeated(coordinates[found], place, count * size)
+        rows = _repeat_forward(coordinates[owner], place, count * size)
         shape = count, size, cols.shape[1]
-        filled = (_placed(array, place, count * size).reshape(shape) for array in (cols, mask))
+        filled = (_scatter(array, place, count * size).reshape(shape) for array in (cols, mask))
         arrays = indptr.astype(begins.dtype), rows.reshape(count, size), *filled
-        for out, array in zip(made, arrays, strict=True):
+        for out, array in zip(outputs, arrays, strict=True):
             out.append(array.view(NDArray))
-    return made[0], made[1], made[2], made[3]
+    return outputs[0], outputs[1], outputs[2], outputs[3]
 
 
 def condense(
@@ -135,7 +134,7 @@ def condense(
     """Return a CSR matrix as tiles of *t* rows and one column, in groups of *g* tiles.
 
     Of every *t* rows, the columns that have an element are stored, ascending, in groups of *g*;
-    what is left over of the last group has column 0 and mask 0.
+    unused places of the last group have column 0 and mask 0.
 
     Args:
         indptr: Where rows begin, ``(rows + 1,)``, int32 or int64.
@@ -150,62 +149,61 @@ def condense(
         ``(ceil(rows / t) + 1,)``, the column of each tile, ``(groups, g)``, and ``(groups, t, g)``.
 
     Raises:
-        ArgumentError: for arrays that are no CSR matrix, and sizes below 1.
+        ArgumentError: for arrays that are not a CSR matrix, and sizes below 1.
 
     Source: SparseTIR (ASPLOS 2023), section 4.3.2; SR-BCRS of Magicube (SC 2022).
     """
-    starts, columns = _checked(indptr, indices, None)
+    starts, columns = _fibers(indptr, indices, None)
     _at_least(1, t=t, g=g)
-    held = _held(values, columns)
+    element_values = _flat_values(values, columns)
     rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     mine = slice(int(starts[0]), int(starts[-1]))
-    own = columns[mine].astype(np.int64)
-    wide = int(own.max(initial=0)) + 1
-    tiles, inverse = np.unique(rows // t * wide + own, return_inverse=True)
-    group_indptr, place = _grouped(tiles // wide, -(-(len(starts) - 1) // t), g)
+    cols = columns[mine].astype(np.int64)
+    wide = int(cols.max(initial=0)) + 1
+    tiles, inverse = np.unique(rows // t * wide + cols, return_inverse=True)
+    group_indptr, place = _groups(tiles // wide, -(-(len(starts) - 1) // t), g)
     count = int(group_indptr[-1])
-    tile_indices = _placed((tiles % wide).astype(columns.dtype), place, count * g)
-    mask = np.zeros((count, t, g), _mask_dtype(held))
+    tile_indices = _scatter((tiles % wide).astype(columns.dtype), place, count * g)
+    mask = np.zeros((count, t, g), _mask_dtype(element_values))
     at = place[inverse]
     where = at // g, rows % t, at % g
-    if held is None:
+    if element_values is None:
         mask[where] = 1
     else:
-        np.add.at(mask, where, held[mine])
+        np.add.at(mask, where, element_values[mine])
     arrays = group_indptr.astype(starts.dtype), tile_indices.reshape(count, g), mask
     first, second, third = (array.view(NDArray) for array in arrays)
     return first, second, third
 
 
-def _bucketed(
+def _buckets(
     owner: Array, columns: Array, values: Array | None, at: Array, owners: int, widths: list[int]
 ) -> list[tuple[Array, Array, Array]]:
-    """Return by bucket the owner, columns and mask of each of its rows.
+    """Return, for each bucket, the owner, columns and mask of each of its rows.
 
-    Elements are at the places *at* of *columns* and *values*; those of one *owner* follow each
-    other, owners ascend.
+    Elements are at the places *at* of *columns* and *values*. They are sorted by *owner*.
     """
     degree = np.bincount(owner, minlength=owners)
     rank = np.arange(len(owner)) - (np.cumsum(degree) - degree)[owner]
     bucket = np.minimum(np.searchsorted(widths, degree), len(widths) - 1)
-    made = []
+    lists = []
     for k, width in enumerate(widths):
-        here = np.flatnonzero((bucket == k) & (degree > 0))
-        needed = -(-degree[here] // width)
+        owners_of_bucket = np.flatnonzero((bucket == k) & (degree > 0))
+        needed = -(-degree[owners_of_bucket] // width)
         begin = np.zeros(owners, np.int64)
-        begin[here] = np.cumsum(needed) - needed
+        begin[owners_of_bucket] = np.cumsum(needed) - needed
         mine = np.flatnonzero(bucket[owner] == k)
         place = begin[owner[mine]] * width + rank[mine]
         shape = int(needed.sum()), width
-        cols = _placed(columns[at[mine]], place, shape[0] * width)
+        cols = _scatter(columns[at[mine]], place, shape[0] * width)
         mask = np.zeros(shape[0] * width, _mask_dtype(values))
         mask[place] = 1 if values is None else values[at[mine]]
-        rows = np.repeat(here, needed).astype(columns.dtype)
-        made.append((rows, cols.reshape(shape), mask.reshape(shape)))
-    return made
+        rows = np.repeat(owners_of_bucket, needed).astype(columns.dtype)
+        lists.append((rows, cols.reshape(shape), mask.reshape(shape)))
+    return lists
 
 
-def _grouped(owner: Array, owners: int, size: int) -> tuple[Array, Array]:
+def _groups(owner: Array, owners: int, size: int) -> tuple[Array, Array]:
     """Return where the groups of *size* of each owner begin, and the place of each element."""
     count = np.bincount(owner, minlength=owners)
     indptr = np.zeros(owners + 1, np.int64)
@@ -214,15 +212,15 @@ def _grouped(owner: Array, owners: int, size: int) -> tuple[Array, Array]:
     return indptr, indptr[owner] * size + rank
 
 
-def _placed(array: Array, place: Array, size: int) -> Array:
+def _scatter(array: Array, place: Array, size: int) -> Array:
     """Return *size* zeros with the elements of *array* at *place*."""
-    made = np.zeros((size, *array.shape[1:]), array.dtype)
-    made[place] = array
-    return made
+    result = np.zeros((size, *array.shape[1:]), array.dtype)
+    result[place] = array
+    return result
 
 
-def _repeated(array: Array, place: Array, size: int) -> Array:
-    """Return the elements of *array* at *place*, ascending, and after each its copies."""
+def _repeat_forward(array: Array, place: Array, size: int) -> Array:
+    """Return *size* elements: those of *array* at *place*, each repeated up to the next place."""
     source = np.zeros(size, np.int64)
     source[place] = np.arange(len(place))
     return array[np.maximum.accumulate(source)] if len(array) else np.zeros(size, array.dtype)
@@ -247,19 +245,19 @@ def _widths(name: str, buckets: Sequence[int]) -> list[int]:
     return widths
 
 
-def _held(values: Any, columns: Array) -> Array | None:
+def _flat_values(values: Any, columns: Array) -> Array | None:
     if values is None:
         return None
-    held = np.asarray(values).reshape(-1)
-    if len(held) != len(columns):
-        raise ArgumentError(f"argument values: got {len(held)}, expected {len(columns)}")
-    return held
+    flat = np.asarray(values).reshape(-1)
+    if len(flat) != len(columns):
+        raise ArgumentError(f"argument values: got {len(flat)}, expected {len(columns)}")
+    return flat
 
 
-def _checked(
+def _fibers(
     indptr: Any, indices: Any, length: int | None, prefix: str = "", level: int = 0
 ) -> tuple[Array, Array]:
-    """Return plain arrays that delimit fibers, coordinates below *length*; or raise."""
+    """Return indptr and indices as flat arrays; raises ArgumentError if they do not fit."""
     names = ("indptr", "indices")
     if prefix:
         names = f"{prefix}_indptr_{level}", f"{prefix}_indices_{level}"

@@ -1,4 +1,4 @@
-"""Beside the route: SparseTIR's horizontal fusion: several launches as one of all their blocks."""
+"""Beside the route: SparseTIR's horizontal fusion of several launches into one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BLOCKS = GRID[0]
 def fuse_horizontally(func: PosFunc) -> PosFunc:
     """Return *func*, whose nests are all bound to ``blockIdx.x``, as one launch of all blocks.
 
-    Each nest has the blocks behind those of the nest before; the other indices of the grid run to
-    the most that any nest has, under conditions. Raises ScheduleError for a loop of the grid that
-    does not run from 0 to a number, and for what stands beside the nests.
+    The blocks of each nest follow those of the nest before. The other indices of the grid run to
+    the largest extent of any nest, under conditions. Raises ScheduleError for a loop of the grid
+    that does not run from 0 to a number, and for statements outside the nests.
 
     Source: SparseTIR (ASPLOS 2023), section 3.4.1.
     """
-    body, made = func.body, []
+    body, allocs = func.body, []
     while isinstance(body, Alloc):
-        made.append(body.buffer)
+        allocs.append(body.buffer)
         body = body.body
     nests = body.body if isinstance(body, Seq) else (body,)
     for nest in nests:
@@ -39,29 +39,31 @@ def fuse_horizontally(func: PosFunc) -> PosFunc:
         assert isinstance(part, If)
         fused = part.replace(otherwise=fused)
     assert fused is not None
-    for thread in (own for own in reversed(GRID) if own in grid.most):
-        fused = For(grid.vars[thread], ZERO, const(grid.most[thread]), fused, "bound", thread)
-    for buffer in reversed(made):
+    for thread in (index for index in reversed(GRID) if index in grid.extents):
+        fused = For(grid.vars[thread], ZERO, const(grid.extents[thread]), fused, "bound", thread)
+    for buffer in reversed(allocs):
         fused = Alloc(buffer, fused)
     attrs = tuple(pair for pair in func.attrs if pair[0] != "horizontal_fuse")
     return func.replace(body=fused, attrs=attrs)
 
 
 class _Grid(Rewriter):
-    """Puts conditions in the place of loops over a grid; *most*: how far each index runs."""
+    """Replaces loops over a grid by conditions; *extents*: how far each index runs."""
 
     def __init__(self, body: Stmt) -> None:
         self.vars = {thread: Var(thread.lower().replace(".", "_"), int64) for thread in GRID}
-        self.most: dict[str, int] = {}
-        self.begun = 0
+        self.extents: dict[str, int] = {}
+        self.first = 0
         for loop in (n for n in statements(body) if isinstance(n, For) and n.kind == "bound"):
-            size, before = self._size(loop), self.most.get(loop.thread, 0)
-            self.most[loop.thread] = before + size if loop.thread == BLOCKS else max(before, size)
+            size, before = self._size(loop), self.extents.get(loop.thread, 0)
+            self.extents[loop.thread] = (
+                before + size if loop.thread == BLOCKS else max(before, size)
+            )
 
     def _size(self, loop: For) -> int:
         begin, end = loop.begin, loop.end
-        known = isinstance(end, Const) and isinstance(begin, Const) and begin.value == 0
-        if not known or loop.thread not in GRID:
+        constant = isinstance(end, Const) and isinstance(begin, Const) and begin.value == 0
+        if not constant or loop.thread not in GRID:
             raise ScheduleError(
                 f"{loop.var.name!r}, on {loop.thread}, does not run from 0 to a number", loop.span
             )
@@ -72,12 +74,12 @@ class _Grid(Rewriter):
         if loop.kind != "bound":
             return self.visit_Node(loop)
         size, index = self._size(loop), self.vars[loop.thread]
-        begun, self.begun = self.begun, self.begun + (size if loop.thread == BLOCKS else 0)
+        begin, self.first = self.first, self.first + (size if loop.thread == BLOCKS else 0)
         body = self.rewrite(loop.body)
         if loop.thread != BLOCKS:
             inner = substitute(body, {loop.var: index})
-            full = size == self.most[loop.thread]
+            full = size == self.extents[loop.thread]
             return inner if full else If(BinOp("<", index, const(size)), inner, span=loop.span)
-        first = index if begun == 0 else BinOp("-", index, const(begun))
-        inner = substitute(body, {loop.var: first})
-        return If(BinOp("<", index, const(begun + size)), inner, span=loop.span)
+        inside = index if begin == 0 else BinOp("-", index, const(begin))
+        inner = substitute(body, {loop.var: inside})
+        return If(BinOp("<", index, const(begin + size)), inner, span=loop.span)

@@ -1,4 +1,4 @@
-"""Beside the route: ``tvm.ir``: whether two programs are one, in the form in which each is read."""
+"""Beside the route: ``tvm.ir``, the comparison of two programs in their normal form."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["IRModule", "assert_structural_equal", "structural_equal"]
 
 
 def structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> bool:  # noqa: FBT001, FBT002
-    """Say whether *lhs* and *rhs*, functions or modules, compute the same in the same way.
+    """Whether *lhs* and *rhs*, functions or modules, compute the same in the same way.
 
-    Names do not count, nor what the rest of a program implies: see normal_form. There are no free
-    variables to be mapped.
+    Names are ignored, and so is what the rest of a program implies: see normal_form. There are no
+    free variables, so *map_free_vars* has no effect.
     """
     del map_free_vars
     if isinstance(lhs, IRModule) and isinstance(rhs, IRModule):
         return [*lhs] == [*rhs] and all(structural_equal(lhs[name], rhs[name]) for name in lhs)
-    for name, given in (("lhs", lhs), ("rhs", rhs)):
-        expect(name, given, Func, "a function, or two modules")
+    for name, value in (("lhs", lhs), ("rhs", rhs)):
+        expect(name, value, Func, "a function, or two modules")
     return type(lhs) is type(rhs) and equal(normal_form(lhs), normal_form(rhs), names=False)
 
 
 def assert_structural_equal(lhs: Any, rhs: Any, map_free_vars: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Raise ValueError, with both as they are compared, unless structural_equal holds."""
+    """Raise ValueError, with both programs in normal form, unless they are structurally equal."""
     if not structural_equal(lhs, rhs, map_free_vars):
         both = (
             g.script() if isinstance(g, IRModule) else normal_form(g).script() for g in (lhs, rhs)

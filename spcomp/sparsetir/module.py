@@ -1,4 +1,4 @@
-"""Before the route: ``tvm.IRModule``, functions by name, and what is known of how they came."""
+"""Before the route: ``tvm.IRModule``, functions by name, each with the Schedule that made it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from spcomp.ir.func import Func
 from spcomp.ir.structural import structural_equal
 from spcomp.schedule.schedule import Schedule
 
-KEPT = 64  # functions handed out whose Schedules are remembered
-_handed_out: OrderedDict[int, Schedule] = OrderedDict()  # by the id of the function, which it holds
+MOST_ORIGINS = 64  # how many functions' Schedules are remembered after they are returned
+_origins: OrderedDict[int, Schedule] = OrderedDict()  # by id of its function, which it keeps alive
 
 
 class IRModule(MutableMapping[str, Func]):
-    """Functions by name; a program of one is called ``main``.
+    """Functions by name; a single function is called ``main``.
 
-    Behind each function stands the Schedule that made it: what the compiler lowered is trusted,
-    also when it is taken out and put in again; any other function is taken as the user's.
+    The module keeps the Schedule that made each function. A function that the compiler lowered is
+    trusted, also after it was taken out and put in again; any other is treated as the user's.
     """
 
     def __init__(self, functions: dict[str, Func] | None = None) -> None:
@@ -30,7 +30,7 @@ class IRModule(MutableMapping[str, Func]):
 
     @staticmethod
     def from_expr(func: Func) -> IRModule:
-        """Return the module of *func*, called ``main``; raises ArgumentError for no function."""
+        """Return a module with *func* as ``main``; raises ArgumentError if it is not a function."""
         return IRModule({"main": func})
 
     @property
@@ -40,9 +40,9 @@ class IRModule(MutableMapping[str, Func]):
 
     def map(self, change: Callable[[Schedule], Schedule]) -> IRModule:
         """Return a module with *change* applied to the Schedule of each function."""
-        made = IRModule()
-        made.schedules = {name: change(schedule) for name, schedule in self.schedules.items()}
-        return made
+        module = IRModule()
+        module.schedules = {name: change(schedule) for name, schedule in self.schedules.items()}
+        return module
 
     def map_funcs(self, change: Callable[[Any], Func]) -> IRModule:
         """Return a module with *change* applied to each function."""
@@ -64,9 +64,9 @@ class IRModule(MutableMapping[str, Func]):
 
     def __getitem__(self, name: str) -> Func:
         schedule = self.schedules[name]
-        _handed_out[id(schedule.func)] = schedule
-        while len(_handed_out) > KEPT:
-            _handed_out.popitem(last=False)
+        _origins[id(schedule.func)] = schedule
+        while len(_origins) > MOST_ORIGINS:
+            _origins.popitem(last=False)
         return schedule.func
 
     def __setitem__(self, name: str, func: Func) -> None:
@@ -75,7 +75,7 @@ class IRModule(MutableMapping[str, Func]):
                 f"argument {name}: got {type(func).__name__}, expected a function",
                 hint="decorate it with @T.prim_func",
             )
-        self.schedules[name] = _handed_out.get(id(func)) or Schedule(func)
+        self.schedules[name] = _origins.get(id(func)) or Schedule(func)
 
     def __delitem__(self, name: str) -> None:
         del self.schedules[name]
@@ -90,6 +90,6 @@ class IRModule(MutableMapping[str, Func]):
         return f"<IRModule of {', '.join(self)}>"
 
 
-def as_module(given: Any) -> IRModule:
-    """Return *given*, an IRModule or a function, as an IRModule; raises ArgumentError."""
-    return given if isinstance(given, IRModule) else IRModule.from_expr(given)
+def as_module(mod: Any) -> IRModule:
+    """Return *mod*, an IRModule or a function, as an IRModule; raises ArgumentError."""
+    return mod if isinstance(mod, IRModule) else IRModule.from_expr(mod)

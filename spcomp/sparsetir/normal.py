@@ -1,7 +1,7 @@
-"""Beside the route: the form in which programs of SparseTIR's and ours are compared.
+"""Beside the route: the normal form in which SparseTIR's programs and ours are compared.
 
-A program says some things twice. What it computes, and in which order, is in its loops, bindings,
-conditions and stores; the rest follows from these, and is left out or made anew: see normal_form.
+Loops, bindings, conditions and stores say what a program computes, and in which order. The rest
+follows from them and is left out or computed anew: see normal_form.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.analysis.exprs import variables
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
 from spcomp.ir.coordinate import SpIter
@@ -21,6 +20,7 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, relink, substitute
 from spcomp.ir.stmt import Alloc, Seq, Stmt, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.passes.decompose.preprocess import axes_of, buffers_used
 
@@ -29,21 +29,21 @@ IMPLIED = ("global_symbol", "tir.noalias", "horizontal_fuse", "order_needed")
 
 
 def normal_form(func: Fn) -> Fn:
-    """Return *func* as it is compared.
+    """Return *func* in the form in which programs are compared.
 
-    - Declarations of buffers stand in the order of the parameters, those of axes in the order of
-      their use; what nothing uses goes. So do promises about the values of buffers.
+    - Declarations of buffers are in the order of the parameters, those of axes in the order of
+      their use. Unused ones are dropped, and so are promises about the values of buffers.
     - The axis along which indices lie (SparseTIR's ``J_dense``) is the axis whose indices they are.
-    - What a block calls a value stands for the value. Of its iters, a block with an init has the
-      loops that drive its reduction, as these decide when the init runs. Regions go: they say what
-      the stores and loads of the body say. So does ``root``, a block that is nothing but its body.
-    - What is allocated in a list of statements is so before them, in the order of its use.
-    - Arithmetic is simplified. Numbers that are sizes of axes have no type.
+    - Block variables are replaced by their values. A block with an init keeps, as its iterators,
+      the loops of its reduction, since these decide when the init runs. Regions are dropped, since
+      they follow from the loads and stores of the body, and so is a block ``root`` around a body.
+    - Buffers allocated in a list of statements are allocated before it, in the order of their use.
+    - Arithmetic is simplified. Constant sizes of axes have one type.
     """
-    func = relink(func, axes=_sized(func))
+    func = relink(func, axes=_with_untyped_sizes(func))
     if isinstance(func, PosFunc):
-        func = relink(func, axes=_mirrored(func))
-        func = func.replace(body=simplify_stmt(_Plain(func).rewrite(func.body)))
+        func = relink(func, axes=_index_owners(func))
+        func = func.replace(body=simplify_stmt(_Normalizer(func).rewrite(func.body)))
     order = {param: k for k, param in enumerate(func.params)}
     used = buffers_used(func.replace(domains=()))
     buffers = [buffer for buffer in func.buffers if buffer in used]
@@ -57,26 +57,26 @@ def normal_form(func: Fn) -> Fn:
 
 
 def _axes(func: Func) -> dict[Axis, None]:
-    """Return the axes of *func*, ancestors included, as they are met."""
-    met = [axis for b in func.buffers if isinstance(b, SparseBuffer) for axis in b.axes]
+    """Return the axes of *func*, ancestors included, in the order of their use."""
+    axes = [axis for b in func.buffers if isinstance(b, SparseBuffer) for axis in b.axes]
     for node in walk(func.body):
         if isinstance(node, SpIter):
-            met += axes_of(*node.domains)
+            axes += axes_of(*node.domains)
         elif isinstance(node, Alloc) and isinstance(node.buffer, SparseBuffer):
-            met += node.buffer.axes
-    return dict.fromkeys(above for axis in met for above in axis.path())
+            axes += node.buffer.axes
+    return dict.fromkeys(above for axis in axes for above in axis.path())
 
 
-def _sized(func: Func) -> dict[Axis, Axis]:
-    """Return the axes of *func* with the numbers among their sizes in one type."""
-    made: dict[Axis, Axis] = {}
+def _with_untyped_sizes(func: Func) -> dict[Axis, Axis]:
+    """Return each axis of *func* with its constant sizes in one type."""
+    axes: dict[Axis, Axis] = {}
     for axis in func.axes:
         sizes = {name: getattr(axis, name) for name in ("length", "nnz", "nnz_cols")}
-        made[axis] = axis.replace(
-            parent=made.get(axis.parent) if axis.parent is not None else None,
+        axes[axis] = axis.replace(
+            parent=axes.get(axis.parent) if axis.parent is not None else None,
             **{name: _size(size) for name, size in sizes.items() if size is not None},
         )
-    return made
+    return axes
 
 
 def _size(size: Expr) -> Expr:
@@ -84,10 +84,10 @@ def _size(size: Expr) -> Expr:
     return const(folded.value) if isinstance(folded, Const) else folded
 
 
-def _mirrored(func: Func) -> dict[Axis, Axis]:
-    """Return for each axis that indices lie along the axis whose indices these are."""
+def _index_owners(func: Func) -> dict[Axis, Axis]:
+    """Return, for each axis along which indices lie, the axis whose indices they are."""
     owners = {axis.indices: axis for axis in func.axes if axis.indices is not None}
-    made: dict[Axis, Axis] = {}
+    owned: dict[Axis, Axis] = {}
     for buffer in func.buffers:
         owner = None if buffer.data is None else owners.get(buffer.data)
         if owner is None or not isinstance(buffer, SparseBuffer):
@@ -98,32 +98,32 @@ def _mirrored(func: Func) -> dict[Axis, Axis]:
         if last is owner or last.indptr is not owner.indptr or None in size:
             continue
         if expr_equal(*size):
-            made[last] = owner
-    return made
+            owned[last] = owner
+    return owned
 
 
-class _Plain(Rewriter):
-    """Puts values in the place of what blocks call them, and what is allocated first.
+class _Normalizer(Rewriter):
+    """Replaces block variables by their values and moves allocations to the front.
 
-    *loops*: the variables of the function that are no iters.
+    *loops*: the variables of the function that are not block variables.
     """
 
     def __init__(self, func: Func) -> None:
         nodes = list(walk(func.body))
-        iters = {own.var for n in nodes if isinstance(n, Block) for own in n.iters}
+        iters = {iter_.var for n in nodes if isinstance(n, Block) for iter_ in n.iters}
         self.loops = {n for n in nodes if isinstance(n, Var)} - iters - {*func.params}
 
     def visit_Seq(self, stmt: Seq) -> Node:
         inner = self.visit_Node(stmt)
         assert isinstance(inner, Seq)
-        parts = [_bare(part) for part in inner.body]
-        made = [buffer for buffers, _ in parts for buffer in buffers]
-        return _allocated(made, seq(*(part for _, part in parts)))
+        parts = [_split_allocs(part) for part in inner.body]
+        allocs = [buffer for buffers, _ in parts for buffer in buffers]
+        return _with_allocs(allocs, seq(*(part for _, part in parts)))
 
     def visit_Alloc(self, stmt: Alloc) -> Node:
         inner = self.visit_Node(stmt)
         assert isinstance(inner, Alloc)
-        return _allocated(*_bare(inner))
+        return _with_allocs(*_split_allocs(inner))
 
     def visit_Block(self, block: Block) -> Node:
         inner = self.visit_Node(block)
@@ -149,18 +149,18 @@ class _Plain(Rewriter):
         )
 
 
-def _bare(stmt: Stmt) -> tuple[list[AnyBuffer], Stmt]:
-    """Return the buffers that *stmt* begins by allocating, and the rest."""
-    made: list[AnyBuffer] = []
+def _split_allocs(stmt: Stmt) -> tuple[list[AnyBuffer], Stmt]:
+    """Return the buffers that *stmt* allocates at its beginning, and the rest of it."""
+    buffers: list[AnyBuffer] = []
     while isinstance(stmt, Alloc):
-        made.append(stmt.buffer)
+        buffers.append(stmt.buffer)
         stmt = stmt.body
-    return made, stmt
+    return buffers, stmt
 
 
-def _allocated(made: list[AnyBuffer], stmt: Stmt) -> Stmt:
-    """Return *stmt* with the buffers *made* before it, in the order of their use."""
-    met = [getattr(node, "buffer", None) for node in walk(stmt)]
-    for buffer in sorted(made, key=lambda own: met.index(own) if own in met else -1, reverse=True):
+def _with_allocs(buffers: list[AnyBuffer], stmt: Stmt) -> Stmt:
+    """Return *stmt* with allocations of *buffers* before it, in the order of their use."""
+    order = [getattr(node, "buffer", None) for node in walk(stmt)]
+    for buffer in sorted(buffers, key=lambda b: order.index(b) if b in order else -1, reverse=True):
         stmt = Alloc(buffer, stmt)
     return stmt

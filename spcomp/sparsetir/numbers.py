@@ -13,31 +13,34 @@ from spcomp.ir.visitor import statements
 
 
 def read_buffers(block: Block, updating: Collection[str]) -> list[AnyBuffer]:
-    """Return what *block* reads, in the order of its list of regions in TVM.
+    """Return the buffers that *block* reads, in the order of its list of regions in TVM.
 
-    A buffer comes before what picks its element, a value before where it is stored, and what a
-    block in it reads in the order of that block. What a reduction updates is not read, except by
-    the blocks called *updating*, whose init stands apart.
+    A buffer comes before the buffers of its index, those of a stored value before those of the
+    place where it is stored, and those of an inner block in the order of that block. The buffer
+    that a reduction updates counts as read only in the blocks named in *updating*, whose init is a
+    separate block.
     """
-    made = {node.buffer for node in statements(block) if isinstance(node, Alloc)}
-    return [b for b in dict.fromkeys(_reads(block, updating)) if b not in made]
+    local = {node.buffer for node in statements(block) if isinstance(node, Alloc)}
+    return [b for b in dict.fromkeys(_reads(block, updating)) if b not in local]
 
 
 def _reads(block: Block, updating: Collection[str]) -> Iterator[AnyBuffer]:
-    reduces = any(own.kind == "R" for own in block.iters) and block.name not in updating
+    reduces = any(iter_.kind == "R" for iter_ in block.iters) and block.name not in updating
     updated: set[AnyBuffer] = set()
     if block.init is not None or reduces:
-        updated = {node.buffer for node in _inside(block) if isinstance(node, Store)}
+        updated = {node.buffer for node in _inner_nodes(block) if isinstance(node, Store)}
     for part in (block.init, block.body):
         if part is not None:
-            yield from (buffer for buffer in _met(part, updating) if buffer not in updated)
+            yield from (
+                buffer for buffer in _reads_of_node(part, updating) if buffer not in updated
+            )
 
 
-def _inside(block: Block) -> Iterator[Node]:
+def _inner_nodes(block: Block) -> Iterator[Node]:
     return (node for part in (block.init, block.body) if part for node in statements(part))
 
 
-def _met(node: Node, updating: Collection[str]) -> Iterator[AnyBuffer]:
+def _reads_of_node(node: Node, updating: Collection[str]) -> Iterator[AnyBuffer]:
     if isinstance(node, Block):
         yield from _reads(node, updating)
         return
@@ -48,4 +51,4 @@ def _met(node: Node, updating: Collection[str]) -> Iterator[AnyBuffer]:
         child = getattr(node, name)
         for item in child if isinstance(child, tuple) else (child,):
             if item is not None:
-                yield from _met(item, updating)
+                yield from _reads_of_node(item, updating)

@@ -1,4 +1,4 @@
-"""Before the route: ``tvm.sparse``: rules, decomposition, lowering, and conversions in numpy."""
+"""Before the route: ``tvm.sparse``, that is rules, decomposition, lowering and conversions."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def format_decompose(
 ) -> IRModule:
     """Return *mod* with one iteration per rule; see ``spcomp.passes.decompose.decompose_formats``.
 
-    *include_format_rewrite_blks*: with iterations before them that fill the parts. As SparseTIR's
-    loops have it, the only fiber of a sparse_variable axis is all of its ``nnz`` positions, and a
-    single rule is another format of the whole, whose axes have all coordinates for its inits.
+    *include_format_rewrite_blks* adds iterations before them that fill the parts. As in SparseTIR's
+    loops, the only fiber of a sparse_variable axis has all of its ``nnz`` positions, and a single
+    rule stores the whole in another format, with axes that have all coordinates for its inits.
     """
 
     def decomposed(func: CoordFunc) -> CoordFunc:
-        made = decompose(func, composable_formats, include_format_rewrite_blks)
+        result = decompose(func, composable_formats, include_format_rewrite_blks)
         if len(composable_formats) == 1:
-            made = with_own_init(made, composable_formats[0].name)
+            result = with_own_init(result, composable_formats[0].name)
         for rule in composable_formats:
-            made = in_published_order(made, func, rule)
-        return with_whole_fibers(made)
+            result = in_published_order(result, func, rule)
+        return with_whole_fibers(result)
 
     return as_module(mod).map_funcs(decomposed)
 
@@ -71,7 +71,7 @@ def lower_sparse_buffer(mod: IRModule) -> IRModule:
 def specialize_buffer(
     mod: IRModule, buffer_name: str, idx_map: IndexMap | Callable[..., Any]
 ) -> IRModule:
-    """Return *mod* with what it reads of a buffer computed; see ``spcomp.specialize_buffer``."""
+    """Return *mod* with a buffer computed by *idx_map* where it was read."""
     return as_module(mod).map_funcs(
         lambda func: preprocess.specialize_buffer(func, buffer_name, idx_map)
     )

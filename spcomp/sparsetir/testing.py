@@ -13,14 +13,14 @@ from spcomp.sparsetir.tir import Schedule
 
 
 def assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float = 1e-7) -> None:
-    """Raise AssertionError unless both have one shape and are equal up to the tolerances."""
+    """Raise AssertionError unless both have the same shape and are equal up to the tolerances."""
     actual, desired = np.asarray(actual), np.asarray(desired)
     np.testing.assert_allclose(actual.shape, desired.shape)
     np.testing.assert_allclose(actual, desired, rtol=rtol, atol=atol, verbose=True)
 
 
 def verify_trace_roundtrip(sch: Schedule, mod: Any) -> Schedule:
-    """Return the Schedule of *mod* after the steps of *sch*, written down and read again.
+    """Return the Schedule of *mod* after the steps of *sch*, written as text and read again.
 
     Raises ValueError if they lead to another program.
     """

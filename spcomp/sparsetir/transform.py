@@ -1,4 +1,4 @@
-"""Before the route: ``tvm.tir.transform``, passes that are made and then called with a module."""
+"""Before the route: ``tvm.tir.transform``, functions that return passes over modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TypeAlias
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.arith.simplify import simplify, simplify_stmt
 from spcomp.ir.axis import AnyBuffer, Axis
 from spcomp.ir.expr import BinOp, Const, Expr, cast, const
@@ -16,6 +15,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc, PosFunc
 from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.passes.decompose import preprocess
 from spcomp.schedule.schedule import Schedule
@@ -39,14 +39,14 @@ def LowerSparseBuffer() -> Transform:  # noqa: N802
 
 
 def Simplify() -> Transform:  # noqa: N802
-    """Return the pass that computes with fewer operations, and drops what never runs."""
-    return lambda mod: mod.map(lambda schedule: _over(schedule, simplify_stmt(schedule.func)))
+    """Return the pass that simplifies arithmetic and drops statements that never run."""
+    return lambda mod: mod.map(lambda schedule: _with_func(schedule, simplify_stmt(schedule.func)))
 
 
 def HorizontalFusion() -> Transform:  # noqa: N802
-    """Return the pass that makes one launch of functions that say ``horizontal_fuse``.
+    """Return the pass that fuses the launches of functions with the attribute ``horizontal_fuse``.
 
-    Only where loops are bound to a grid: for the CPU, see ``Schedule.horizontal_fuse``.
+    It needs loops that are bound to a grid; for the CPU, see ``Schedule.horizontal_fuse``.
     """
 
     def fused(func: Func) -> Func:
@@ -57,8 +57,8 @@ def HorizontalFusion() -> Transform:  # noqa: N802
     return lambda mod: mod.map_funcs(fused)
 
 
-def _over(schedule: Schedule, func: Func) -> Schedule:
-    """Return *schedule* with *func*, which computes the same, in the place of its program."""
+def _with_func(schedule: Schedule, func: Func) -> Schedule:
+    """Return *schedule* with its program replaced by *func*, which computes the same."""
     return Schedule(
         func,
         schedule.trace,
@@ -69,9 +69,9 @@ def _over(schedule: Schedule, func: Func) -> Schedule:
 
 
 def RemovePreprocess() -> Transform:  # noqa: N802
-    """Return the pass that drops preprocessing: what it fills is given.
+    """Return the pass that drops preprocessing, so that the buffers it fills become parameters.
 
-    That is what fills the parts of a decomposition and, in a program with loops, what searches.
+    Preprocessing fills the parts of a decomposition or, in a program with loops, searches.
     """
     return lambda mod: mod.map_funcs(
         lambda func: over_all_positions(preprocess.remove_preprocess(func))
@@ -79,24 +79,24 @@ def RemovePreprocess() -> Transform:  # noqa: N802
 
 
 def ExtractPreprocess() -> Transform:  # noqa: N802
-    """Return the pass that keeps only what RemovePreprocess drops, and all parameters."""
+    """Return the pass that keeps all parameters, and of the body only the preprocessing."""
     return lambda mod: mod.map_funcs(
         lambda func: over_all_positions(preprocess.extract_preprocess(func, keep_args=True))
     )
 
 
 def RemoveUnusedArgs() -> Transform:  # noqa: N802
-    """Return the pass that drops the parameters that a function has no use for."""
-    return lambda mod: mod.map(_pruned)
+    """Return the pass that drops the parameters that a function does not use."""
+    return lambda mod: mod.map(_without_unused_params)
 
 
 def over_all_positions(func: Func) -> Func:
-    """Return *func* with loops over all fibers at once as SparseTIR has them: ``nnz`` times.
+    """Return *func* with loops over all fibers at once as in SparseTIR: ``nnz`` iterations.
 
     In spcomp such a loop runs from the first element of indptr to the last. Where *func*, in
-    position space, reads no other element, indptr is no longer read, so that a program to which
-    positions and rows are given does not take it. Nobody vouches for what comes back: as any
-    program that a person wrote, it checks its accesses.
+    position space, reads no other element, indptr is then not read at all, so a program that gets
+    positions and rows does not need it as a parameter. The result is not trusted: like any program
+    that a person wrote, it checks its accesses.
     """
     if not isinstance(func, PosFunc):
         return func
@@ -116,7 +116,7 @@ def over_all_positions(func: Func) -> Func:
 
 
 def _bound(load: Load, axis: Axis) -> Expr | None:
-    """Return where all fibers of *axis* begin or end, if *load* of its indptr is that."""
+    """Return where all fibers of *axis* begin or end, if *load* reads that from its indptr."""
     (index,) = load.indices
     assert index is not None
     assert axis.parent is not None
@@ -140,11 +140,11 @@ class _Bounds(Rewriter):
         return new if new is op or not isinstance(new, BinOp) else simplify(new)
 
 
-def _pruned(schedule: Schedule) -> Schedule:
+def _without_unused_params(schedule: Schedule) -> Schedule:
     """Return *schedule* without unused parameters.
 
-    A flat function says nothing of its index arrays: they are checked as the function says that it
-    was lowered from. If that needs other parameters, it is taken as if a person had written it.
+    A flat function does not describe its index arrays; they are checked as in the function that it
+    was lowered from. If that one has other parameters, the flat function is no longer trusted.
     """
     func = preprocess.remove_unused_args(schedule.func)
     source = func

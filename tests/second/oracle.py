@@ -124,7 +124,8 @@ def multiplied(name: str, a: Value, b: Value) -> Value:
     if name in ("first", "second", "pair"):
         chosen = {"first": a, "second": b, "pair": exact(np.ones(a.number.shape, "int64"))}[name]
         unknown = a.unknown() | b.unknown()
-        return bounded(chosen.number, a.present & b.present, chosen.error, unknown)
+        found = bounded(chosen.number, a.present & b.present, chosen.error, unknown)
+        return replace(found, weak=chosen.weak)
     return combined(name, [a, b])
 
 
@@ -167,14 +168,15 @@ def _masked(term: t.Masked, scope: Scope) -> Value:
         kept = bounded(value.number, value.present & holds, value.error, unknown)
         return replace(kept, weak=value.weak)
     other = evaluate(term.other, scope)
-    kind = combined("maximum", [value, other]).dtype
-    value, other = cast(value, kind), cast(other, kind)
-    return bounded(
+    both = combined("maximum", [value, other])
+    value, other = cast(value, both.dtype), cast(other, both.dtype)
+    chosen = bounded(
         np.where(holds, value.number, other.number),
         np.where(holds, value.present, other.present),
         np.where(holds, value.error, other.error),
         unknown | other.unknown(),
     )
+    return replace(chosen, weak=both.weak)
 
 
 def _reduction(term: t.Reduce, scope: Scope) -> Value:
@@ -243,7 +245,23 @@ def reduced(name: str, value: Value, axes: Sequence[int], lengths: Sequence[int]
         "all": _logic,
     }[name]
     found, off = compute(name, number, present, error, over)
+    if name in ("sum", "prod") and number.dtype.kind == "f":
+        unknown = unknown | _overflows(name, number, present, over)
     return bounded(found, np.any(present, over, keepdims=True), off, unknown)
+
+
+def _overflows(name: str, number: Array, present: Array, over: tuple[int, ...]) -> Array:
+    """Return where some of the numbers, in another order, may be too large, or too small."""
+    limits = np.finfo(number.dtype)
+    size = np.abs(number.astype("float64"))
+    size = np.where(present & np.isfinite(size), size, 0.0)
+    with np.errstate(all="ignore"):
+        if name == "sum":
+            return np.asarray(size.sum(over, keepdims=True) >= 0.999 * limits.max)
+        size = np.where(size == 0, 1.0, size)
+        most = np.maximum(size, 1).prod(over, keepdims=True)
+        least = np.minimum(size, 1).prod(over, keepdims=True)
+    return (most >= 0.999 * limits.max) | (least <= 1.001 * limits.tiny)
 
 
 def _sum(
@@ -308,34 +326,46 @@ def _arg(
     name: str, number: Array, present: Array, error: Array, axis: int, unknown: Array
 ) -> Value:
     """Return where the largest or smallest is; unknown where two are near, at NaN, of nothing."""
-    value = number.astype("float64") * (1 if name == "argmax" else -1)
-    kept = np.where(present, value, -np.inf)
+    if number.dtype.kind == "f":
+        value, lowest = number.astype("float64") * (1 if name == "argmax" else -1), -np.inf
+    else:  # floats do not tell large ones apart; ~ turns the order around, without wrapping
+        value = number.astype("int64") if number.dtype.kind == "b" else number
+        value = value if name == "argmax" else ~value
+        lowest = np.iinfo(value.dtype).min
+    kept = np.where(present & ~np.isnan(value), value, np.asarray(lowest, value.dtype))
     if number.shape[axis] == 0:
         shape = [*number.shape[:axis], 1, *number.shape[axis + 1 :]]
         return bounded(
             np.zeros(shape, "int64"), np.asarray(False), np.zeros(shape), np.ones(shape, bool)
         )
-    at = np.argmax(np.where(np.isnan(kept), -np.inf, kept), axis, keepdims=True)
-    best = np.take_along_axis(kept, at, axis)
+    best = kept.max(axis, keepdims=True)
+    at = np.argmax(present & (kept == best), axis, keepdims=True)
     with np.errstate(all="ignore"):
         near = (kept + 2 * error >= best) & (error > 0) & present
-    odd = (near.sum(axis, keepdims=True) > 1) | (np.isnan(kept) & present).any(axis, keepdims=True)
+    odd = (near.sum(axis, keepdims=True) > 1) | (np.isnan(value) & present).any(axis, keepdims=True)
     odd = odd | ~np.any(present, axis, keepdims=True) | np.isinf(best)
     return bounded(at, np.any(present, axis, keepdims=True), np.zeros(at.shape), unknown | odd)
 
 
-def addends(term: t.Term) -> list[tuple[str, t.Term]]:
-    """Return what stands between the outermost + and - of *term*, each with its sign."""
+def _addends(
+    term: t.Term, names: list[str], scope: Scope, masks: tuple[t.Term, ...] = ()
+) -> tuple[list[tuple[str, Value]], Value]:
+    """Return the values between the outermost + and - of *term*, under *masks*, each with a sign.
+
+    And their sum as the parentheses stand.
+    """
     match term:
         case t.Op("+" | "-" as name, (left, right)):
-            turned = {"+": "-", "-": "+"}
-            rest = addends(right)
+            (before, a), (after, b) = (_addends(x, names, scope, masks) for x in (left, right))
             if name == "-":
-                rest = [(turned[sign], one) for sign, one in rest]
-            return [*addends(left), *rest]
+                after = [("-" if sign == "+" else "+", one) for sign, one in after]
+            return [*before, *after], merged(scope.semiring[0] if name == "+" else "-", a, b)
         case t.Masked(inner, condition, None):
-            return [(sign, t.Masked(one, condition)) for sign, one in addends(inner)]
-    return [("+", term)]
+            return _addends(inner, names, scope, (condition, *masks))
+    for condition in masks:
+        term = t.Masked(term, condition)
+    value = _addend(term, names, scope)
+    return [("+", value)], value
 
 
 def assigned(
@@ -361,25 +391,29 @@ def assigned(
 
 def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
     """Return *term* with the reductions that are not written."""
-    (sign, first), *rest = addends(term)
-    total = _addend(first, names, scope)
+    ((_, total), *rest), nested = _addends(term, names, scope)
     large = np.abs(total.number.astype("float64"))
-    if sign == "-":
-        total = combined("neg", [total])
-    for sign, addend in rest:
-        value = _addend(addend, names, scope)
+    for sign, value in rest:
         total = merged(scope.semiring[0] if sign == "+" else "-", total, value)
         large = large + np.abs(value.number.astype("float64"))
     if len(rest) > 1 and eps(total.dtype):  # those that are present everywhere come first
-        rounding = len(rest) * eps(total.dtype) * np.where(np.isnan(large), np.inf, large)
+        fits = large < 0.999 * float(np.finfo(total.dtype).max)  # in any order
+        rounding = np.where(fits, len(rest) * eps(total.dtype) * large, np.inf)
         total = replace(total, error=total.error + rounding)
-    if len(rest) < 2 or term.free() - set(names):
+    if total.dtype != nested.dtype:  # the order of the parentheses decides the type
+        total = replace(cast(total, nested.dtype), weak=nested.weak)
+    if len(rest) < 2:
         return total
-    nested = evaluate(term, scope)  # integers may wrap as the parentheses stand, or from the left
+    error, unknown = total.error, total.unknown()
     with np.errstate(all="ignore"):
         off = np.abs(total.number.astype("float64") - nested.number.astype("float64"))
-        wrapped = off > 0.5 + 1e-3 * np.abs(nested.number.astype("float64"))
-    return bounded(total.number, total.present, total.error, total.unknown() | wrapped)
+        if not term.free() - set(names):  # integers may wrap as the parentheses stand, or not
+            unknown = unknown | (off > 0.5 + 1e-3 * np.abs(nested.number.astype("float64")))
+        if any(one.sparse for one in scope.tensors.values()) or any(
+            isinstance(part, t.Masked) for part in term.walk()
+        ):  # a result with a pattern is computed as the parentheses stand
+            error = np.maximum(error, off + nested.error)
+    return bounded(total.number, total.present, error, unknown)
 
 
 def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:

@@ -197,7 +197,7 @@ class ScriptAuthor:
         return self.rng.random() < part
 
     def buffer(self, variables: Sequence[str], depth: int) -> t.Ref:
-        name = "ABDEGHMN"[len(self.inputs)] + "_"
+        name = "ABDEGHMNPQRSUVWX"[len(self.inputs)] + "_"
         second = depth == 2 and "JB" in self.kinds and self.chance(0.4)
         made = Buffer(name, tuple(variables), self.rng.choice(self.dtypes), depth, int(second))
         self.inputs[name] = made

@@ -42,9 +42,8 @@ def as_objects(program: Program) -> Any:
             symbols[statement.target.name][places] += value
         else:
             symbols[statement.target.name][places] -= value
-    read = names - set(program.operands) - set(program.constants)
-    returned = tuple(symbols[name] for name in targets if name not in read)
-    return returned[0] if len(returned) == 1 else returned
+    assigned = tuple(symbols[name] for name in dict.fromkeys(targets))
+    return assigned[0] if len(assigned) == 1 else assigned
 
 
 def _is_python(statement: t.Statement) -> bool:

@@ -8,7 +8,7 @@ whether the value is present (a comparison that rounding may turn, the sign of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -287,7 +287,7 @@ def _arithmetic(name: str, args: list[Value]) -> Value:
 def merged(name: str, a: Value, b: Value, *, everywhere: bool = False) -> Value:
     """Return *a* and *b* added up: present where one is, and what is absent adds nothing."""
     both = combined(name, [a, b])
-    if everywhere or both.weak is not None:
+    if everywhere:
         return both
     kind = both.dtype
     one = truth(a) if name in ("or", "and") else cast(a, kind)
@@ -297,4 +297,5 @@ def merged(name: str, a: Value, b: Value, *, everywhere: bool = False) -> Value:
     number = np.where(both.present, both.number, np.where(one.present, one.number, other.number))
     error = np.where(both.present, both.error, np.where(one.present, one.error, other.error))
     unknown = a.unknown() | b.unknown()
-    return bounded(number, one.present | other.present, error, unknown | np.isinf(error))
+    found = bounded(number, one.present | other.present, error, unknown | np.isinf(error))
+    return replace(found, weak=both.weak)

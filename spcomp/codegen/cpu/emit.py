@@ -16,40 +16,43 @@ from spcomp.codegen.abi import (
     symbols,
 )
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
-from spcomp.codegen.llvm.code import STATUS, Code, Key, Scope, Unit
+from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Key, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
+from spcomp.codegen.llvm.math import call_libm
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
+from spcomp.codegen.llvm.uses import Use, uses
 from spcomp.dtypes import handle, int64
 from spcomp.ir import stmt as st
-from spcomp.ir.access import Load, Search
-from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.access import Load
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.module import Module
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.stmt import prefixes
 from spcomp.ir.visitor import children, walk
+from spcomp.knobs import knobs_of
 from spcomp.target import Target
 
-ALIKE = 4  # loops in a row that are looked at for some that come to the same code
+ALIKE = 4  # a list of at least so many loops is searched for loops of the same code
 PAUSE_FACTS = "cold nounwind willreturn memory(inaccessiblemem: readwrite)"
-SHORT = 3  # loops within each other, a parallel one first, of which a trip is never long
-FEW = 16  # trips of a loop that counts for none
-WIDTH = 64  # trips that an innermost loop in a chunk is taken to have
-ROWS = 1 << 10  # trips of a loop around such between two pauses
-STRIP = 1 << 16  # trips of a loop that stands alone between two pauses; whole groups
+SHORT = 3  # a parallel nest of at most so many loops has short trips
+FEW = 16  # a loop of at most so many trips does not count as one
+WIDTH = 64  # trips that an innermost loop in a chunk is assumed to have
+ROWS = 1 << 10  # trips between two pauses of a loop around innermost loops
+STRIP = 1 << 16  # trips between two pauses of a loop outside any other; whole groups
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
 
 def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -> Emitted:
     """Return the LLVM IR of the functions of *module* for the CPU *target*.
 
-    *fast_math*: the arithmetic of floats may be moved about as that of numbers.
+    *fast_math*: float arithmetic may be reordered as if floats were real numbers.
     Raises LoweringError for what a CPU cannot do and BackendError for an unknown target.
     """
     target = resolve(target)
-    unit = Unit(has_half(target), FAST if fast_math else EXACT)
+    dialect = Dialect(call_libm, has_half(target), blends=True, has_masks=True)
+    unit = Unit(knobs_of(target), dialect, FAST if fast_math else EXACT)
     names = symbols(func.name for func in module.funcs)
     functions = tuple(
         _Function(unit, func, symbol, packed).write()
@@ -64,27 +67,6 @@ def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -
     return Emitted("\n".join(parts) + "\n", functions)
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How a function uses a handle: the buffer on it and whether it is stored to."""
-
-    buffer: AnyBuffer | None = None
-    written: bool = False
-
-
-def uses(func: FlatFunc) -> dict[Var, Use]:
-    """Return for every handle of *func* how it is used."""
-    result = {param: Use() for param in func.params if param.dtype == handle}
-    result |= {buffer.data: Use(buffer) for buffer in func.buffers if buffer.data is not None}
-    for node in walk(func.body):
-        if isinstance(node, st.Store | Load | Search | st.Prefetch):
-            data = node.buffer.data
-            if data is not None:
-                written = isinstance(node, st.Store) or result.get(data, Use()).written
-                result[data] = Use(node.buffer, written)
-    return result
-
-
 class _Function:
     """One function of the module: its body, its parallel loops, its two entry points."""
 
@@ -95,7 +77,7 @@ class _Function:
         self.messages = Messages()
         self.loops = 0
         self.pauses = False
-        self.apart: dict[tuple[str, ...], str] = {}  # functions by what they are written as
+        self.loop_names: dict[tuple[str, ...], str] = {}  # of functions, by their code
 
     def write(self) -> FunctionABI:
         """Write the function into the unit and return how it is called."""
@@ -166,8 +148,8 @@ def _finish(code: Code) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Apart:
-    """A loop written as a function: what it captures, as which parameters, and its lines."""
+class _LoopFunction:
+    """A loop as a function: the keys that it captures, its parameters, and its lines."""
 
     captures: tuple[Key, ...]
     parameters: tuple[str, ...]
@@ -175,7 +157,7 @@ class _Apart:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same for loops that come to the same code: all but the identity of loops."""
+        """The code without the identities of its loops: equal if two loops have the same code."""
         return (*self.parameters, *(line.partition(", !llvm.loop")[0] for line in self.lines))
 
 
@@ -187,34 +169,34 @@ class _CpuStmts(Stmts):
     ) -> None:
         super().__init__(code, scope, function.messages, concurrent=concurrent)
         self.function = function
-        self.parts: st.Stmt | None = None  # what a parallel loop runs, if that is a list
-        self.context = ""  # of the job, if it may end early in the middle; null: no loop's
-        self.left = ""  # where the work until the next pause is kept
+        self.parts: st.Stmt | None = None  # the body of the parallel loop, which may be a list
+        self.context = ""  # of the job, if it may end early; null outside parallel loops
+        self.budget = ""  # address of the work left until the next pause
 
     def visit_Seq(self, node: st.Seq) -> None:
-        """One after the other; loops that come to the same code call one function."""
+        """One after the other; loops of the same code call one function."""
         loops = [stmt for stmt in node.body if isinstance(stmt, st.For)]
         if node is not self.parts or len(loops) < ALIKE or self.turns:
             super().visit_Seq(node)
             return
-        made = {loop: self._apart(loop) for loop in loops}
-        count = Counter(apart.key for apart in made.values())
+        functions = {loop: self._loop_function(loop) for loop in loops}
+        count = Counter(function.key for function in functions.values())
         for stmt in node.body:
-            apart = made.get(stmt)  # type: ignore[call-overload]
-            if apart is None or count[apart.key] == 1:
+            function = functions.get(stmt)  # type: ignore[call-overload]
+            if function is None or count[function.key] == 1:
                 self.visit(stmt)
             else:
-                self._call(apart)
+                self._call(function)
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
-        """Write the loop of *node*, one that may be long in strips, with pauses between."""
+        """Write the loop of *node*; one that may be long runs in strips with pauses between."""
         strip = self.strip(node)
-        known = "%" not in begin + end
-        if not strip or (known and int(end) - int(begin) <= strip):
+        constant = "%" not in begin + end
+        if not strip or (constant and int(end) - int(begin) <= strip):
             super().loop(node, begin, end, facts, group)
             return
         code = self.code
-        head, tail, done = (code.label(hint) for hint in ("strip", "strip.end", "strips.done"))
+        head, tail, exit_ = (code.label(hint) for hint in ("strip", "strip.end", "strips.done"))
         start, following, before = code.name(), code.name(), code.block
         code.jump(head)
         code.start(head)
@@ -226,14 +208,14 @@ class _CpuStmts(Stmts):
         code.jump(tail)
         code.start(tail)
         code.do(f"{following} = add i64 {stop}, 0")
-        code.branch(code.value(f"icmp slt i64 {stop}, {end}"), head, done)
-        code.start(done)
+        code.branch(code.value(f"icmp slt i64 {stop}, {end}"), head, exit_)
+        code.start(exit_)
 
     def strip(self, node: st.For) -> int:
-        """How many trips of *node* there are between two pauses, 0 if it is not cut.
+        """Return how many trips of *node* run between two pauses; 0 if it is not cut.
 
-        What is cut stands alone, or is in a chunk the loop around innermost ones, unless it goes
-        over a fiber: those are short, and there are many.
+        A single loop outside any other is cut. In a chunk it is the loop around innermost loops,
+        unless it runs over a fiber: fibers are short and many.
         """
         if self.concurrent:
             fiber = any(isinstance(part, Load) for part in walk(node.end))
@@ -242,82 +224,82 @@ class _CpuStmts(Stmts):
         return 0 if self.depth or _loops(node.body) else STRIP
 
     def after_trip(self, index: str, inner: int) -> None:  # noqa: ARG002
-        """Pause between the trips of a loop around others, in a chunk of one around two.
+        """Pause after a trip of a loop around others; in a chunk, of a loop around two levels.
 
-        There to look after each trip of an inner loop would take a measurable part of its time.
+        In a chunk, a check after each trip of an inner loop would take a measurable time.
         """
         if inner > self.concurrent:
             self.pause()
 
     def after_loop(self, begin: str, end: str, inner: int) -> None:
-        """Count the trips of innermost loops, in a chunk of those around them."""
+        """Count the trips of innermost loops as work; in a chunk, of the loops around them."""
         if inner == self.concurrent:
             self.spend(begin, end, WIDTH if inner else 1)
 
     def spend(self, begin: str, end: str, weight: int = 1) -> None:
-        """Take the trips, of *weight* each, off the work that is left until the next pause."""
+        """Subtract the trips, of *weight* each, from the work left until the next pause."""
         if not self.context:
             return
         code = self.code
-        if not self.left:
-            self.left = code.alloca("i64", 8)
-            code.lines.insert(0, f"  store i64 {BUDGET}, ptr {self.left}")
+        if not self.budget:
+            self.budget = code.alloca("i64", 8)
+            code.lines.insert(0, f"  store i64 {BUDGET}, ptr {self.budget}")
         trips = code.value(f"sub i64 {end}, {begin}")
         trips = code.value(f"mul i64 {trips}, {weight}") if weight > 1 else trips
-        left = code.value(f"sub i64 {code.value(f'load i64, ptr {self.left}')}, {trips}")
-        code.do(f"store i64 {left}, ptr {self.left}")
+        remaining = code.value(f"sub i64 {code.value(f'load i64, ptr {self.budget}')}, {trips}")
+        code.do(f"store i64 {remaining}, ptr {self.budget}")
 
     def pause(self) -> None:
-        """Ask the pool if that much work is done."""
+        """Ask the pool whether to go on, once the work until this pause is done."""
         outermost = self.concurrent and not self.depth  # of a chunk, which has few trips
-        if not self.left or outermost:
+        if not self.budget or outermost:
             return
         code = self.code
         self.function.pauses = True
         ask, on = code.label("ask"), code.label("work")
-        left = code.value(f"load i64, ptr {self.left}")
-        code.branch(code.value(f"icmp slt i64 {left}, 0"), ask, on)
+        remaining = code.value(f"load i64, ptr {self.budget}")
+        code.branch(code.value(f"icmp slt i64 {remaining}, 0"), ask, on)
         code.start(ask)
         pool = code.unit.declare(PAUSE, "i64", "ptr captures(none)", PAUSE_FACTS)
         fresh = code.value(f"call i64 {pool}(ptr {self.context})")
-        code.do(f"store i64 {fresh}, ptr {self.left}")
+        code.do(f"store i64 {fresh}, ptr {self.budget}")
         self._end_if(code.value(f"icmp slt i64 {fresh}, 0"))
         code.jump(on)
         code.start(on)
 
-    def _apart(self, loop: st.For) -> _Apart:
-        """Return *loop* as a function of what it captures."""
+    def _loop_function(self, loop: st.For) -> _LoopFunction:
+        """Return *loop* as a function of the values that it captures."""
         body = Code(self.code.unit)
         inner = _CpuStmts(self.function, body, Scope(self.scope), concurrent=True)
         inner.visit(loop)
         captures = inner.scope.captures
-        parameters = tuple(self._captured(key, operand) for key, operand in captures.items())
-        return _Apart(tuple(captures), parameters, (*body.allocas, *body.lines))
+        parameters = tuple(self._capture(key, operand) for key, operand in captures.items())
+        return _LoopFunction(tuple(captures), parameters, (*body.allocas, *body.lines))
 
-    def _captured(self, key: Key, name: str) -> str:
-        """Return the declaration of the parameter *name* for *key*, as it is in a register."""
+    def _capture(self, key: Key, name: str) -> str:
+        """Return the declaration of the parameter *name* for *key*, of its register type."""
         if isinstance(key, Var) and register(key.dtype) != memory(key.dtype):
             return f"{register(key.dtype)} {name}"
         return self.function.parameter_type(key, name)
 
-    def _call(self, apart: _Apart) -> None:
-        """Call the function that *apart* is, which is written once."""
+    def _call(self, loop: _LoopFunction) -> None:
+        """Call the function *loop*; its first call writes it."""
         function = self.function
-        name = function.apart.get(apart.key)
+        name = function.loop_names.get(loop.key)
         if name is None:
-            name = f"{function.symbol}.loop{len(function.apart)}"
-            function.apart[apart.key] = name
-            header = f"define internal void @{name}({', '.join(apart.parameters)}) noinline #0 {{"
-            lines = [header, "entry:", *apart.lines, "  ret void", "}"]
+            name = f"{function.symbol}.loop{len(function.loop_names)}"
+            function.loop_names[loop.key] = name
+            header = f"define internal void @{name}({', '.join(loop.parameters)}) noinline #0 {{"
+            lines = [header, "entry:", *loop.lines, "  ret void", "}"]
             self.code.unit.functions.append("\n".join(lines))
-        operands = ", ".join(f"{_type_of(key)} {self.scope[key]}" for key in apart.captures)
+        operands = ", ".join(f"{_type_of(key)} {self.scope[key]}" for key in loop.captures)
         self.code.do(f"call void @{name}({operands})")
         self.spend("0", str(STRIP))
 
     def parallel_for(self, node: st.For) -> None:
         """Outline the body and hand it to the pool."""
         function, code = self.function, self.code
-        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
+        begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
         self.scope[_BEGIN] = begin
         name = f"{function.symbol}.par{function.loops}"
         function.loops += 1
@@ -330,11 +312,11 @@ class _CpuStmts(Stmts):
         count = self.exprs.binary("-", int64, end, begin)
         pool = code.unit.declare(PARALLEL_FOR, "i32", "ptr, ptr, i64, i64")
         grain = int(dict(node.attrs).get("grain", 0))
-        called = f"call i32 {pool}(ptr @{name}, ptr {context}, i64 {count}, i64 {grain})"
-        self._end_if(code.value(f"icmp ne i32 {code.value(called)}, 0"))
+        call = f"call i32 {pool}(ptr @{name}, ptr {context}, i64 {count}, i64 {grain})"
+        self._end_if(code.value(f"icmp ne i32 {code.value(call)}, 0"))
 
     def _end_if(self, interrupted: str) -> None:
-        """Leave the function where the loop was interrupted: what comes next may rely on it."""
+        """Leave the function if the loop was interrupted: later code may rely on the loop."""
         code = self.code
         over, on = code.label("interrupted"), code.label("on")
         code.branch(interrupted, over, on)
@@ -361,10 +343,10 @@ class _CpuStmts(Stmts):
         )
         inner.loop(node, first, last, [NO_VECTORIZE])
         captures = inner.scope.captures
-        parameters = [self._captured(key, operand) for key, operand in captures.items()]
+        parameters = [self._capture(key, operand) for key, operand in captures.items()]
         job = [f"ptr {inner.context}"] if inner.context else []
         header = f"({', '.join([*parameters, *job, 'i64 %begin', 'i64 %end'])})"
-        # what is left of fibers is short: a call to memcpy would take longer than the copy
+        # the ends of fibers are short: a call to memcpy would take longer than the copy
         calls = '"no-builtin-memcpy" ' if any(isinstance(n, st.While) for n in walk(node)) else ""
         lines = [f"define internal void @{name}.body{header} noinline {calls}#0 {{", "entry:"]
         unit.functions.append("\n".join([*lines, *body.allocas, *body.lines, "  ret void", "}"]))
@@ -390,15 +372,15 @@ class _CpuStmts(Stmts):
 def _is_long(loop: st.For) -> bool:
     """Whether a trip of the parallel *loop* may take so long that it has to pause.
 
-    Not where others wait for its sum, and not where its inner loops are merges of fibers, which
-    are short, and in which to count what is done would take a measurable part of the time.
+    False where other threads wait for its sum, and where its inner loops are merges of fibers:
+    these are short, and counting their work would take a measurable part of the time.
     """
     merges = any(isinstance(node, st.While) for node in walk(loop))
     return _height(loop) > SHORT and not merges and not any(True for _ in prefixes(loop.body))
 
 
 def _height(node: Node) -> int:
-    """Return how many loops are within each other inside *node*, itself included."""
+    """Return the depth of the loop nest in *node*, itself included."""
     inner = max((_height(child) for child in children(node)), default=0)
     if isinstance(node, st.For):
         few = isinstance(node.end, Const) and int(node.end.value) <= FEW

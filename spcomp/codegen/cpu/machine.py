@@ -1,4 +1,4 @@
-"""Flat IR to machine code, which machine: what a CPU's name stands for, and what this one has."""
+"""Flat IR to machine code, the machine: what a CPU's name means, and what this CPU has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from spcomp.errors import BackendError
-from spcomp.locks import beside_signals, hold_while_forking
+from spcomp.locks import hold_while_forking, shield_from_signals
 from spcomp.target import Target
 
 _V2 = ["cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"]
@@ -24,7 +24,7 @@ LEVELS: dict[str, list[str]] = {
     "x86-64-v4": _V4,
     "aarch64": ["neon"],
 }
-# CPUs by the level that they have all of: code uses the level's instructions, tuned for the CPU.
+# CPUs by the highest level they support: code uses the level's instructions, tuned for the CPU.
 _TUNED: dict[str, str] = {
     "x86-64": "core2 k8 btver1",
     "x86-64-v2": "nehalem westmere sandybridge ivybridge silvermont goldmont tremont btver2 bdver2",
@@ -39,8 +39,8 @@ _LEVEL_OF = {cpu: level for level, cpus in _TUNED.items() for cpu in cpus.split(
 _LEVEL_OF |= {level: level for level in LEVELS}
 
 
-# llvmlite lets one thread into LLVM at a time: by this lock, in every function, also in those that
-# drop what Python has collected. Nothing of LLVM can be reached without it.
+# llvmlite lets one thread into LLVM at a time: every function takes this lock, even those that
+# Python's garbage collection calls. No function of LLVM can be called without it.
 _LOCK = llvm.ffi.lib._lock  # noqa: SLF001
 hold_while_forking(_LOCK._lock)  # noqa: SLF001
 
@@ -48,26 +48,26 @@ hold_while_forking(_LOCK._lock)  # noqa: SLF001
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function of LLVM under the lock, which a ``with`` takes in C: see ``locks.Lock``.
 
-    llvmlite's own takes it by a method in Python. A signal could leave it taken for good.
+    llvmlite takes it by a method in Python, where a signal could leave it locked for good.
     """
     with _LOCK._lock:  # noqa: SLF001
         listeners = list(_LOCK._cblist)  # noqa: SLF001 (numba's)
-        for taken, _ in listeners:
-            taken()
+        for acquired, _ in listeners:
+            acquired()
         try:
             return self._cfn(*args, **kwargs)
         finally:
-            for _, freed in listeners:
-                freed()
+            for _, released in listeners:
+                released()
 
 
 llvm.ffi._lib_fn_wrapper.__call__ = _call  # noqa: SLF001
-_host_name: Callable[[], str] = cache(beside_signals(llvm.get_host_cpu_name))
-_host_triple: Callable[[], str] = cache(beside_signals(llvm.get_process_triple))
+_host_name: Callable[[], str] = cache(shield_from_signals(llvm.get_host_cpu_name))
+_host_triple: Callable[[], str] = cache(shield_from_signals(llvm.get_process_triple))
 
 
 @cache
-@beside_signals
+@shield_from_signals
 def _host_features() -> dict[str, bool]:
     features = dict(llvm.get_host_cpu_features())
     return features | ({"neon": True} if _host_family() == "aarch64" else {})  # not all report it
@@ -137,7 +137,7 @@ def family(target: Target) -> str:
 
 
 def triple(target: Target) -> str:
-    """Return the LLVM triple of the resolved *target*: the host's where it is of that family."""
+    """Return the LLVM triple of the resolved *target*: the host's if it is of the same family."""
     ours = family(target)
     return _host_triple() if _host_family() == ours else f"{ours}-unknown-linux-gnu"
 
@@ -150,8 +150,8 @@ def _host_family() -> str:
 def check_runnable(target: Target) -> None:
     """Raise BackendError if this machine lacks what the resolved *target*'s code may use."""
     host = _host_features()
-    wanted = [name[1:] for name in target.features.split(",") if name.startswith("+")]
-    missing = [name for name in wanted if not host.get(name, False)]
+    required = [name[1:] for name in target.features.split(",") if name.startswith("+")]
+    missing = [name for name in required if not host.get(name, False)]
     if triple(target) != _host_triple() or missing:
         raise BackendError(
             f"this machine cannot run code for {target}"

@@ -1,7 +1,7 @@
-"""Machine code, what it needs: the names in an object that somebody else has to define.
+"""Machine code, its undefined symbols: the names in an object that others have to define.
 
-The code generator adds some on its own account, and an optimisation may have made one call of
-another. Linking would find most, but not one that means something else than it is called with.
+The code generator adds some by itself, and an optimisation may turn one call into another. Linking
+would find most of them, but not a function whose parameters differ from those of the call.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ADDED = frozenset(  # what the code generator may call for instructions that a t
         *("_GLOBAL_OFFSET_TABLE_", "__chkstk", "_fltused"),
     )
 )
-_UNDEFINED_MACHO, _MACHO_MASK = 0x01, 0xEF  # external, of no section and no debugger's
+_UNDEFINED_MACHO, _MACHO_MASK = 0x01, 0xEF  # external, of no section, not for a debugger
 
 
 def check_symbols(obj: bytes, llvm_ir: str) -> None:
-    """Raise InternalError if *obj* needs what *llvm_ir*, of which it was made, does not declare."""
+    """Raise InternalError if *obj* needs a symbol that its source *llvm_ir* does not declare."""
     declared = set(re.findall(r"^declare [^@\n]*@([\w.]+)\(", llvm_ir, re.MULTILINE))
     strange = undefined(obj) - declared - ADDED
     if strange:
@@ -33,7 +33,7 @@ def check_symbols(obj: bytes, llvm_ir: str) -> None:
 
 
 def undefined(obj: bytes) -> frozenset[str]:
-    """Return the names that the object file *obj* (ELF, Mach-O or COFF) takes from elsewhere."""
+    """Return the undefined symbols of the object file *obj* (ELF, Mach-O or COFF)."""
     if obj.startswith(b"\x7fELF"):
         return frozenset(_elf(obj))
     if obj.startswith(b"\xcf\xfa\xed\xfe"):

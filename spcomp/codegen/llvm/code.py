@@ -1,31 +1,55 @@
-"""Flat IR to LLVM IR, the ground: instructions as text, names, blocks, and what is in scope."""
+"""Flat IR to LLVM IR, the base: instructions as text, names, blocks, and what is in scope."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from spcomp.codegen.llvm.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Var
+from spcomp.knobs import Knobs
 
 Key: TypeAlias = Var | AnyBuffer
 STACK_LIMIT = 64 << 10  # bytes of buffers that a function may keep on its stack
+MEMORY = ("load", "store", "atomicrmw", "cmpxchg", "call void @llvm.nvvm.barrier")
 STATUS = Var("status", handle)  # the word that failures are written to; see Code.fail
+
+
+class Library(Protocol):
+    """The functions of floats that are no instructions, such as ``sin``."""
+
+    def __call__(self, code: Code, dtype: DType, func: str, *args: str) -> str:
+        """Return *func* of the operands *args*, which have the type of *dtype* in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What differs between the machines that LLVM IR is written for.
+
+    *library*: the functions of floats. *has_half*: float16 is converted by an instruction.
+    *blends*: a float is not selected by a condition without a branch, but by a vector of bits.
+    *has_masks*: vectors are loaded and stored under a mask by an instruction.
+    """
+
+    library: Library
+    has_half: bool
+    blends: bool
+    has_masks: bool
 
 
 @dataclass(slots=True)
 class Unit:
     """What the functions of one LLVM module share.
 
-    *cpu_half*: the target converts float16. *flags* of the arithmetic of floats say what LLVM may
-    make of it.
+    *knobs*: thresholds of the target. *flags*: what LLVM may change about the arithmetic of floats.
     """
 
-    cpu_half: bool = False
+    knobs: Knobs
+    dialect: Dialect
     flags: str = EXACT
     declarations: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
@@ -39,12 +63,13 @@ class Unit:
 
     def loop_metadata(self, facts: list[str]) -> str:
         """Return the reference to a new loop identity that has *facts*."""
-        nodes = [self._fact(fact) for fact in facts]
+        nodes = [self.fact(fact) for fact in facts]
         number = len(self.metadata)
         self.metadata.append(f"!{number} = distinct !{{{', '.join([f'!{number}', *nodes])}}}")
         return f"!{number}"
 
-    def _fact(self, fact: str) -> str:
+    def fact(self, fact: str) -> str:
+        """Return the reference to the metadata that holds *fact*."""
         text = f" = !{{{fact}}}"
         for number, line in enumerate(self.metadata):
             if line == f"!{number}{text}":
@@ -62,6 +87,7 @@ class Code:
         self.allocas: list[str] = []
         self.stack = 0  # bytes of buffers among them
         self.block = "entry"
+        self.place = ""  # metadata of instructions that touch memory: the line they come from
         self._names = 0
 
     def name(self) -> str:
@@ -73,7 +99,8 @@ class Code:
         """Write ``%name = instruction``; return the name."""
         self._names += 1
         name = f"%v{self._names}"
-        self.lines.append(f"  {name} = {instruction}")
+        place = self.place if self.place and instruction.startswith(MEMORY) else ""
+        self.lines.append(f"  {name} = {instruction}{place}")
         return name
 
     def splat(self, value: str, dtype: DType, lanes: int) -> str:
@@ -87,7 +114,8 @@ class Code:
 
     def do(self, instruction: str) -> None:
         """Write an instruction without a result."""
-        self.lines.append(f"  {instruction}")
+        place = self.place if self.place and instruction.startswith(MEMORY) else ""
+        self.lines.append(f"  {instruction}{place}")
 
     def fits_stack(self, size: int) -> bool:
         """Whether *size* more bytes may live on the function's stack; if so, count them."""
@@ -127,16 +155,16 @@ class Code:
 
     def intrinsic(self, name: str, llvm_type: str, *operands: str, flags: str = "") -> str:
         """Call ``llvm.name`` overloaded on *llvm_type*, its type for operands and result."""
-        called = self.unit.declare(
+        function = self.unit.declare(
             f"llvm.{name}.{suffix(llvm_type)}", llvm_type, ", ".join([llvm_type] * len(operands))
         )
         arguments = ", ".join(f"{llvm_type} {operand}" for operand in operands)
-        return self.value(f"call {flags} {llvm_type} {called}({arguments})")
+        return self.value(f"call {flags} {llvm_type} {function}({arguments})")
 
     def choose(
         self, cond: str, dtype: DType, then: Callable[[], str], otherwise: Callable[[], str]
     ) -> str:
-        """Return the value of *then* or *otherwise*, of which only one is run."""
+        """Return the value of *then* or *otherwise*; only one of them runs."""
         yes, no, join = self.label("then"), self.label("else"), self.label("join")
         self.branch(cond, yes, no)
         arms = []
@@ -167,7 +195,7 @@ class Code:
 
 @dataclass(slots=True)
 class Scope:
-    """Operands by variable or buffer; one that belongs to the function around is captured."""
+    """Operands by variable or buffer; those of the enclosing function are captured."""
 
     parent: Scope | None = None
     names: dict[Key, str] = field(default_factory=dict)

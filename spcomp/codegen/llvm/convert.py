@@ -47,7 +47,7 @@ def decode(code: Code, raw: str, dtype: DType) -> str:
     if dtype.kind == "bfloat":
         wide = bits.op("shl", bits.cast("zext", raw, bits.i16, bits.i32), 16)
         return bits.cast("bitcast", wide, bits.i32, bits.f32)
-    if code.unit.cpu_half:
+    if code.unit.dialect.has_half:
         half = vector("half", dtype.lanes)
         return bits.cast("fpext", bits.cast("bitcast", raw, bits.i16, half), half, bits.f32)
     return _half_to_float(bits, raw)
@@ -62,7 +62,7 @@ def encode(code: Code, value: str, dtype: DType) -> str:
     bits = Bits(code, dtype.lanes)
     if dtype.kind == "bfloat":
         return _float_to_bfloat(bits, value)
-    if code.unit.cpu_half:
+    if code.unit.dialect.has_half:
         half = vector("half", dtype.lanes)
         return bits.cast("bitcast", bits.cast("fptrunc", value, bits.f32, half), half, bits.i16)
     return _float_to_half(bits, value)
@@ -121,8 +121,8 @@ def convert(code: Code, value: str, source: DType, target: DType) -> str:
         return value
     if target.kind == "bool":
         test = "fcmp une" if source.is_float else "icmp ne"
-        nothing = splat(old, float_literal(0.0)) if source.is_float else zero(source)
-        return code.value(f"{test} {old} {value}, {nothing}")
+        zeros = splat(old, float_literal(0.0)) if source.is_float else zero(source)
+        return code.value(f"{test} {old} {value}, {zeros}")
     if source.is_float and target.is_float:
         return _float_to_float(code, value, source, target)
     if source.is_float:
@@ -154,7 +154,7 @@ def _float_to_float(code: Code, value: str, source: DType, target: DType) -> str
 
 
 def _round_to_odd(bits: Bits, value: str, double: str) -> str:
-    """Return the double as a float that rounds on to 16 bits as the double itself would."""
+    """Return the double as a float that rounds to the same 16 bits as the double itself."""
     code = bits.code
     narrow = bits.cast("fptrunc", value, double, bits.f32)
     back = bits.cast("fpext", narrow, bits.f32, double)

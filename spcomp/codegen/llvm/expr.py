@@ -10,7 +10,7 @@ from spcomp.codegen.abi import DIVISION
 from spcomp.codegen.llvm.code import STATUS, Code, Scope
 from spcomp.codegen.llvm.convert import convert
 from spcomp.codegen.llvm.math import call, divide, reduce, shift
-from spcomp.codegen.llvm.memory import FEW, Access, read, search, sought
+from spcomp.codegen.llvm.memory import Access, read, search, search_key
 from spcomp.codegen.llvm.ops import (
     ARITHMETIC,
     BOOLEAN,
@@ -111,9 +111,9 @@ class Exprs(Visitor[str]):
 
     def visit_Cast(self, node: ex.Cast) -> str:
         """A conversion, after a broadcast where lanes are missing."""
-        return self.converted(node.value, node.type)
+        return self.convert(node.value, node.type)
 
-    def converted(self, node: Expr, dtype: DType) -> str:
+    def convert(self, node: Expr, dtype: DType) -> str:
         """Return the value of *node* as *dtype*."""
         value, source = self.visit(node), node.dtype
         if source.lanes < dtype.lanes:
@@ -125,12 +125,13 @@ class Exprs(Visitor[str]):
         """A select where both sides are harmless, else a branch, or masks for the sides."""
         cond = self.visit(node.cond)
         sides = (node.then, node.otherwise)
-        if all(map(_at_hand, sides)) and _compares_integers(node.cond):
+        blends = self.code.unit.dialect.blends
+        if blends and all(map(_is_computed, sides)) and _compares_integers(node.cond):
             return self._blend(cond, node.dtype, *map(self.visit, sides))
         return self._choose(cond, node.cond.dtype, *sides)
 
     def _blend(self, cond: str, dtype: DType, first: str, second: str) -> str:
-        """Return a select of scalar floats that is no branch: they have no conditional move."""
+        """Select between scalar floats without a branch: CPUs cannot move them on a condition."""
         code, scalar, lanes = self.code, register(dtype), BLEND_BITS // dtype.bits
         kind, mask = vector(scalar, lanes), vector(f"i{dtype.bits}", lanes)
         wide = code.value(f"sext i1 {cond} to i{dtype.bits}")
@@ -147,17 +148,17 @@ class Exprs(Visitor[str]):
 
     def _logical(self, node: ex.BinOp) -> str:
         cond, dtype = self.visit(node.lhs), node.lhs.dtype
-        if not _guarded(node.rhs):
+        if not _needs_guard(node.rhs):
             return self.binary(node.op, dtype, cond, self.visit(node.rhs))
-        decided: Expr = ex.const(node.op == "or", bool_)
+        constant: Expr = ex.const(node.op == "or", bool_)
         if dtype.lanes > 1:
-            decided = ex.Broadcast(decided, dtype.lanes)
-        sides = (node.rhs, decided) if node.op == "and" else (decided, node.rhs)
+            constant = ex.Broadcast(constant, dtype.lanes)
+        sides = (node.rhs, constant) if node.op == "and" else (constant, node.rhs)
         return self._choose(cond, dtype, *sides)
 
     def _choose(self, cond: str, truth: DType, then: Expr, otherwise: Expr) -> str:
         code, kind, lanes = self.code, register(then.dtype), truth.lanes
-        lazy = _guarded(then) or _guarded(otherwise)
+        lazy = _needs_guard(then) or _needs_guard(otherwise)
         if lazy and lanes == 1:
             return code.choose(
                 cond, then.dtype, lambda: self.visit(then), lambda: self.visit(otherwise)
@@ -191,23 +192,28 @@ class Exprs(Visitor[str]):
         return call(self.code, node.func, node.args[0].dtype, args)
 
     def access(self, buffer: AnyBuffer, index: Expr | None, mask: Expr | None) -> Access:
-        """Return where and under which mask ``buffer[index]`` touches memory, all evaluated."""
+        """Return which memory ``buffer[index]`` touches, and under which mask, all evaluated."""
         if index is None:
             raise InternalError("flatten_buffers", f"{buffer.name} is read without an offset")
         lanes = index.dtype.lanes
         active = self._active(lanes)
         if mask is not None:
-            own = self.converted(mask, bool_.with_lanes(lanes))
+            condition = self.convert(mask, bool_.with_lanes(lanes))
             truth = vector("i1", lanes)
-            active = own if active is None else self.code.value(f"and {truth} {active}, {own}")
+            active = (
+                condition
+                if active is None
+                else self.code.value(f"and {truth} {active}, {condition}")
+            )
         pointer, dtype = self.scope.pointer(buffer), buffer.dtype.with_lanes(lanes)
         first = ramp_base(index) if lanes > 1 else index
         if first is not None:
-            return Access(pointer, self.converted(first, int64), dtype, active)
+            return Access(pointer, self.convert(first, int64), dtype, active)
         wide = index.dtype  # an address computation extends the sign of int32 itself
-        if wide.kind != "int" or wide.bits < 32 or lanes <= FEW:  # few: one after the other
+        few = lanes <= self.code.unit.knobs.single_lanes  # they are loaded one after the other
+        if wide.kind != "int" or wide.bits < 32 or few:
             wide = int64.with_lanes(lanes)
-        return Access(pointer, self.converted(index, wide), dtype, active, register(wide))
+        return Access(pointer, self.convert(index, wide), dtype, active, register(wide))
 
     def visit_Load(self, node: Load) -> str:
         """A load; of a vector: contiguous for a ramp of stride 1, else a gather."""
@@ -221,10 +227,10 @@ class Exprs(Visitor[str]):
         return self.code.choose(active, int64, lambda: self._search(node), lambda: "0")
 
     def _search(self, node: Search) -> str:
-        begin, end = self.converted(node.begin, int64), self.converted(node.end, int64)
-        pointer, key = self.scope.pointer(node.buffer), self.visit(node.key)
-        what = sought(self.code, pointer, node.buffer.dtype, (key, node.key.dtype), node.slope)
-        return search(self.code, node.kind, what, begin, end)
+        begin, end = self.convert(node.begin, int64), self.convert(node.end, int64)
+        pointer, value = self.scope.pointer(node.buffer), self.visit(node.key)
+        key = search_key(self.code, pointer, node.buffer.dtype, (value, node.key.dtype), node.slope)
+        return search(self.code, node.kind, key, begin, end)
 
     def visit_Ramp(self, node: ex.Ramp) -> str:
         """The base in every lane plus the lane's step."""
@@ -242,22 +248,22 @@ class Exprs(Visitor[str]):
         return reduce(self.code, node.op, node.value.dtype, self.visit(node.value))
 
 
-def _at_hand(node: Expr) -> bool:
+def _is_computed(node: Expr) -> bool:
     """Whether *node* selects, or is, a scalar float that has been computed before."""
     if isinstance(node, ex.Select):
-        return all(map(_at_hand, (node.then, node.otherwise))) and not _guarded(node.cond)
+        return all(map(_is_computed, (node.then, node.otherwise))) and not _needs_guard(node.cond)
     dtype = node.dtype
     return isinstance(node, ex.Var) and dtype.is_float and dtype.bits >= 32 and dtype.lanes == 1
 
 
 def _compares_integers(cond: Expr) -> bool:
-    """Whether *cond* is made of comparisons of integers alone, which may fall out either way."""
+    """Whether *cond* only compares integers: a branch on that is hard to predict."""
     if isinstance(cond, ex.BinOp) and cond.op in ("and", "or"):
         return _compares_integers(cond.lhs) and _compares_integers(cond.rhs)
     return isinstance(cond, ex.BinOp) and cond.lhs.dtype.is_integer and cond.rhs.dtype.is_integer
 
 
-def _guarded(node: Expr) -> bool:
+def _needs_guard(node: Expr) -> bool:
     """Whether evaluating *node* where its guard forbids could fault, fail or be slow."""
     return any(
         isinstance(n, Load | Search | ex.Call)
@@ -271,19 +277,20 @@ def _harmless_divisor(node: Expr) -> bool:
 
 
 def ramp_base(index: Expr) -> Expr | None:
-    """Return the scalar *b* such that the vector *index* is ``b, b + 1, ...``; None if not seen."""
-    found = _affine(index)
-    return found[0] if found is not None and found[1] == 1 else None
+    """Return the scalar *b* if the vector *index* is plainly ``b, b + 1, ...``, else None."""
+    plain = affine(index)
+    return plain[0] if plain is not None and plain[1] == 1 else None
 
 
-def _affine(node: Expr) -> tuple[Expr, int] | None:
+def affine(node: Expr) -> tuple[Expr, int] | None:
+    """Return *b* and *s* if the vector *node* is plainly ``b, b + s, b + 2 s, ...``, else None."""
     match node:
         case ex.Ramp(base=base, stride=stride):
             return base, stride
         case ex.Broadcast(value=value):
             return value, 0
         case ex.BinOp(op=("+" | "-") as op, lhs=lhs, rhs=rhs):
-            left, right = _affine(lhs), _affine(rhs)
+            left, right = affine(lhs), affine(rhs)
             if left is not None and right is not None:
                 stride = left[1] + right[1] if op == "+" else left[1] - right[1]
                 return ex.binary(op, left[0], right[0]), stride

@@ -34,34 +34,36 @@ OnZero = Callable[[str], None]  # is given the i1 (or vector of i1): the divisor
 
 def constant(operand: str) -> int | None:
     """Return the integer that *operand* is in every lane, or None."""
-    found = re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", operand)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", operand)
+    return int(match[1]) if match else None
 
 
 def divide(code: Code, op: str, dtype: DType, lhs: str, rhs: str, on_zero: OnZero) -> str:
     """Return ``lhs // rhs`` or ``lhs % rhs``, rounding towards minus infinity."""
     if dtype.is_float:
-        return _divide_floats(code, op, register(dtype), lhs, rhs)
-    known = constant(rhs)
-    if known is not None and known > 0 and known & (known - 1) == 0:
-        return _by_power_of_two(code, op, dtype, lhs, known)
-    if known is None or known in (0, -1):
+        return _divide_floats(code, op, dtype, lhs, rhs)
+    divisor = constant(rhs)
+    if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+        return _by_power_of_two(code, op, dtype, lhs, divisor)
+    if divisor is None or divisor in (0, -1):
         rhs = _safe_divisor(code, dtype, lhs, rhs, on_zero)
     kind = register(dtype)
     if dtype.kind != "int":
         return code.value(f"{'udiv' if op == '//' else 'urem'} {kind} {lhs}, {rhs}")
-    rest = code.value(f"srem {kind} {lhs}, {rhs}")
+    remainder = code.value(f"srem {kind} {lhs}, {rhs}")
     zero = splat(kind, "0")
-    if known is not None and known > 0:
-        off = code.value(f"icmp slt {kind} {rest}, {zero}")
+    if divisor is not None and divisor > 0:
+        off = code.value(f"icmp slt {kind} {remainder}, {zero}")
     else:
-        signs = code.value(f"xor {kind} {rest}, {rhs}")
+        signs = code.value(f"xor {kind} {remainder}, {rhs}")
         differ = code.value(f"icmp slt {kind} {signs}, {zero}")
-        off = code.value(f"icmp ne {kind} {rest}, {zero}")
+        off = code.value(f"icmp ne {kind} {remainder}, {zero}")
         off = code.value(f"and {register_of_bool(dtype)} {off}, {differ}")
     if op == "%":
-        moved = code.value(f"add {kind} {rest}, {rhs}")
-        return code.value(f"select {register_of_bool(dtype)} {off}, {kind} {moved}, {kind} {rest}")
+        modulo = code.value(f"add {kind} {remainder}, {rhs}")
+        return code.value(
+            f"select {register_of_bool(dtype)} {off}, {kind} {modulo}, {kind} {remainder}"
+        )
     quotient = code.value(f"sdiv {kind} {lhs}, {rhs}")
     step = code.value(f"sext {register_of_bool(dtype)} {off} to {kind}")
     return code.value(f"add {kind} {quotient}, {step}")
@@ -93,18 +95,18 @@ def _safe_divisor(code: Code, dtype: DType, lhs: str, rhs: str, on_zero: OnZero)
     return code.value(f"select {truth} {unsafe}, {kind} {splat(kind, '1')}, {kind} {rhs}")
 
 
-def _divide_floats(code: Code, op: str, kind: str, lhs: str, rhs: str) -> str:
+def _divide_floats(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str:
     """As numpy: the remainder has the divisor's sign and the quotient agrees with it."""
-    truth = re.sub("float|double", "i1", kind)
+    kind, truth = register(dtype), register_of_bool(dtype)
     zero, one = splat(kind, float_literal(0.0)), splat(kind, float_literal(1.0))
-    rest = code.value(f"frem {kind} {lhs}, {rhs}")
-    differ = [code.value(f"fcmp olt {kind} {operand}, {zero}") for operand in (rest, rhs)]
+    remainder = code.unit.dialect.library(code, dtype, "fmod", lhs, rhs)
+    differ = [code.value(f"fcmp olt {kind} {operand}, {zero}") for operand in (remainder, rhs)]
     off = code.value(f"xor {truth} {differ[0]}, {differ[1]}")
-    off = code.value(f"and {truth} {off}, {code.value(f'fcmp une {kind} {rest}, {zero}')}")
+    off = code.value(f"and {truth} {off}, {code.value(f'fcmp une {kind} {remainder}, {zero}')}")
     if op == "%":
-        moved = code.value(f"fadd {kind} {rest}, {rhs}")
-        return code.value(f"select {truth} {off}, {kind} {moved}, {kind} {rest}")
-    exact = code.value(f"fsub {kind} {lhs}, {rest}")
+        modulo = code.value(f"fadd {kind} {remainder}, {rhs}")
+        return code.value(f"select {truth} {off}, {kind} {modulo}, {kind} {remainder}")
+    exact = code.value(f"fsub {kind} {lhs}, {remainder}")
     quotient = code.value(f"fdiv {kind} {exact}, {rhs}")
     below = code.value(f"fsub {kind} {quotient}, {one}")
     quotient = code.value(f"select {truth} {off}, {kind} {below}, {kind} {quotient}")
@@ -117,16 +119,16 @@ def _divide_floats(code: Code, op: str, kind: str, lhs: str, rhs: str) -> str:
 def shift(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str:
     """Return ``lhs << rhs`` or ``lhs >> rhs``; a shift by the width or more leaves no bit."""
     kind, truth = register(dtype), register_of_bool(dtype)
-    known, name = constant(rhs), {"<<": "shl", ">>": "ashr" if dtype.kind == "int" else "lshr"}[op]
-    if known is not None and 0 <= known < dtype.bits:
+    amount, name = constant(rhs), {"<<": "shl", ">>": "ashr" if dtype.kind == "int" else "lshr"}[op]
+    if amount is not None and 0 <= amount < dtype.bits:
         return code.value(f"{name} {kind} {lhs}, {rhs}")
     fits = code.value(f"icmp ult {kind} {rhs}, {splat(kind, str(dtype.bits))}")
     last = splat(kind, str(dtype.bits - 1))
     count = code.value(f"select {truth} {fits}, {kind} {rhs}, {kind} {last}")
-    moved = code.value(f"{name} {kind} {lhs}, {count}")
+    result = code.value(f"{name} {kind} {lhs}, {count}")
     if name == "ashr":
-        return moved  # only the sign is left, as numpy has it
-    return code.value(f"select {truth} {fits}, {kind} {moved}, {kind} {splat(kind, '0')}")
+        return result  # only the sign is left, as numpy has it
+    return code.value(f"select {truth} {fits}, {kind} {result}, {kind} {splat(kind, '0')}")
 
 
 def call(code: Code, func: str, dtype: DType, args: list[str]) -> str:
@@ -145,22 +147,30 @@ def call(code: Code, func: str, dtype: DType, args: list[str]) -> str:
             return code.value(f"fcmp oeq {kind} {code.intrinsic('fabs', kind, *args)}, {infinity}")
         case "rsqrt":
             return code.value(f"fdiv {kind} {one}, {code.intrinsic('sqrt', kind, *args)}")
-        case "exp" if "float" in kind:
-            return exp(code, kind, args[0])
-        case "sigmoid":
-            above = call(code, "exp", dtype, [code.value(f"fneg {kind} {args[0]}")])
-            return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {above}')}")
         case "pow":
             base, exponent = args
-            return power(code, dtype, base, exponent, partial(library, code, dtype))
+            library = partial(code.unit.dialect.library, code, dtype)
+            return power(code, dtype, base, exponent, library)
     if func in MATH:
         return code.intrinsic(MATH[func], kind, *args)
-    return library(code, dtype, func, *args)
+    return code.unit.dialect.library(code, dtype, func, *args)
 
 
-def library(code: Code, dtype: DType, func: str, *args: str) -> str:
-    """Return the C library's *func* of *args*, lane by lane: ``sin`` or, of float32, ``sinf``."""
+def call_libm(code: Code, dtype: DType, func: str, *args: str) -> str:
+    """Return *func* of *args*: the C library's, lane by lane, ``sin`` or, of float32, ``sinf``.
+
+    The exponential of float32 is arithmetic on whole vectors instead.
+    """
     kind, scalar = register(dtype), register(dtype.element)
+    match func:
+        case "fmod":
+            return code.value(f"frem {kind} {args[0]}, {args[1]}")
+        case "exp" if scalar == "float":
+            return exp(code, kind, args[0])
+        case "sigmoid":
+            one = splat(kind, float_literal(1.0))
+            above = call_libm(code, dtype, "exp", code.value(f"fneg {kind} {args[0]}"))
+            return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {above}')}")
     name = func + ("f" if scalar == "float" else "")
     code.unit.declare(name, scalar, ", ".join([scalar] * len(args)), PURE)
     return _per_lane(code, name, kind, args, dtype.lanes)
@@ -188,7 +198,7 @@ def _call_of_integers(code: Code, func: str, dtype: DType, args: list[str]) -> s
 
 @cache
 def integer_power(name: str, kind: str, less: str) -> str:
-    """Return the text of a function: *base* to *exponent*, wrapping; a fraction is 0."""
+    """Return the text of a function: *base* to the *exponent*, which wraps; a fraction is 0."""
     return f"""define internal {kind} @{name}({kind} %base, {kind} %exponent) nounwind {{
 entry:
   %negative = icmp {less} {kind} %exponent, 0
@@ -225,8 +235,8 @@ def _per_lane(code: Code, name: str, kind: str, args: Sequence[str], lanes: int)
     result = "poison"
     for lane in range(lanes):
         parts = [code.value(f"extractelement {kind} {arg}, i64 {lane}") for arg in args]
-        one = _per_lane(code, name, scalar, parts, 1)
-        result = code.value(f"insertelement {kind} {result}, {scalar} {one}, i64 {lane}")
+        value = _per_lane(code, name, scalar, parts, 1)
+        result = code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
     return result
 
 
@@ -237,15 +247,15 @@ def reduce(code: Code, op: str, dtype: DType, operand: str) -> str:
     kind, scalar = register(dtype), register(dtype.element)
     name = BOOLEAN.get(op, op) if dtype.kind == "bool" else REDUCTIONS[op][row(dtype)]
     name = f"llvm.vector.reduce.{name}.{suffix(kind)}"
-    called = code.unit.declare(name, scalar, kind)
+    intrinsic = code.unit.declare(name, scalar, kind)
     flags = EXTREME if dtype.is_float else ""
-    return code.value(f"call {flags} {scalar} {called}({kind} {operand})")
+    return code.value(f"call {flags} {scalar} {intrinsic}({kind} {operand})")
 
 
 def _halves(code: Code, op: str, dtype: DType, operand: str) -> str:
     """Return the lanes combined in a fixed order: the first half with the second, and so on.
 
-    Where they are no power of two, the lanes that are missing hold what changes nothing.
+    Lanes added to reach a power of two hold the neutral element.
     """
     kind, lanes, width = register(dtype), dtype.lanes, 1 << (dtype.lanes - 1).bit_length()
     if lanes < width:

@@ -11,10 +11,7 @@ from spcomp.dtypes import DType, int64, promote
 from spcomp.ir.axis import HASH
 from spcomp.ir.expr import SearchKind
 
-LINE = 64  # bytes of a cache line, which one prefetch asks for
-RUN = 8  # elements compared at once to find the end of a run
-NOTHING = ".nothing"  # a zero that masked lanes read
-FEW = 4  # lanes that are loaded one by one sooner than gathered
+ZERO = ".nothing"  # a zero that masked lanes read
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +19,7 @@ class Access:
     """Elements of *dtype* (scalar or vector) at *pointer*, under *mask* (None: all lanes).
 
     *offset* is one i64 (*contiguous*: the first of adjacent elements), else an operand of the
-    type *offsets*: one offset per lane.
+    type *offsets*: one offset per lane. *multiple*: elements that divide the offset.
     """
 
     pointer: str
@@ -30,6 +27,7 @@ class Access:
     dtype: DType
     mask: str | None
     offsets: str = "i64"
+    multiple: int = 1
 
     @property
     def contiguous(self) -> bool:
@@ -39,7 +37,7 @@ class Access:
     @property
     def align(self) -> int:
         """Bytes that divide every address."""
-        return self.dtype.itemsize
+        return self.dtype.itemsize * self.multiple
 
     def address(self, code: Code, *, known_inside: bool = True) -> str:
         """Return the pointer, or the vector of pointers, to the elements."""
@@ -59,45 +57,71 @@ def read(code: Code, at: Access) -> str:
     if dtype.lanes == 1:
         plain = Access(at.pointer, at.offset, dtype, None)
         return code.choose(at.mask or "true", dtype, lambda: read(code, plain), lambda: zero(dtype))
-    if not at.contiguous and dtype.lanes <= FEW:
-        return decode(code, _elements(code, at), dtype)
+    if not code.unit.dialect.has_masks:
+        return _each_lane(code, at)
+    if not at.contiguous and dtype.lanes <= code.unit.knobs.single_lanes:
+        return decode(code, _load_lanes(code, at), dtype)
     address, (pointers, name) = at.address(code), _pointers(at, "load", "gather")
     mask = at.mask or "splat (i1 true)"
     truth = vector("i1", dtype.lanes)
-    called = code.unit.declare(
+    intrinsic = code.unit.declare(
         f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}",
         kind,
         f"{pointers}, {truth}, {kind}",
     )
     raw = code.value(
-        f"call {kind} {called}({pointers} align {at.align} {address}, {truth} {mask},"
+        f"call {kind} {intrinsic}({pointers} align {at.align} {address}, {truth} {mask},"
         f" {kind} zeroinitializer)"
     )
     return decode(code, raw, dtype)
 
 
-def _elements(code: Code, at: Access) -> str:
-    """Load the elements of a vector one by one; for a masked lane, a zero from elsewhere."""
-    kind, one, result = memory(at.dtype), memory(at.dtype.element), "poison"
-    masked = None if at.mask is None else _or_nothing(code, at)
+def _each_lane(code: Code, at: Access) -> str:
+    """Return the elements of a vector, each read under its own condition."""
+    kind, scalar, result = register(at.dtype), register(at.dtype.element), "poison"
     for lane in range(at.dtype.lanes):
-        if masked is not None:
-            pointers = vector("ptr", at.dtype.lanes)
-            place = code.value(f"extractelement {pointers} {masked}, i64 {lane}")
-        else:
-            offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
-            place = Access(at.pointer, offset, at.dtype.element, None).address(code)
-        value = code.value(f"load {one}, ptr {place}, align {at.align}")
-        result = code.value(f"insertelement {kind} {result}, {one} {value}, i64 {lane}")
+        value = read(code, _lane(code, at, lane))
+        result = code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
     return result
 
 
-def _or_nothing(code: Code, at: Access) -> str:
-    """Return the pointers to the elements, in masked lanes to a zero."""
-    code.unit.declarations.setdefault(NOTHING, f"@{NOTHING} = internal constant i64 0")
+def _lane(code: Code, at: Access, lane: int) -> Access:
+    """Return the access of one lane of *at*."""
+    if at.contiguous:
+        offset = code.value(f"add i64 {at.offset}, {lane}")
+    else:
+        scalar = at.offsets[1:-1].partition(" x ")[2]
+        offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
+        if scalar != "i64":
+            offset = code.value(f"sext {scalar} {offset} to i64")
+    mask = at.mask
+    if mask is not None:
+        mask = code.value(f"extractelement {vector('i1', at.dtype.lanes)} {mask}, i64 {lane}")
+    return Access(at.pointer, offset, at.dtype.element, mask)
+
+
+def _load_lanes(code: Code, at: Access) -> str:
+    """Load the elements of a vector one by one; a masked lane reads a constant zero."""
+    kind, element, result = memory(at.dtype), memory(at.dtype.element), "poison"
+    safe = None if at.mask is None else _pointers_or_zero(code, at)
+    for lane in range(at.dtype.lanes):
+        if safe is not None:
+            pointers = vector("ptr", at.dtype.lanes)
+            place = code.value(f"extractelement {pointers} {safe}, i64 {lane}")
+        else:
+            offset = code.value(f"extractelement {at.offsets} {at.offset}, i64 {lane}")
+            place = Access(at.pointer, offset, at.dtype.element, None).address(code)
+        value = code.value(f"load {element}, ptr {place}, align {at.align}")
+        result = code.value(f"insertelement {kind} {result}, {element} {value}, i64 {lane}")
+    return result
+
+
+def _pointers_or_zero(code: Code, at: Access) -> str:
+    """Return the pointers to the elements; those of masked lanes point to a zero."""
+    code.unit.declarations.setdefault(ZERO, f"@{ZERO} = internal constant i64 0")
     truth, pointers = vector("i1", at.dtype.lanes), vector("ptr", at.dtype.lanes)
     places = at.address(code, known_inside=False)
-    zeros = f"splat (ptr @{NOTHING})"
+    zeros = f"splat (ptr @{ZERO})"
     return code.value(f"select {truth} {at.mask}, {pointers} {places}, {pointers} {zeros}")
 
 
@@ -112,16 +136,22 @@ def write(code: Code, at: Access, value: str) -> None:
         plain = Access(at.pointer, at.offset, dtype, None)
         code.when(at.mask or "true", lambda: write(code, plain, value))
         return
+    if not code.unit.dialect.has_masks:
+        kind = register(dtype)
+        for lane in range(dtype.lanes):
+            part = code.value(f"extractelement {kind} {value}, i64 {lane}")
+            write(code, _lane(code, at, lane), part)
+        return
     raw, address = encode(code, value, dtype), at.address(code)
     pointers, name = _pointers(at, "store", "scatter")
     truth, mask = vector("i1", dtype.lanes), at.mask or "splat (i1 true)"
-    called = code.unit.declare(
+    function = code.unit.declare(
         f"llvm.masked.{name}.{suffix(kind)}.{suffix(pointers)}",
         "void",
         f"{kind}, {pointers}, {truth}",
     )
     code.do(
-        f"call void {called}({kind} {raw}, {pointers} align {at.align} {address}, {truth} {mask})"
+        f"call void {function}({kind} {raw}, {pointers} align {at.align} {address}, {truth} {mask})"
     )
 
 
@@ -137,7 +167,7 @@ def prefetch(code: Code, at: Access) -> None:
     address = at.address(code, known_inside=False)
     if at.contiguous:
         size = at.dtype.itemsize * at.dtype.lanes
-        steps = range(0, size, LINE)
+        steps = range(0, size, code.unit.knobs.line_bytes)
         targets = [_byte(code, address, step) for step in steps]
     else:
         kind = vector("ptr", at.dtype.lanes)
@@ -154,10 +184,10 @@ def _byte(code: Code, address: str, step: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchKey:
     """What a search looks for: *key* of *common* dtype among the elements at *pointer*.
 
-    *slope*: how much is added to an element per position (of int64).
+    *slope*: added to an element once per position (int64).
     """
 
     pointer: str
@@ -173,40 +203,42 @@ class Sought:
 
     def compare(self, code: Code, op: str, position: str, lanes: int = 1) -> str:
         """Return the i1 ``element[position] op key``, for *lanes* positions from this one on."""
-        element, common = self.element.with_lanes(lanes), self.common.with_lanes(lanes)
-        value = convert(code, self.read(code, position, lanes), element, common)
+        element, dtype = self.element.with_lanes(lanes), self.common.with_lanes(lanes)
+        value = convert(code, self.read(code, position, lanes), element, dtype)
         if self.slope:
             rise = code.value(f"mul i64 {position}, {self.slope}")
             value = code.value(f"add i64 {value}, {rise}")
         key = code.splat(self.key, self.common, lanes) if lanes > 1 else self.key
-        return code.arithmetic(op, common, value, key)
+        return code.arithmetic(op, dtype, value, key)
 
 
-def sought(code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int) -> Sought:
+def search_key(
+    code: Code, pointer: str, element: DType, key: tuple[str, DType], slope: int
+) -> SearchKey:
     """Return *key*, an operand and its dtype, ready to be compared with values of *element*."""
     common = promote(element, key[1])
     if common.is_float and element.is_integer and key[1].is_integer:
         common = int64  # no type holds both
-    return Sought(pointer, element, convert(code, *key, common), common, slope)
+    return SearchKey(pointer, element, convert(code, *key, common), common, slope)
 
 
-def search(code: Code, kind: SearchKind, what: Sought, begin: str, end: str) -> str:
+def search(code: Code, kind: SearchKind, key: SearchKey, begin: str, end: str) -> str:
     """Return the position that ``ir.expr.Search`` defines for *kind*."""
     if kind == "linear":
-        return _linear_search(code, what, begin, end, "==")
+        return _linear_search(code, key, begin, end, "==")
     if kind == "run":
-        return _run_end(code, what, begin, end)
+        return _run_end(code, key, begin, end)
     if kind == "probe":
-        return _probe(code, what, begin, end)
+        return _probe(code, key, begin, end)
     if kind == "gallop":
-        begin, end = _around(code, what, begin, end)
-    return _halved(code, "<=" if kind == "upper" else "<", what, begin, end)
+        begin, end = _gallop(code, key, begin, end)
+    return _binary_search(code, "<=" if kind == "upper" else "<", key, begin, end)
 
 
-def _looped(code: Code, head: str, back: str, *firsts: str) -> list[tuple[str, str]]:
-    """Begin at *head* the loop that the block *back* goes back to.
+def _begin_loop(code: Code, head: str, back: str, *firsts: str) -> list[tuple[str, str]]:
+    """Begin a loop at the block *head*, to which the block *back* jumps back.
 
-    For each of *firsts*, an i64, its name in the loop, and the name of what it is next.
+    Return for each of *firsts*, an i64, its name in this trip and its name in the next.
     """
     before = code.block
     code.jump(head)
@@ -217,14 +249,14 @@ def _looped(code: Code, head: str, back: str, *firsts: str) -> list[tuple[str, s
     return states
 
 
-def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
-    """Return where the elements end that are *op* the key."""
+def _binary_search(code: Code, op: str, key: SearchKey, begin: str, end: str) -> str:
+    """Return the position behind the elements that are *op* the key."""
     head, body, join = (code.label(x) for x in ("head", "probe", "found"))
-    (low, new_low), (high, new_high) = _looped(code, head, body, begin, end)
+    (low, new_low), (high, new_high) = _begin_loop(code, head, body, begin, end)
     code.branch(code.value(f"icmp slt i64 {low}, {high}"), body, join)
     code.start(body)
     middle = code.value(f"lshr i64 {code.value(f'add i64 {low}, {high}')}, 1")
-    right = what.compare(code, op, middle)
+    right = key.compare(code, op, middle)
     after = code.value(f"add i64 {middle}, 1")
     code.do(f"{new_low} = select i1 {right}, i64 {after}, i64 {low}")
     code.do(f"{new_high} = select i1 {right}, i64 {high}, i64 {middle}")
@@ -233,14 +265,14 @@ def _halved(code: Code, op: str, what: Sought, begin: str, end: str) -> str:
     return low
 
 
-def _around(code: Code, what: Sought, begin: str, end: str) -> tuple[str, str]:
-    """Return between which positions the elements below the key end, by steps that double."""
+def _gallop(code: Code, key: SearchKey, begin: str, end: str) -> tuple[str, str]:
+    """Return two positions between which the elements below the key end: steps that double."""
     head, body, step, join = (code.label(x) for x in ("head", "probe", "next", "around"))
-    states = _looped(code, head, step, begin, begin, "1")
+    states = _begin_loop(code, head, step, begin, begin, "1")
     (low, after), (at, further), (width, wider) = states
     code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
     code.start(body)
-    code.branch(what.compare(code, "<", at), step, join)
+    code.branch(key.compare(code, "<", at), step, join)
     code.start(step)
     code.do(f"{after} = add nsw i64 {at}, 1")
     code.do(f"{further} = add nsw i64 {at}, {width}")
@@ -250,12 +282,12 @@ def _around(code: Code, what: Sought, begin: str, end: str) -> tuple[str, str]:
     return low, code.value(f"phi i64 [ {end}, %{head} ], [ {at}, %{body} ]")
 
 
-def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> str:
+def _linear_search(code: Code, key: SearchKey, begin: str, end: str, op: str) -> str:
     head, body, step, join = (code.label(x) for x in ("head", "probe", "next", "found"))
-    ((at, following),) = _looped(code, head, step, begin)
+    ((at, following),) = _begin_loop(code, head, step, begin)
     code.branch(code.value(f"icmp slt i64 {at}, {end}"), body, join)
     code.start(body)
-    code.branch(what.compare(code, op, at), join, step)
+    code.branch(key.compare(code, op, at), join, step)
     code.start(step)
     code.do(f"{following} = add nsw i64 {at}, 1")
     code.jump(head)
@@ -263,62 +295,63 @@ def _linear_search(code: Code, what: Sought, begin: str, end: str, op: str) -> s
     return at
 
 
-def _run_end(code: Code, what: Sought, begin: str, end: str) -> str:
-    """Compare several elements at a time: how many are equal is more often few than foreseeable."""
-    head, body, hit, step, rest, join = (
+def _run_end(code: Code, key: SearchKey, begin: str, end: str) -> str:
+    """Compare several elements at a time: runs are mostly short, their length unpredictable."""
+    size = code.unit.knobs.run_lanes
+    head, body, hit, step, tail, join = (
         code.label(x) for x in ("head", "probes", "differs", "next", "rest", "found")
     )
-    ((at, following),) = _looped(code, head, step, begin)
-    room = code.value(f"add nsw i64 {at}, {RUN}")
-    code.branch(code.value(f"icmp sle i64 {room}, {end}"), body, rest)
+    ((at, following),) = _begin_loop(code, head, step, begin)
+    room = code.value(f"add nsw i64 {at}, {size}")
+    code.branch(code.value(f"icmp sle i64 {room}, {end}"), body, tail)
     code.start(body)
-    found = code.value(f"bitcast <{RUN} x i1> {what.compare(code, '!=', at, RUN)} to i{RUN}")
-    code.branch(code.value(f"icmp ne i{RUN} {found}, 0"), hit, step)
+    differs = code.value(f"bitcast <{size} x i1> {key.compare(code, '!=', at, size)} to i{size}")
+    code.branch(code.value(f"icmp ne i{size} {differs}, 0"), hit, step)
     code.start(hit)
-    called = code.unit.declare(f"llvm.cttz.i{RUN}", f"i{RUN}", f"i{RUN}, i1")
-    count = code.value(f"call i{RUN} {called}(i{RUN} {found}, i1 true)")
-    inside = code.value(f"add nsw i64 {at}, {code.value(f'zext i{RUN} {count} to i64')}")
+    intrinsic = code.unit.declare(f"llvm.cttz.i{size}", f"i{size}", f"i{size}, i1")
+    count = code.value(f"call i{size} {intrinsic}(i{size} {differs}, i1 true)")
+    inside = code.value(f"add nsw i64 {at}, {code.value(f'zext i{size} {count} to i64')}")
     code.jump(join)
     code.start(step)
-    code.do(f"{following} = add nsw i64 {at}, {RUN}")
+    code.do(f"{following} = add nsw i64 {at}, {size}")
     code.jump(head)
-    code.start(rest)
-    last = _linear_search(code, what, at, end, "!=")
+    code.start(tail)
+    last = _linear_search(code, key, at, end, "!=")
     behind = code.block
     code.jump(join)
     code.start(join)
     return code.value(f"phi i64 [ {inside}, %{hit} ], [ {last}, %{behind} ]")
 
 
-def _probe(code: Code, what: Sought, begin: str, end: str) -> str:
-    """Look at each slot once at most, within bounds whatever the number of slots is."""
-    head, body, used, step, join = (
+def _probe(code: Code, key: SearchKey, begin: str, end: str) -> str:
+    """Look at each slot at most once, and within bounds for any number of slots."""
+    head, body, occupied, step, join = (
         code.label(x) for x in ("head", "probe", "used", "next", "found")
     )
     slots = code.value(f"sub i64 {end}, {begin}")
     last = code.value(f"sub i64 {slots}, 1")
-    first = code.value(f"and i64 {_home(code, what, slots)}, {last}")
-    (slot, after), (left, fewer) = _looped(code, head, step, first, slots)
-    code.branch(code.value(f"icmp sgt i64 {left}, 0"), body, join)
+    first = code.value(f"and i64 {_home(code, key, slots)}, {last}")
+    (slot, after), (remaining, fewer) = _begin_loop(code, head, step, first, slots)
+    code.branch(code.value(f"icmp sgt i64 {remaining}, 0"), body, join)
     code.start(body)
     at = code.value(f"add i64 {begin}, {slot}")
-    entry = what.read(code, at)
-    code.branch(code.value(f"icmp slt {register(what.element)} {entry}, 0"), join, used)
-    code.start(used)
-    code.branch(what.compare(code, "==", at), join, step)
+    entry = key.read(code, at)
+    code.branch(code.value(f"icmp slt {register(key.element)} {entry}, 0"), join, occupied)
+    code.start(occupied)
+    code.branch(key.compare(code, "==", at), join, step)
     code.start(step)
     code.do(f"{after} = and i64 {code.value(f'add i64 {slot}, 1')}, {last}")
-    code.do(f"{fewer} = sub i64 {left}, 1")
+    code.do(f"{fewer} = sub i64 {remaining}, 1")
     code.jump(head)
     code.start(join)
-    return code.value(f"phi i64 [ {end}, %{head} ], [ {end}, %{body} ], [ {at}, %{used} ]")
+    return code.value(f"phi i64 [ {end}, %{head} ], [ {end}, %{body} ], [ {at}, %{occupied} ]")
 
 
-def _home(code: Code, what: Sought, slots: str) -> str:
+def _home(code: Code, key: SearchKey, slots: str) -> str:
     """Return ``ir.axis.home`` of the key, where *slots* is a power of two."""
-    called = code.unit.declare("llvm.ctlz.i64", "i64", "i64, i1")
-    above = code.value(f"call i64 {called}(i64 {slots}, i1 false)")
+    intrinsic = code.unit.declare("llvm.ctlz.i64", "i64", "i64, i1")
+    above = code.value(f"call i64 {intrinsic}(i64 {slots}, i1 false)")
     shift = code.value(f"and i64 {code.value(f'add i64 {above}, 1')}, 63")
-    key = convert(code, what.key, what.common, int64)
-    mixed = code.value(f"mul i64 {key}, {HASH - (1 << 64)}")
-    return code.value(f"lshr i64 {mixed}, {shift}")
+    integer = convert(code, key.key, key.common, int64)
+    product = code.value(f"mul i64 {integer}, {HASH - (1 << 64)}")
+    return code.value(f"lshr i64 {product}, {shift}")

@@ -1,17 +1,17 @@
-"""What flat IR's types, constants and operators are called in LLVM IR text: tables, no emission."""
+"""Flat IR to LLVM IR, tables: the names of types, constants and operators in LLVM's text."""
 
 from __future__ import annotations
 
 import struct
 from functools import cache
 
-from spcomp.codegen.abi import rounded
+from spcomp.codegen.abi import round_to
 from spcomp.dtypes import DType
 from spcomp.errors import LoweringError
 
 EXACT = "contract"  # a product and a sum may be rounded once, as fma; nothing else is moved
 FAST = "reassoc nsz contract afn"  # never nnan or ninf: NaN and infinity mean what they mean
-EXTREME = "nsz"  # of min and max: either zero of two; telling them apart costs a fifth more time
+EXTREME = "nsz"  # of min and max: either of two zeros; telling them apart takes a fifth longer
 
 MOST_LANES = 1 << 7  # gathers of more take LLVM minutes, thousands end the process
 _FLOATS = {16: "float", 32: "float", 64: "double"}
@@ -53,8 +53,8 @@ MATH = {
     "abs": "fabs",
     "round": "rint",
 }
-# What a declaration says of a function of the C library: it may be moved and merged, and is no
-# name that LLVM knows, which makes sin(x) / cos(x) a tan that it then calls with vectors.
+# What a declaration says of a function of the C library: it may be moved and merged, and LLVM must
+# not take it for a builtin: it would turn sin(x) / cos(x) into tan, and call that with vectors.
 PURE = "nocallback nofree nosync nounwind speculatable willreturn memory(none) nobuiltin"
 
 
@@ -112,7 +112,7 @@ def literal(value: float, dtype: DType) -> str:
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.is_float:
-        return float_literal(rounded(dtype, float(value)))
+        return float_literal(round_to(dtype, float(value)))
     bits = int(value) & ((1 << dtype.bits) - 1)
     return str(bits - (1 << dtype.bits) if bits >> (dtype.bits - 1) else bits)
 

@@ -19,7 +19,7 @@ Library = Callable[..., str]  # of a function's name and operands
 
 
 def power(code: Code, dtype: DType, base: str, exponent: str, library: Library) -> str:
-    """Return *base* to the *exponent*, both of the float *dtype*, by *library* if by no product."""
+    """Return *base* to the *exponent*, both of the float *dtype*; *library* calls the C library."""
     kind, count = register(dtype), number(exponent)
     if number(base) == 2.0:
         return library("exp2", exponent)
@@ -34,12 +34,12 @@ def power(code: Code, dtype: DType, base: str, exponent: str, library: Library) 
 
 def number(operand: str) -> float | None:
     """Return the float that *operand* is in every lane, or None."""
-    found = re.fullmatch(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?", operand)
-    return struct.unpack(">d", bytes.fromhex(found[1]))[0] if found else None
+    match = re.fullmatch(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?", operand)
+    return struct.unpack(">d", bytes.fromhex(match[1]))[0] if match else None
 
 
 def _product(code: Code, dtype: DType, base: str, count: int) -> str:
-    """Return *base* to the power *count*, of at least 1, by squares."""
+    """Return *base* to the power *count*, at least 1, by repeated squaring."""
     result = ""
     while True:
         if count & 1:

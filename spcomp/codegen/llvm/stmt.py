@@ -10,28 +10,28 @@ from spcomp.codegen.abi import OUT_OF_MEMORY
 from spcomp.codegen.llvm.code import STATUS, Code, Scope
 from spcomp.codegen.llvm.convert import decode, encode
 from spcomp.codegen.llvm.expr import Exprs
-from spcomp.codegen.llvm.memory import LINE, Access, prefetch, write
+from spcomp.codegen.llvm.memory import Access, prefetch, write
 from spcomp.codegen.llvm.ops import float_literal, memory
 from spcomp.dtypes import bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import trip_count
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
 from spcomp.ir.expr import const
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Prefix, prefixes
-from spcomp.ir.structural import structural_equal
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import Visitor, walk
 
+SHORT = 4  # trips of an unrolled loop inside another one of which groups are written out
 LARGEST = 1 << 62  # bytes that no allocation grants
-UNROLL_LIMIT = 256  # copies of a body that unrolled loops, one in another, may write out
-GROUP = 8  # of an unrolled loop of more, or unknown, trips that are written out
 NO_VECTORIZE = '!"llvm.loop.vectorize.enable", i1 false'
 
 
 class Messages:
-    """The messages of a function's Fail statements, numbered from 1 as they are met."""
+    """The messages of a function's Fail statements, numbered from 1 in order of appearance."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -48,7 +48,7 @@ class Stmts(Visitor[None]):
 
     COVERS = (
         *(st.Seq, st.Let, st.Store, st.If, st.For, st.While, st.Alloc, st.Evaluate, st.Fail),
-        *(st.Prefetch, st.Prefix),
+        *(st.Prefetch, st.Barrier, st.Prefix),
     )
 
     def __init__(
@@ -56,11 +56,11 @@ class Stmts(Visitor[None]):
     ) -> None:
         self.code, self.scope, self.messages = code, scope, messages
         self.concurrent = concurrent
-        self.copies = 1  # of what is being written, by the unrolled loops around it
-        self.depth = self.height = 0  # loops around it, and loops so far within each other
+        self.copies = 1  # of each statement, by the unrolled loops around it
+        self.depth = self.height = 0  # loops around a statement, and loops nested in it so far
         self.exprs = Exprs(code, scope)
         self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
-        self.heap: list[str] = []  # what is allocated while the statements around run
+        self.heap: list[str] = []  # pointers allocated by the statements around
 
     def visit_Seq(self, node: st.Seq) -> None:
         """One after the other."""
@@ -69,7 +69,7 @@ class Stmts(Visitor[None]):
 
     def visit_Let(self, node: st.Let) -> None:
         """The value is the variable."""
-        self.scope[node.var] = self.exprs.converted(node.value, node.var.dtype)
+        self.scope[node.var] = self.exprs.convert(node.value, node.var.dtype)
         self.visit(node.body)
 
     def visit_Evaluate(self, node: st.Evaluate) -> None:
@@ -87,14 +87,17 @@ class Stmts(Visitor[None]):
         """A prefetch instruction per cache line."""
         prefetch(self.code, self.exprs.access(node.buffer, node.indices[0], None))
 
+    def visit_Barrier(self, node: st.Barrier) -> None:
+        """Nothing: the threads of a block run one after the other."""
+
     def visit_Prefix(self, node: st.Prefix) -> None:
-        """Wait for one's turn, leave the sum to the next, and go on."""
+        """Wait for this iteration's turn, pass the sum on to the next, and go on."""
         prefix_sum(self, node)
 
     def visit_If(self, node: st.If) -> None:
         """A branch."""
         code = self.code
-        cond = self.exprs.converted(node.cond, bool_)
+        cond = self.exprs.convert(node.cond, bool_)
         then, otherwise, join = (code.label(hint) for hint in ("then", "else", "join"))
         code.branch(cond, then, join if node.otherwise is None else otherwise)
         for label, body in ((then, node.then), (otherwise, node.otherwise)):
@@ -107,24 +110,24 @@ class Stmts(Visitor[None]):
     def visit_While(self, node: st.While) -> None:
         """A loop that tests before each trip."""
         code = self.code
-        head, body, done = (code.label(hint) for hint in ("while", "do", "done"))
+        head, body, exit_ = (code.label(hint) for hint in ("while", "do", "done"))
         code.jump(head)
         code.start(head)
-        code.branch(self.exprs.converted(node.cond, bool_), body, done)
+        code.branch(self.exprs.convert(node.cond, bool_), body, exit_)
         code.start(body)
-        inner = self.nests(node.body)
+        inner = self.write_body(node.body)
         if inner or not self.depth:
             self.spend("0", "1")
             self.pause()
         code.jump(head)
-        code.start(done)
+        code.start(exit_)
         if not inner and self.depth:
             self.spend("0", "64")  # to count trips would take as long as some of them
 
     def visit_For(self, node: st.For) -> None:
         """A loop; an unrolled one of few constant trips is written out.
 
-        LLVM is not asked to unroll: it tells the terminal where it does not.
+        LLVM is not asked to unroll: it prints a warning for each loop that it does not unroll.
         """
         if node.kind == "bound":
             raise LoweringError(
@@ -136,28 +139,31 @@ class Stmts(Visitor[None]):
         if node.kind == "parallel" and not self.concurrent:
             self.parallel_for(node)
             return
-        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
-        known = node.kind == "unroll" and not (begin + end).count("%")
-        trips = int(end) - int(begin) if known else 0
-        if known and self.copies * trips <= UNROLL_LIMIT:
-            self.written_out(node, range(int(begin), int(end)))
+        begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
+        constant = node.kind == "unroll" and not (begin + end).count("%")
+        trips = int(end) - int(begin) if constant else 0
+        knobs = self.code.unit.knobs
+        if constant and self.copies * trips <= knobs.unrolled_copies:
+            self.write_unrolled(node, range(int(begin), int(end)))
             return
-        if node.kind == "unroll" and self.copies * GROUP <= UNROLL_LIMIT and _is_innermost(node):
-            begin = self.in_groups(node, begin, end)
+        size = knobs.unrolled_group
+        fits = self.copies * size <= knobs.unrolled_copies
+        if node.kind == "unroll" and fits and _is_innermost(node):
+            begin = self.write_groups(node, begin, end, size)
         self.loop(node, begin, end, [NO_VECTORIZE])
 
-    def in_groups(self, node: st.For, begin: str, end: str) -> str:
-        """Write the loop of *node*, GROUP trips at a time; return where the rest begins."""
+    def write_groups(self, node: st.For, begin: str, end: str, size: int) -> str:
+        """Write the loop of *node*, *size* trips at a time; return where the remainder begins."""
         code = self.code
         count = code.value(f"sub i64 {end}, {begin}")  # up to 2 ** 64 - 1
-        most = code.value(f"and i64 {count}, {-GROUP}")
+        most = code.value(f"and i64 {count}, {-size}")
         runs = code.value(f"icmp slt i64 {begin}, {end}")
-        whole = code.value(f"select i1 {runs}, i64 {most}, i64 0")
-        middle = code.value(f"add i64 {begin}, {whole}")
-        self.loop(node, begin, middle, [NO_VECTORIZE], GROUP)
+        trips = code.value(f"select i1 {runs}, i64 {most}, i64 0")
+        middle = code.value(f"add i64 {begin}, {trips}")
+        self.loop(node, begin, middle, [NO_VECTORIZE], size)
         return middle
 
-    def written_out(self, node: st.For, trips: range) -> None:
+    def write_unrolled(self, node: st.For, trips: range) -> None:
         """Write the body of *node* once for each of *trips*."""
         around, self.copies = self.copies, self.copies * max(len(trips), 1)
         for trip in trips:
@@ -166,36 +172,36 @@ class Stmts(Visitor[None]):
         self.copies = around
 
     def parallel_for(self, node: st.For) -> None:
-        """Run *node* on several threads; here, where there are none, on one."""
-        begin, end = (self.exprs.converted(bound, int64) for bound in (node.begin, node.end))
+        """Run *node* on several threads; this class has none, and runs it on one."""
+        begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
         self.loop(node, begin, end, [NO_VECTORIZE])
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node* over ``begin..end``, *group* trips at a time."""
         code = self.code
-        head, body, latch, done = (code.label(hint) for hint in ("for", "body", "latch", "done"))
+        head, body, latch, exit_ = (code.label(hint) for hint in ("for", "body", "latch", "done"))
         index, following, before = code.name(), code.name(), code.block
         code.jump(head)
         code.start(head)
         code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
-        code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, done)
+        code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
         code.start(body)
         around, self.copies = self.copies, self.copies * group
         inner = 0
         for turn in range(group):
             self.scope[node.var] = code.value(f"add nsw i64 {index}, {turn}") if turn else index
-            inner = self.nests(node.body)
+            inner = self.write_body(node.body)
         self.copies = around
         self.after_trip(index, inner)
         code.jump(latch)
         code.start(latch)
         code.do(f"{following} = add nsw i64 {index}, {group}")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
-        code.start(done)
+        code.start(exit_)
         self.after_loop(begin, end, inner)
 
-    def nests(self, body: st.Stmt) -> int:
-        """Write the *body* of a loop; return how many loops it has within each other."""
+    def write_body(self, body: st.Stmt) -> int:
+        """Write the *body* of a loop; return the depth of the loop nest in it."""
         around, self.height = self.height, 0
         self.depth += 1
         self.visit(body)
@@ -205,16 +211,16 @@ class Stmts(Visitor[None]):
         return inner
 
     def after_trip(self, index: str, inner: int) -> None:
-        """End the trip number *index* of a loop with *inner* loops within each other."""
+        """End the trip number *index* of a loop around a nest of depth *inner*."""
 
     def after_loop(self, begin: str, end: str, inner: int) -> None:
-        """Follow a loop over ``begin..end`` with *inner* loops within each other."""
+        """Follow a loop over ``begin..end`` around a nest of depth *inner*."""
 
     def spend(self, begin: str, end: str, weight: int = 1) -> None:
         """Count ``end - begin`` trips, of *weight* each, as work."""
 
     def pause(self) -> None:
-        """Leave the function if it is to end early, which is asked after much work only."""
+        """Leave the function if it is to end early; this is only asked after much work."""
 
     def visit_Store(self, node: st.Store) -> None:
         """A store, masked where needed; an atomic update where threads may meet."""
@@ -223,7 +229,7 @@ class Stmts(Visitor[None]):
             return
         index = node.indices[0]
         lanes = 1 if index is None else index.dtype.lanes
-        value = self.exprs.converted(node.value, node.buffer.dtype.with_lanes(lanes))
+        value = self.exprs.convert(node.value, node.buffer.dtype.with_lanes(lanes))
         write(self.code, self.exprs.access(node.buffer, index, node.mask), value)
 
     def _update(self, node: st.Store) -> None:
@@ -245,24 +251,24 @@ class Stmts(Visitor[None]):
         value = _Replace(node, old).visit(node.value)
         address = at.address(code)
         first = code.value(f"load atomic {bits}, ptr {address} monotonic, align {at.align}")
-        again, done = code.label("again"), code.label("done")
-        seen, other, before = code.name(), code.name(), code.block
+        retry, exit_ = code.label("again"), code.label("done")
+        expected, actual, before = code.name(), code.name(), code.block
         tail = code.label("swap")
-        code.jump(again)
-        code.start(again)
-        code.do(f"{seen} = phi {bits} [ {first}, %{before} ], [ {other}, %{tail} ]")
-        raw = code.value(f"bitcast {bits} {seen} to {kind}")
+        code.jump(retry)
+        code.start(retry)
+        code.do(f"{expected} = phi {bits} [ {first}, %{before} ], [ {actual}, %{tail} ]")
+        raw = code.value(f"bitcast {bits} {expected} to {kind}")
         self.scope[old] = decode(code, raw, dtype)
-        new = encode(code, self.exprs.converted(_as_expr(value), dtype), dtype)
+        new = encode(code, self.exprs.convert(_as_expr(value), dtype), dtype)
         new = code.value(f"bitcast {kind} {new} to {bits}")
         code.jump(tail)
         code.start(tail)
         result = code.value(
-            f"cmpxchg ptr {address}, {bits} {seen}, {bits} {new} monotonic monotonic"
+            f"cmpxchg ptr {address}, {bits} {expected}, {bits} {new} monotonic monotonic"
         )
-        code.do(f"{other} = extractvalue {{ {bits}, i1 }} {result}, 0")
-        code.branch(code.value(f"extractvalue {{ {bits}, i1 }} {result}, 1"), done, again)
-        code.start(done)
+        code.do(f"{actual} = extractvalue {{ {bits}, i1 }} {result}, 0")
+        code.branch(code.value(f"extractvalue {{ {bits}, i1 }} {result}, 1"), exit_, retry)
+        code.start(exit_)
 
     def visit_Alloc(self, node: st.Alloc) -> None:
         """Memory on the stack if the size is a small constant, else from the heap."""
@@ -279,7 +285,7 @@ class Stmts(Visitor[None]):
     def _elements(self, buffer: AnyBuffer) -> str:
         if not hasattr(buffer, "shape"):
             raise InternalError("flatten_buffers", f"{buffer.name} is not a flat buffer")
-        sizes = [self.exprs.converted(extent, int64) for extent in buffer.shape]
+        sizes = [self.exprs.convert(extent, int64) for extent in buffer.shape]
         if all(not size.startswith("%") for size in sizes):
             return str(math.prod(int(size) for size in sizes))
         total = sizes[0]
@@ -288,10 +294,10 @@ class Stmts(Visitor[None]):
         return total
 
     def _addressable(self, buffer: AnyBuffer) -> str:
-        """Return the i1: the exact size, in floats, which do not wrap around, fits in memory."""
+        """Return the i1: the size fits in memory. It is computed in floats, which do not wrap."""
         code, total = self.code, float_literal(float(buffer.dtype.itemsize))
         for extent in getattr(buffer, "shape", ()):
-            extent = self.exprs.converted(_as_float(extent), float64)
+            extent = self.exprs.convert(_as_float(extent), float64)
             total = code.value(f"fmul double {total}, {extent}")
         return code.value(f"fcmp olt double {total}, {float_literal(float(LARGEST))}")
 
@@ -300,7 +306,7 @@ class Stmts(Visitor[None]):
         free = code.unit.declare("free", "void", "ptr")
         least = code.intrinsic("smax", "i64", size, "1")
         bytes_ = code.value(f"mul i64 {least}, {buffer.dtype.itemsize}")
-        bytes_ = code.value(f"add i64 {bytes_}, {LINE - 1}")
+        bytes_ = code.value(f"add i64 {bytes_}, {code.unit.knobs.line_bytes - 1}")
         amount = code.value(f"select i1 {self._addressable(buffer)}, i64 {bytes_}, i64 {LARGEST}")
         if buffer.scope == WORKSPACE:
             calloc = code.unit.declare("calloc", "noalias ptr", "i64, i64")
@@ -323,10 +329,11 @@ class Stmts(Visitor[None]):
         code.start(join)
 
     def _next_line(self, pointer: str) -> str:
-        """Return where a cache line begins, from *pointer* on, lest vectors lie in two."""
+        """Return the first cache line from *pointer* on, so that no vector lies in two lines."""
+        line = self.code.unit.knobs.line_bytes
         mask = self.code.unit.declare("llvm.ptrmask.p0.i64", "ptr", "ptr, i64")
-        last = self.code.value(f"getelementptr i8, ptr {pointer}, i64 {LINE - 1}")
-        return self.code.value(f"call ptr {mask}(ptr {last}, i64 {-LINE})")
+        last = self.code.value(f"getelementptr i8, ptr {pointer}, i64 {line - 1}")
+        return self.code.value(f"call ptr {mask}(ptr {last}, i64 {-line})")
 
 
 def _as_float(size: ex.Expr) -> ex.Expr:
@@ -348,21 +355,9 @@ class _Replace(Rewriter):
         """The variable, if the load is of the element that is stored."""
         same = node.buffer is self.store.buffer and node.mask is None
         index, other = node.indices[0], self.store.indices[0]
-        if same and index is not None and other is not None and same_place(index, other):
+        if same and expr_equal(index, other):
             return self.var
         return _as_expr(self.visit_Node(node))
-
-
-def same_place(a: ex.Expr, b: ex.Expr) -> bool:
-    """Whether *a* and *b* are one expression over the very same variables and buffers."""
-    leaves = [
-        [n if isinstance(n, ex.Var) else n.buffer for n in walk(x) if isinstance(n, _LEAVES)]
-        for x in (a, b)
-    ]
-    return leaves[0] == leaves[1] and structural_equal(a, b)
-
-
-_LEAVES = (ex.Var, Load, Search)
 
 
 def _as_expr(node: object) -> ex.Expr:
@@ -372,7 +367,18 @@ def _as_expr(node: object) -> ex.Expr:
 
 
 def _is_innermost(loop: st.For) -> bool:
-    return not any(isinstance(node, (st.For, st.While, Search)) for node in walk(loop.body))
+    """Whether the body of *loop* has no loop but those over threads, or that are written out."""
+    return not any(
+        isinstance(node, st.While | Search) or (isinstance(node, st.For) and not _is_short(node))
+        for node in walk(loop.body)
+    )
+
+
+def _is_short(loop: st.For) -> bool:
+    if loop.kind == "bound":
+        return True
+    trips = trip_count(loop)
+    return loop.kind == "unroll" and trips is not None and trips <= SHORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,12 +390,12 @@ class Turn:
 
 
 def open_turns(stmts: Stmts, loop: For) -> None:
-    """Let the running sums of *loop* begin."""
+    """Start the running sums of *loop*."""
     code = stmts.code
     for prefix in prefixes(loop.body):
         turn = Turn(Buffer(f"{prefix.var.name}_turn", None, (const(2),), int64, "local"), loop)
         cell = code.alloca("[2 x i64]", 64)
-        first = stmts.exprs.converted(loop.begin, int64)
+        first = stmts.exprs.convert(loop.begin, int64)
         code.do(f"store i64 {first}, ptr {cell}, align 8")
         code.do(f"store i64 0, ptr {_sum(stmts, cell)}, align 8")
         stmts.scope[turn.cell] = cell
@@ -397,23 +403,25 @@ def open_turns(stmts: Stmts, loop: For) -> None:
 
 
 def prefix_sum(stmts: Stmts, node: Prefix) -> None:
-    """Wait for one's turn, hand on the sum, and run the body; nothing once the call has failed.
+    """Wait for this iteration's turn, pass on the sum, run the body; do nothing after a failure.
 
-    Chunks are taken in order, so that the iteration waited for is being run.
+    Threads take chunks in order, so the iteration waited for is already running.
     """
     code, turn = stmts.code, stmts.turns[node]
     cell, status = stmts.scope[turn.cell], stmts.scope[STATUS]
-    own = stmts.scope[turn.loop.var]
-    amount = stmts.exprs.converted(node.amount, int64)
-    wait, late, again, go, done = (code.label(x) for x in ("wait", "late", "again", "go", "done"))
+    index = stmts.scope[turn.loop.var]
+    amount = stmts.exprs.convert(node.amount, int64)
+    wait, blocked, yield_, go, exit_ = (
+        code.label(x) for x in ("wait", "late", "again", "go", "done")
+    )
     code.jump(wait)
     code.start(wait)
-    seen = code.value(f"load atomic i64, ptr {cell} acquire, align 8")
-    code.branch(code.value(f"icmp eq i64 {seen}, {own}"), go, late)
-    code.start(late)
+    current = code.value(f"load atomic i64, ptr {cell} acquire, align 8")
+    code.branch(code.value(f"icmp eq i64 {current}, {index}"), go, blocked)
+    code.start(blocked)
     word = code.value(f"load atomic i32, ptr {status} monotonic, align 4")
-    code.branch(code.value(f"icmp ne i32 {word}, -1"), done, again)
-    code.start(again)
+    code.branch(code.value(f"icmp ne i32 {word}, -1"), exit_, yield_)
+    code.start(yield_)
     if sys.platform != "win32":  # where the pool has one thread, which never waits
         code.do(f"call i32 {code.unit.declare('sched_yield', 'i32', '')}()")
     code.jump(wait)
@@ -421,12 +429,12 @@ def prefix_sum(stmts: Stmts, node: Prefix) -> None:
     sum_ = _sum(stmts, cell)
     base = code.value(f"load i64, ptr {sum_}, align 8")
     code.do(f"store i64 {code.value(f'add i64 {base}, {amount}')}, ptr {sum_}, align 8")
-    after = code.value(f"add i64 {own}, 1")
+    after = code.value(f"add i64 {index}, 1")
     code.do(f"store atomic i64 {after}, ptr {cell} release, align 8")
     stmts.scope[node.var] = base
     stmts.visit(node.body)
-    code.jump(done)
-    code.start(done)
+    code.jump(exit_)
+    code.start(exit_)
 
 
 def _sum(stmts: Stmts, cell: str) -> str:

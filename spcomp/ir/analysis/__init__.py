@@ -1,1 +1,1 @@
-"""What passes and steps ask of a program: reductions, forests, layouts, names, regions."""
+"""Beside the route: what passes and steps ask of a program, such as reductions and regions."""

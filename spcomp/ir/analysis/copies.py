@@ -1,4 +1,4 @@
-"""Beside the route: copies of statements, with names of their own for all that they bind."""
+"""Beside the route: copies of statements, in which everything they bind has a new name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fresh(Rewriter):
         return new
 
     def visit_Var(self, var: Var) -> Node:
-        """Return what the name stands for in the copy."""
+        """Return the value of the variable in the copy."""
         return self.values.get(var, var)
 
     def visit_For(self, loop: For) -> Node:
@@ -49,10 +49,10 @@ class Fresh(Rewriter):
         return alloc.replace(buffer=buffer, body=self.rewrite(alloc.body))
 
     def visit_Node(self, node: Node) -> Node:
-        """Copy an access to what has been allocated in the copy."""
+        """Let an access in the copy use the buffer that the copy allocates."""
         new = super().visit_Node(node)
-        own = self.buffers.get(getattr(node, "buffer", None))
-        return new if own is None else new.replace(buffer=own)
+        buffer = self.buffers.get(getattr(node, "buffer", None))
+        return new if buffer is None else new.replace(buffer=buffer)
 
     def visit_Merge(self, merge: Merge) -> Node:
         """Copy a merge with what it binds."""

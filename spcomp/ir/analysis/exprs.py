@@ -1,10 +1,10 @@
-"""Beside the route: what expressions and statements hold, and small expressions put together."""
+"""Beside the route: what expressions and statements contain, and how small ones are built."""
 
 from __future__ import annotations
 
 from spcomp.ir.arith.linear import variables_in
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import For
@@ -20,15 +20,15 @@ def variables(node: Node) -> frozenset[Var]:
 
 def bound_by(node: Node) -> set[Var]:
     """Return the variables that *node* itself binds."""
-    found: set[Var] = set()
+    variables: set[Var] = set()
     for name in node.BINDERS:
         bound = getattr(node, name)
-        found.update(bound if isinstance(bound, tuple) else (bound,))
+        variables.update(bound if isinstance(bound, tuple) else (bound,))
     if isinstance(node, Block):
-        found.update(own.var for own in node.iters)
+        variables.update(item.var for item in node.iters)
     if isinstance(node, Merge):
-        found.update(cursor.pos for cursor in node.cursors)
-    return found
+        variables.update(cursor.pos for cursor in node.cursors)
+    return variables
 
 
 def may_fail(node: Node) -> bool:
@@ -42,22 +42,20 @@ def may_fail(node: Node) -> bool:
     )
 
 
-def fingerprint(node: object) -> object:
-    """Return a hashable value, equal for expressions that are spelled alike over the same names."""
-    if isinstance(node, Var) or not isinstance(node, Node):
-        return tuple(map(fingerprint, node)) if isinstance(node, tuple) else node
-    if not isinstance(node, Expr):  # a buffer or an axis is itself
-        return node
-    fields = (fingerprint(getattr(node, name)) for name in node.FIELDS if name != "span")
-    return (type(node), *fields)
-
-
 ZERO = const(0)
 
 
 def from_zero(loop: For) -> bool:
     """Whether *loop* begins at 0."""
     return isinstance(loop.begin, Const) and loop.begin.value == 0
+
+
+def trip_count(loop: For) -> int | None:
+    """Return how often *loop* runs if both its ends are literals, else None."""
+    begin, end = loop.begin, loop.end
+    if not isinstance(begin, Const) or not isinstance(end, Const):
+        return None
+    return max(0, int(end.value) - int(begin.value))
 
 
 def plus(a: Expr, b: Expr | int) -> Expr:
@@ -69,6 +67,14 @@ def plus(a: Expr, b: Expr | int) -> Expr:
     return binary("+", a, b)
 
 
+def times(a: Expr, b: Expr) -> Expr:
+    """Return ``a * b``, leaving out ones and zeros."""
+    for factor, other in ((a, b), (b, a)):
+        if isinstance(factor, Const) and factor.value in (0, 1):
+            return other if factor.value == 1 else ZERO
+    return binary("*", a, b)
+
+
 def both(a: Expr | None, b: Expr | None) -> Expr | None:
     """Return the conjunction of two guards, where None always holds."""
     if a is None or b is None:
@@ -77,7 +83,7 @@ def both(a: Expr | None, b: Expr | None) -> Expr | None:
 
 
 def conjuncts(guard: Expr | None) -> list[Expr]:
-    """Return the terms of which *guard* is the conjunction; none of None."""
+    """Return the terms whose conjunction *guard* is; an empty list for None."""
     match guard:
         case None:
             return []
@@ -90,6 +96,13 @@ def absolute(buffer: AnyBuffer, pos: Expr) -> tuple[Expr | None, ...]:
     """Return the indices that mean the absolute position *pos* in *buffer*."""
     above = buffer.axes[1:] if isinstance(buffer, SparseBuffer) else ()
     return (*(None for _ in above), pos)
+
+
+def uncast(expr: Expr) -> Expr:
+    """Return *expr* without the casts around it."""
+    while isinstance(expr, Cast):
+        expr = expr.value
+    return expr
 
 
 def guarded(guard: Expr | None, value: Expr, otherwise: Expr = ZERO) -> Expr:

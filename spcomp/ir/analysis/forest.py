@@ -1,4 +1,4 @@
-"""The axis forest: an edge from each axis to its parent; who may be iterated, fused, laid out."""
+"""Beside the route: the forest of axes and their parents; what may be iterated, fused, laid out."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Forest:
         """Return a graph of the axes' names, each node with its ``kind``."""
         import networkx as nx
 
-        named: nx.DiGraph[str] = nx.relabel_nodes(self.graph, lambda axis: axis.name)
-        nx.set_node_attributes(named, {axis.name: axis.kind for axis in self.graph}, "kind")
-        return named
+        graph: nx.DiGraph[str] = nx.relabel_nodes(self.graph, lambda axis: axis.name)
+        nx.set_node_attributes(graph, {axis.name: axis.kind for axis in self.graph}, "kind")
+        return graph
 
     @property
     def roots(self) -> tuple[Axis, ...]:
@@ -89,10 +89,10 @@ class Forest:
         return tuple(nx.lexicographical_topological_sort(self.graph, key=key))
 
     def check(self) -> None:
-        """Raise FormatError for what is no forest of axes.
+        """Raise FormatError if the axes are no forest.
 
-        That is: a cycle, a parent that is not declared, two axes of one name, a root that is not
-        dense_fixed, or a dense_fixed axis with a parent.
+        The errors: a cycle, a parent that is not declared, two axes of one name, a root that is
+        not dense_fixed, or a dense_fixed axis with a parent.
         """
         names: dict[str, Axis] = {}
         for axis in self.axes:
@@ -142,16 +142,16 @@ class Forest:
 def misordered(domains: Sequence[Domain], bound: Iterable[Axis] = ()) -> Axis | None:
     """Return the first axis of *domains* that would run before, or without, what it depends on.
 
-    That is its parent, or for ``attach(axis, to)`` the axis *to*; *bound* are the axes of the
-    enclosing iterations. None: the order is legal.
+    An axis depends on its parent, in ``attach(axis, to)`` on the axis *to*; *bound* are the axes
+    of the enclosing iterations. None: the order is legal.
     """
-    known = set(bound)
+    bound_axes = set(bound)
     for domain in domains:
         for axis in domain_axes(domain):
-            needed = domain.to if isinstance(domain, Attach) else axis.parent
-            if needed is not None and needed not in known:
+            required = domain.to if isinstance(domain, Attach) else axis.parent
+            if required is not None and required not in bound_axes:
                 return axis
-            known.add(axis)
+            bound_axes.add(axis)
     return None
 
 
@@ -175,10 +175,10 @@ def layout_conflict(axes: Sequence[Axis]) -> Conflict | None:
             )
         for above in axis.ancestors():
             if above not in before:
-                late = "comes after it" if above in axes else "is not an axis of the buffer"
+                position = "comes after it" if above in axes else "is not an axis of the buffer"
                 names = ", ".join(a.name for a in axis.path())
                 return Conflict(
-                    f"{axis.name} hangs on {above.name}, which {late}",
+                    f"{axis.name} hangs on {above.name}, which {position}",
                     f"list the axes from the root down: {names}",
                 )
         for other in before if axis.is_variable else ():
@@ -196,12 +196,15 @@ def layout_conflict(axes: Sequence[Axis]) -> Conflict | None:
 def check_layouts(func: Func) -> None:
     """Raise FormatError for a buffer of *func* whose elements have no address.
 
-    The script language refuses it where it is declared; it reads published programs without that.
+    The script language refuses such a buffer where it is declared, except in published programs.
     """
-    made = (node.buffer for node in statements(func.body) if isinstance(node, Alloc))
-    for buffer in (*func.buffers, *made):
-        if isinstance(buffer, SparseBuffer) and (found := layout_conflict(buffer.axes)) is not None:
-            raise FormatError(f"{buffer.name}: {found.message}", buffer.span, hint=found.hint)
+    local = (node.buffer for node in statements(func.body) if isinstance(node, Alloc))
+    for buffer in (*func.buffers, *local):
+        if (
+            isinstance(buffer, SparseBuffer)
+            and (conflict := layout_conflict(buffer.axes)) is not None
+        ):
+            raise FormatError(f"{buffer.name}: {conflict.message}", buffer.span, hint=conflict.hint)
 
 
 def draw(axes: Sequence[Axis], buffers: Sequence[AnyBuffer] = ()) -> str:

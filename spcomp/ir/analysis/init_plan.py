@@ -17,10 +17,10 @@ Loop: TypeAlias = For | Merge
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """The init of *block*, to run before the first of *path*, which drives a reduction of it.
+    """The init of *block*, to run before the first loop of *path*, which drives its reduction.
 
-    *path* leads from that loop down to the block. Loops of *kept* give values to what init needs:
-    they are run, the others are left out. Variables of *lost* have then no value.
+    *path* leads from that loop down to the block. The loops of *kept* give values to variables
+    that init needs: they run, the others are left out. The variables of *lost* then have no value.
     """
 
     block: Block
@@ -28,11 +28,11 @@ class Nest:
     kept: frozenset[Loop]
     lost: frozenset[Var]
 
-    def known(self, cond: Expr | None) -> tuple[list[Expr], bool]:
-        """Return the terms of the conjunction *cond* without lost variables, and if it is all."""
+    def computable(self, cond: Expr | None) -> tuple[list[Expr], bool]:
+        """Return the terms of the conjunction *cond* without lost variables; and if that is all."""
         terms = _terms(cond)
-        known = [term for term in terms if self.lost.isdisjoint(_variables(term))]
-        return known, len(known) == len(terms)
+        computable = [term for term in terms if self.lost.isdisjoint(_variables(term))]
+        return computable, len(computable) == len(terms)
 
 
 def init_plan(body: Stmt) -> dict[Loop, list[Nest]]:
@@ -48,7 +48,7 @@ class _Planner(Walker):
     def __init__(self) -> None:
         self.plan: dict[Loop, list[Nest]] = {}
         self.path: list[Node] = []
-        self.feeds: dict[Var, frozenset[Loop]] = {}  # which loops of this scope a variable hangs on
+        self.feeds: dict[Var, frozenset[Loop]] = {}  # the loops of this scope behind a variable
 
     def visit_Node(self, node: Node) -> None:
         self.path.append(node)
@@ -94,7 +94,7 @@ class _Planner(Walker):
         path, loop = tuple(self.path[start[0] :]), start[1]
         spatial = {it.var for it in block.iters if it.kind == "S"}
         kept = self._loops(spatial | _variables(init))
-        for _, inner in reversed(loops):  # where those begin and end hangs on loops around them
+        for _, inner in reversed(loops):  # their begin and end may depend on loops around them
             if inner in kept and isinstance(inner, For):
                 kept |= self._loops(_variables(inner.begin) | _variables(inner.end))
         skipped = {inner for k, inner in loops if k >= start[0]} - kept

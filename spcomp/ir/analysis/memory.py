@@ -1,4 +1,4 @@
-"""Beside the route: where elements lie in memory, how much of it buffers take."""
+"""Beside the route: where elements lie in memory, and how much of it buffers take."""
 
 from __future__ import annotations
 
@@ -8,32 +8,25 @@ from math import prod
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, plus
+from spcomp.ir.analysis.exprs import ZERO, plus, times
+from spcomp.ir.analysis.positions import positions
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer
 from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
 
 MOST = 1 << 62  # elements, which no memory has
 
 
-def times(a: Expr, b: Expr) -> Expr:
-    """Return ``a * b``, leaving out ones and zeros."""
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, Const) and one.value in (0, 1):
-            return other if one.value == 1 else ZERO
-    return binary("*", a, b)
-
-
 def _product(sizes: list[Expr]) -> Expr:
-    """Return the product of *sizes*, more than there can be where constants would wrap around."""
-    known = [int(size.value) for size in sizes if isinstance(size, Const)]
-    if prod(known) >= MOST:
+    """Return the product of *sizes*; if constants would wrap around, more than memory can hold."""
+    constants = [int(size.value) for size in sizes if isinstance(size, Const)]
+    if prod(constants) >= MOST:
         sizes = [size for size in sizes if not isinstance(size, Const)] + [const(MOST)]
     one: Expr = const(1)
     return reduce(times, sizes, one)
 
 
 def _reach(shape: list[Expr], strides: tuple[Expr, ...]) -> Expr:
-    """Return how many elements lie up to the last one of a view."""
+    """Return how many elements of memory a view spans, up to its last element."""
     size: Expr = const(1)
     for extent, stride in zip(shape, strides, strict=True):
         size = binary("+", size, times(binary("-", extent, 1), cast(stride, int64)))
@@ -44,21 +37,21 @@ def _reach(shape: list[Expr], strides: tuple[Expr, ...]) -> Expr:
 class Layout:
     """Where the elements of buffers lie in memory.
 
-    *matched* has the buffers by their handles; *own* are those of indptrs that had none.
+    *matched* has the buffers by their handles; *indptrs* are new buffers, of indptrs without one.
     """
 
     matched: dict[Var, AnyBuffer] = field(default_factory=dict)
-    own: list[Buffer] = field(default_factory=list)
+    indptrs: list[Buffer] = field(default_factory=list)
     _flat: dict[AnyBuffer, Buffer] = field(default_factory=dict)
 
     def flat(self, buffer: AnyBuffer) -> Buffer:
         """Return the one-dimensional buffer that stands for *buffer*: itself, if it is one."""
         if buffer not in self._flat:
             shape = (self._size(buffer),)
-            made = Buffer(buffer.name, buffer.data, shape, buffer.dtype, buffer.scope)
+            flat = Buffer(buffer.name, buffer.data, shape, buffer.dtype, buffer.scope)
             if isinstance(buffer, Buffer) and buffer.strides is None and buffer.shape == shape:
-                made = buffer  # which others may be as long as an element of it says
-            self._flat[buffer] = made
+                flat = buffer  # keep it: sizes of other buffers may read its elements
+            self._flat[buffer] = flat
         return self._flat[buffer]
 
     def _size(self, buffer: AnyBuffer) -> Expr:
@@ -71,10 +64,10 @@ class Layout:
 
     def total(self, axis: Axis) -> Expr:
         """The number of positions on *axis* over all fibers, an int64."""
-        if axis.parent is None:
-            return cast(axis.length, int64)
-        if axis.nnz is not None:
-            return cast(axis.nnz, int64)
+        count = positions(axis)
+        if count is not None:
+            return count
+        assert axis.parent is not None
         return self.first(axis, self.total(axis.parent))
 
     def first(self, axis: Axis, parent: Expr) -> Expr:
@@ -89,8 +82,8 @@ class Layout:
         assert axis.parent is not None
         if axis.indptr not in self.matched:
             size = plus(self.total(axis.parent), 1)
-            self.own.append(Buffer(axis.indptr.name, axis.indptr, (size,), axis.idtype))
-            self.matched[axis.indptr] = self.own[-1]
+            self.indptrs.append(Buffer(axis.indptr.name, axis.indptr, (size,), axis.idtype))
+            self.matched[axis.indptr] = self.indptrs[-1]
         return self.flat(self.matched[axis.indptr])
 
     def offset(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> Expr:
@@ -102,43 +95,43 @@ class Layout:
         offset: Expr = ZERO
         for k, group in enumerate(groups):
             part = self._before(group, groups[k + 1 :], index)
-            done = {axis for earlier in groups[: k + 1] for axis in earlier}
+            fixed = {axis for earlier in groups[: k + 1] for axis in earlier}
             for later in groups[k + 1 :]:
-                leaf = later[-1]  # it speaks for its chain
+                leaf = later[-1]  # it stands for its chain
                 inner = any(_descends(axis, leaf) for axis in buffer.axes)
                 if not inner and not _descends(leaf, group[-1]):
-                    part = times(part, self._extent(leaf, done, index))
+                    part = times(part, self._extent(leaf, fixed, index))
             offset = plus(offset, part)
         return offset
 
     def _absolute(self, axis: Axis, index: dict[Axis, Expr | None]) -> Expr:
-        own = index[axis]
-        assert own is not None
+        position = index[axis]
+        assert position is not None
         if axis.parent is None or index[axis.parent] is None:
-            return cast(own, int64)
-        return plus(self.first(axis, self._absolute(axis.parent, index)), cast(own, int64))
+            return cast(position, int64)
+        return plus(self.first(axis, self._absolute(axis.parent, index)), cast(position, int64))
 
     def _before(
         self, group: list[Axis], later: list[list[Axis]], index: dict[Axis, Expr | None]
     ) -> Expr:
         """How many elements of the chain through *group* lie before the one at *index*."""
-        below = [a for other in later for a in other if _descends(other[0], group[-1])]
-        here = self._absolute(group[-1], index)
+        below = [a for chain in later for a in chain if _descends(chain[0], group[-1])]
+        end = self._absolute(group[-1], index)
         parent = group[0].parent
         for axis in below:
-            here = self.first(axis, here)
+            end = self.first(axis, end)
         if parent is None:
-            return here
+            return end
         start = self._absolute(parent, index)
         for axis in (*group, *below):
             start = self.first(axis, start)
-        return binary("-", here, start)
+        return binary("-", end, start)
 
-    def _extent(self, leaf: Axis, done: set[Axis], index: dict[Axis, Expr | None]) -> Expr:
-        """How many positions *leaf* has, under what is already fixed of its chain."""
+    def _extent(self, leaf: Axis, fixed: set[Axis], index: dict[Axis, Expr | None]) -> Expr:
+        """How many positions *leaf* has, given the axes of its chain that are *fixed*."""
         path: list[Axis] = []
         above: Axis | None = leaf
-        while above is not None and above not in done:
+        while above is not None and above not in fixed:
             path.append(above)
             above = above.parent
         if above is None:

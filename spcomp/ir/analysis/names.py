@@ -1,4 +1,4 @@
-"""Names for what a pass introduces: unique in a function, as close to the wish as can be."""
+"""Beside the route: names for what passes introduce: unique, as close to the wish as possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For
-from spcomp.ir.visitor import gathered
+from spcomp.ir.visitor import collector
 
 F = TypeVar("F", bound=Func)
 
@@ -30,7 +30,7 @@ class Names:
         self._taken.update(_names(func.body))
 
     def unique(self, wish: str) -> str:
-        """Return *wish*, or *wish* with the first number that is free; the name is then taken."""
+        """Take the name *wish*, or *wish* with the first free number, and return it."""
         name, count = wish, 0
         while name in self._taken:
             count += 1
@@ -43,10 +43,10 @@ class Names:
         return Var(self.unique(wish), dtype)
 
 
-@gathered
+@collector
 def _names(node: Node) -> Iterator[str]:
-    """Yield the names that the statement *node* alone gives or uses."""
-    if isinstance(node, SpIter):  # its coordinates are gone when loops have names
+    """Yield the names that the statement *node* itself gives or uses, not those inside it."""
+    if isinstance(node, SpIter):  # its coordinates are gone once loops have names
         return
     for name in node.BINDERS:
         bound = getattr(node, name)
@@ -59,51 +59,53 @@ def _names(node: Node) -> Iterator[str]:
 
 
 def distinct(func: F) -> F:
-    """Return *func*, in position space, with one name for each thing that steps call by name.
+    """Return *func*, in position space, with a distinct name for all that steps call by name.
 
-    Of several loops, blocks, merges or local buffers of one name each gets a number, in the order
-    of the program, so that the name they share means none of them.
+    Loops, blocks, merges or local buffers of the same name each get a number, in the order of the
+    program, so that the name they shared means none of them.
     """
-    counted = Counter(_called(func.body)) if isinstance(func, PosFunc) else Counter[object]()
-    if len(counted) == counted.total():
+    counts = (
+        Counter(_names_for_steps(func.body)) if isinstance(func, PosFunc) else Counter[object]()
+    )
+    if len(counts) == counts.total():
         return func
-    shared = {called for called, count in counted.items() if count > 1}
-    return func.replace(body=_Distinct(Names(func), shared).rewrite(func.body))
+    repeated = {name for name, count in counts.items() if count > 1}
+    return func.replace(body=_Distinct(Names(func), repeated).rewrite(func.body))
 
 
 class _Distinct(Rewriter):
-    """Numbers what is *shared*: pairs of what something is and how it is called."""
+    """Numbers the names in *repeated*, which are pairs of a kind of node and a name."""
 
-    def __init__(self, names: Names, shared: Collection[object]) -> None:
-        self.names, self.shared = names, shared
+    def __init__(self, names: Names, repeated: Collection[object]) -> None:
+        self.names, self.repeated = names, repeated
         self.values: dict[Var, Var] = {}
 
-    def _own(self, kind: type[Node], name: str) -> str:
-        return self.names.unique(name) if (kind, name) in self.shared else name
+    def _unique(self, kind: type[Node], name: str) -> str:
+        return self.names.unique(name) if (kind, name) in self.repeated else name
 
-    def _renamed(self, kind: type[Node], var: Var) -> Var:
-        name = self._own(kind, var.name)
+    def _rename(self, kind: type[Node], var: Var) -> Var:
+        name = self._unique(kind, var.name)
         self.values[var] = var if name == var.name else var.replace(name=name)
         return self.values[var]
 
     def visit_Var(self, var: Var) -> Node:
-        """Return the variable under the name it has now."""
+        """Return the variable under its new name."""
         return self.values.get(var, var)
 
     def visit_For(self, loop: For) -> Node:
         """Name a loop."""
-        var = self._renamed(For, loop.var)
+        var = self._rename(For, loop.var)
         return self.visit_Node(loop if var is loop.var else loop.replace(var=var))
 
     def visit_Merge(self, merge: Merge) -> Node:
         """Name a merge."""
-        var = self._renamed(Merge, merge.coordinate)
+        var = self._rename(Merge, merge.coordinate)
         same = var is merge.coordinate
         return self.visit_Node(merge if same else merge.replace(coordinate=var))
 
     def visit_Block(self, block: Block) -> Node:
         """Name a block."""
-        name = self._own(Block, block.name)
+        name = self._unique(Block, block.name)
         return self.visit_Node(block if name == block.name else block.replace(name=name))
 
     def visit_Buffer(self, buffer: Buffer) -> Node:
@@ -115,13 +117,13 @@ class _Distinct(Rewriter):
         return self._local(buffer)
 
     def _local(self, buffer: Buffer | SparseBuffer) -> Node:
-        name = self._own(Alloc, buffer.name)
+        name = self._unique(Alloc, buffer.name)
         return self.visit_Node(buffer if name == buffer.name else buffer.replace(name=name))
 
 
-@gathered
-def _called(node: Node) -> Iterator[tuple[type[Node], str]]:
-    """Yield what the statement *node* alone is, and how steps call it."""
+@collector
+def _names_for_steps(node: Node) -> Iterator[tuple[type[Node], str]]:
+    """Yield the kind of the statement *node* itself, and the name by which steps call it."""
     match node:
         case For(var=var) | Merge(coordinate=var):
             yield type(node), var.name

@@ -1,4 +1,4 @@
-"""Reductions seen in statements: the combiner, where it starts, and what it adds up."""
+"""Beside the route: reductions in statements: the combiner, its identity, and what it combines."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from spcomp.ir.access import Load
 from spcomp.ir.arith.bounds import dtype_range
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Select, UnOp, const
 from spcomp.ir.stmt import If, Seq, Stmt, Store
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Reduction:
 
     With several, the first decides by ``min`` or ``max``, and the others keep the value that came
     with it (argmin, argmax; the earliest of equals). *values* have the dtype in which they are
-    combined; for floats that may be wider than the buffer's. *identity* leaves each buffer as is.
+    combined; for floats it may be wider than the buffer's. *identity* changes no buffer.
     """
 
     buffers: tuple[AnyBuffer, ...]
@@ -55,7 +55,7 @@ class Reduction:
 
 
 def identity(op: Combiner, dtype: DType) -> Const:
-    """Return the constant that *op* with a value leaves that value."""
+    """Return the neutral element of *op*: combined with any value, it gives that value."""
     match op:
         case "+" | "or":
             return const(0, dtype)
@@ -73,9 +73,9 @@ def combine(op: Combiner, a: Expr, b: Expr) -> Expr:
 
 
 def as_reduction(stmt: Stmt) -> Reduction | None:
-    """Return the reduction that *stmt* is a step of; None if it is none.
+    """Return the reduction that *stmt* performs one step of; None if it is no such step.
 
-    Understood: ``B[i] = B[i] op x`` with ``+ - * min max and or``, in either order and nested
+    Recognised: ``B[i] = B[i] op x`` with ``+ - * min max and or``, in either order and nested
     (``B + x + y``, ``B - x`` adds ``-x``); choices between ``B[i]`` and x by comparing them, as an
     expression or an ``if``; and ``if x > M[i]: M[i] = x; A[i] = j`` (also ``<``). The values do not
     read the buffers.
@@ -91,21 +91,21 @@ def as_reduction(stmt: Stmt) -> Reduction | None:
 
 
 def under(cond: Expr, stmt: Stmt) -> Stmt:
-    """Return *stmt* where *cond* holds; ``B[i] = B[i] op x`` else combines with what changes none.
+    """Return *stmt* under *cond*; a step ``B[i] = B[i] op x`` combines the identity elsewhere.
 
-    So a step of a reduction stays one statement, which registers can hold. It is left out where
-    the element itself is given by what *cond* reads.
+    A step of a reduction then stays one statement, whose element a register can hold. It becomes
+    an If where the index of the element reads the same buffers as *cond*.
     """
     if not isinstance(stmt, Store):
         return If(cond, stmt, span=stmt.span)
-    asked = {n.buffer for n in walk(cond) if isinstance(n, Load)}
+    cond_buffers = {n.buffer for n in walk(cond) if isinstance(n, Load)}
     places = (n for i in stmt.indices if i is not None for n in walk(i) if isinstance(n, Load))
-    value, found = stmt.value, as_reduction(stmt)
-    sure = found is not None and not any(load.buffer in asked for load in places)
-    if sure and isinstance(value, BinOp) and _is_own(stmt, value.lhs):
+    value, reduction = stmt.value, as_reduction(stmt)
+    sure = reduction is not None and not any(load.buffer in cond_buffers for load in places)
+    if sure and isinstance(value, BinOp) and _is_target(stmt, value.lhs):
         op: Any = "+" if value.op == "-" else value.op
-        kept = Select(cond, value.rhs, identity(op, value.rhs.dtype), span=stmt.span)
-        return stmt.replace(value=value.replace(rhs=kept))
+        operand = Select(cond, value.rhs, identity(op, value.rhs.dtype), span=stmt.span)
+        return stmt.replace(value=value.replace(rhs=operand))
     return If(cond, stmt, span=stmt.span)
 
 
@@ -119,18 +119,22 @@ def _from_store(store: Store) -> Reduction | None:
         return None
     op: BinOpKind = "+" if target.op == "-" else target.op
     addends = list(_operands(op, target, negative=False))
-    own = [x for x, negative in addends if not negative and _is_own(store, x)]
-    if len(own) != 1:
+    accumulators = [x for x, negative in addends if not negative and _is_target(store, x)]
+    if len(accumulators) != 1:
         return None
-    rest = [UnOp("-", x, span=x.span) if minus else x for x, minus in addends if x is not own[0]]
-    value = rest[0]
-    for other in rest[1:]:
-        value = BinOp(op, value, other, span=store.span)
-    return _made(op, (store,), (value,))
+    terms = [
+        UnOp("-", x, span=x.span) if minus else x
+        for x, minus in addends
+        if x is not accumulators[0]
+    ]
+    value = terms[0]
+    for term in terms[1:]:
+        value = BinOp(op, value, term, span=store.span)
+    return _reduction(op, (store,), (value,))
 
 
 def _operands(op: BinOpKind, expr: Expr, *, negative: bool) -> Iterator[tuple[Expr, bool]]:
-    """Yield what *op* combines in *expr*, and whether it is subtracted."""
+    """Yield the operands that *op* combines in *expr*, and whether each is subtracted."""
     if isinstance(expr, BinOp) and expr.op == op:
         yield from _operands(op, expr.lhs, negative=negative)
         yield from _operands(op, expr.rhs, negative=negative)
@@ -145,13 +149,13 @@ def _from_select(store: Store, expr: Expr) -> Reduction | None:
     """``B[i] = x if x > B[i] else B[i]``, and its mirror images."""
     if not isinstance(expr, Select):
         return None
-    if _is_own(store, expr.otherwise):
+    if _is_target(store, expr.otherwise):
         op = _winner(store, expr.cond, expr.then)
-        return _made(op, (store,), (expr.then,))
-    if _is_own(store, expr.then):
+        return _reduction(op, (store,), (expr.then,))
+    if _is_target(store, expr.then):
         op = _winner(store, expr.cond, expr.otherwise)
         opposite: dict[Combiner | None, Combiner] = {"min": "max", "max": "min"}
-        return _made(opposite.get(op), (store,), (expr.otherwise,))
+        return _reduction(opposite.get(op), (store,), (expr.otherwise,))
     return None
 
 
@@ -165,7 +169,7 @@ def _from_if(stmt: If) -> Reduction | None:
         op = _winner(first, stmt.cond, first.value)
         if op is not None and (strict or len(stores) == 1):
             ordered = (first, *(s for s in stores if s is not first))
-            return _made(op, ordered, tuple(s.value for s in ordered))
+            return _reduction(op, ordered, tuple(s.value for s in ordered))
     return None
 
 
@@ -174,14 +178,14 @@ def _winner(store: Store, cond: Expr, value: Expr) -> Combiner | None:
     if not isinstance(cond, BinOp) or cond.op not in ("<", "<=", ">", ">="):
         return None
     greater = cond.op[0] == ">"
-    if expr_equal(cond.lhs, value) and _is_own(store, cond.rhs):
+    if expr_equal(cond.lhs, value) and _is_target(store, cond.rhs):
         return "max" if greater else "min"
-    if expr_equal(cond.rhs, value) and _is_own(store, cond.lhs):
+    if expr_equal(cond.rhs, value) and _is_target(store, cond.lhs):
         return "min" if greater else "max"
     return None
 
 
-def _is_own(store: Store, expr: Expr) -> bool:
+def _is_target(store: Store, expr: Expr) -> bool:
     """Say whether *expr* reads the element that *store* writes, perhaps as a wider float."""
     if isinstance(expr, Cast) and expr.dtype.is_float and expr.value.dtype.is_float:
         expr = expr.value
@@ -192,11 +196,13 @@ def _is_own(store: Store, expr: Expr) -> bool:
 
 
 def _rounds(cast: Cast) -> bool:
-    """Say whether *cast* brings a result in a wider float back to the buffer's dtype."""
+    """Whether *cast* rounds a result in a wider float back to the buffer's dtype."""
     return cast.dtype.is_float and cast.value.dtype.is_float
 
 
-def _made(op: str | None, stores: tuple[Store, ...], values: tuple[Expr, ...]) -> Reduction | None:
+def _reduction(
+    op: str | None, stores: tuple[Store, ...], values: tuple[Expr, ...]
+) -> Reduction | None:
     if op not in _COMBINERS:
         return None
     buffers = tuple(store.buffer for store in stores)

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import bound_by, fingerprint, variables
+from spcomp.ir.analysis.exprs import bound_by, variables
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Region
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Stmt, Store
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 
 
@@ -33,35 +34,37 @@ class _Annotate(Rewriter):
 
 
 def _regions(accesses: Iterable[Node], bound: set[Var]) -> tuple[Region, ...]:
-    found: dict[object, Region] = {}
+    regions: dict[object, Region] = {}
     for access in accesses:
         buffer: AnyBuffer = access.buffer  # type: ignore[attr-defined]
-        if buffer.data is None:  # allocated inside: nobody else's
+        if buffer.data is None:  # allocated inside: private to the block
             continue
         region = _region(buffer, access, bound)
-        found.setdefault((buffer, fingerprint(region.begins), fingerprint(region.extents)), region)
-    return tuple(found.values())
+        regions.setdefault(
+            (buffer, fingerprint(region.begins), fingerprint(region.extents)), region
+        )
+    return tuple(regions.values())
 
 
 def _region(buffer: AnyBuffer, access: Node, bound: set[Var]) -> Region:
-    """One element where the index is known outside, else all that the axis can have."""
+    """One element where the index has a value outside the block, else the whole axis."""
     sizes = _sizes(buffer)
     indices = (None,) * len(sizes) if isinstance(access, Search) else access.indices  # type: ignore[attr-defined]
     begins: list[Expr | None] = []
     extents: list[Expr | None] = []
     for index, size in zip(indices, sizes, strict=True):
-        known = index is not None and not _depends(index, bound)
+        is_outer = index is not None and not _depends(index, bound)
         if index is None and not isinstance(access, Search):
             begins.append(None)
             extents.append(None)
         else:
-            begins.append(index if known else const(0))
-            extents.append(const(1) if known else size)
+            begins.append(index if is_outer else const(0))
+            extents.append(const(1) if is_outer else size)
     return Region(buffer, tuple(begins), tuple(extents))
 
 
 def _depends(index: Expr, bound: set[Var]) -> bool:
-    """Whether *index* has no value outside the block: it uses what is bound or allocated there."""
+    """Whether *index* has no value outside the block: it uses names bound or allocated in it."""
     private = any(isinstance(n, Load) and n.buffer.data is None for n in walk(index))
     return private or bool(variables(index) & bound)
 
@@ -69,7 +72,5 @@ def _depends(index: Expr, bound: set[Var]) -> bool:
 def _sizes(buffer: AnyBuffer) -> list[Expr]:
     """An upper bound of each index."""
     if isinstance(buffer, SparseBuffer):
-        return [
-            cast(a.nnz_cols if a.nnz_cols is not None else a.length, int64) for a in buffer.axes
-        ]
+        return [cast(axis.width, int64) for axis in buffer.axes]
     return [cast(extent, int64) for extent in buffer.shape]

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.errors import ArgumentError
 from spcomp.ir.access import Load
+from spcomp.ir.arith.fold import RULES
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var
 
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
 Values: TypeAlias = Mapping[str, Any]  # scalars and arrays by the names of the parameters
-
-_OPS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-    "min": min,
-    "max": max,
-}
 
 
 def array_name(buffer: AnyBuffer, values: Values) -> str:
@@ -46,15 +27,15 @@ def evaluate(expr: Expr, values: Values) -> Any:
     """Return *expr* in Python numbers, which do not overflow.
 
     Raises KeyError for a name that *values* lacks, ZeroDivisionError, and ArgumentError for an
-    expression that is no arithmetic.
+    expression that is not arithmetic.
     """
     match expr:
         case Var(name=name):
             return values[name]
         case Const(value=value):
             return value
-        case BinOp(op=op, lhs=lhs, rhs=rhs) if op in _OPS:
-            return _OPS[op](evaluate(lhs, values), evaluate(rhs, values))
+        case BinOp(op=op, lhs=lhs, rhs=rhs) if op != "<<":  # it drops bits
+            return RULES[op](evaluate(lhs, values), evaluate(rhs, values))
         case Cast(value=value, type=dtype):
             inner = evaluate(value, values)
             return float(inner) if dtype.is_float else int(inner)
@@ -92,7 +73,7 @@ def solve(expr: Expr, value: int, values: Values) -> tuple[Var, int] | None:
 
 def _undo(op: str, lhs: Expr, rhs: Expr, value: int, values: Values) -> tuple[Expr, int] | None:
     """Return the unknown side of ``lhs op rhs == value`` and what it equals."""
-    left, right = _known(lhs, values), _known(rhs, values)
+    left, right = _value_or_none(lhs, values), _value_or_none(rhs, values)
     if (left is None) == (right is None):
         return None
     unknown, known = (rhs, left) if right is None else (lhs, right)
@@ -105,7 +86,7 @@ def _undo(op: str, lhs: Expr, rhs: Expr, value: int, values: Values) -> tuple[Ex
     return unknown, value // known
 
 
-def _known(expr: Expr, values: Values) -> Any:
+def _value_or_none(expr: Expr, values: Values) -> Any:
     try:
         return evaluate(expr, values)
     except KeyError:

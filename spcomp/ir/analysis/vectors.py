@@ -1,4 +1,4 @@
-"""Beside the route: which loops run in vectors, which conditions are the same in every lane."""
+"""Beside the route: which loops can run in vectors, which conditions agree in every lane."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spcomp.ir.stmt import If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 
 
-def asked(stmt: Stmt) -> tuple[list[Expr], Stmt]:
-    """Return the conditions under which *stmt* does anything, as they are asked, and what it does.
+def conditions_of(stmt: Stmt) -> tuple[list[Expr], Stmt]:
+    """Return the conditions around *stmt*, in order, and the statement inside them.
 
     ``if a and b: if c: s  ->  [a, b, c], s``.
     """
@@ -25,15 +25,16 @@ def asked(stmt: Stmt) -> tuple[list[Expr], Stmt]:
     return terms, stmt
 
 
-def is_same(cond: Expr, var: Var, body: Stmt) -> bool:
-    """Whether *cond* has one value for all *var*, whatever *body* does, and cannot fail."""
+def is_invariant(cond: Expr, var: Var, body: Stmt) -> bool:
+    """Whether *cond* has the same value for every *var*, whatever *body* does, and cannot fail."""
     written = {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
     reads = (n.buffer for n in walk(cond) if isinstance(n, (Load, Search)))
     moves = var in variables(cond) or any(memory_of(buffer) in written for buffer in reads)
     return not moves and not may_fail(cond)
 
 
-def _reads(terms: list[Expr]) -> bool:
+def reads_memory(terms: list[Expr]) -> bool:
+    """Whether one of *terms* loads or searches."""
     return any(isinstance(n, (Load, Search)) for term in terms for n in walk(term))
 
 
@@ -41,17 +42,17 @@ REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
 
 
 def lane_bits(dtype: DType) -> int:
-    """Return how wide a lane is when values of *dtype* are computed with: 16-bit floats in 32."""
+    """Return the bits of a lane that computes with *dtype*: 32 for 16-bit floats."""
     return 32 if dtype.is_float and dtype.bits < 32 else dtype.itemsize * 8
 
 
 def can_vectorize(body: Stmt, var: Var) -> bool:
-    """Say whether *body* is straight-line stores of what vectors can compute, over *var*.
+    """Say whether *body* is straight-line stores that can be computed in vectors over *var*.
 
-    Conditions may stand around all of it: they become a mask, or are asked before the loop.
+    Conditions may stand around all of it: they become a mask, or are tested before the loop.
     """
-    terms, inner = asked(body)
-    if not all(map(_is_mask, dropwhile(lambda term: is_same(term, var, inner), terms))):
+    terms, inner = conditions_of(body)
+    if not all(map(_is_mask, dropwhile(lambda term: is_invariant(term, var, inner), terms))):
         return False
     if terms and may_fail(inner):  # it would fail where no lane runs
         return False

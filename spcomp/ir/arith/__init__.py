@@ -1,1 +1,1 @@
-"""Facts about integers: simplification, linear forms, bounds, proofs, index maps."""
+"""Beside the route: facts about integers: simplification, sums, bounds, proofs, index maps."""

@@ -1,4 +1,4 @@
-"""Beside the proofs: questions that differ only in names have one answer, which is found once."""
+"""Beside the proofs: a cache of answers for questions that differ only in names."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 A = TypeVar("A")
 Named: TypeAlias = tuple[Var | Buffer | SparseBuffer, ...]
-ANSWERS = 1 << 12  # to questions of one kind, that are remembered
+ANSWERS = 1 << 12  # remembered, to questions of one kind
 _NAMED = frozenset((Var, Buffer, SparseBuffer))
-_PLAIN = frozenset((str, int, bool, type(None), Span))  # told apart by kind and ==
+_PLAIN = frozenset((str, int, bool, type(None), Span))  # distinguished by kind and ==
 
 
 def up_to_names(answer: Callable[[Q, Env], A]) -> Callable[[Q, Env], A]:
-    """Return *answer*, which is given once to all questions that differ only in names.
+    """Return *answer* with a cache that serves all questions that differ only in names.
 
-    A question is made of tuples and expressions. Its answer must follow from how it is built and
-    from what the environment says of its variables and buffers, not from which ones these are. The
-    kernels of a decomposed program ask the same, each of variables of its own.
+    A question is made of tuples and expressions. Its answer must depend only on its structure and
+    on what the environment says of its variables and buffers, not on which ones they are. The
+    kernels of a decomposed program ask the same questions, each about its own variables.
     """
-    known: dict[Hashable, A] = {}
+    answers: dict[Hashable, A] = {}
 
     @wraps(answer)
     def ask(question: Q, env: Env) -> A:
         key, _ = pattern(question, env)
         try:
-            return known[key]
+            return answers[key]
         except KeyError:
-            found = answer(question, env)
-        if len(known) >= ANSWERS:
-            known.clear()
-        known[key] = found
-        return found
+            result = answer(question, env)
+        if len(answers) >= ANSWERS:
+            answers.clear()
+        answers[key] = result
+        return result
 
     return ask
 
 
 def pattern(question: object, env: Env, *, spans: bool = False) -> tuple[Hashable, Named]:
-    """Return how *question* is built, and which variables and buffers it has, as they are met.
+    """Return the structure of *question*, and its variables and buffers in order of appearance.
 
-    What has one pattern differs in those only, and in where it was written if *spans* do not count:
-    each token tells what it stands for, and so how many follow for it.
+    The structure is a key of structural equality, within a process and under *env*: see
+    ir.structural. Questions of one structure differ only in their variables and buffers, and in
+    their spans unless *spans*: each token determines what it stands for, and how many follow.
     """
     numbers: dict[Any, int] = {}
     last = None if spans else 0  # the span comes first
@@ -64,7 +65,7 @@ def pattern(question: object, env: Env, *, spans: bool = False) -> tuple[Hashabl
         if kind in _NAMED:
             if (number := numbers.get(item)) is None:
                 numbers[item] = len(numbers)
-                tokens.append(_first(item, env))
+                tokens.append(_properties(item, env))
             else:
                 tokens.append(number)
         elif kind is tuple:
@@ -80,9 +81,9 @@ def pattern(question: object, env: Env, *, spans: bool = False) -> tuple[Hashabl
     return tuple(tokens), tuple(numbers)
 
 
-def _first(item: Var | Buffer | SparseBuffer, env: Env) -> Hashable:
-    """Return all that may be known of *item*, besides which one it is."""
-    where = env.vars.get(item) if isinstance(item, Var) else env.buffers.get(item)
+def _properties(item: Var | Buffer | SparseBuffer, env: Env) -> Hashable:
+    """Return all that proofs may use of *item*, but not its identity."""
+    interval = env.vars.get(item) if isinstance(item, Var) else env.buffers.get(item)
     dtype, fill = item.dtype, getattr(item, "fill", None)
-    ends = None if where is None else (where.low, where.high)
+    ends = None if interval is None else (interval.low, interval.high)
     return (type(item), dtype.kind, dtype.bits, dtype.lanes, repr(fill), ends)

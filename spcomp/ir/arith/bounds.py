@@ -1,4 +1,4 @@
-"""Intervals of integer expressions under machine arithmetic; what every proof starts from."""
+"""Beside the route: intervals of machine integer expressions, on which all proofs build."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _limit(end: float) -> int | None:
 
 @cache
 def dtype_range(dtype: DType) -> Interval:
-    """Return the integers that *dtype* holds; no limits for what is not an integer or bool."""
+    """Return the integers that *dtype* holds; no limits if it is not an integer or bool."""
     match dtype.kind:
         case "int":
             return Interval(-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
@@ -113,7 +113,7 @@ def dtype_range(dtype: DType) -> Interval:
 
 @record
 class Env:
-    """What is known of variables and of the values in buffers; a missing one may hold anything."""
+    """The intervals of variables and of the values in buffers; a missing one may hold anything."""
 
     vars: Mapping[Var, Interval] = field(default_factory=dict)
     buffers: Mapping[AnyBuffer, Interval] = field(default_factory=dict)
@@ -129,14 +129,14 @@ class Env:
 
 
 def hull(first: Interval, last: Interval) -> Interval:
-    """Return where a value between one in *first* and one in *last* lies; ANY if none does."""
-    found = Interval(first.low, last.high)
-    empty = found.low is not None and found.high is not None and found.low > found.high
-    return ANY if empty else found
+    """Return the interval from the start of *first* to the end of *last*; ANY if it is empty."""
+    interval = Interval(first.low, last.high)
+    empty = interval.low is not None and interval.high is not None and interval.low > interval.high
+    return ANY if empty else interval
 
 
 def as_env(env: Env | Mapping[Var, Interval] | None) -> Env:
-    """Return *env*, given as itself, as intervals of variables, or not at all."""
+    """Return *env* as an Env; it may be one, the intervals of variables, or None."""
     return env if isinstance(env, Env) else Env(env or {})
 
 
@@ -159,15 +159,15 @@ class _Bounds(Visitor[Interval]):
         full = dtype_range(node.dtype)
         if full is ANY:
             return ANY
-        found = super().visit(node)
-        return found if found in full else full
+        interval = super().visit(node)
+        return interval if interval in full else full
 
     def visit_Expr(self, _: Expr) -> Interval:
         return ANY
 
     def visit_Var(self, var: Var) -> Interval:
-        known = self.env.vars.get(var)
-        return dtype_range(var.type) if known is None else known & dtype_range(var.type)
+        interval = self.env.vars.get(var)
+        return dtype_range(var.type) if interval is None else interval & dtype_range(var.type)
 
     def visit_Const(self, const: Const) -> Interval:
         value = int(const.value)
@@ -213,13 +213,13 @@ class _Bounds(Visitor[Interval]):
         return ANY
 
     def visit_Load(self, load: Load) -> Interval:
-        known = self.env.buffers.get(load.buffer, ANY) & dtype_range(load.buffer.dtype)
+        interval = self.env.buffers.get(load.buffer, ANY) & dtype_range(load.buffer.dtype)
         if load.mask is not None:
-            known |= ZERO
+            interval |= ZERO
         if isinstance(load.buffer, SparseBuffer) and not load.buffer.dtype.is_float:
-            fill = int(load.buffer.fill)  # what a coordinate reads that is not stored
-            known |= Interval(fill, fill)
-        return known
+            fill = int(load.buffer.fill)  # the value of a coordinate that is not stored
+            interval |= Interval(fill, fill)
+        return interval
 
     def visit_Search(self, search: Search) -> Interval:
         return self.visit(search.begin) | self.visit(search.end)
@@ -257,7 +257,7 @@ def compare(op: str, a: Interval, b: Interval) -> Interval:
 
 
 def _below(a: Interval, b: Interval) -> bool | None:
-    """Say whether every value of *a* is below every one of *b*, or none is, if either holds."""
+    """Return True if every value of *a* is below every one of *b*, False if none is, else None."""
     if a.high is not None and b.low is not None and a.high < b.low:
         return True
     return False if a.low is not None and b.high is not None and a.low >= b.high else None

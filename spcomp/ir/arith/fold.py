@@ -1,4 +1,4 @@
-"""Beside the parsers: literals that meet only literals are computed, as Python would."""
+"""Beside the route: what operators and functions do with Python numbers; literals are folded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from spcomp.ir.promotion import Value, literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_RULES: dict[str, Callable[..., Any]] = {
+# exact, as integers of Python do not overflow: code that folds integers of a dtype wraps them
+RULES: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -54,22 +55,22 @@ _SAME = (
     *(math.sin, math.cos, math.tan, math.asin, math.acos, math.atan, math.atan2),
     *(math.sinh, math.cosh, math.tanh, math.asinh, math.acosh, math.atanh),
 )
-_RULES |= {rule.__name__: rule for rule in _SAME}
+RULES |= {rule.__name__: rule for rule in _SAME}
 
 
 def fold(op: str, values: Sequence[Value]) -> Value:
     """Return *op* of literals; raises ValueError where Python refuses to compute it."""
     numbers = [value.expr.value for value in values if isinstance(value.expr, Const)]
     try:
-        result = _RULES[op](*numbers)
+        result = RULES[op](*numbers)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise ValueError(f"{_shown(op, numbers)} cannot be computed: {error}") from error
+        raise ValueError(f"{_text(op, numbers)} cannot be computed: {error}") from error
     if not isinstance(result, bool | int | float):
-        raise ValueError(f"{_shown(op, numbers)} is no real number")  # noqa: TRY004
+        raise ValueError(f"{_text(op, numbers)} is no real number")  # noqa: TRY004
     return literal(result)
 
 
-def _shown(op: str, numbers: Sequence[float]) -> str:
+def _text(op: str, numbers: Sequence[float]) -> str:
     if len(numbers) == 2 and not op.isidentifier():
         return f"{numbers[0]} {op} {numbers[1]}"
     return f"{op}({', '.join(map(str, numbers))})"

@@ -1,4 +1,4 @@
-"""Index maps: functions from indices to indices, and the inverse of those that split and join."""
+"""Beside the route: maps from indices to indices, and the inverse of those that split and join."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Key, Linear, key_of
-from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, Var, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, const
+from spcomp.ir.promotion import BINARY_OPS
 from spcomp.ir.rewrite import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-MAX_EXTENT = 1 << 48  # what is indexed fits in memory
+MAX_EXTENT = 1 << 48  # an indexed array fits in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class IndexMap:
         if not callable(func):
             raise ArgumentError(f"an index map is a function, got {type(func).__name__}")
         params = tuple(Var(name, int64) for name in inspect.signature(func).parameters)
-        found = func(*params)
-        results = found if isinstance(found, (tuple, list)) else (found,)
+        output = func(*params)
+        results = output if isinstance(output, (tuple, list)) else (output,)
         for result in results:
             if not isinstance(result, (int, Expr)):
                 got = type(result).__name__
@@ -46,15 +47,15 @@ class IndexMap:
 
     @classmethod
     def from_text(cls, text: str) -> IndexMap:
-        """Return the map that ``lambda i, j: (j // 4, i, j % 4)`` says; see __str__.
+        """Return the map of a text like ``lambda i, j: (j // 4, i, j % 4)``; see __str__.
 
         Made of parameters, integers and ``+ - * // %``; raises ValueError for anything else.
         """
         try:
-            found = ast.parse(text.strip(), mode="eval").body
+            tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as error:
             raise ValueError(f"{text!r} is no Python: {error.msg}") from None
-        match found:
+        match tree:
             case ast.Lambda(args=args, body=ast.Tuple(elts=elts)):
                 results = elts
             case ast.Lambda(args=args, body=body):
@@ -67,7 +68,7 @@ class IndexMap:
     def __str__(self) -> str:
         """Return the map as Python text that from_text reads."""
         params = ", ".join(param.name for param in self.params)
-        results = ", ".join(_spelled(result, inner=False) for result in self.results)
+        results = ", ".join(_text(result, inner=False) for result in self.results)
         return f"lambda {params}: " + (results if len(self.results) == 1 else f"({results})")
 
     def apply(self, exprs: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -76,11 +77,11 @@ class IndexMap:
         return tuple(substitute(result, values) for result in self.results)
 
     def inverse(self, extents: Sequence[int | Expr]) -> IndexMap | None:
-        """Return the map back, for parameters in ``0..extent-1``; None if none is found.
+        """Return the inverse map, for parameters in ``0..extent-1``; None if none is found.
 
-        Found for bijections made of ``+``, ``*``, ``//`` and ``%`` by constants. Both ways round
-        it is the identity: on the parameters, and on results in the smallest box that holds them
-        all. Where extents do not divide, that box has points which no parameters map to.
+        Found for bijections made of ``+``, ``*``, ``//`` and ``%`` by constants. It is the inverse
+        on the parameters, and on results in the smallest box that holds them all. Where extents do
+        not divide, that box has points to which no parameters map.
         """
         highs = [
             e - 1 if isinstance(e, int) else min(bounds_of(e).high or 0, MAX_EXTENT) - 1
@@ -91,9 +92,9 @@ class IndexMap:
         solver = _Solver(domain)
         for result, output in zip(self.results, outputs, strict=True):
             solver.learn(solver.algebra.of(result), output)
-        found = [solver.known.get(param) for param in self.params]
-        solved = tuple(value for value in found if value is not None)
-        if len(solved) < len(found):
+        values = [solver.known.get(param) for param in self.params]
+        solved = tuple(value for value in values if value is not None)
+        if len(solved) < len(values):
             return None
         image = {o: bounds_of(r, Env(domain)) for o, r in zip(outputs, self.results, strict=True)}
         algebra = Algebra(Env(image), trusted=True)
@@ -104,8 +105,8 @@ class IndexMap:
     def is_inverse_of(self, other: IndexMap, domain: dict[Var, Interval]) -> bool:
         """Say whether ``self(other(x)) == x`` is proved for x in *domain*."""
         algebra = Algebra(Env(domain), trusted=True)
-        again = self.apply(other.results)
-        pairs = zip(again, other.params, strict=True)
+        round_trip = self.apply(other.results)
+        pairs = zip(round_trip, other.params, strict=True)
         same = Interval(0, 0)
         return all(algebra.interval(algebra.of(a) - algebra.of(b)) == same for a, b in pairs)
 
@@ -115,13 +116,7 @@ class IndexMap:
         return replace(self, params=params, results=self.apply(params))
 
 
-_OPS: dict[type[ast.operator], BinOpKind] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-}
+_QUASI_AFFINE = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 def _read(text: ast.expr, params: dict[str, Var]) -> Expr:
@@ -134,19 +129,19 @@ def _read(text: ast.expr, params: dict[str, Var]) -> Expr:
             return const(-value)
         case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=ast.Constant(value=0)):
             raise ValueError(f"{ast.unparse(text)!r} divides by 0")
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPS:
-            return BinOp(_OPS[type(op)], _read(left, params), _read(right, params))
+        case ast.BinOp(op=op, left=left, right=right) if isinstance(op, _QUASI_AFFINE):
+            return BinOp(BINARY_OPS[type(op)], _read(left, params), _read(right, params))
     raise ValueError(f"{ast.unparse(text)!r} is not made of parameters, integers and + - * // %")
 
 
-def _spelled(expr: Expr, *, inner: bool = True) -> str:
+def _text(expr: Expr, *, inner: bool = True) -> str:
     match expr:
         case Var(name=name):
             return name
         case Const(value=value):
             return str(value)
         case BinOp(op=op, lhs=lhs, rhs=rhs):
-            text = f"{_spelled(lhs)} {op} {_spelled(rhs)}"
+            text = f"{_text(lhs)} {op} {_text(rhs)}"
             return f"({text})" if inner else text
     raise ValueError(f"an index map has no {type(expr).__name__}")
 
@@ -156,7 +151,7 @@ def _name(result: Expr) -> str:
 
 
 class _Solver:
-    """Finds what each atom is in terms of the results, by taking known sums apart."""
+    """Expresses each atom in terms of the results, by splitting sums whose values are known."""
 
     def __init__(self, domain: dict[Var, Interval]) -> None:
         self.algebra = Algebra(Env(domain), trusted=True)
@@ -164,7 +159,7 @@ class _Solver:
         self.halves: list[BinOp] = []
 
     def learn(self, form: Linear, value: Expr) -> None:
-        """Take in that *form* equals *value*."""
+        """Record that *form* equals *value*, and what follows from it."""
         value = value if not form.constant else value - form.constant
         parts = sorted(
             (form.without(ONE)).terms.items(), key=lambda part: abs(part[1].factor), reverse=True
@@ -172,20 +167,20 @@ class _Solver:
         if not parts or len(parts[0][1].atoms) != 1:
             return
         key, term = parts[0]
-        rest = form.without(ONE).without(key)
-        if not rest.terms:
+        remainder = form.without(ONE).without(key)
+        if not remainder.terms:
             sign = const(-1) if term.factor < 0 else const(1)
-            self._found(term.atoms[0], (value * sign) // abs(term.factor))
+            self._record(term.atoms[0], (value * sign) // abs(term.factor))
             return
-        where = self.algebra.interval(rest)
-        if term.factor < 0 or where.low is None or where.high is None:
+        interval = self.algebra.interval(remainder)
+        if term.factor < 0 or interval.low is None or interval.high is None:
             return
-        if where.high - where.low < term.factor:
-            offset = value - where.low
-            self._found(term.atoms[0], offset // term.factor)
-            self.learn(rest, offset % term.factor + where.low)
+        if interval.high - interval.low < term.factor:
+            offset = value - interval.low
+            self._record(term.atoms[0], offset // term.factor)
+            self.learn(remainder, offset % term.factor + interval.low)
 
-    def _found(self, atom: Expr, value: Expr) -> None:
+    def _record(self, atom: Expr, value: Expr) -> None:
         if key_of(atom) in self.known:
             return
         self.known[key_of(atom)] = value
@@ -199,11 +194,11 @@ class _Solver:
         if not isinstance(half.rhs, Const) or half.op not in ("//", "%"):
             return
         k = int(half.rhs.value)
-        whole = self.algebra.of(half.lhs)
-        values = list(self._values(self.algebra.div(whole, k), self.algebra.mod(whole, k)))
-        target = whole.single
+        form = self.algebra.of(half.lhs)
+        values = list(self._values(self.algebra.div(form, k), self.algebra.mod(form, k)))
+        target = form.single
         if len(values) == 2 and not (target is not None and key_of(target) in self.known):
-            self.learn(whole, values[0] * k + values[1])
+            self.learn(form, values[0] * k + values[1])
 
     def _values(self, *forms: Linear) -> Iterator[Expr]:
         for form in forms:

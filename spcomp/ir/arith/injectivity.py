@@ -1,4 +1,4 @@
-"""The injectivity oracle: can two iterations of a loop touch one element of a buffer?"""
+"""Beside the route: can two iterations of a loop touch one element of a buffer?"""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ def injective(
 
     The variables of *inner* range over ``[low, high)`` independently in the two iterations, outer
     loops first; bounds may use *var* and variables before them. Variables that *indices* do not
-    need are ignored, so that nothing is concluded from loops around other accesses. What is not
-    in *inner*, and the buffers read in *indices*, are the same in both. *inner* may give *var* its
-    own range. *monotone*:
-    one-dimensional buffers whose values do not decrease. False: not proved.
+    need are ignored, so that nothing is concluded from loops around other accesses. Variables not
+    in *inner*, and the buffers read in *indices*, are the same in both iterations. *inner* may
+    give a range for *var*. *monotone*: one-dimensional buffers whose values do not decrease.
+    False: not proved.
     """
-    needed = tuple(_needed(indices, var, inner).items())
-    return _apart((tuple(indices), var, needed, tuple(monotone)), as_env(bounds))
+    ranges = tuple(_relevant(indices, var, inner).items())
+    return _injective((tuple(indices), var, ranges, tuple(monotone)), as_env(bounds))
 
 
 @up_to_names
-def _apart(
+def _injective(
     question: tuple[tuple[Expr | None, ...], Var, Ranges, tuple[AnyBuffer, ...]], env: Env
 ) -> bool:
     indices, var, inner, monotone = question
-    return _Meeting(indices, var, dict(inner), env, monotone).apart()
+    return _Collision(indices, var, dict(inner), env, monotone).is_impossible()
 
 
-def _needed(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
-    needed: dict[Var, tuple[Expr, Expr]] = {}
-    used: list[Expr | None] = list(indices)
-    for own, ends in reversed(tuple(inner.items())):
-        if own is var or mentions(used, {own}):
-            needed[own] = ends
-            used.extend(ends)
-    return dict(reversed(needed.items()))
+def _relevant(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
+    ranges: dict[Var, tuple[Expr, Expr]] = {}
+    exprs: list[Expr | None] = list(indices)
+    for name, ends in reversed(tuple(inner.items())):
+        if name is var or mentions(exprs, {name}):
+            ranges[name] = ends
+            exprs.extend(ends)
+    return dict(reversed(ranges.items()))
 
 
-class _Meeting:
-    """Two iterations that give one tuple; what must then be equal in both is *fixed*.
+class _Collision:
+    """Two iterations assumed to give one tuple; *fixed* is what must then be equal in both.
 
     A fixed sum ``c * x + rest`` fixes x and rest if rest spreads over less than c; ``x // k`` and
-    ``x % k`` fix x; a fixed variable is as good as a constant. If this fixes *var*, the two
-    iterations are one.
+    ``x % k`` together fix x; a fixed variable counts as a constant. If this fixes *var*, the two
+    iterations are the same one.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class _Meeting:
         forms = [self.prover.form(index) for index in indices if index is not None]
         self.sums: dict[Key, Linear] = {form.key: form for form in forms if form is not None}
 
-    def apart(self) -> bool:
-        """Fix what can be fixed until that includes the variable."""
-        seen = -1
-        while seen != len(self.fixed) + len(self.sums):
-            seen = len(self.fixed) + len(self.sums)
+    def is_impossible(self) -> bool:
+        """Say whether all that can be fixed includes the variable, or an index ascends with it."""
+        count = -1
+        while count != len(self.fixed) + len(self.sums):
+            count = len(self.fixed) + len(self.sums)
             for form in tuple(self.sums.values()):
                 self._solve(form)
                 if self.var not in self.unknown:
@@ -95,18 +95,18 @@ class _Meeting:
             self._ascends(form) or self._ascends(form.scale(-1)) for form in self.sums.values()
         )
 
-    def _open(self, atom: Expr) -> bool:
+    def _may_differ(self, atom: Expr) -> bool:
         """Say whether *atom* may differ between the iterations."""
         return key_of(atom) not in self.fixed and mentions((atom,), self.unknown)
 
     def _parts(self, form: Linear) -> dict[Key, tuple[Linear, Linear]] | None:
-        """Return what of *form* is not fixed, as products: a slope that is, times a sum.
+        """Return the part of *form* that is not fixed, as products of a fixed slope and a sum.
 
-        None if that is no sum of single atoms.
+        None if a term has several atoms that are not fixed.
         """
         parts: dict[Key, tuple[Linear, Linear]] = {}
         for term in form.terms.values():
-            free = [atom for atom in term.atoms if self._open(atom)]
+            free = [atom for atom in term.atoms if self._may_differ(atom)]
             if len(free) > 1:
                 return None
             if free:
@@ -120,34 +120,34 @@ class _Meeting:
     def _solve(self, form: Linear) -> None:
         parts = self._parts(form) or {}
         for key, (slope, total) in parts.items():
-            rest = Linear({}, WIDE)
-            for other, (factor, addend) in parts.items():
-                if other != key:
-                    rest += factor * addend
-            spread = self._spread(rest)
+            remainder = Linear({}, WIDE)
+            for other_key, (factor, addend) in parts.items():
+                if other_key != key:
+                    remainder += factor * addend
+            spread = self._spread(remainder)
             if spread is not None and self._exceeds(slope, spread):
-                self._settle(total)
-                self._settle(rest)
+                self._fix_sum(total)
+                self._fix_sum(remainder)
                 return
 
-    def _settle(self, form: Linear) -> None:
-        """Take in that *form* is fixed."""
+    def _fix_sum(self, form: Linear) -> None:
+        """Record that *form* is fixed."""
         if form.single is not None:
             self._fix(form.single)
         elif form.terms:
             self.sums[form.key] = form
 
-    def _spread(self, rest: Linear) -> Linear | None:
-        """Return a bound, equal in both iterations, on how far values of *rest* lie apart."""
-        low, high = self._least(rest), self._least(rest.scale(-1))
+    def _spread(self, form: Linear) -> Linear | None:
+        """Return a bound, equal in both iterations, on how far values of *form* lie apart."""
+        low, high = self._least(form), self._least(form.scale(-1))
         return None if low is None or high is None else (low + high).scale(-1)
 
     def _least(self, form: Linear) -> Linear | None:
-        """Return a lower bound of *form* made of what is fixed."""
+        """Return a lower bound of *form* that is made of fixed atoms."""
         form = self._over_inner(form)
         total = Linear({}, WIDE)
         for key, term in form.terms.items():
-            if not any(self._open(atom) for atom in term.atoms):
+            if not any(self._may_differ(atom) for atom in term.atoms):
                 total += Linear({key: term}, WIDE)
                 continue
             low = self.prover.interval(Linear({key: term}, WIDE)).low
@@ -157,7 +157,7 @@ class _Meeting:
         return total
 
     def _over_inner(self, form: Linear) -> Linear:
-        """Return *form* at its least over the inner variables, as far as they can be replaced."""
+        """Return the least of *form* over the inner variables, as far as they can be replaced."""
         for var in reversed(self.prover.ranges):
             if var in self.unknown:
                 form = self.prover.least(form, var) or form
@@ -176,19 +176,20 @@ class _Meeting:
         match atom:
             case BinOp(op="//" | "%", lhs=x, rhs=Const(value=int(k))) if k > 0:
                 algebra = self.prover.algebra
-                whole = algebra.of(x)
-                halves = algebra.div(whole, k), algebra.mod(whole, k)
+                form = algebra.of(x)
+                halves = algebra.div(form, k), algebra.mod(form, k)
                 if all(self._parts(half) == {} for half in halves):
-                    self._settle(Linear(whole.terms, WIDE))
+                    self._fix_sum(Linear(form.terms, WIDE))
             case BinOp(op="//" | "%", lhs=x, rhs=k) if not mentions((k,), self.unknown):
                 twin = BinOp("%" if atom.op == "//" else "//", x, k)
-                if key_of(twin) in self.fixed and (both := self.prover.form(x)) is not None:
-                    self._settle(both)  # x is (x // k) * k + x % k, whatever k
+                if key_of(twin) in self.fixed and (dividend := self.prover.form(x)) is not None:
+                    self._fix_sum(dividend)  # x is (x // k) * k + x % k, whatever k
 
     def _ascends(self, form: Linear) -> bool:
-        """Say whether *form* at v + 1 is always above *form* at v, whatever the inner variables.
+        """Say whether *form* at v + 1 is above *form* at v for all values of the inner variables.
 
-        That needs its least value not to decrease with v, and to pass at v + 1 the greatest at v.
+        That holds if its least value does not decrease with v, and at v + 1 is above the greatest
+        at v.
         """
         inner = [var for var in reversed(self.prover.ranges) if var is not self.var]
         low, high = form, form.scale(-1)
@@ -205,5 +206,5 @@ class _Meeting:
     def _next(self, form: Linear) -> Linear | None:
         if any(abs(term.factor) >> 62 for term in form.terms.values()):
             return None
-        moved = substitute(Linear(form.terms, int64).expr(), {self.var: self.var + 1})
-        return self.prover.form(moved)
+        shifted = substitute(Linear(form.terms, int64).expr(), {self.var: self.var + 1})
+        return self.prover.form(shifted)

@@ -1,4 +1,4 @@
-"""Canonical form of integer expressions: sums of products of atoms, ``//`` and ``%`` folded in."""
+"""Beside the route: integer expressions as canonical sums of products, with ``//`` and ``%``."""
 
 from __future__ import annotations
 
@@ -12,37 +12,20 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of, dtype_range
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, UnOp, Var, cast, const
-from spcomp.ir.node import Node, record
+from spcomp.ir.node import record
 from spcomp.ir.visitor import walk
 
 Key: TypeAlias = Hashable
 Monomial: TypeAlias = frozenset[tuple[Key, int]]  # the keys of the atoms with their powers
 ONE: Monomial = frozenset()
-MAX_TERMS = 48  # a product that would have more is left alone
+MAX_TERMS = 48  # a product that would have more is not multiplied out
 MAX_DEGREE = 8
 
 
 def wrap(value: int, dtype: DType) -> int:
-    """Return the integer of *dtype* that equals *value* modulo two to its bits."""
+    """Return *value* wrapped to *dtype*: equal modulo two to the number of its bits."""
     value &= (1 << dtype.bits) - 1
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> dtype.bits - 1 else value
-
-
-def expr_equal(a: Node | None, b: Node | None) -> bool:
-    """Say whether *a* and *b* are one expression: same nodes, same variables, same buffers."""
-    if a is b:
-        return True
-    if type(a) is not type(b) or a is None or b is None or isinstance(a, Var):
-        return False
-    return all(_same(getattr(a, name), getattr(b, name)) for name in a.FIELDS if name != "span")
-
-
-def _same(x: Any, y: Any) -> bool:
-    if isinstance(x, Expr):
-        return expr_equal(x, y)
-    if isinstance(x, tuple) and isinstance(y, tuple):
-        return len(x) == len(y) and all(map(_same, x, y))
-    return x is y or (type(x) is type(y) and not isinstance(x, Node) and repr(x) == repr(y))
 
 
 @record
@@ -57,7 +40,7 @@ class Term:
 class Linear:
     """A sum of terms: no two have the same atoms, no factor is zero, in order of first use.
 
-    Factors are signed, for unsigned integers too: equal modulo two to the bits of the dtype.
+    Factors are signed, even for unsigned integers: they count modulo two to the bits of the dtype.
     """
 
     terms: Mapping[Monomial, Term]
@@ -76,8 +59,8 @@ class Linear:
     def __add__(self, other: Linear) -> Linear:
         terms = dict(self.terms)
         for key, term in other.terms.items():
-            own = terms.get(key)
-            terms[key] = term if own is None else Term(own.factor + term.factor, term.atoms)
+            same = terms.get(key)
+            terms[key] = term if same is None else Term(same.factor + term.factor, term.atoms)
         return _tidy(terms, self.dtype)
 
     def __sub__(self, other: Linear) -> Linear:
@@ -111,18 +94,18 @@ class Linear:
         return (atom for term in self.terms.values() for atom in term.atoms)
 
     def without(self, key: Monomial) -> Linear:
-        """Return the sum less one of its terms."""
+        """Return the sum without one of its terms."""
         return Linear({k: term for k, term in self.terms.items() if k != key}, self.dtype)
 
     def split(self, keep: Callable[[Monomial, Term], bool]) -> tuple[Linear, Linear]:
         """Return the terms that *keep* accepts, and the others."""
-        kept = {key: term for key, term in self.terms.items() if keep(key, term)}
-        rest = {key: term for key, term in self.terms.items() if key not in kept}
-        return Linear(kept, self.dtype), Linear(rest, self.dtype)
+        accepted = {key: term for key, term in self.terms.items() if keep(key, term)}
+        others = {key: term for key, term in self.terms.items() if key not in accepted}
+        return Linear(accepted, self.dtype), Linear(others, self.dtype)
 
     @property
     def single(self) -> Expr | None:
-        """The atom that the whole sum is, if it is one."""
+        """The atom, if the sum is a single one with factor 1; else None."""
         if len(self.terms) == 1:
             (term,) = self.terms.values()
             if term.factor == 1 == len(term.atoms):
@@ -131,7 +114,7 @@ class Linear:
 
     @property
     def key(self) -> Key:
-        """What it has in common with every form that is the same sum."""
+        """A key that is equal for all forms of the same sum."""
         if self.single is not None:
             ((key, _),) = next(iter(self.terms))
             return key
@@ -167,37 +150,52 @@ def constant(value: int, dtype: DType) -> Linear:
 
 
 def atom(expr: Expr) -> Linear:
-    """Return *expr* as an indivisible quantity."""
+    """Return *expr* as a sum of one indivisible atom."""
     return Linear({frozenset(((key_of(expr), 1),)): Term(1, (expr,))}, expr.dtype)
 
 
 def _tidy(terms: Mapping[Monomial, Term], dtype: DType) -> Linear:
     """Wrap the factors, which changes no value of the dtype, and drop terms that are zero."""
     end = 1 << dtype.bits - 1
-    made = {}
+    result = {}
     for key, term in terms.items():
         if not -end <= term.factor < end:
             term = Term((term.factor + end) % (2 * end) - end, term.atoms)
         if term.factor:
-            made[key] = term
-    return Linear(made, dtype)
+            result[key] = term
+    return Linear(result, dtype)
 
 
 def _product(atoms: tuple[Expr, ...]) -> Expr:
     result = atoms[0]
-    for other in atoms[1:]:
-        result = BinOp("*", result, other)
+    for factor in atoms[1:]:
+        result = BinOp("*", result, factor)
     return result
 
 
-@lru_cache(maxsize=1 << 14)  # nodes are immutable; the key of a part is asked for by all around it
+@lru_cache(maxsize=1 << 14)  # nodes are immutable; enclosing expressions need the keys of parts
 def key_of(expr: Expr) -> Key:
-    """Return what *expr* has in common with every expression of the same canonical form."""
+    """Return a key that is equal for all expressions of the same canonical form."""
     if isinstance(expr, Var):
         return expr
     if is_ring(expr):
         return Algebra(Env()).of(expr).key
     return (type(expr), *(_key(getattr(expr, name)) for name in expr.FIELDS if name != "span"))
+
+
+def same_value(a: Expr | None, b: Expr | None) -> bool:
+    """Say whether *a* and *b* are proved to be one value, whatever variables and buffers hold.
+
+    This is semantic equality: integers are compared by canonical form, other expressions as the
+    same function of such integers. Equal key_of means equal value. structural.expr_equal compares
+    trees; proof.prove also uses the ranges of variables.
+    """
+    if a is None or b is None:
+        return a is b
+    if is_integer(a) and a.dtype == b.dtype:
+        algebra = Algebra(Env())
+        return not (algebra.of(a) - algebra.of(b)).terms
+    return key_of(a) == key_of(b)
 
 
 def _key(value: Any) -> Key:
@@ -241,8 +239,8 @@ def names_in(expr: Expr) -> frozenset[Var | AnyBuffer]:
 class Algebra:
     """Canonical forms, given what *env* says of variables and buffers.
 
-    *trusted*: arithmetic on 64-bit integers is taken not to overflow, as befits sizes and offsets
-    of what fits in memory, not data. Else every rule shows that it does not.
+    *trusted*: 64-bit integer arithmetic is assumed not to overflow. That suits sizes and offsets,
+    which fit in memory, but not data. Otherwise every rule proves that nothing overflows.
     """
 
     def __init__(self, env: Env, *, trusted: bool = False) -> None:
@@ -261,9 +259,9 @@ class Algebra:
             case Const(value=value):
                 return constant(int(value), expr.dtype)
             case BinOp(op="+", lhs=a, rhs=b):
-                return self._joined(self.of(a) + self.of(b))
+                return self._join(self.of(a) + self.of(b))
             case BinOp(op="-", lhs=a, rhs=b):
-                return self._joined(self.of(a) - self.of(b))
+                return self._join(self.of(a) - self.of(b))
             case BinOp(op="*", lhs=a, rhs=b):
                 return self._times(self.of(a), self.of(b))
             case UnOp(op="-", value=a):
@@ -277,7 +275,7 @@ class Algebra:
         return atom(expr)
 
     def interval(self, form: Linear) -> Interval:
-        """Return where the sum lies, as an integer that no dtype limits."""
+        """Return the interval of the sum, as an integer without limits."""
         total = Interval(0, 0)
         for term in form.terms.values():
             part = Interval(term.factor, term.factor)
@@ -287,7 +285,7 @@ class Algebra:
         return total
 
     def exact(self, form: Linear) -> bool:
-        """Say whether the sum is its machine value: it does not leave the dtype."""
+        """Say whether the sum equals its machine value: it stays within the dtype."""
         if abs(form.constant) > _far(form.dtype):
             return False  # the constant itself may have wrapped
         sure = self.trusted and form.dtype == int64
@@ -301,32 +299,35 @@ class Algebra:
         return Linear({key: Term(1, (BinOp("*", a.expr(), b.expr()),))}, a.dtype)
 
     def _widen(self, expr: Expr, inner: Expr) -> Linear:
-        """Move a cast to the atoms, where the sum below it is what it says."""
+        """Move a cast to the atoms, if the sum below it overflows neither dtype."""
         form, dtype = self.of(inner), expr.dtype
-        where = self.interval(form)
-        if where not in dtype_range(inner.dtype) or where not in dtype_range(dtype):
+        interval = self.interval(form)
+        if interval not in dtype_range(inner.dtype) or interval not in dtype_range(dtype):
             return atom(expr)
         terms = {}
         for term in form.terms.values():
-            atoms = tuple(cast(one, dtype) for one in term.atoms)
+            atoms = tuple(cast(factor, dtype) for factor in term.atoms)
             terms[monomial(atoms)] = Term(term.factor, atoms)
         return _tidy(terms, dtype)
 
-    def _joined(self, form: Linear) -> Linear:
+    def _join(self, form: Linear) -> Linear:
         """Replace ``c * (k * (x // k) + x % k)`` by ``c * x``."""
         for key, term in form.terms.items():
             if len(term.atoms) != 1:
                 continue
             match term.atoms[0]:
                 case BinOp(op="%", lhs=x, rhs=Const(value=int(k))) if k > 0:
-                    whole = self.of(x)
-                    quotient = self.div(whole, k)
+                    dividend = self.of(x)
+                    quotient = self.div(dividend, k)
                     if quotient.single is None:
                         continue
-                    (other,) = quotient.terms
-                    if other in form.terms and form.terms[other].factor == term.factor * k:
-                        rest = form.without(key).without(other)
-                        return self._joined(rest + whole.scale(term.factor))
+                    (quotient_key,) = quotient.terms
+                    if (
+                        quotient_key in form.terms
+                        and form.terms[quotient_key].factor == term.factor * k
+                    ):
+                        others = form.without(key).without(quotient_key)
+                        return self._join(others + dividend.scale(term.factor))
         return form
 
     def div(self, form: Linear, k: int) -> Linear:
@@ -336,12 +337,12 @@ class Algebra:
         if k > _far(form.dtype) or not self.exact(form):
             return atom(BinOp("//", form.expr(), const(k, form.dtype)))
         for g in _divisors(form, k):
-            multiple, rest = _parted(form, g)
-            if (low := self._block(rest, g)) is not None:
-                return self.div(_divided(multiple, g).shift(low), k // g)
-        multiple, rest = _parted(form, k)
-        if multiple.terms and self.exact(rest):
-            return _divided(multiple, k) + self.div(rest, k)
+            multiple, remainder = _split_multiples(form, g)
+            if (low := self._block(remainder, g)) is not None:
+                return self.div(_divide(multiple, g).shift(low), k // g)
+        multiple, remainder = _split_multiples(form, k)
+        if multiple.terms and self.exact(remainder):
+            return _divide(multiple, k) + self.div(remainder, k)
         match form.single:
             case BinOp(op="//", lhs=x, rhs=Const(value=int(j))) if j > 0 and j * k in dtype_range(
                 form.dtype
@@ -356,57 +357,57 @@ class Algebra:
         if k == 1:
             return Linear({}, form.dtype)
         wraps = k & (k - 1) == 0  # then wrapping around does not change the result
-        _, rest = _parted(form, k)
-        safe = wraps or (self.exact(form) and self.exact(rest))
+        _, remainder = _split_multiples(form, k)
+        safe = wraps or (self.exact(form) and self.exact(remainder))
         if k > _far(form.dtype) or not safe:
             return atom(BinOp("%", form.expr(), const(k, form.dtype)))
-        if (low := self._block(rest, k)) is not None:
-            return rest.shift(-low * k)
-        for g in _divisors(rest, k)[1:]:
-            multiple, small = _parted(rest, g)
+        if (low := self._block(remainder, k)) is not None:
+            return remainder.shift(-low * k)
+        for g in _divisors(remainder, k)[1:]:
+            multiple, small = _split_multiples(remainder, g)
             if (low := self._block(small, g)) is not None:
-                high = self.mod(_divided(multiple, g).shift(low), k // g)
+                high = self.mod(_divide(multiple, g).shift(low), k // g)
                 return high.scale(g) + small.shift(-low * g)
-        match rest.single:
+        match remainder.single:
             case BinOp(op="%", lhs=x, rhs=Const(value=int(j))) if j > 0 and j % k == 0:
                 return self.mod(self.of(x), k)
-        return atom(BinOp("%", rest.expr(), const(k, form.dtype)))
+        return atom(BinOp("%", remainder.expr(), const(k, form.dtype)))
 
     def _block(self, form: Linear, k: int) -> int | None:
-        """Return ``form // k`` if it is one number."""
-        where = self.interval(form)
-        if where.low is None or where.high is None or where.low // k != where.high // k:
+        """Return ``form // k`` if it is a single number."""
+        interval = self.interval(form)
+        if interval.low is None or interval.high is None or interval.low // k != interval.high // k:
             return None
-        return where.low // k
+        return interval.low // k
 
 
 def _far(dtype: DType) -> int:
-    """What constants and divisors stay below, so that one added to another does not wrap."""
+    """The limit of constants and divisors, such that the sum of two does not wrap."""
     return 1 << dtype.bits - 2
 
 
 def _divisors(form: Linear, k: int) -> list[int]:
-    """Return the divisors of *k* to try: itself, and what the factors share with it."""
-    shared = {gcd(k, term.factor) for key, term in form.terms.items() if key != ONE}
-    return sorted({k, *shared} - {1}, reverse=True)
+    """Return the divisors of *k* to try: *k*, and its common divisors with the factors."""
+    common = {gcd(k, term.factor) for key, term in form.terms.items() if key != ONE}
+    return sorted({k, *common} - {1}, reverse=True)
 
 
-def _parted(form: Linear, k: int) -> tuple[Linear, Linear]:
+def _split_multiples(form: Linear, k: int) -> tuple[Linear, Linear]:
     """Return the multiples of *k* in *form*, and the rest with a constant in ``0..k-1``."""
-    multiple, rest = form.split(lambda key, term: key != ONE and term.factor % k == 0)
-    left = form.constant % k
-    return multiple.shift(form.constant - left), rest.shift(left - form.constant)
+    multiple, remainder = form.split(lambda key, term: key != ONE and term.factor % k == 0)
+    low = form.constant % k
+    return multiple.shift(form.constant - low), remainder.shift(low - form.constant)
 
 
-def _divided(form: Linear, k: int) -> Linear:
+def _divide(form: Linear, k: int) -> Linear:
     terms = {key: Term(term.factor // k, term.atoms) for key, term in form.terms.items()}
     return Linear(terms, form.dtype)
 
 
 def monomial(atoms: Iterable[Expr]) -> Monomial:
-    """Return what identifies the product of *atoms*."""
+    """Return the key of the product of *atoms*."""
     powers: dict[Key, int] = {}
-    for one in atoms:
-        key = key_of(one)
+    for factor in atoms:
+        key = key_of(factor)
         powers[key] = powers.get(key, 0) + 1
     return frozenset(powers.items())

@@ -1,4 +1,4 @@
-"""Proofs about index arithmetic: inequalities, divisibility, and which iterations meet."""
+"""Beside the route: proofs about index arithmetic: inequalities and divisibility."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ from spcomp.ir.arith.linear import (
     monomial,
     names_in,
 )
-from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, UnOp, Var, cast
+from spcomp.ir.expr import COMPARISONS, NEGATED, BinOp, Cast, Const, Expr, UnOp, Var, cast
 
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
 Facts: TypeAlias = Mapping[Var, tuple[Expr, Expr]]  # var: low <= var < high, outer loops first
-Ranges: TypeAlias = tuple[tuple[Var, tuple[Expr, Expr]], ...]  # the same, as a question has it
+Ranges: TypeAlias = tuple[tuple[Var, tuple[Expr, Expr]], ...]  # the same, hashable
 Bounds: TypeAlias = Env | Mapping[Var, Interval] | None
 WIDE = DType("int", 1024)  # of proofs: no sum in them wraps around
-DEPTH = 12  # how many bounds a proof may put into one another
-
-_NEGATED = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+DEPTH = 12  # how many bounds a proof may substitute one after the other
 
 
 def prove(cond: Expr, facts: Facts, bounds: Bounds = None) -> bool:
     """Say whether *cond* holds whenever each variable of *facts* lies in its ``[low, high)``.
 
     *cond* is made of integer comparisons, and, or, not; *facts* list outer loops first, so that a
-    bound may use the variables before it. 64-bit arithmetic in *cond* and *facts* is taken not to
-    overflow. False: not proved.
+    bound may use the variables before it. 64-bit arithmetic in *cond* and *facts* is assumed not
+    to overflow. False: not proved.
     """
     return _holds((cond, tuple(facts.items())), as_env(bounds))
 
@@ -53,7 +51,7 @@ def _holds(question: tuple[Expr, Ranges], env: Env) -> bool:
 
 
 def decide(cond: BinOp, facts: Facts, env: Env) -> bool | None:
-    """Return whether the comparison *cond* of integers is proved to hold, or not to; else None.
+    """Return True or False if the integer comparison *cond* is proved or disproved, else None.
 
     As in prove, but for arithmetic that may overflow.
     """
@@ -74,27 +72,29 @@ def _decide(question: tuple[BinOp, Ranges], env: Env) -> bool | None:
 
 
 def _related(facts: Facts, cond: Expr) -> Ranges:
-    """Return those of *facts* that share a name with *cond*, or with another that does."""
-    names, found = set(names_in(cond)), dict.fromkeys(facts, False)
+    """Return the *facts* that share a name with *cond*, directly or through other facts."""
+    names, connected = set(names_in(cond)), dict.fromkeys(facts, False)
     more = True
     while more:
         more = False
         for var, ends in facts.items():
             about = names_in(ends[0]) | names_in(ends[1]) | {var}
-            if not found[var] and not names.isdisjoint(about):
+            if not connected[var] and not names.isdisjoint(about):
                 names |= about
-                found[var] = more = True
-    return tuple((var, facts[var]) for var, related in found.items() if related)
+                connected[var] = more = True
+    return tuple((var, facts[var]) for var, related in connected.items() if related)
 
 
 def coefficient(expr: Expr, var: Var) -> int | None:
-    """Return c if *expr* is ``c * var`` plus what does not depend on *var*, else None."""
+    """Return c if *expr* is ``c * var`` plus terms that do not depend on *var*, else None."""
     if not is_integer(expr):
         return None
-    own, rest = Algebra(Env(), trusted=True).of(expr).split(lambda at, _: at == monomial((var,)))
-    if mentions(rest.atoms, {var}):
+    multiple, others = (
+        Algebra(Env(), trusted=True).of(expr).split(lambda at, _: at == monomial((var,)))
+    )
+    if mentions(others.atoms, {var}):
         return None
-    return sum(term.factor for term in own.terms.values())
+    return sum(term.factor for term in multiple.terms.values())
 
 
 def divides(k: int, expr: Expr, bounds: Bounds = None) -> bool:
@@ -103,8 +103,8 @@ def divides(k: int, expr: Expr, bounds: Bounds = None) -> bool:
         return False
     algebra = Algebra(as_env(bounds), trusted=True)
     form = algebra.of(expr)
-    rest = algebra.mod(form, abs(k))
-    if not rest.terms:
+    remainder = algebra.mod(form, abs(k))
+    if not remainder.terms:
         return True
     match form.single:
         case BinOp(op="min" | "max", lhs=a, rhs=b):
@@ -116,9 +116,8 @@ class Prover:
     """Proves that sums are not negative, given the ranges of variables.
 
     A variable with a range is replaced by the end of it that makes the sum smallest, innermost
-    first; ``min``, ``max`` and ``//`` by what bounds them; what then remains is a matter of
-    intervals. *monotone* are one-dimensional buffers whose values do not decrease. Sums here are
-    integers without limits.
+    first; ``min``, ``max`` and ``//`` by their bounds; intervals decide the rest. *monotone* are
+    one-dimensional buffers whose values do not decrease. Sums here are integers without limits.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Prover:
     ) -> None:
         self.algebra, self.monotone = algebra, monotone
         self.ranges: dict[Var, tuple[Linear, Linear]] = {}  # both ends included
-        self.known: list[Linear] = []  # not negative, because no range is empty
+        self.nonnegatives: list[Linear] = []  # not negative, because no range is empty
         self.lows: dict[Key, int] = {}
         for var, (low, high) in facts.items():
             self._learn(var, low, high)
@@ -138,16 +137,16 @@ class Prover:
         last = end.shift(-1)
         self.ranges[var] = first, last
         size = last - first
-        self.known.append(size)
-        if (one := size.without(ONE).single) is not None:
-            self.lows[key_of(one)] = -size.constant
+        self.nonnegatives.append(size)
+        if (variable_part := size.without(ONE).single) is not None:
+            self.lows[key_of(variable_part)] = -size.constant
         env = self.algebra.env
         inside = Interval(self.interval(first).low, self.interval(last).high)
         variables = {**env.vars, var: env.vars.get(var, inside) & inside}
         self.algebra = Algebra(Env(variables, env.buffers), trusted=self.algebra.trusted)
 
     def form(self, expr: Expr) -> Linear | None:
-        """Return the sum that *expr* is, None where it may leave its dtype."""
+        """Return *expr* as a sum; None if it may overflow its dtype."""
         form = self.algebra.of(expr)
         return Linear(form.terms, WIDE) if self.algebra.exact(form) else None
 
@@ -162,7 +161,7 @@ class Prover:
             case UnOp(op="not", value=value):
                 return self.holds(value, truth=not truth)
             case BinOp(op=op, lhs=a, rhs=b) if op in COMPARISONS and is_integer(a):
-                return self._compares(op if truth else _NEGATED[op], self.form(a), self.form(b))
+                return self._compares(op if truth else NEGATED[op], self.form(a), self.form(b))
         return False
 
     def _compares(self, op: str, a: Linear | None, b: Linear | None) -> bool:
@@ -190,11 +189,11 @@ class Prover:
                 return proved
         return any(
             (least := self.interval(form - fact).low) is not None and least >= 0
-            for fact in (*self.known, *self._steps(form))
+            for fact in (*self.nonnegatives, *self._steps(form))
         )
 
     def interval(self, form: Linear) -> Interval:
-        """Return where *form* lies."""
+        """Return the interval of *form*."""
         total = Interval(0, 0)
         for term in form.terms.values():
             part = Interval(term.factor, term.factor)
@@ -205,7 +204,7 @@ class Prover:
         return total
 
     def _by_choice(self, form: Linear, depth: int) -> bool | None:
-        """``min`` and ``max`` are one of their sides: either will do, or both must."""
+        """Try the sides of a ``min`` or ``max``: one proof is enough, or both are needed."""
         for key, term in form.terms.items():
             match term.atoms:
                 case (BinOp(op="min" | "max" as op, lhs=a, rhs=b),):
@@ -229,13 +228,13 @@ class Prover:
         None if *form* does not contain *var* in a way that allows this.
         """
         low, high = self.ranges[var]
-        total, slope, met = Linear({}, WIDE), Linear({}, WIDE), False
+        total, slope, bounded = Linear({}, WIDE), Linear({}, WIDE), False
         for key, term in form.terms.items():
             others = [atom for atom in term.atoms if atom is not var]
             if len(term.atoms) - len(others) == 1 and not mentions(others, {var}):
                 slope += product(term.factor, others)
             elif (bound := self._least_quotient(term, var)) is not None:
-                total, met = total + bound, True
+                total, bounded = total + bound, True
             else:
                 total += Linear({key: term}, WIDE)
         if slope.terms:
@@ -243,21 +242,21 @@ class Prover:
             if sign < 0 and not self.nonnegative(slope.scale(-1), min(depth, 3)):
                 return None
             return total + slope * (low if sign > 0 else high)
-        return total if met else None
+        return total if bounded else None
 
     def _least_quotient(self, term: Term, var: Var) -> Linear | None:
         """Return the least of ``f * ((c * var + ...) // k)`` over the range of *var*."""
         match term.atoms:
             case (BinOp(op="//", lhs=x, rhs=Const(value=int(k))),) if k > 0:
-                whole = self.form(x)
-                if whole is None:
+                dividend = self.form(x)
+                if dividend is None:
                     return None
-                own, rest = whole.split(lambda key, _: key == monomial((var,)))
-                if not own.terms or mentions(rest.atoms, {var}):
+                multiple, others = dividend.split(lambda key, _: key == monomial((var,)))
+                if not multiple.terms or mentions(others.atoms, {var}):
                     return None
-                (slope,) = (t.factor for t in own.terms.values())
+                (slope,) = (t.factor for t in multiple.terms.values())
                 end = self.ranges[var][(slope > 0) != (term.factor > 0)]
-                inner = Linear((rest + end.scale(slope)).terms, x.dtype)
+                inner = Linear((others + end.scale(slope)).terms, x.dtype)
                 if self.algebra.exact(inner):
                     quotient = self.algebra.div(inner, k)
                     return Linear(quotient.terms, WIDE).scale(term.factor)
@@ -268,10 +267,10 @@ class Prover:
         for key, term in form.terms.items():
             match term.atoms:
                 case (BinOp(op="//", lhs=x, rhs=Const(value=int(k))),) if k > 0:
-                    whole = self.form(x)
-                    if whole is None:
+                    dividend = self.form(x)
+                    if dividend is None:
                         continue
-                    bound = whole.shift(1 - k if term.factor > 0 else 0).scale(term.factor)
+                    bound = dividend.shift(1 - k if term.factor > 0 else 0).scale(term.factor)
                     return self.nonnegative(form.without(key).scale(k).shift(k - 1) + bound, depth)
         return None
 

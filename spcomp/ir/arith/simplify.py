@@ -1,34 +1,35 @@
-"""The simplifier: folds, cancels and decides, and never changes what a program computes.
+"""Beside the route: the simplifier folds, cancels and decides; what a program computes stays.
 
-The facts it stands on, re-exported here: intervals (bounds), canonical sums (linear), proofs
-(proof, injectivity) and index maps (indexmap).
+It is built on, and re-exports, intervals (bounds), canonical sums (linear), proofs (proof,
+injectivity) and index maps (indexmap).
 """
 
 from __future__ import annotations
 
-import operator
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from spcomp.ir.access import Load
 from spcomp.ir.arith.alike import Named, pattern
 from spcomp.ir.arith.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
+from spcomp.ir.arith.fold import RULES
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.injectivity import injective
-from spcomp.ir.arith.linear import Algebra, expr_equal, is_integer, key_of, wrap
+from spcomp.ir.arith.linear import Algebra, is_integer, key_of, wrap
 from spcomp.ir.arith.proof import coefficient, decide, divides, prove
 from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import COMPARISONS, BinOp, Cast, Const, Expr, Select, UnOp, Var, const
+from spcomp.ir.expr import COMPARISONS, NEGATED, BinOp, Cast, Const, Expr, Select, UnOp, Var, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
-from spcomp.ir.rewrite import Rewriter, renamed
+from spcomp.ir.rewrite import Rewriter, rename
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, While, is_empty
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from spcomp.dtypes import DType
     from spcomp.ir.position import Cursor
@@ -41,7 +42,6 @@ __all__ = [
     "bounds_of",
     "coefficient",
     "divides",
-    "expr_equal",
     "injective",
     "prove",
     "simplify",
@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 N = TypeVar("N", bound=Node)
-ALIKE = 4  # loops in a row that are looked at for some that differ only in names
-MAX_TRIPS = 1 << 48  # no loop that ends runs longer
+ALIKE = 4  # a list of at least so many loops is searched for loops that differ only in names
+MAX_TRIPS = 1 << 48  # no loop that ever ends runs longer
 
 
 def simplify(expr: Expr, bounds: Env | Mapping[Var, Interval] | None = None) -> Expr:
@@ -69,29 +69,6 @@ def simplify_stmt(node: N, bounds: Env | Mapping[Var, Interval] | None = None) -
     of loops and blocks are bounded by their ranges, values in buffers by the function's domains.
     """
     return Simplify(as_env(bounds)).rewrite(node)
-
-
-_FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "min": min,
-    "max": max,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-_INVERSE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 class Simplify(Rewriter):
@@ -133,9 +110,9 @@ class Simplify(Rewriter):
             case Const(value=int(value)) if is_integer(op):
                 new = -value if op.op == "-" else ~value
                 return const(wrap(new, op.dtype), op.dtype).replace(span=op.span)
-            case BinOp(op=inner, lhs=lhs) if op.op == "not" and inner in _INVERSE:
+            case BinOp(op=inner, lhs=lhs) if op.op == "not" and inner in NEGATED:
                 if lhs.dtype.is_integer:
-                    return op.value.replace(op=_INVERSE[inner])
+                    return op.value.replace(op=NEGATED[inner])
         return self._sum(op) if op.op == "-" and is_integer(op) else op
 
     def visit_Cast(self, cast_: Cast) -> Node:
@@ -147,14 +124,15 @@ class Simplify(Rewriter):
         if isinstance(value, Const) and (folded := _fold_cast(value, to)) is not None:
             return folded.replace(span=cast_.span)
         if isinstance(value, Cast) and all(map(is_integer, (value.value, value, cast_))):
-            where = bounds_of(value.value, self.env)  # the inner cast keeps the value, or all its
-            if where in dtype_range(value.type) or to.bits <= value.type.bits:  # bits that count
+            # the inner cast is dropped if it keeps the value, or all bits that count
+            interval = bounds_of(value.value, self.env)
+            if interval in dtype_range(value.type) or to.bits <= value.type.bits:
                 inner = value.value
                 return inner if inner.dtype == to else cast_.replace(value=inner)
         return cast_
 
     def visit_Select(self, select: Select) -> Node:
-        """Take the side that is known to be chosen."""
+        """Take the chosen side if the condition is known."""
         select = cast("Select", self.visit_Node(select))
         if isinstance(select.cond, Const):
             return select.then if select.cond.value else select.otherwise
@@ -163,7 +141,7 @@ class Simplify(Rewriter):
         return select
 
     def _logic(self, op: BinOp) -> Expr:
-        decides = op.op == "or"  # the value that ends it
+        decides = op.op == "or"  # the left value that decides the result
         if isinstance(op.lhs, Const):
             return op.lhs if op.lhs.value == decides else op.rhs
         if isinstance(op.rhs, Const):
@@ -175,10 +153,10 @@ class Simplify(Rewriter):
     def _comparison(self, op: BinOp) -> Expr:
         if op.lhs.dtype.lanes > 1 or op.lhs.dtype.is_float or not self._droppable(op):
             return op
-        known = bounds_of(op, self.env).value
-        if known is None and is_integer(op.lhs):
-            known = decide(op, self.facts, self.env)
-        return op if known is None else const(known, op.dtype).replace(span=op.span)
+        truth = bounds_of(op, self.env).value
+        if truth is None and is_integer(op.lhs):
+            truth = decide(op, self.facts, self.env)
+        return op if truth is None else const(truth, op.dtype).replace(span=op.span)
 
     def _choice(self, op: BinOp) -> Expr:
         below = decide(BinOp("<=", op.lhs, op.rhs), self.facts, self.env)
@@ -195,16 +173,16 @@ class Simplify(Rewriter):
         new = self.algebra.of(op).expr()
         if _size(new) >= _size(op):
             return op
-        kept = {key_of(part) for part in self._failing(new)}
-        if any(key_of(part) not in kept for part in self._failing(op)):
+        failing = {key_of(part) for part in self._failing(new)}
+        if any(key_of(part) not in failing for part in self._failing(op)):
             return op
-        made = new.span is None and isinstance(new, (BinOp, UnOp, Const))
-        return new.replace(span=op.span) if made else new
+        is_new = new.span is None and isinstance(new, (BinOp, UnOp, Const))
+        return new.replace(span=op.span) if is_new else new
 
     def _may_shrink(self, op: Expr) -> bool:
-        """Say whether the canonical form can be shorter: something repeats, or a number is known.
+        """Say whether the canonical form can be shorter: an atom repeats, or a value is known.
 
-        Quick and generous: two loads from one buffer pass for one atom.
+        Quick and generous: two loads from one buffer count as the same atom.
         """
         seen: set[object] = set()
         stack = [op]
@@ -257,7 +235,7 @@ class Simplify(Rewriter):
         return self.visit_Node(func)
 
     def visit_Seq(self, stmts: Seq) -> Node:
-        """Flatten; of many loops that differ only in names, look at one."""
+        """Flatten; of many loops that differ only in names, simplify one."""
         many = sum(isinstance(stmt, For) for stmt in stmts.body) >= ALIKE
         body = tuple(self._alike(stmts.body) if many else map(self.rewrite, stmts.body))
         nested = len(body) == 1 or any(isinstance(stmt, Seq) for stmt in body)
@@ -265,18 +243,18 @@ class Simplify(Rewriter):
         return stmts.rebuilt(body=body) if changed else stmts
 
     def _alike(self, stmts: tuple[Stmt, ...]) -> Iterator[Stmt]:
-        """Yield what becomes of *stmts*; of those that differ only in names, one is looked at."""
-        known: dict[object, tuple[Named, Stmt | None]] = {}
+        """Yield *stmts* simplified; those that differ only in names are copies of the first."""
+        results: dict[object, tuple[Named, Stmt | None]] = {}
         for stmt in stmts:
             key, names = pattern((stmt, tuple(self.facts.items())), self.env, spans=True)
-            if key in known:
-                others, found = known[key]
-                own = dict(zip(others, names, strict=True))
-                yield stmt if found is None else renamed(found, own)
+            if key in results:
+                others, result = results[key]
+                substitution = dict(zip(others, names, strict=True))
+                yield stmt if result is None else rename(result, substitution)
                 continue
-            yield (made := self.rewrite(stmt))
-            if {*pattern(made, self.env)[1]} <= {*names}:
-                known[key] = names, None if made is stmt else made
+            yield (new := self.rewrite(stmt))
+            if {*pattern(new, self.env)[1]} <= {*names}:
+                results[key] = names, None if new is stmt else new
 
     def visit_Let(self, let: Let) -> Node:
         """Bound the variable by its value."""
@@ -287,7 +265,7 @@ class Simplify(Rewriter):
         return let if same else let.replace(value=value, body=body)
 
     def visit_If(self, branch: If) -> Node:
-        """Take the branch that is known to be taken."""
+        """Take the branch if the condition is known."""
         new = cast("If", self.visit_Node(branch))
         if isinstance(new.cond, Const):
             return (new.then if new.cond.value else new.otherwise) or Seq((), span=new.span)
@@ -320,12 +298,12 @@ class Simplify(Rewriter):
         return loop if same else loop.replace(begin=begin, end=end, body=body)
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
-        """Drop an allocation for nothing."""
+        """Drop an allocation with an empty body."""
         new = cast("Alloc", self.visit_Node(alloc))
         return new.body if is_empty(new.body) else new
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
-        """Drop a constant."""
+        """Drop the evaluation of a constant."""
         new = cast("Evaluate", self.visit_Node(stmt))
         return Seq((), span=new.span) if isinstance(new.value, Const) else new
 
@@ -335,9 +313,9 @@ class Simplify(Rewriter):
             self.vars[it.var] = bounds_of(it.value, self.env)
         where = block.where and cast("Expr", self.visit(block.where))
         for it in block.iters:
-            known = self.vars[it.var]
+            interval = self.vars[it.var]
             self._range(it.var, const(0), cast("Expr", self.visit(it.extent)))
-            self.vars[it.var] &= known
+            self.vars[it.var] &= interval
         inside = block if block.where is None else block.replace(where=None)
         new = cast("Block", self.visit_Node(inside))
         for it in block.iters:
@@ -389,7 +367,7 @@ def _size(expr: Expr) -> int:
 
 
 def _fold(op: BinOp) -> Const | None:
-    """Return the value of an operation on two integer constants, if it has one."""
+    """Return the value of an operation on two integer constants; None if it has none."""
     a, b = op.lhs, op.rhs
     if not isinstance(a, Const) or not isinstance(b, Const) or a.type.is_float or a.type.lanes > 1:
         return None
@@ -397,10 +375,9 @@ def _fold(op: BinOp) -> Const | None:
         return None
     if op.op in ("<<", ">>") and not 0 <= b.value < a.type.bits:
         return None
-    rule = _FOLD.get(op.op)
-    if rule is None or (a.type.kind == "bool" and op.op not in COMPARISONS):
+    if op.op == "/" or (a.type.kind == "bool" and op.op not in COMPARISONS):
         return None
-    value = rule(a.value, b.value)
+    value = RULES[op.op](a.value, b.value)
     return const(value if op.op in COMPARISONS else wrap(value, op.dtype), op.dtype).replace(
         span=op.span
     )
@@ -408,10 +385,10 @@ def _fold(op: BinOp) -> Const | None:
 
 def _float_identity(op: BinOp) -> Expr:
     """``x * 1.0`` and ``x / 1.0`` are x, bit for bit; ``x + 0.0`` is not (x = -0.0)."""
-    one = [isinstance(x, Const) and x.type.is_float and x.value == 1 for x in (op.lhs, op.rhs)]
-    if one[1] and op.op in ("*", "/"):
+    is_one = [isinstance(x, Const) and x.type.is_float and x.value == 1 for x in (op.lhs, op.rhs)]
+    if is_one[1] and op.op in ("*", "/"):
         return op.lhs
-    return op.rhs if one[0] and op.op == "*" else op
+    return op.rhs if is_one[0] and op.op == "*" else op
 
 
 def _fold_cast(value: Const, to: DType) -> Const | None:

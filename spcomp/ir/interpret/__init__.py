@@ -1,1 +1,1 @@
-"""Programs of every level run in Python, plainly: what compiled code is tested against."""
+"""Plain Python interpreters for programs of every level: compiled code is tested against them."""

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import FormatError
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
 from spcomp.ir.func import Func
-from spcomp.ir.interpret.storage import Array, Storage, encode, locate, number_type
+from spcomp.ir.interpret.storage import Storage, encode, locate, number_type
 
 Coordinates = tuple[int, ...]
 
 
 class Assembly:
-    """The coordinates and values written so far; arrays are made when the program is over."""
+    """The coordinates and values written so far; arrays are built when the program is over."""
 
     def __init__(self, func: Func, storage: Storage) -> None:
         self._storage = storage
@@ -37,7 +38,7 @@ class Assembly:
         return self._values[buffer].get(at, self._starts[buffer].get(at, fill))
 
     def write(self, buffer: AnyBuffer, at: Coordinates, value: Any, *, init: bool) -> None:
-        """Set the value at the coordinates and create them; *init* sets what they start with."""
+        """Set the value at the coordinates and create them; *init* sets their initial value."""
         if init and at not in self._values[buffer]:
             self._starts[buffer][at] = value
             return
@@ -49,14 +50,16 @@ class Assembly:
 
     def arrays(self) -> dict[str, Array]:
         """Return indptr and indices of each assembled axis and the values of each buffer."""
-        made: dict[str, Array] = {}
+        result: dict[str, Array] = {}
         for axis, stored in self._stored.items():
-            self._storage.built[axis] = self._build(axis, stored)
-            made[f"{axis.name}_indptr"], made[f"{axis.name}_indices"] = self._storage.built[axis]
+            self._storage.assembled[axis] = self._build(axis, stored)
+            result[f"{axis.name}_indptr"], result[f"{axis.name}_indices"] = self._storage.assembled[
+                axis
+            ]
         for buffer in self._results:
             if buffer.data is not None:
-                made[buffer.data.name] = self._fill(buffer)
-        return made
+                result[buffer.data.name] = self._fill(buffer)
+        return result
 
     def _build(self, axis: Axis, stored: Iterable[Coordinates]) -> tuple[Array, Array]:
         if axis.parent is None:

@@ -1,4 +1,4 @@
-"""Beside the route, stage I: runs sparse iterations; the definition of what a script means."""
+"""Beside the route, stage I: runs sparse iterations; this defines what a script means."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir.access import Load, Stored
 from spcomp.ir.axis import (
@@ -29,7 +30,7 @@ from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.interpret.assembly import Assembly, Coordinates
 from spcomp.ir.interpret.stmt import Interpreter
-from spcomp.ir.interpret.storage import Array, decode, encode, locate
+from spcomp.ir.interpret.storage import decode, encode, locate
 from spcomp.ir.stmt import Stmt, Store
 from spcomp.ir.visitor import walk
 
@@ -56,9 +57,8 @@ class CoordinateInterpreter(Interpreter):
 
     places: Places
     assembly: Assembly
-    initialised: (
-        set[tuple[AnyBuffer, int | Coordinates]] | None
-    )  # elements done by the init that runs
+    # the elements set by the init that is running; None outside of one
+    initialised: set[tuple[AnyBuffer, int | Coordinates]] | None
 
     def run(self, func: Func) -> dict[str, Array]:
         """Run the body of *func* and return the arrays it assembled, by name."""
@@ -67,7 +67,7 @@ class CoordinateInterpreter(Interpreter):
         super().run(func)
         return self.assembly.arrays()
 
-    # Iteration: a domain is enumerated point by point; each says where it stands on its axes.
+    # Iteration: a domain is enumerated point by point; each has positions on the axes.
 
     def visit_SpIter(self, node: SpIter) -> None:
         """Run init over the elements that spatial coordinates address, then the body."""
@@ -109,8 +109,8 @@ class CoordinateInterpreter(Interpreter):
         if not domains:
             yield places
             return
-        for here in self._points(*domains[0], places):
-            yield from self._tuples(domains[1:], places | here)
+        for point in self._points(*domains[0], places):
+            yield from self._tuples(domains[1:], places | point)
 
     def _points(self, domain: Domain, variables: list[Var], places: Places) -> Iterator[Places]:
         """Bind *variables* to each point of *domain*."""
@@ -118,14 +118,16 @@ class CoordinateInterpreter(Interpreter):
             case Axis():
                 yield from self._axis(domain, variables, _parent(domain, places))
             case Attach(axis=axis, to=to):
-                yield from self._axis(axis, variables, self._attached(axis, _place(to, places)))
+                yield from self._axis(
+                    axis, variables, self._attached_position(axis, _place(to, places))
+                )
             case Fuse(axes=axes):
-                each = [(axis, [var]) for axis, var in zip(axes, variables, strict=True)]
-                yield from self._tuples(each, places)
+                pairs = [(axis, [var]) for axis, var in zip(axes, variables, strict=True)]
+                yield from self._tuples(pairs, places)
             case Flatten(axes=axes):
-                for here in self._tuples([(axis, []) for axis in axes], places):
-                    self.env[variables[0]] = np.int64(here[axes[-1]].at or 0)
-                    yield here
+                for point in self._tuples([(axis, []) for axis in axes], places):
+                    self.env[variables[0]] = np.int64(point[axes[-1]].at or 0)
+                    yield point
             case Union() | Intersect():
                 yield from self._merge(domain, variables[0], places)
 
@@ -138,17 +140,17 @@ class CoordinateInterpreter(Interpreter):
             yield {axis: Place(var, coordinate, parent, at)}
 
     def _merge(self, domain: Union | Intersect, var: Var, places: Places) -> Iterator[Places]:
-        """Bind *var* to each coordinate stored in one (or, if they intersect, all) of the parts."""
+        """Bind *var* to each coordinate stored in one part (union) or in all (intersection)."""
         axes, union = domain_axes(domain), isinstance(domain, Union)
         parents = [
-            self._attached(part.axis, _place(part.to, places))
+            self._attached_position(part.axis, _place(part.to, places))
             if isinstance(part, Attach)
             else _parent(part, places)
             for part in domain.parts
         ]
         fibers = [dict(self._fiber(*part)) for part in zip(axes, parents, strict=True)]
-        every = [set(fiber) for fiber in fibers]
-        for coordinate in sorted(set.union(*every) if union else set.intersection(*every)):
+        sets = [set(fiber) for fiber in fibers]
+        for coordinate in sorted(set.union(*sets) if union else set.intersection(*sets)):
             self.env[var] = np.int64(coordinate)
             yield {
                 axis: Place(var, coordinate, parent, fiber.get(coordinate))
@@ -156,7 +158,7 @@ class CoordinateInterpreter(Interpreter):
             }
 
     def _fiber(self, axis: Axis, parent: int | None) -> Iterator[tuple[int, int]]:
-        """Yield coordinates and absolute positions under *parent*; none where that is absent."""
+        """Yield coordinates and absolute positions under *parent*; nothing if it is None."""
         if axis.is_assembled:
             raise LoweringError(f"axis {axis.name} is assembled here and cannot be iterated")
         fiber = range(0) if parent is None else self.storage.fiber(axis, parent)
@@ -165,15 +167,15 @@ class CoordinateInterpreter(Interpreter):
             if not axis.padded or 0 <= coordinate < self.storage.size(axis.length):
                 yield coordinate, at
 
-    def _attached(self, axis: Axis, place: Place) -> int | None:
-        """Return the coordinate of *place* as a position of the parent, None if it is none."""
+    def _attached_position(self, axis: Axis, place: Place) -> int | None:
+        """Return the coordinate of *place* as a position of the parent; None if out of range."""
         at, parent = place.coordinate, axis.parent
         return at if parent is not None and 0 <= at < self.storage.count(parent) else None
 
     # Access: coordinates are located along the axes of the buffer.
 
     def visit_Load(self, node: Load) -> Any:
-        """Read the element at the coordinates; fill where there is none."""
+        """Read the element at the coordinates; the fill value if it is not stored."""
         buffer, fill = node.buffer, self.fill(node.buffer)
         match self._element(node):
             case None:
@@ -184,12 +186,12 @@ class CoordinateInterpreter(Interpreter):
                 return self.assembly.read(buffer, at, fill)
 
     def visit_Stored(self, node: Stored) -> Any:
-        """Say whether there is an element at the coordinates."""
+        """Say whether the element at the coordinates is stored."""
         assert isinstance(node.element, Load)
         return np.bool_(self._element(node.element) is not None)
 
     def visit_Store(self, node: Store) -> None:
-        """Write the element at the coordinates; a miss fails the call, in init it is skipped."""
+        """Write the element at the coordinates; a miss fails the call, but is skipped in init."""
         value, buffer, element = self.visit(node.value), node.buffer, self._element(node)
         if self.initialised is not None:
             if element is None or (buffer, element) in self.initialised:
@@ -208,28 +210,28 @@ class CoordinateInterpreter(Interpreter):
     def _element(self, node: Load | Store) -> int | Coordinates | None:
         """Return the offset of the element at the coordinates, None if it is not stored.
 
-        For a buffer that is assembled: the coordinates themselves, None if they can never be.
+        For an assembled buffer: the coordinates themselves; None if they are out of range.
         """
         at, buffer = self._coordinates(node), node.buffer
         if isinstance(buffer, Buffer):
             return self.storage.dense_offset(buffer, at)
-        found = self._locate(buffer.axes, at, node.indices)
-        if found is None or buffer in self.assembly:
-            return None if found is None else at
-        return self.storage.offset(buffer.axes, found)
+        positions = self._locate(buffer.axes, at, node.indices)
+        if positions is None or buffer in self.assembly:
+            return None if positions is None else at
+        return self.storage.offset(buffer.axes, positions)
 
     def _coordinates(self, node: Load | Store) -> tuple[int, ...]:
         if None in node.indices:
-            what = f"{node.buffer.name} is indexed by absolute position at coordinate level"
-            raise InternalError("interpretation", what)
+            message = f"{node.buffer.name} is indexed by absolute position at coordinate level"
+            raise InternalError("interpretation", message)
         return tuple(self.number(index) for index in node.indices if index is not None)
 
     def _locate(
         self, axes: tuple[Axis, ...], at: tuple[int, ...], indices: tuple[Expr | None, ...]
     ) -> list[int] | None:
-        """Return the absolute positions at the coordinates; any where an assembled axis takes it.
+        """Return the absolute positions at the coordinates; an assembled axis takes any in range.
 
-        An axis indexed by the variable that runs over it stands where the iteration stands.
+        An axis indexed by the variable that runs over it is at the position of the iteration.
         """
 
         def find(k: int, axis: Axis, parent: int) -> Sequence[int]:
@@ -250,5 +252,5 @@ def _place(axis: Axis, places: Places) -> Place:
 
 
 def _parent(axis: Axis, places: Places) -> int | None:
-    """Return the absolute position that the parent of *axis* stands at, 0 for a root."""
+    """Return the current absolute position of the parent of *axis*, 0 for a root."""
     return 0 if axis.parent is None else _place(axis.parent, places).at

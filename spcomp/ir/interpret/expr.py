@@ -7,15 +7,16 @@ float16 and bfloat16 are float32 between a load and the next store or cast.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.dtypes import DType
 from spcomp.errors import InternalError
 from spcomp.ir.access import Load, Search
+from spcomp.ir.arith.fold import RULES
 from spcomp.ir.axis import AnyBuffer, home
 from spcomp.ir.expr import (
     NUMPY_NAMES,
@@ -31,43 +32,29 @@ from spcomp.ir.expr import (
     UnOp,
     Var,
 )
-from spcomp.ir.interpret.storage import Array, Storage, decode, encode, number_type
+from spcomp.ir.interpret.storage import Storage, decode, encode, number_type
 from spcomp.ir.visitor import Visitor
 
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
+_BINARY: dict[str, Callable[[Any, Any], Any]] = RULES | {  # of lanes too, and ufuncs to reduce by
     "min": np.minimum,
     "max": np.maximum,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
     "and": np.logical_and,
     "or": np.logical_or,
     "&": np.bitwise_and,
     "|": np.bitwise_or,
     "^": np.bitwise_xor,
-    "<<": np.left_shift,
-    ">>": np.right_shift,
 }
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "-": operator.neg,
+    "-": RULES["negative"],
     "not": np.logical_not,
-    "~": operator.invert,
+    "~": RULES["~"],
 }
 _REDUCE: dict[str, Any] = _BINARY | {"+": np.add, "*": np.multiply}
 _ROUNDING = frozenset({"floor", "ceil", "round", "trunc"})
 
 
 def _probe(entries: Any, key: int) -> int:
-    """Return the slot of *key* in the table of *entries*, their number if it is not in there."""
+    """Return the slot of *key* in the table of *entries*; their number if it is missing."""
     slots = len(entries)
     slot = home(key, slots) & (slots - 1)
     for _ in range(slots):
@@ -110,18 +97,18 @@ _CALLS: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in _SA
 def as_number(value: Any, dtype: DType) -> Any:
     """Return a Python or numpy scalar as a value of *dtype*, rounded to what *dtype* holds."""
     scalar = np.asarray(value).astype(number_type(dtype))[()]
-    return _rounded(scalar, dtype)
+    return _round(scalar, dtype)
 
 
-def _rounded(value: Any, dtype: DType) -> Any:
+def _round(value: Any, dtype: DType) -> Any:
     short = dtype.is_float and dtype.bits == 16
     return decode(encode(value, dtype), dtype) if short else value
 
 
 class Evaluator(Visitor[Any]):
-    """The value of an expression in *env*; the levels say what a load is.
+    """The value of an expression in *env*; each level defines what a load reads.
 
-    *failures* are the messages that the call raises with when it is over.
+    *failures* are the messages of the error that the call raises at its end.
     """
 
     def __init__(self, arrays: Mapping[str, Array], failures: list[str]) -> None:
@@ -141,7 +128,7 @@ class Evaluator(Visitor[Any]):
         return as_number(literal.value, literal.type)
 
     def visit_BinOp(self, node: BinOp) -> Any:
-        """Combine both sides; the right one runs only if it matters."""
+        """Combine both sides; the right one is evaluated only if the left does not decide."""
         lhs = self.visit(node.lhs)
         if node.op in ("and", "or") and node.dtype.lanes == 1 and bool(lhs) == (node.op == "or"):
             return lhs
@@ -159,7 +146,7 @@ class Evaluator(Visitor[Any]):
         return rhs + zero.astype(rhs.dtype), np.where(zero, 0, lhs).astype(lhs.dtype)[()]
 
     def active(self, lanes: Any) -> Any:
-        """Return *lanes*, a truth for each, without those that are not evaluated."""
+        """Return *lanes*, a bool for each, with False for those that are not evaluated."""
         return lanes
 
     def visit_UnOp(self, node: UnOp) -> Any:
@@ -169,7 +156,7 @@ class Evaluator(Visitor[Any]):
     def visit_Cast(self, node: Cast) -> Any:
         """Convert as numpy's astype; a cast to a 16-bit float rounds."""
         value = self.visit(node.value).astype(number_type(node.type.element))
-        return _rounded(value, node.type)
+        return _round(value, node.type)
 
     def visit_Select(self, node: Select) -> Any:
         """Evaluate the side that *cond* chooses; both where lanes disagree."""
@@ -189,7 +176,7 @@ class Evaluator(Visitor[Any]):
         return value.astype(number_type(node.dtype.element))[()]
 
     def visit_Load(self, node: Load) -> Any:
-        """Read an element, as the level says."""
+        """Read an element; each level defines which."""
         raise NotImplementedError
 
     def visit_Search(self, node: Search) -> Any:
@@ -198,8 +185,8 @@ class Evaluator(Visitor[Any]):
         key = self.visit(node.key)
         array = self.storage.array(node.buffer)
         if not 0 <= begin <= end <= len(array):
-            what = f"a search in {begin}..{end} of {node.buffer.name}, which has {len(array)}"
-            raise InternalError("interpretation", what)
+            message = f"a search in {begin}..{end} of {node.buffer.name}, which has {len(array)}"
+            raise InternalError("interpretation", message)
         values = decode(array[begin:end], node.buffer.dtype)
         if node.slope:
             values = values + node.slope * np.arange(begin, end)
@@ -207,13 +194,13 @@ class Evaluator(Visitor[Any]):
             return np.int64(begin + _probe(values, int(key)))
         if node.kind in ("linear", "run"):
             passes = values != key if node.kind == "linear" else values == key
-            passed = np.logical_and.accumulate(passes)
+            before = np.logical_and.accumulate(passes)
         else:
-            passed = values <= key if node.kind == "upper" else values < key
-        return np.int64(begin + int(np.count_nonzero(passed)))
+            before = values <= key if node.kind == "upper" else values < key
+        return np.int64(begin + int(np.count_nonzero(before)))
 
     def visit_Ramp(self, node: Ramp) -> Any:
-        """Return the vector of a base and its followers."""
+        """Return the vector ``base, base + stride, ...``."""
         base = self.visit(node.base)
         return base + np.arange(node.lanes).astype(base.dtype) * base.dtype.type(node.stride)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import InternalError
 from spcomp.ir.access import Load
 from spcomp.ir.expr import BinOp, Expr, Select
 from spcomp.ir.interpret.stmt import Interpreter
-from spcomp.ir.interpret.storage import Array, decode, encode
+from spcomp.ir.interpret.storage import decode, encode
 from spcomp.ir.stmt import Store
 
 
@@ -27,7 +28,7 @@ class FlatInterpreter(Interpreter):
         return np.where(cond, self._only(cond, node.then), self._only(~cond, node.otherwise))
 
     def visit_BinOp(self, node: BinOp) -> Any:
-        """Combine both sides; of ``and`` and ``or`` the right one in the lanes where it matters."""
+        """Combine both sides; ``and``, ``or`` evaluate the right one in the lanes that need it."""
         if node.op not in ("and", "or") or node.dtype.lanes == 1:
             return super().visit_BinOp(node)
         lhs = self.visit(node.lhs)
@@ -40,7 +41,7 @@ class FlatInterpreter(Interpreter):
         return lanes & self.runs if fits else lanes
 
     def _only(self, runs: Any, expr: Expr) -> Any:
-        """Evaluate *expr* in the lanes that run, besides those that do not anyway."""
+        """Evaluate *expr* only in the lanes of *runs* that are evaluated anyway."""
         outer = self.runs
         self.runs = runs if outer is None else runs & outer
         value = self.visit(expr)

@@ -1,7 +1,8 @@
 """Beside the route: runs a program of any level on numpy; this defines what the IR means.
 
 Slow and obvious. ``min`` and ``max`` of floats are NaN if a side is; ``//`` and ``%`` of floats are
-the floor of the exact quotient and its rest; a shift by the width or more gives 0 (or the sign).
+the floor of the exact quotient and its remainder; a shift by the width or more gives 0 (or the
+sign).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, InternalError
 from spcomp.ir.access import Load
 from spcomp.ir.expr import Var
@@ -20,7 +22,7 @@ from spcomp.ir.interpret.expr import Evaluator, as_number
 from spcomp.ir.interpret.flat import FlatInterpreter
 from spcomp.ir.interpret.position import PositionInterpreter
 from spcomp.ir.interpret.stmt import Interpreter
-from spcomp.ir.interpret.storage import Array, decode, encode
+from spcomp.ir.interpret.storage import decode, encode
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 
@@ -45,10 +47,10 @@ def interpret(program: Func | Module[Any], args: Mapping[str, Any]) -> dict[str,
         buffer along one under the name of its handle; empty if nothing is assembled.
 
     Raises:
-        ArgumentError: An argument is missing, surplus or of another dtype; or, with everything
-            else done, the program failed: a coordinate written is not stored, an integer divided
-            by zero, a Fail statement.
-        InternalError: The program breaks a law of its level, as an index outside its array.
+        ArgumentError: An argument is missing, surplus or of another dtype; or the program, which
+            then still runs to its end, failed: it wrote a coordinate that is not stored, divided
+            an integer by zero, or ran a Fail statement.
+        InternalError: The program breaks a law of its level, such as an index outside its array.
     """
     func = program.source if isinstance(program, Module) else program
     _check_names(func, args)
@@ -84,9 +86,9 @@ def _check_names(func: Func, args: Mapping[str, Any]) -> None:
         if axis.is_assembled
     }
     names = {param.name for param in func.params}
-    for problem, found in (("missing", names - assembled - {*args}), ("surplus", {*args} - names)):
-        if found:
-            raise ArgumentError(f"{problem} argument {', '.join(sorted(found))}")
+    for problem, names_ in (("missing", names - assembled - {*args}), ("surplus", {*args} - names)):
+        if names_:
+            raise ArgumentError(f"{problem} argument {', '.join(sorted(names_))}")
     for param in func.params:
         value = args.get(param.name)
         if param.dtype.kind == "handle" and value is not None and np.ndim(value) != 1:
@@ -94,7 +96,7 @@ def _check_names(func: Func, args: Mapping[str, Any]) -> None:
 
 
 class _Host(Evaluator):
-    """Runs the host program; variables and buffers are found by name."""
+    """Runs the host program; variables and buffers are looked up by name."""
 
     def __init__(self, module: Module[Any], args: Mapping[str, Any], failures: list[str]) -> None:
         super().__init__({}, failures)
@@ -112,35 +114,35 @@ class _Host(Evaluator):
             case Launch(func=name):
                 return _run(self.module[name], self.values, self.failures)
             case Scan(buffer=buffer):
-                array = self._named(buffer.name)
-                array[:] = np.cumsum([0, *array[1:]])
+                values = self._array(buffer.name)
+                values[:] = np.cumsum([0, *values[1:]])
             case HostAlloc(buffer=buffer, fill=fill):
                 dtype = buffer.dtype.numpy_name
                 value = encode(as_number(fill or 0, buffer.dtype), buffer.dtype)
                 self.values[buffer.name] = np.full(self.number(buffer.shape[0]), value, dtype)
             case Trim(buffer=buffer, size=size):
-                self.values[buffer.name] = self._named(buffer.name)[: self.number(size)]
+                self.values[buffer.name] = self._array(buffer.name)[: self.number(size)]
             case Return(buffers=buffers):
-                return {buffer.name: self._named(buffer.name) for buffer in buffers}
+                return {buffer.name: self._array(buffer.name) for buffer in buffers}
         return {}
 
     def visit_Var(self, var: Var) -> Any:
         """Return the argument of that name."""
-        return as_number(self._named(var.name), var.dtype)
+        return as_number(self._array(var.name), var.dtype)
 
     def visit_Load(self, node: Load) -> Any:
-        """Read an element of an array made before, or given."""
+        """Read an element of an argument, or of an array that the host program allocated."""
         buffer = node.buffer
         name = (
             buffer.name if buffer.name in self.values or buffer.data is None else buffer.data.name
         )
-        array, index = self._named(name), node.indices[-1]
+        array, index = self._array(name), node.indices[-1]
         at = -1 if index is None else self.number(index)
         if not 0 <= at < len(array):
             raise InternalError("interpretation", f"the host reads element {at} of {name}")
         return decode(array[at], buffer.dtype)
 
-    def _named(self, name: str) -> Any:
+    def _array(self, name: str) -> Any:
         if name not in self.values:
             raise InternalError("interpretation", f"the host program knows no {name}")
         return self.values[name]

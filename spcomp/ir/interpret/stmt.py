@@ -1,4 +1,4 @@
-"""Beside the route, for every level: statements the levels share, run one after the other."""
+"""Beside the route, for every level: the statements that levels share, run one after another."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import InternalError
 from spcomp.ir.func import Func
 from spcomp.ir.interpret.expr import Evaluator
-from spcomp.ir.interpret.storage import Array
 from spcomp.ir.stmt import (
     Alloc,
+    Barrier,
     Evaluate,
     Fail,
     For,
@@ -33,7 +34,7 @@ class Interpreter(Evaluator):
 
     def __init__(self, arrays: Mapping[str, Array], failures: list[str]) -> None:
         super().__init__(arrays, failures)
-        self.sums: dict[Prefix, int] = {}  # of what the iterations so far of its loop gave
+        self.sums: dict[Prefix, int] = {}  # of the amounts of its loop's iterations so far
 
     def run(self, func: Func) -> dict[str, Array]:
         """Run the body of *func* and return the arrays it assembled, by name."""
@@ -77,19 +78,22 @@ class Interpreter(Evaluator):
         self.storage.release(node.buffer)
 
     def visit_Evaluate(self, node: Evaluate) -> None:
-        """Compute and drop."""
+        """Compute the value and drop it."""
         self.visit(node.value)
 
     def visit_Fail(self, node: Fail) -> None:
-        """Remember to raise when the call is over."""
+        """Record the message, which is raised at the end of the call."""
         self.failures.append(node.message)
 
     def visit_Prefetch(self, node: Prefetch) -> None:
-        """Compute the index; what it points at need not exist, nor what it is read from."""
+        """Compute the index; neither its element nor elements it is read from need exist."""
         with suppress(InternalError):  # compiled, a load that misses is guarded
             for index in node.indices:
                 if index is not None:
                     self.visit(index)
+
+    def visit_Barrier(self, node: Barrier) -> None:
+        """Nothing: what stands before has run."""
 
     def visit_Prefix(self, node: Prefix) -> None:
         """Bind the sum so far, then add to it."""
@@ -98,5 +102,5 @@ class Interpreter(Evaluator):
         self.visit(node.body)
 
     def visit_Store(self, node: Store) -> Any:
-        """Write an element, as the level says."""
+        """Write an element; each level defines which."""
         raise NotImplementedError

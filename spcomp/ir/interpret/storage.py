@@ -10,24 +10,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.dtypes import DType
 from spcomp.errors import ArgumentError, FormatError, InternalError
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Find: TypeAlias = Callable[[int, Axis, int], Iterable[int]]
 
 
 @cache
 def number_type(dtype: DType) -> Any:
-    """Return the numpy type that values of *dtype* are computed in: 16-bit floats in float32."""
+    """Return the numpy type in which values of *dtype* are computed: float32 for 16-bit floats."""
     short = dtype.is_float and dtype.bits == 16
     return np.dtype("float32" if short else dtype.numpy_name).type
 
 
 def decode(raw: Any, dtype: DType) -> Any:
-    """Return what memory holds (a scalar or lanes of it) as the value it is computed with."""
+    """Return the value, in its number_type, of what memory holds (a scalar or lanes)."""
     if dtype.kind == "bfloat":
         return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return raw.astype(np.float32) if dtype.is_float and dtype.bits == 16 else raw
@@ -47,8 +47,8 @@ class Layout:
     """How axes order the elements of a buffer: lexicographically, by independent chains.
 
     *parents*: for each axis the place of its parent, -1 for a root. *chains*: places of axes, from
-    a root down. A sparse_fixed axis with nothing below it counts as a chain of its own, of
-    nnz_cols elements. *interleaved*: a chain has an axis of another one inside it.
+    a root down. A sparse_fixed axis without children counts as a chain of its own, of nnz_cols
+    elements. *interleaved*: an axis of one chain lies between axes of another.
     """
 
     parents: tuple[int, ...]
@@ -57,7 +57,7 @@ class Layout:
     interleaved: bool
 
 
-@lru_cache(maxsize=1 << 10)  # axes are made anew for each program
+@lru_cache(maxsize=1 << 10)  # bounded, as every program has axes of its own
 def layout(axes: tuple[Axis, ...]) -> Layout:
     """Return the layout of *axes*; FormatError if a parent is missing or siblings vary."""
     places = {axis: k for k, axis in enumerate(axes)}
@@ -68,8 +68,8 @@ def layout(axes: tuple[Axis, ...]) -> Layout:
         parent = -1 if axis.parent is None else places.get(axis.parent, k)
         if parent >= k:
             raise FormatError(f"axis {axis.name} stands in a buffer without its parent before it")
-        alone = axis.kind == "sparse_fixed" and axis not in with_children
-        if parent < 0 or alone:
+        is_leaf = axis.kind == "sparse_fixed" and axis not in with_children
+        if parent < 0 or is_leaf:
             chains.append([])
             chain_of.append(len(chains) - 1)
         elif chains[chain_of[parent]][-1] == parent:
@@ -104,13 +104,13 @@ class Storage:
 
     def __init__(self, arrays: Mapping[str, Array], size: Callable[[Expr], int]) -> None:
         self.arrays = arrays
-        self.built: dict[Axis, tuple[Array, Array]] = {}  # arrays of assembled axes
+        self.assembled: dict[Axis, tuple[Array, Array]] = {}  # arrays of assembled axes
         self._allocated: dict[AnyBuffer, Array] = {}
         self._size = size
         self._counts: dict[Axis | Expr, int] = {}
 
     def handle(self, var: Var | None, owner: str) -> Array:
-        """Return the array given for *var*, a handle of *owner*."""
+        """Return the array passed for *var*, a handle of *owner*."""
         if var is None or var.name not in self.arrays:
             raise InternalError("interpretation", f"{owner} has no array")
         return self.arrays[var.name]
@@ -124,24 +124,24 @@ class Storage:
         return self._allocated[buffer]
 
     def check_dtypes(self, buffers: Iterable[AnyBuffer], axes: Iterable[Axis]) -> None:
-        """Raise ArgumentError for an array that has not the dtype of its buffer or axis."""
-        wanted = [(b.data, b.dtype) for b in buffers]
-        wanted += [(var, axis.idtype) for axis in axes for var in (axis.indptr, axis.indices)]
-        for var, dtype in wanted:
+        """Raise ArgumentError for an array without the dtype of its buffer or axis."""
+        dtypes = [(b.data, b.dtype) for b in buffers]
+        dtypes += [(var, axis.idtype) for axis in axes for var in (axis.indptr, axis.indices)]
+        for var, dtype in dtypes:
             if var is None or var.name not in self.arrays:
                 continue
             if (got := self.arrays[var.name].dtype.name) != dtype.numpy_name:
                 raise ArgumentError(f"{var.name} has dtype {got}, expected {dtype.numpy_name}")
 
     def allocate(self, buffer: AnyBuffer) -> None:
-        """Give *buffer* memory, filled with what nobody should rely on; a workspace with zeros."""
+        """Allocate *buffer*, filled with junk that no program may rely on; a workspace, zeros."""
         dtype = np.dtype(buffer.dtype.numpy_name)
         junk = np.nan if dtype.kind == "f" else True if dtype.kind == "b" else 0x7F
         junk = 0 if buffer.scope == WORKSPACE else junk
         self._allocated[buffer] = np.full(self.elements(buffer), junk, dtype)
 
     def release(self, buffer: AnyBuffer) -> None:
-        """Take the memory of *buffer* away."""
+        """Free the memory of *buffer*."""
         del self._allocated[buffer]
 
     def size(self, extent: Expr) -> int:
@@ -163,13 +163,13 @@ class Storage:
 
     def indptr(self, axis: Axis) -> Array:
         """Return where the fibers of *axis* begin."""
-        built = self.built.get(axis)
-        return built[0] if built else self.handle(axis.indptr, axis.name)
+        arrays = self.assembled.get(axis)
+        return arrays[0] if arrays else self.handle(axis.indptr, axis.name)
 
     def indices(self, axis: Axis) -> Array:
         """Return the coordinates stored on *axis*."""
-        built = self.built.get(axis)
-        return built[1] if built else self.handle(axis.indices, axis.name)
+        arrays = self.assembled.get(axis)
+        return arrays[1] if arrays else self.handle(axis.indices, axis.name)
 
     def count(self, axis: Axis) -> int:
         """Return how many absolute positions *axis* has over all its fibers."""
@@ -185,8 +185,8 @@ class Storage:
         return self._first(axis, self.count(axis.parent))
 
     def width(self, axis: Axis) -> int:
-        """Return the length of each fiber of an axis whose fibers are all alike."""
-        return self.size(axis.length if axis.nnz_cols is None else axis.nnz_cols)
+        """Return the length of the fibers of an axis whose fibers are all of one length."""
+        return self.size(axis.width)
 
     def fiber(self, axis: Axis, parent: int) -> range:
         """Return the absolute positions of *axis* under the absolute position *parent*."""
@@ -207,62 +207,62 @@ class Storage:
         """Return the coordinate of an absolute *position* in *fiber*."""
         if not axis.is_sparse:
             return position - fiber.start
-        stored, row = self.indices(axis), 0
+        indices, row = self.indices(axis), 0
         if axis.shifted:
             row, position = divmod(position, self.width(axis))
-        _check(f"{axis.name}_indices", position, len(stored))
-        return row + int(stored[position])
+        _check(f"{axis.name}_indices", position, len(indices))
+        return row + int(indices[position])
 
     def find(self, axis: Axis, parent: int, coordinate: int) -> list[int]:
         """Return the absolute positions under *parent* that have *coordinate*."""
         fiber = self.fiber(axis, parent)
         if axis.is_sparse:
-            stored = self.indices(axis)
-            stored = stored + parent if axis.shifted else stored[fiber.start : fiber.stop]
+            indices = self.indices(axis)
+            indices = indices + parent if axis.shifted else indices[fiber.start : fiber.stop]
             inside = 0 <= coordinate < self.size(axis.length)
-            found = np.flatnonzero(stored == coordinate) if inside else ()
-            return [fiber.start + int(k) for k in found]
+            places = np.flatnonzero(indices == coordinate) if inside else ()
+            return [fiber.start + int(k) for k in places]
         return [fiber.start + coordinate] if 0 <= coordinate < len(fiber) else []
 
     def absolute(self, buffer: SparseBuffer, positions: Sequence[int | None]) -> list[int | None]:
-        """Return the absolute position on each axis; after None a position is absolute already.
+        """Return the absolute position on each axis; below an index None they are absolute already.
 
         Raises InternalError for a position outside its fiber.
         """
         places = layout(buffer.axes)
-        found: list[int | None] = []
+        result: list[int | None] = []
         for axis, position, parent in zip(buffer.axes, positions, places.parents, strict=True):
-            above = found[parent] if parent >= 0 else 0
+            above = result[parent] if parent >= 0 else 0
             if position is None or above is None:
-                found.append(position)
+                result.append(position)
                 continue
             fiber = self.fiber(axis, above)
             if not 0 <= position < len(fiber) + buffer.extra_storage:
-                what = f"{position} is no position of {axis.name}, indexing {buffer.name}"
-                raise InternalError("interpretation", what)
-            found.append(fiber.start + position)
-        for k in reversed(range(len(found))):
-            self._find_parent(buffer.axes, places, found, k)
-        return found
+                message = f"{position} is no position of {axis.name}, indexing {buffer.name}"
+                raise InternalError("interpretation", message)
+            result.append(fiber.start + position)
+        for k in reversed(range(len(result))):
+            self._find_parent(buffer.axes, places, result, k)
+        return result
 
     def _find_parent(
-        self, axes: tuple[Axis, ...], places: Layout, found: list[int | None], k: int
+        self, axes: tuple[Axis, ...], places: Layout, positions: list[int | None], k: int
     ) -> None:
-        """Fill in the parent of an absolute position where the offset depends on it."""
-        position, parent = found[k], places.parents[k]
-        if position is None or parent < 0 or found[parent] is not None:
+        """Fill in the parent of the absolute position *k* where the offset depends on it."""
+        position, parent = positions[k], places.parents[k]
+        if position is None or parent < 0 or positions[parent] is not None:
             return
         if not axes[k].is_variable:
-            found[parent] = position // max(1, self.width(axes[k]))
+            positions[parent] = position // max(1, self.width(axes[k]))
         elif places.interleaved:
-            found[parent] = int(np.searchsorted(self.indptr(axes[k]), position, "right")) - 1
+            positions[parent] = int(np.searchsorted(self.indptr(axes[k]), position, "right")) - 1
 
     def offset(self, axes: tuple[Axis, ...], absolute: Sequence[int | None]) -> int:
         """Return how many elements lie before the one at *absolute*, in lexicographic order.
 
-        Each chain has a span of positions of its deepest axis; an axis narrows the span of its
-        chain, and passes over what was cut off in front, times the spans of all other chains.
-        Positions in front of ``indptr[0]`` count.
+        Each chain has a span of positions of its deepest axis. An axis narrows the span of its
+        chain; the elements skipped are those cut off in front, times the spans of all other
+        chains. Positions in front of ``indptr[0]`` count.
         """
         places = layout(axes)
         lows = [0] * len(places.chains)
@@ -288,8 +288,8 @@ class Storage:
 
     def _chain_size(self, axes: tuple[Axis, ...], chain: tuple[int, ...]) -> int:
         deepest = axes[chain[-1]]
-        alone = len(chain) == 1 and deepest.parent is not None
-        return self.width(deepest) if alone else self.count(deepest)
+        is_leaf = len(chain) == 1 and deepest.parent is not None
+        return self.width(deepest) if is_leaf else self.count(deepest)
 
     def dense_offset(self, buffer: Buffer, indices: Sequence[int]) -> int | None:
         """Return the offset of an element of a dense array, None if it is outside."""

@@ -1,1 +1,1 @@
-"""Programs as Python text: what parses back to them."""
+"""Programs as Python text that parses back to them."""

@@ -1,7 +1,7 @@
-"""Expressions as script text: parentheses, casts and types only where the parser needs them.
+"""IR to script text, expressions: parentheses, casts and types only where the parser needs them.
 
-Every operand has one or two spellings. The printer tries them, barest first, on the rules that the
-parser applies, and takes the first that gives the expression back.
+Every operand has one or two spellings. The printer tries them, barest first, with the rules of the
+parser, and takes the first that gives the expression back.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from spcomp.ir.promotion import (
     implicit,
     literal,
     operands,
-    settle,
+    resolve,
     truth,
     unify,
 )
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import Visitor
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ _SEARCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A spelling: what the parser makes of it, its text, and how tightly that binds."""
+    """A spelling: the value that the parser reads, the text, and how tightly it binds."""
 
     value: Value
     text: str
@@ -85,22 +86,22 @@ class ExprPrinter(Visitor[Form]):
     def __init__(self, name_of: Callable[[Node], str]) -> None:
         self.name_of = name_of
 
-    # -- what a place asks for ----------------------------------------------------------------
+    # -- expressions by where they stand ------------------------------------------------------
 
     def alone(self, expr: Expr) -> str:
-        """Return *expr* where it meets nothing."""
-        return self._pick(expr, settle).text
+        """Return *expr* on its own, where no other operand gives it a type."""
+        return self._pick(expr, resolve).text
 
     def stored(self, expr: Expr, dtype: DType) -> str:
         """Return *expr* where it is stored into *dtype*."""
         return self._pick(expr, lambda value: implicit(value, dtype)).text
 
     def condition(self, expr: Expr) -> str:
-        """Return *expr* where a bool is asked for."""
+        """Return *expr* where a bool is expected."""
         return self._pick(expr, truth).text
 
     def count(self, expr: Expr) -> str:
-        """Return *expr* where an int64 is asked for."""
+        """Return *expr* where an int64 is expected."""
         return self.stored(expr, int64)
 
     def term(self, expr: Expr) -> str:
@@ -110,7 +111,7 @@ class ExprPrinter(Visitor[Form]):
 
     def summand(self, expr: Expr) -> str:
         """Return *expr* as the left side of a sum."""
-        return self._pick(expr, settle).inside(_PRECEDENCE["+"])
+        return self._pick(expr, resolve).inside(_PRECEDENCE["+"])
 
     def indices(self, indices: Sequence[Expr | None]) -> str:
         """Return the inside of the brackets of an access."""
@@ -124,7 +125,7 @@ class ExprPrinter(Visitor[Form]):
     # -- spellings ----------------------------------------------------------------------------
 
     def forms(self, expr: Expr) -> list[Form]:
-        """Return the spellings of *expr*, the barest first; the last always says its type."""
+        """Return the spellings of *expr*, the barest first; the last always states its type."""
         strong = self.visit(expr)
         if isinstance(expr, Const) and expr.type.lanes == 1 and math.isfinite(expr.value):
             return [_bare(expr), strong]
@@ -140,8 +141,8 @@ class ExprPrinter(Visitor[Form]):
         return [strong]
 
     def _pick(self, expr: Expr, rule: Callable[[Value], Expr], *, bare: bool = True) -> Form:
-        found = self._combine((expr,), lambda values: (rule(values[0]),), bare=bare)
-        return found[0]
+        forms = self._combine((expr,), lambda values: (rule(values[0]),), bare=bare)
+        return forms[0]
 
     def _combine(
         self,
@@ -160,10 +161,10 @@ class ExprPrinter(Visitor[Form]):
             if folds(values) and not bare:
                 continue
             try:
-                made = rule(values)
+                exprs = rule(values)
             except ValueError:
                 continue
-            if all(map(_same, made, parts)):
+            if all(map(expr_equal, exprs, parts)):
                 return choices
         return choices
 
@@ -190,20 +191,20 @@ class ExprPrinter(Visitor[Form]):
         return Form(Value(expr), f"{lhs.inside(left)} {op} {rhs.inside(level + 1)}", level)
 
     def visit_UnOp(self, expr: UnOp) -> Form:
-        """Return it as an operator; a literal inside says its type, or it would be computed."""
+        """Return it as an operator; a literal inside states its type, or it would be folded."""
         if expr.op == "not":
             level = _PRECEDENCE["not"]
             value = self._pick(expr.value, truth, bare=False)
             return Form(Value(expr), f"not {value.inside(level)}", level)
-        value = self._pick(expr.value, settle, bare=False)
+        value = self._pick(expr.value, resolve, bare=False)
         return Form(Value(expr), f"{expr.op}{value.inside(_UNARY)}", _UNARY)
 
     def visit_Cast(self, expr: Cast) -> Form:
-        """Return it as T.cast of a value that says its type."""
+        """Return it as T.cast of a value that states its type."""
         return Form(Value(expr), f'T.cast({self.visit(expr.value).text}, "{expr.type}")')
 
     def visit_Select(self, expr: Select) -> Form:
-        """Return it as T.if_then_else, with a type said at least once."""
+        """Return it as T.if_then_else, of which at least one side states its type."""
 
         def rule(values: Sequence[Value]) -> Sequence[Expr]:
             if values[0].weak and values[1].weak:
@@ -254,12 +255,12 @@ class ExprPrinter(Visitor[Form]):
 
 
 def print_expr(expr: Expr) -> str:
-    """Return *expr* as the script spells it, variables and buffers by their own names."""
+    """Return *expr* as in a script, with variables and buffers under their own names."""
     return ExprPrinter(_own_name).alone(expr)
 
 
 def literal_text(value: Any) -> str:
-    """Return a Python value (None, number, string, tuple, dict of such) as the parser reads it."""
+    """Return a Python value (None, number, string, or tuple or dict of them) as script text."""
     match value:
         case str():
             return json.dumps(value, ensure_ascii=False)
@@ -299,17 +300,3 @@ def _bare(expr: Const) -> Form:
         number = bool(number)
     text = repr(number)
     return Form(literal(number), text, _UNARY if text[0] == "-" else _ATOM)
-
-
-def _same(a: Expr, b: Expr) -> bool:
-    """Say whether *a*, made by a rule from spellings of *b*, is *b*."""
-    if a is b:
-        return True
-    match a, b:
-        case Const(), Const():
-            return a.type == b.type and repr(_bare(a).text) == repr(_bare(b).text)
-        case Cast(), Cast():
-            return a.type == b.type and a.value is b.value
-        case Select(), Select():
-            return a.cond is b.cond and _same(a.then, b.then) and _same(a.otherwise, b.otherwise)
-    return False

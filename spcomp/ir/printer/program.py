@@ -1,4 +1,4 @@
-"""Functions and modules as script text that the parser reads back, at every level of the route."""
+"""IR to script text: functions and modules that the parser reads back, at every level."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH = 100
 
 
 def print_program(program: Func | Module[Any]) -> str:
-    """Return *program* as a Python file; a Module that just runs one function prints as that."""
+    """Return *program* as a Python file; a Module that only runs one function prints as that."""
     if isinstance(program, Module):
         return print_func(program.funcs[0]) if program.is_single else print_module(program)
     return print_func(program)
@@ -64,9 +64,9 @@ def _func_lines(func: Func, indent: int) -> list[str]:
 
 def _signature(printer: StmtPrinter, name: str, params: Sequence[str]) -> None:
     head = f"def {identifier(name)}("
-    one = f"{head}{', '.join(params)}) -> None:"
-    if 4 * printer.indent + len(one) <= _WIDTH:
-        printer.line(one)
+    line = f"{head}{', '.join(params)}) -> None:"
+    if 4 * printer.indent + len(line) <= _WIDTH:
+        printer.line(line)
         return
     printer.line(head)
     for param in params:
@@ -98,8 +98,8 @@ def _host_op(printer: StmtPrinter, op: HostOp) -> str:
             return f"T.launch({literal_text(name)})"
         case Scan(buffer=buffer):
             return f"T.scan({printer.names.of(buffer)})"
-        case Trim(buffer=buffer, size=kept):
-            return f"T.trim({printer.names.of(buffer)}, {printer.ex.count(kept)})"
+        case Trim(buffer=buffer, size=count):
+            return f"T.trim({printer.names.of(buffer)}, {printer.ex.count(count)})"
         case Return(buffers=buffers):
             return f"T.host_return({', '.join(map(printer.names.of, buffers))})"
         case HostAlloc(buffer=buffer, fill=fill):
@@ -107,5 +107,5 @@ def _host_op(printer: StmtPrinter, op: HostOp) -> str:
             options = "" if literal_text(fill) == "0" else f", fill={literal_text(fill)}"
             dtype = literal_text(str(buffer.dtype))
             # its name is that of the handle parameters it is bound to: it is never numbered
-            printer.names.given[buffer] = identifier(buffer.name)
+            printer.names.by_node[buffer] = identifier(buffer.name)
             return f"{identifier(buffer.name)} = T.host_alloc({size}, {dtype}{options})"

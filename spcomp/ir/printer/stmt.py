@@ -1,4 +1,4 @@
-"""Statements as script text, one method per node."""
+"""IR to script text, statements: one method per node."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from spcomp.ir.printer.expr import ExprPrinter, identifier, literal_text
 from spcomp.ir.stmt import (
     Alloc,
     Attrs,
+    Barrier,
     Evaluate,
     Fail,
     For,
@@ -49,21 +50,21 @@ _LOOPS |= {"unroll": "unroll", "bound": "thread_binding"}
 
 
 class Names:
-    """Names for variables, axes and buffers: their own, numbered where two would be in force."""
+    """Names for variables, axes and buffers: their own, numbered where two would be in scope."""
 
     def __init__(self) -> None:
-        self.given: dict[Node, str] = {}
+        self.by_node: dict[Node, str] = {}
         self.frames: list[dict[str, Node]] = [{}]
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Names given inside are free again at the end."""
+        """Free the names given inside at the end."""
         self.frames.append({})
         yield
         self.frames.pop()
 
     def give(self, node: Any) -> str:
-        """Return a name for *node*; a buffer may share that of the handle it is matched to."""
+        """Choose a name for *node*; a buffer may share that of the handle it is matched to."""
         wish = name = identifier(node.name)
         count = 0
         while (holder := self._holder(name)) is not None:
@@ -72,12 +73,12 @@ class Names:
             count += 1
             name = f"{wish}_{count}"
         self.frames[-1][name] = node
-        self.given[node] = name
+        self.by_node[node] = name
         return name
 
     def of(self, node: Any) -> str:
         """Return the name that *node* was given, or its own."""
-        return self.given.get(node) or identifier(node.name)
+        return self.by_node.get(node) or identifier(node.name)
 
     def _holder(self, name: str) -> Node | None:
         return next((frame[name] for frame in reversed(self.frames) if name in frame), None)
@@ -87,8 +88,8 @@ class StmtPrinter(Visitor[None]):
     """Collects the lines of statements."""
 
     COVERS = (
-        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Prefetch, Prefix),
-        *(SpIter, Block, Merge),
+        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Prefetch, Barrier),
+        *(Prefix, SpIter, Block, Merge),
     )
 
     def __init__(self, indent: int = 0) -> None:
@@ -121,7 +122,7 @@ class StmtPrinter(Visitor[None]):
             self.rest(body)
 
     def rest(self, stmt: Stmt, *, last: bool = True) -> None:
-        """Add *stmt* to the suite at hand; *last*: what it binds may be in force to the end."""
+        """Add *stmt* to the open suite; *last*: its bindings may stay in scope to the end."""
         if isinstance(stmt, Seq):
             for k, part in enumerate(stmt.body):
                 self.rest(part, last=last and k == len(stmt.body) - 1)
@@ -149,7 +150,7 @@ class StmtPrinter(Visitor[None]):
         self.rest(stmt.body)
 
     def _scoped(self, stmt: Let | Alloc) -> None:
-        """Add a binding that ends before the suite does."""
+        """Add a binding whose scope ends before the suite does."""
         if isinstance(stmt, Let):
             bound: Node = stmt.var
             call = f"T.let({self.ex.alone(stmt.value)})"
@@ -159,7 +160,7 @@ class StmtPrinter(Visitor[None]):
             self.suite(f"with {call} as {self.names.give(bound)}:", stmt.body)
 
     def visit_Store(self, stmt: Store) -> None:
-        """Add ``A[i] = value``, or T.store if there is more to say."""
+        """Add ``A[i] = value``, or T.store if it is masked or atomic."""
         name, dtype = self.names.of(stmt.buffer), Load(stmt.buffer, stmt.indices).dtype
         value = self.ex.stored(stmt.value, dtype)
         if stmt.mask is None and not stmt.atomic:
@@ -170,7 +171,7 @@ class StmtPrinter(Visitor[None]):
         self.line(f"T.store({name}, {self.ex.index_argument(stmt.indices)}, {value}{options})")
 
     def visit_If(self, stmt: If, word: str = "if") -> None:
-        """Add the branches; an If that is all of an else becomes elif."""
+        """Add the branches; an else that is only an If becomes elif."""
         self.suite(f"{word} {self.ex.condition(stmt.cond)}:", stmt.then)
         if isinstance(stmt.otherwise, If):
             self.visit_If(stmt.otherwise, "elif")
@@ -206,8 +207,13 @@ class StmtPrinter(Visitor[None]):
         """Add the hint."""
         self.line(f"T.prefetch({self.names.of(stmt.buffer)}, {self.ex.indices(stmt.indices)})")
 
+    def visit_Barrier(self, stmt: Barrier) -> None:
+        """Add the barrier."""
+        group = f'"warp", {stmt.lanes}' if stmt.lanes else '"shared"'
+        self.line(f"T.tvm_storage_sync({group})")
+
     def visit_Prefix(self, stmt: Prefix) -> None:
-        """Add the sum and what it is for."""
+        """Add the running sum and the body that uses it."""
         amount = self.ex.count(stmt.amount)
         with self.names.scope():
             name = self.names.give(stmt.var)
@@ -227,7 +233,7 @@ class StmtPrinter(Visitor[None]):
                 self.rest(stmt.body)
 
     def visit_Block(self, stmt: Block) -> None:
-        """Add the block: its variables, what it touches, and its body."""
+        """Add the block: its variables, its regions and its body."""
         with self.inside(f"with T.block({literal_text(stmt.name)}):"):
             for it in stmt.iters:
                 self._block_iter(it)
@@ -282,7 +288,7 @@ class StmtPrinter(Visitor[None]):
         return f"{low} : {low} + {self.ex.term(extent)}"
 
     def domain(self, domain: Domain) -> str:
-        """Return what an sp_iter runs over."""
+        """Return a domain of an sp_iter."""
         match domain:
             case Axis():
                 return self.names.of(domain)
@@ -337,7 +343,7 @@ class StmtPrinter(Visitor[None]):
             size = axis.nnz_cols if axis.kind == "sparse_fixed" else axis.nnz
             args.append(f"({length}, {'None' if size is None else self.ex.alone(size)})")
         indptr, indices = (
-            self.names.given.get(var, "None") if var else "None"
+            self.names.by_node.get(var, "None") if var else "None"
             for var in (axis.indptr, axis.indices)
         )
         if axis.kind != "dense_fixed":

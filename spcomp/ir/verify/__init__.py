@@ -1,1 +1,1 @@
-"""What each level demands of a program, checked between passes."""
+"""The rules of each level, checked between passes."""

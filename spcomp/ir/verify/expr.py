@@ -53,12 +53,12 @@ class ExprVerifier(Visitor[None]):
         self.axes: set[Axis] = set(func.axes)
 
     def fail(self, message: str, node: Node) -> NoReturn:
-        """Raise InternalError with the function's name and the place *node* came from."""
+        """Raise InternalError with the function's name and the span of *node*."""
         place = f" ({node.span})" if node.span is not None else ""
-        where = f"{self.LEVEL} function {self.func.name}: {message}{place}"
-        raise InternalError(self.after, where, message, node.span)
+        text = f"{self.LEVEL} function {self.func.name}: {message}{place}"
+        raise InternalError(self.after, text, message, node.span)
 
-    # What is asked of several nodes
+    # Checks that several nodes share
 
     def same(self, a: Expr, b: Expr, what: str) -> None:
         """Check that two operands have one dtype."""
@@ -119,7 +119,7 @@ class ExprVerifier(Visitor[None]):
             self.fail(f"buffer {buffer.name} is not declared here", node)
 
     def missing_index(self, node: Load | Store | Region, place: int) -> None:
-        """Check the place of an index that is left out, as the level allows."""
+        """Check that the level allows an index to be left out at *place*."""
         self.fail(f"index {place} of {node.buffer.name} is missing", node)
 
     def flat_only(self, what: str, node: Node) -> None:
@@ -141,7 +141,7 @@ class ExprVerifier(Visitor[None]):
             self.fail(f"the handle {node.name} is used as a value", node)
 
     def visit_Const(self, node: Const) -> None:
-        """Check that the value suits the type."""
+        """Check that the type holds the value."""
         number = float if node.type.is_float else bool if node.type == bool_ else int
         if type(node.value) is not number:
             self.fail(f"a literal of {node.type} is {node.value!r}", node)
@@ -149,7 +149,7 @@ class ExprVerifier(Visitor[None]):
             self.fail(f"the literal {node.value} does not fit {node.type}", node)
 
     def visit_BinOp(self, node: BinOp) -> None:
-        """Check that both sides have one dtype, and one that the operator takes."""
+        """Check that both sides have one dtype, which the operator takes."""
         self.visit(node.lhs)
         self.visit(node.rhs)
         self.same(node.lhs, node.rhs, f"operator {node.op}")
@@ -210,11 +210,11 @@ class ExprVerifier(Visitor[None]):
         self.access(node)
 
     def visit_Stored(self, node: Stored) -> None:
-        """Refuse the question; coordinate space overrides this."""
+        """Refuse it; the verifier of the coordinate level allows it."""
         self.fail("T.stored stands below the coordinate level", node)
 
     def visit_Search(self, node: Search) -> None:
-        """Check the range and that the key compares with the values."""
+        """Check the range, and that the key can be compared with the values."""
         self.in_scope(node.buffer, node)
         self.integer(node.begin, "the begin of a search")
         self.integer(node.end, "the end of a search")

@@ -1,4 +1,4 @@
-"""After every pass: checks the laws of a level; a program that breaks one is a bug of that pass."""
+"""After every pass: checks the rules of a level; breaking one is a bug of that pass."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LEVELS: dict[type[Func], type[StmtVerifier]] = {
 
 
 def verify(program: Func | Module[Any], after: str) -> None:
-    """Check that *program* keeps the laws of its level; *after* names the pass it comes from.
+    """Check that *program* keeps the rules of its level; *after* names the pass that built it.
 
     Raises:
         InternalError: A variable is unbound or bound twice, dtypes disagree, an index or axis is
-            missing, or a node stands at a level it has no meaning at.
+            missing, or a node has no meaning at its level.
     """
     if isinstance(program, Module):
         _HostVerifier(program, after).check()
@@ -97,13 +97,13 @@ class _Declarations:
 
     def _arrays(self, axis: Axis) -> None:
         if not axis.is_assembled:
-            self._array(axis, "indptr", axis.indptr, wanted=axis.is_variable)
-            self._array(axis, "indices", axis.indices, wanted=axis.is_sparse)
+            self._array(axis, "indptr", axis.indptr, required=axis.is_variable)
+            self._array(axis, "indices", axis.indices, required=axis.is_sparse)
         elif axis.indices is not None or axis.nnz is not None:
             self.fail(f"axis {axis.name} is assembled and has indices, or nnz", axis)
 
-    def _array(self, axis: Axis, what: str, array: Var | None, *, wanted: bool) -> None:
-        if wanted:
+    def _array(self, axis: Axis, what: str, array: Var | None, *, required: bool) -> None:
+        if required:
             self._handle(array, axis)
         elif array is not None:
             self.fail(f"axis {axis.name} is {axis.kind} and has {what}", axis)
@@ -126,13 +126,13 @@ class _Declarations:
 
 
 class _HostVerifier:
-    """Checks that the host program makes what it uses before it uses it, and as it is used."""
+    """Checks that the host program allocates each array before its use, with the right dtype."""
 
     def __init__(self, module: Module[Any], after: str) -> None:
         self.module, self.after = module, after
         self.funcs = {func.name: func for func in module.funcs}
         params = module.source.params
-        self.known = {param.name for param in params}
+        self.defined = {param.name for param in params}
         self.taken = {param.name for param in params if param.dtype.kind != "handle"}
         self.kinds = {param.name: param.dtype for param in params}
         self.arrays = {*_arrays(module.source)}
@@ -165,7 +165,7 @@ class _HostVerifier:
                     self._fail(f"the host allocates {buffer.name} twice, or as a scalar", buffer)
                 self.taken.add(buffer.name)
                 self._uses(_names(buffer.shape[0]), f"the size of {buffer.name}")
-                self.known.add(buffer.name)
+                self.defined.add(buffer.name)
                 self.kinds[buffer.name] = handle
                 self.arrays = {array for array in self.arrays if array[0] != buffer.name}
                 self.arrays.add((buffer.name, buffer.dtype))
@@ -179,20 +179,22 @@ class _HostVerifier:
                 self._uses([buffer.name for buffer in buffers], "the return")
 
     def _launch(self, func: Func) -> None:
-        """Check that what *func* is given is what it declares; parameters are bound by name."""
+        """Check that the arguments of *func* have the dtypes it declares, bound by name."""
         self._uses([param.name for param in func.params], func.name)
         for param in func.params:
             if param.dtype != (kind := self.kinds[param.name]):
                 self._fail(f"{func.name} takes {param.name} as {param.dtype}, it is {kind}", param)
         for name, dtype in _arrays(func):
-            made = sorted(str(other) for array, other in self.arrays if array == name)
-            if made and str(dtype) not in made:
-                self._fail(f"{func.name} takes {name} as {dtype}, it is {made[0]}", func)
+            allocated = sorted(
+                str(array_dtype) for array, array_dtype in self.arrays if array == name
+            )
+            if allocated and str(dtype) not in allocated:
+                self._fail(f"{func.name} takes {name} as {dtype}, it is {allocated[0]}", func)
 
-    def _uses(self, names: list[str], where: str) -> None:
+    def _uses(self, names: list[str], user: str) -> None:
         for name in names:
-            if name not in self.known:
-                self._fail(f"{where} uses {name}, which is neither given nor allocated before")
+            if name not in self.defined:
+                self._fail(f"{user} uses {name}, which is neither given nor allocated before")
 
     def _fail(self, message: str, node: Node | None = None) -> NoReturn:
         name, span = self.module.source.name, None if node is None else node.span

@@ -30,7 +30,9 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge, Region
 from spcomp.ir.stmt import (
     THREADS,
+    WARPS,
     Alloc,
+    Barrier,
     Evaluate,
     Fail,
     For,
@@ -53,7 +55,7 @@ class StmtVerifier(ExprVerifier):
     def __init__(self, func: Func, after: str) -> None:
         super().__init__(func, after)
         self.bound: set[Var] = set(func.params)
-        self.counted: set[Prefix] = set()  # those in the bodies of the loops around
+        self.counted: set[Prefix] = set()  # in the bodies of the loops around
 
     @contextmanager
     def binding(self, variables: Iterable[Var], node: Node) -> Iterator[None]:
@@ -92,8 +94,8 @@ class StmtVerifier(ExprVerifier):
     def visit_Store(self, node: Store) -> None:
         """Check the access and that the value has the buffer's dtype."""
         lanes = self.access(node)
-        wanted = node.buffer.dtype.with_lanes(lanes)
-        self.of_dtype(node.value, wanted, f"a value stored in {node.buffer.name}")
+        dtype = node.buffer.dtype.with_lanes(lanes)
+        self.of_dtype(node.value, dtype, f"a value stored in {node.buffer.name}")
 
     def visit_If(self, node: If) -> None:
         """Check the condition and both sides."""
@@ -118,7 +120,7 @@ class StmtVerifier(ExprVerifier):
             self.visit(node.body)
 
     def visit_Prefix(self, node: Prefix) -> None:
-        """Check that each iteration of a loop comes here once."""
+        """Check that each iteration of a loop reaches the prefix once."""
         if node not in self.counted:
             self.fail(f"prefix {node.var.name} is not in the body of a loop, or conditional", node)
         self.of_dtype(node.amount, int64, f"the amount of {node.var.name}")
@@ -146,7 +148,12 @@ class StmtVerifier(ExprVerifier):
         self.visit(node.value)
 
     def visit_Fail(self, node: Fail) -> None:
-        """A message is always right."""
+        """Accept any message."""
+
+    def visit_Barrier(self, node: Barrier) -> None:
+        """Check the number of lanes."""
+        if node.lanes not in (0, *WARPS):
+            self.fail(f"a barrier of {node.lanes} lanes", node)
 
     def visit_Prefetch(self, node: Prefetch) -> None:
         """Check the access."""
@@ -161,10 +168,10 @@ class CoordVerifier(StmtVerifier):
 
     def __init__(self, func: Func, after: str) -> None:
         super().__init__(func, after)
-        self.running: set[Axis] = set()  # the axes that iterations around run over
+        self.running: set[Axis] = set()  # axes of the iterations around
 
     def visit_Stored(self, node: Stored) -> None:
-        """Check the element that is asked for."""
+        """Check that the operand is an element, and check that."""
         if not isinstance(node.element, Load):
             self.fail("T.stored asks for no element", node)
         self.visit(node.element)
@@ -173,8 +180,8 @@ class CoordVerifier(StmtVerifier):
         """Check kinds, variables and domains, then init without the reduction variables."""
         width = sum(map(domain_width, node.domains))
         if not width == len(node.vars) == len(node.kinds) or set(node.kinds) - {"S", "R"}:
-            what = f"{width} domain variables, {len(node.vars)} variables, kinds {node.kinds!r}"
-            self.fail(f"iteration {node.name} has {what}", node)
+            counts = f"{width} domain variables, {len(node.vars)} variables, kinds {node.kinds!r}"
+            self.fail(f"iteration {node.name} has {counts}", node)
         if any(var.dtype != int64 for var in node.vars):
             self.fail(f"iteration {node.name} has a variable that is not int64", node)
         outer, self.running = self.running, set(self.running)
@@ -187,8 +194,8 @@ class CoordVerifier(StmtVerifier):
         self.running = outer
 
     def _init(self, node: SpIter, init: Node) -> None:
-        reduced = {v for v, kind in zip(node.vars, node.kinds, strict=True) if kind == "R"}
-        full, self.scope = self.scope, self.scope - reduced
+        reduction_vars = {v for v, kind in zip(node.vars, node.kinds, strict=True) if kind == "R"}
+        full, self.scope = self.scope, self.scope - reduction_vars
         self.visit(init)
         self.scope = full
 
@@ -212,7 +219,7 @@ class CoordVerifier(StmtVerifier):
             self.running.add(axis)
 
     def _shape(self, domain: Domain, node: SpIter) -> None:
-        """Check that the axes are those that such a domain is made of."""
+        """Check that the axes suit the class of the domain."""
         match domain:
             case Fuse(axes=axes) | Flatten(axes=axes):
                 fits = len(axes) > 0 and all(b.parent is a for a, b in pairwise(axes))
@@ -280,7 +287,7 @@ class PosVerifier(StmtVerifier):
             full = self.scope
             for case in node.cases:
                 cursors = zip(node.cursors, case.present, strict=True)
-                self.scope = full - {cursor.pos for cursor, there in cursors if not there}
+                self.scope = full - {cursor.pos for cursor, is_present in cursors if not is_present}
                 self.visit(case.body)
             self.scope = full
 
@@ -335,4 +342,4 @@ class FlatVerifier(StmtVerifier):
         super().check_buffer(buffer)
 
     def flat_only(self, what: str, node: Node) -> None:
-        """Everything is allowed here."""
+        """Allow everything."""

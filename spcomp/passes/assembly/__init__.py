@@ -1,1 +1,1 @@
-"""Sparse results: count, scan, fill; what a write becomes in each phase."""
+"""Sparse results: count, scan, fill; how writes are lowered in each phase."""

@@ -1,8 +1,8 @@
-"""I to II, sparse outputs: count, scan, fill; the phases, and what a write becomes in each.
+"""I to II, sparse outputs: count, scan, fill; the phases, and how writes are lowered in each.
 
-Where the coordinates of a fiber are written in ascending order, the last one is all that need be
-known. Else they are marked in a workspace, as in Gustavson's algorithm (TOMS 1978), whose dense row
-of values is here the row of the result itself.
+Where the coordinates of a fiber are written in ascending order, only the last one has to be known.
+Otherwise they are marked in a workspace, as in Gustavson's algorithm (TOMS 1978); in place of its
+dense row of values stands the row of the result itself.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import Rewriter, relink
 from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Seq, Stmt, Store, is_empty, seq
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.passes.assembly.marks import Marks, scalar
 from spcomp.passes.assembly.short_fibers import AddShort, ShortFiber
 from spcomp.passes.assembly.write_order import (
@@ -41,13 +42,13 @@ from spcomp.passes.assembly.write_order import (
 )
 
 Phase: TypeAlias = Literal["none", "count", "fill"]
-NONE_YET = const(-1)
-ONE_PASS = "one_pass"  # of a function: sizes of rows are asked for only to tell few from many
+BEFORE_FIRST = const(-1)
+ONE_PASS = "one_pass"  # attribute of a function that uses row sizes only to tell few from many
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The functions that assemble the outputs of one, each with its part, and how to run them."""
+    """The functions that assemble the outputs of a function, and the host program of them."""
 
     phases: tuple[tuple[CoordFunc, Assembly], ...]
     host: tuple[HostOp, ...]
@@ -66,7 +67,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Fiber:
-    """What is known of the fiber being assembled: how many elements, the last coordinate."""
+    """The state of the fiber being assembled: its number of elements, its last coordinate."""
 
     count: Buffer
     last: Buffer
@@ -74,16 +75,13 @@ class _Fiber:
 
 @dataclass(slots=True)
 class Assembly:
-    """How writes to assembled axes are lowered in one phase.
-
-    This one leaves everything as it is.
-    """
+    """How writes to assembled axes are lowered in one phase; the base class changes nothing."""
 
     phase: Phase = "none"
     axes: frozenset[Axis] = frozenset()  # written to, their structure not yet known
-    known: frozenset[Axis] = frozenset()  # written to, their fibers put in order by marks
-    parents: dict[Axis, Pos] = field(default_factory=dict)  # under which each open fiber hangs
-    one_pass: tuple[str, str, int] | None = None  # an axis, its count, how many elements are few
+    marked: frozenset[Axis] = frozenset()  # written to, their fibers put in order by marks
+    parents: dict[Axis, Pos] = field(default_factory=dict)  # the parent of each open fiber
+    one_pass: tuple[str, str, int] | None = None  # an axis, its count, the limit of few elements
 
     @property
     def counts_only(self) -> bool:
@@ -92,7 +90,7 @@ class Assembly:
 
     @property
     def ascending(self) -> bool:
-        """Whether the coordinates of a fiber must be written in their order."""
+        """Whether the coordinates of a fiber must be written in ascending order."""
         return True
 
     def axis_of(self, buffer: AnyBuffer) -> Axis | None:
@@ -116,19 +114,19 @@ class Assembly:
         return self.parents.get(place.axis) is place.parent
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
-        """Open the fiber of *place*; return what is put around the statements that fill it."""
+        """Open the fiber of *place*; return a function that wraps the statements that fill it."""
         raise NotImplementedError
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:
-        """Return what an element reads as: the fill unless it has been created."""
+        """Return the value of an element: the fill unless it has been created."""
         raise NotImplementedError
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:
-        """Return the write, creating the coordinate if need be."""
+        """Return the write, which creates the coordinate if it is new."""
         raise NotImplementedError
 
     def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
-        """Return where *key* stands in the open fiber of *axis*, and whether it does."""
+        """Return the position of *key* in the open fiber of *axis*, and whether it is in it."""
         raise NotImplementedError
 
 
@@ -136,7 +134,7 @@ class Assembly:
 class Ascending(Assembly):
     """A write creates its coordinate unless it is the last one created in the fiber.
 
-    Coordinates ascend, so that is the only one it can be; along the axes *fresh* it never is.
+    Coordinates ascend, so it can equal no other; along the axes *fresh* it never equals the last.
     """
 
     fresh: frozenset[Axis] = frozenset()
@@ -144,7 +142,7 @@ class Ascending(Assembly):
     fibers: dict[Axis, _Fiber] = field(default_factory=dict)
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
-        """Open the fiber: how many coordinates it has, and which was the last."""
+        """Open the fiber: declare its number of coordinates, and the last of them."""
         wishes = f"{place.axis.name}_count", f"{place.axis.name}_last"
         count, last = (scalar(names, wish) for wish in wishes)
         self.parents[place.axis] = place.parent
@@ -154,35 +152,35 @@ class Ascending(Assembly):
             end = close(place, count, aux) if self.counts_only else None
             body = seq(Store(count, (ZERO,), ZERO), stmt, end)
             if place.axis not in self.fresh:
-                body = Alloc(last, seq(Store(last, (ZERO,), NONE_YET), body))
+                body = Alloc(last, seq(Store(last, (ZERO,), BEFORE_FIRST), body))
             return Alloc(count, body)
 
         return wrap
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:
-        """Return the element if it is the last one created, else what it starts with."""
+        """Return the element if it is the last one created, else its initial value."""
         if buffer in self.starts:
             fill = const(self.starts[buffer], buffer.dtype)
         if self.counts_only:
             return fill
         fiber = self.fibers[place.axis]
-        here = BinOp("==", Load(fiber.last, (ZERO,)), place.coord)
-        return Select(here, Load(buffer, self._indices(place, fiber)), fill)
+        is_last = BinOp("==", Load(fiber.last, (ZERO,)), place.coord)
+        return Select(is_last, Load(buffer, self._indices(place, fiber)), fill)
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:
-        """Return the write behind the creation of the coordinate, if it is a new one."""
+        """Return the write, after the creation of the coordinate if that is new."""
         fiber = self.fibers[place.axis]
         count = Load(fiber.count, (ZERO,))
-        created: Stmt = Store(fiber.count, (ZERO,), binary("+", count, 1))
+        creation: Stmt = Store(fiber.count, (ZERO,), binary("+", count, 1))
         if not self.counts_only:
-            created = seq(created, put(place, binary("-", count, 1), place.coord, aux))
+            creation = seq(creation, put(place, binary("-", count, 1), place.coord, aux))
         if place.axis not in self.fresh:
             is_new = BinOp("!=", Load(fiber.last, (ZERO,)), place.coord)
-            created = seq(Store(fiber.last, (ZERO,), place.coord), created)
-            created = If(is_new, created, span=stmt.span)
+            creation = seq(Store(fiber.last, (ZERO,), place.coord), creation)
+            creation = If(is_new, creation, span=stmt.span)
         if self.counts_only:
-            return created
-        return seq(created, stmt.replace(indices=self._indices(place, fiber), value=value))
+            return creation
+        return seq(creation, stmt.replace(indices=self._indices(place, fiber), value=value))
 
     def _indices(self, place: Place, fiber: _Fiber) -> tuple[Expr | None, ...]:
         position = binary("-", Load(fiber.count, (ZERO,)), 1)
@@ -191,23 +189,24 @@ class Ascending(Assembly):
 
 @dataclass(slots=True)
 class Marked(Assembly):
-    """A write marks its coordinate in a workspace, whatever the order.
+    """A write marks its coordinate in a workspace, in any order.
 
-    To count, that is all. To fill, the iteration over a fiber runs twice: its coordinates are
-    marked and written down in order, then what it writes finds its place through the marks.
+    That is all the count phase does. In the fill phase the iteration over a fiber runs twice: it
+    marks its coordinates, which are then written in order; then its writes are located by marks.
     """
 
+    knobs: Knobs = field(kw_only=True)
     starts: Mapping[SparseBuffer, Value] = field(default_factory=dict)  # of each result
     marks: dict[Axis, Marks] = field(default_factory=dict)
 
     @property
     def ascending(self) -> bool:
-        """No order is asked for."""
+        """Always false: any order will do."""
         return False
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber: a workspace for its marks."""
-        marks = Marks.of(place.axis, names)
+        marks = Marks.of(place.axis, names, self.knobs)
         self.parents[place.axis] = place.parent
         self.marks[place.axis] = marks
         count = scalar(names, f"{place.axis.name}_count")
@@ -226,12 +225,12 @@ class Marked(Assembly):
             )
             body = seq(first, emit, stmt, marks.clear())
             if (short := self._short(stmt, place, count, names, aux)) is not None:
-                fiber, alone = short
+                fiber, updates = short
                 size = aux.size(place.axis, place.parent)
                 few = BinOp("<=", size, const(fiber.limit))
-                if len(self.known) == 1:
+                if len(self.marked) == 1:
                     self.one_pass = place.axis.name, count.name, fiber.limit
-                body = fiber.around(If(few, fiber.open(size, alone), body))
+                body = fiber.around(If(few, fiber.open(size, updates), body))
             return Alloc(count, marks.around(seq(start, body), ranked=True, ordered=ordered))
 
         return wrap
@@ -239,18 +238,18 @@ class Marked(Assembly):
     def _short(
         self, stmt: Stmt, place: Place, count: Buffer, names: Names, aux: Auxiliary
     ) -> tuple[ShortFiber, Stmt] | None:
-        """Return what a fiber of few elements needs, and how it is computed; None if it is not.
+        """Return the state of a fiber of few elements and the statements that compute it, or None.
 
-        An update may not ask for elements beside its own, nor have dense axes below.
+        None if an update tests for other elements than its own, or has dense axes below.
         """
         results = {b: v for b, v in self.starts.items() if b.axes[-1] is place.axis}
-        whole = {b for b in self.starts if place.axis in b.axes} == results.keys()
+        alone_on_axis = {b for b in self.starts if place.axis in b.axes} == results.keys()
         inside = list(walk(stmt))
         marks = self.marks[place.axis]
-        if not whole or not can_copy(stmt) or any(map(marks.is_asked, inside)):
+        if not alone_on_axis or not can_copy(stmt) or any(map(marks.is_test, inside)):
             return None
-        fiber = ShortFiber.of(place.axis, results, names)
-        alone = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, marks.key).rewrite(stmt))
+        fiber = ShortFiber.of(place.axis, results, names, self.knobs)
+        updates = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, marks.key).rewrite(stmt))
 
         def store(buffer: SparseBuffer, position: Expr, value: Expr) -> Stmt:
             return Store(buffer, (*place.parent.indices(), position), value)
@@ -258,10 +257,10 @@ class Marked(Assembly):
         def write(position: Expr, coord: Expr) -> Stmt:
             return put(place, position, coord, aux)
 
-        return fiber, seq(alone, fiber.close(count, write, store))
+        return fiber, seq(updates, fiber.close(count, write, store))
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:  # noqa: ARG002
-        """Return the fill: values are of no interest yet."""
+        """Return the fill: this phase needs no values."""
         return fill
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:  # noqa: ARG002
@@ -273,31 +272,31 @@ class Marked(Assembly):
         return If(place.within, add, Fail(miss, span=stmt.span), span=stmt.span)
 
     def position(self, axis: Axis, key: Var) -> tuple[Expr, Expr]:
-        """Return where *key* stands in the open fiber of *axis*, and whether it does."""
+        """Return the position of *key* in the open fiber of *axis*, and whether it is in it."""
         marks = self.marks[axis]
         return marks.position(key), marks.holds(key)
 
 
 class MarkOnly(Rewriter):
-    """Leaves of an iteration the marks of what it writes."""
+    """Reduces an iteration to the marks of the coordinates that it writes."""
 
     def __init__(self, marks: Mapping[Axis, Marks]) -> None:
         self.marks = marks
-        self.own: set[AnyBuffer] = set()
+        self.local: set[AnyBuffer] = set()
 
     def visit_Store(self, store: Store) -> Node:
-        """Return the mark, or nothing; what the iteration keeps for itself may decide more."""
+        """Return the mark; keep a store to a local buffer, which may decide what is marked."""
         for index, marks in product(store.indices, self.marks.values()):
             if index is not None and (key := marks.key(index)) is not None:
                 return marks.add(key)
-        return store if store.buffer in self.own else NOTHING
+        return store if store.buffer in self.local else NOTHING
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         """Keep it if it is used."""
-        self.own.add(alloc.buffer)
+        self.local.add(alloc.buffer)
         new = self.visit_Node(alloc)
-        used = any(getattr(n, "buffer", None) is alloc.buffer for n in walk(new.body))  # type: ignore[attr-defined]
-        return new if used else new.body  # type: ignore[attr-defined]
+        is_used = any(getattr(n, "buffer", None) is alloc.buffer for n in walk(new.body))  # type: ignore[attr-defined]
+        return new if is_used else new.body  # type: ignore[attr-defined]
 
     def visit_Let(self, let: Let) -> Node:
         """Keep it if it is used."""
@@ -305,7 +304,7 @@ class MarkOnly(Rewriter):
         return let.replace(body=body) if let.var in variables(body) else body
 
     def visit_Seq(self, stmt: Seq) -> Node:
-        """Keep what is left."""
+        """Keep the statements that are not empty."""
         return seq(*(self.rewrite(s) for s in stmt.body))
 
     def visit_For(self, loop: For) -> Node:
@@ -331,21 +330,21 @@ NOTHING = Seq(())
 
 
 def close(place: Place, count: Buffer, aux: Auxiliary) -> Stmt:
-    """Return what notes the number of elements in the fiber of *place*."""
+    """Return the statement that stores the number of elements in the fiber of *place*."""
     target = aux.indptr(place.axis, place.parent, 1)
     assert isinstance(target, Load)
     return Store(target.buffer, target.indices, cast(Load(count, (ZERO,)), target.dtype))
 
 
 def put(place: Place, position: Expr, coord: Expr, aux: Auxiliary) -> Stmt:
-    """Return what writes *coord* down at *position* of the fiber of *place*."""
+    """Return the statement that stores *coord* at *position* of the fiber of *place*."""
     assert place.axis.indices is not None
     indices = aux.buffers[place.axis.indices]
     at = (*place.parent.indices(), position)
     return Store(indices, at, cast(coord, indices.dtype))
 
 
-def assemble(func: CoordFunc) -> Phases:
+def assemble(func: CoordFunc, knobs: Knobs) -> Phases:
     """Return the phases of *func*: count the elements of each fiber, scan, fill."""
     outer = next((a for a in func.axes if a.is_assembled and _above(a)), None)
     if outer is not None:
@@ -356,30 +355,33 @@ def assemble(func: CoordFunc) -> Phases:
         for axis in func.axes
         if axis.is_assembled
     }
-    made = {
+    axis_of = {
         axis: axis.replace(indptr=indptr, indices=indices)
         for axis, (indptr, indices) in handles.items()
     }
-    full = relink(func, vars={}, axes=made, buffers={})
-    axes = frozenset(made.values())
+    full = relink(func, vars={}, axes=axis_of, buffers={})
+    axes = frozenset(axis_of.values())
     results = [b for b in full.buffers if isinstance(b, SparseBuffer) and axes & {*b.axes}]
     data = {b.data for b in results}
     others = tuple(p for p in full.params if p not in data)
     indptrs = tuple(pair[0] for pair in handles.values())
-    every = tuple(v for pair in handles.values() for v in pair)
+    arrays = tuple(v for pair in handles.values() for v in pair)
     refuse_late_conditions(full, axes)
     full, starts = without_inits(full, axes)
-    ordered = in_order(full, axes)
+    ascending = in_order(full, axes)
     fresh = written_once(full, axes)
     count = full.replace(name=f"{func.name}_count", params=(*others, *indptrs))
-    fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *every))
+    fill = full.replace(name=f"{func.name}_fill", params=(*full.params, *arrays))
     first = {b: starts.get(b, b.fill) for b in results}
-    how: tuple[Assembly, Assembly] = (
+    assemblies: tuple[Assembly, Assembly] = (
         (Ascending("count", axes, fresh=fresh), Ascending("fill", axes, fresh=fresh, starts=starts))
-        if ordered
-        else (Marked("count", axes), Marked("fill", known=axes, starts=first))
+        if ascending
+        else (
+            Marked("count", axes, knobs=knobs),
+            Marked("fill", marked=axes, knobs=knobs, starts=first),
+        )
     )
-    phases = ((count, how[0]), (fill, how[1]))
+    phases = ((count, assemblies[0]), (fill, assemblies[1]))
     return Phases(phases, tuple(_host(count.name, fill.name, tuple(axes), results, starts)))
 
 
@@ -406,7 +408,7 @@ def _host(
     results: list[SparseBuffer],
     starts: Mapping[AnyBuffer, Value],
 ) -> list[HostOp]:
-    """Allocate, count, scan, allocate, fill."""
+    """Return the host program: allocate, count, scan, allocate, fill."""
     before: list[HostOp] = []
     scans: list[HostOp] = []
     after: list[HostOp] = []

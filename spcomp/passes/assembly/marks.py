@@ -1,11 +1,11 @@
-"""I to II, workspaces: the coordinates of one fiber as bits, in order however they come.
+"""I to II, workspaces: the coordinates of one fiber as bits, which sorts them.
 
-A word of 64 bits stands for 64 coordinates. Those that a fiber meets are listed, so that it takes
-time linear in what it holds, and n / 4096 to go through them in ascending order. The position of
-a coordinate is then how many come before its word, and how many before it in the word.
+A word of 64 bits stands for 64 coordinates. The words that a fiber touches are listed, so that the
+time is linear in its elements, plus n / 4096 to go through them in ascending order. The position
+of a coordinate is then the number of coordinates before its word, plus those before it in the word.
 
-A fiber leaves its workspaces so that the next can use them: it clears what it set of what must be
-zero. ``share_workspace`` may then move them out of the loop over the fibers.
+A fiber leaves its workspaces ready for the next: it clears the bits that it set. So
+``share_workspace`` may move them out of the loop over the fibers.
 """
 
 from __future__ import annotations
@@ -24,52 +24,54 @@ from spcomp.ir.expr import BinOp, Call, Expr, Select, UnOp, Var, binary, cast, c
 from spcomp.ir.node import Node
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 
 BITS = 6  # a word has 2**BITS
 NONE = const(0, uint64)
-FEW = 32  # words that are put in order by comparing each with each: no branch depends on the data
-LANES = 8  # of them at once
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Which coordinates of a fiber have been met, and where they stand among each other.
+    """Which coordinates of a fiber occur, and the position of each among them.
 
     *words*: the bits; *before*: how many coordinates come before those of a word, once they are
-    written down; *met*: the words that hold any, *count* of them, as they came;
-    *tops*: a bit for each word, while they are put in order; if they are few, *sizes* has how
-    many coordinates each word of the list holds, *ranks* how many are in those before it.
+    emitted; *listed*: the words that hold any, *count* of them, in order of first use; *tops*: a
+    bit for each word, while they are sorted; if they are few, *sizes* has how many coordinates
+    each word of the list holds, *ranks* how many are in lesser words.
     """
 
     names: Names
+    knobs: Knobs
     words: Buffer
     before: Buffer
-    met: Buffer
+    listed: Buffer
     count: Buffer
     tops: Buffer
     sizes: Buffer
     ranks: Buffer
 
     @staticmethod
-    def of(axis: Axis, names: Names) -> Marks:
+    def of(axis: Axis, names: Names, knobs: Knobs) -> Marks:
         """Return the marks for a fiber of *axis*."""
-        size = _shifted(axis.length, BITS)
+        size = _pieces(axis.length, BITS)
 
         def buffer(wish: str, *shape: Expr, dtype: DType = uint64) -> Buffer:
             return Buffer(names.unique(f"{axis.name}_{wish}"), None, shape, dtype, WORKSPACE)
 
         narrow = axis.idtype
-        met = buffer("met", size + LANES, dtype=narrow)  # a write may miss, lanes may look further
+        # a write may miss, lanes may look further
+        listed = buffer("met", size + knobs.rank_lanes, dtype=narrow)
         count = scalar(names, f"{axis.name}_many")
-        tops = buffer("tops", _shifted(axis.length, 2 * BITS))
-        sizes, ranks = (buffer(wish, const(FEW), dtype=narrow) for wish in ("sizes", "ranks"))
+        tops = buffer("tops", _pieces(axis.length, 2 * BITS))
+        few = const(knobs.mark_words)
+        sizes, ranks = (buffer(wish, few, dtype=narrow) for wish in ("sizes", "ranks"))
         words, before = buffer("words", size), buffer("before", size, dtype=narrow)
-        return Marks(names, words, before, met, count, tops, sizes, ranks)
+        return Marks(names, knobs, words, before, listed, count, tops, sizes, ranks)
 
     def around(self, stmt: Stmt, *, ranked: bool, ordered: bool) -> Stmt:
-        """Return *stmt* with the workspaces: it asks for positions, which may be in order."""
+        """Return *stmt* inside its workspaces: *ranked* for positions, *ordered* to sort."""
         stmt = Alloc(self.count, seq(Store(self.count, (ZERO,), ZERO), stmt))
-        stmt = Alloc(self.words, Alloc(self.met, stmt))
+        stmt = Alloc(self.words, Alloc(self.listed, stmt))
         order = (self.tops, self.sizes, self.ranks) if ordered else ()
         order = (self.before, *order) if ranked else order
         return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), order, stmt)
@@ -78,57 +80,57 @@ class Marks:
         """Return the statement that marks *coord*, an int64 within the axis."""
         at, word = self.names.var("at"), self.names.var("word")
         bits = self.names.var("bits", uint64)
-        known = Load(self.count, (ZERO,))
+        position = Load(self.count, (ZERO,))
         fresh = Select(BinOp("==", bits, NONE), const(1), ZERO)
         body = seq(
             Store(self.words, (word,), binary("|", bits, _bit(at))),
-            # past the end of the list, if it is known already
-            Store(self.met, (known,), cast(word, self.met.dtype)),
-            Store(self.count, (ZERO,), binary("+", known, fresh)),
+            # past the end of the list, if the word is listed already
+            Store(self.listed, (position,), cast(word, self.listed.dtype)),
+            Store(self.count, (ZERO,), binary("+", position, fresh)),
         )
         body = Let(bits, Load(self.words, (word,)), body)
         return Let(at, coord, Let(word, _word(at), body))
 
     def count_and_clear(self, into: Buffer) -> Stmt:
-        """Return what adds the number of marks to the element of *into*, and clears them."""
+        """Return the statement that adds the number of marks to *into*, and clears them."""
         word = self.names.var("word")
         marks = cast(Call("popcount", (Load(self.words, (word,)),)), int64)
         total = Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), marks))
-        return self._each(word, seq(total, Store(self.words, (word,), NONE)))
+        return self._each_word(word, seq(total, Store(self.words, (word,), NONE)))
 
     def emit(self, into: Buffer, put: Callable[[Var], Stmt], *, ordered: bool) -> Stmt:
-        """Return what runs *put* on every marked coordinate, *into* being its position.
+        """Return the statement that runs *put* on every marked coordinate, at the position *into*.
 
-        In the end that is how many there are. *ordered*: they come in ascending order.
+        At the end *into* is the number of coordinates. *ordered*: they come in ascending order.
         """
         if not ordered:
             word = self.names.var("word")
-            return self._each(word, self._emit_word(word, into, put))
-        few = BinOp("<=", Load(self.count, (ZERO,)), const(FEW))
+            return self._each_word(word, self._emit_word(word, into, put))
+        few = BinOp("<=", Load(self.count, (ZERO,)), const(self.knobs.mark_words))
         return If(few, self._emit_few(into, put), self._sweep(into, put))
 
     def _emit_few(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
-        """As emit, word by word as they came: each knows how many coordinates are before it."""
-        noted, emitted = self.names.var("w"), self.names.var("w")
-        counted, word = self.names.var("word"), self.names.var("word")
-        size = cast(Call("popcount", (Load(self.words, (counted,)),)), self.sizes.dtype)
-        total = scalar(self.names, "total")
-        more = binary("+", Load(total, (ZERO,)), cast(Load(self.sizes, (noted,)), int64))
-        note = seq(Store(self.sizes, (noted,), size), Store(total, (ZERO,), more))
-        start = Store(into, (ZERO,), cast(Load(self.ranks, (emitted,)), int64))
+        """As emit, word by word in list order: *ranks* has the first position of each word."""
+        sized_at, put_at = self.names.var("w"), self.names.var("w")
+        sized_word, word = self.names.var("word"), self.names.var("word")
+        size = cast(Call("popcount", (Load(self.words, (sized_word,)),)), self.sizes.dtype)
+        length, total = Load(self.count, (ZERO,)), scalar(self.names, "total")
+        more = binary("+", Load(total, (ZERO,)), cast(Load(self.sizes, (sized_at,)), int64))
+        note = seq(Store(self.sizes, (sized_at,), size), Store(total, (ZERO,), more))
+        start = Store(into, (ZERO,), cast(Load(self.ranks, (put_at,)), int64))
         put_word = seq(start, self._emit_word(word, into, put))
         body = seq(
             Store(total, (ZERO,), ZERO),
-            self._each(counted, note, noted),
-            ranks(self.names, Load(self.count, (ZERO,)), self._sized, self.ranks),
-            self._each(word, put_word, emitted),
+            self._each_word(sized_word, note, sized_at),
+            ranks(self.names, length, self._word_and_size, self.ranks, self.knobs.rank_lanes),
+            self._each_word(word, put_word, put_at),
             Store(into, (ZERO,), Load(total, (ZERO,))),
         )
         return Alloc(total, body)
 
-    def _sized(self, place: Expr) -> tuple[Expr, Expr]:
-        """The word at *place* of the list, and how many coordinates it holds."""
-        return Load(self.met, (place,)), Load(self.sizes, (place,))
+    def _word_and_size(self, place: Expr) -> tuple[Expr, Expr]:
+        """Return the word at *place* of the list, and how many coordinates it holds."""
+        return Load(self.listed, (place,)), Load(self.sizes, (place,))
 
     def _sweep(self, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
         """As emit, in ascending order."""
@@ -141,41 +143,44 @@ class Marks:
         note = seq(
             _or(self.tops, (_word(word),), _bit(word)), bound(low, "min"), bound(high, "max")
         )
-        here = Load(self.tops, (top,))
+        bits = Load(self.tops, (top,))
         step = seq(
-            self._emit_word(binary("+", binary("<<", top, BITS), _lowest(here)), into, put),
-            Store(self.tops, (top,), _without_lowest(here)),
+            self._emit_word(binary("+", binary("<<", top, BITS), _lowest(bits)), into, put),
+            Store(self.tops, (top,), _without_lowest(bits)),
         )
         end = binary("+", Load(high, (ZERO,)), 1)
-        sweep = For(top, Load(low, (ZERO,)), end, While(_is_set(here), step))
+        sweep = For(top, Load(low, (ZERO,)), end, While(_is_set(bits), step))
         start = seq(Store(low, (ZERO,), self.tops.shape[0]), Store(high, (ZERO,), const(-1)))
-        return Alloc(low, Alloc(high, seq(start, self._each(word, note), sweep)))
+        return Alloc(low, Alloc(high, seq(start, self._each_word(word, note), sweep)))
 
     def _emit_word(self, place: Expr, into: Buffer, put: Callable[[Var], Stmt]) -> Stmt:
         word, coord = self.names.var("word"), self.names.var("coord")
-        left = scalar(self.names, "left").replace(dtype=uint64)
-        bits = Load(left, (ZERO,))
-        each = seq(
+        remaining = scalar(self.names, "left").replace(dtype=uint64)
+        bits = Load(remaining, (ZERO,))
+        step = seq(
             Let(coord, binary("+", binary("<<", word, BITS), _lowest(bits)), put(coord)),
             Store(into, (ZERO,), binary("+", Load(into, (ZERO,)), 1)),
-            Store(left, (ZERO,), _without_lowest(bits)),
+            Store(remaining, (ZERO,), _without_lowest(bits)),
         )
         start = seq(
             Store(self.before, (word,), cast(Load(into, (ZERO,)), self.before.dtype)),
-            Store(left, (ZERO,), Load(self.words, (word,))),
+            Store(remaining, (ZERO,), Load(self.words, (word,))),
         )
-        return Let(word, place, Alloc(left, seq(start, While(_is_set(bits), each))))
+        return Let(word, place, Alloc(remaining, seq(start, While(_is_set(bits), step))))
 
     def clear(self) -> Stmt:
-        """Return what clears all marks."""
+        """Return the statement that clears all marks."""
         word = self.names.var("word")
-        return self._each(word, Store(self.words, (word,), NONE))
+        return self._each_word(word, Store(self.words, (word,), NONE))
 
-    def _each(self, word: Var, body: Stmt, at: Var | None = None) -> Stmt:
+    def _each_word(self, word: Var, body: Stmt, at: Var | None = None) -> Stmt:
         """Return the loop over the words that hold marks, *at* their places in the list."""
         at = at or self.names.var("w")
         return For(
-            at, ZERO, Load(self.count, (ZERO,)), Let(word, cast(Load(self.met, (at,)), int64), body)
+            at,
+            ZERO,
+            Load(self.count, (ZERO,)),
+            Let(word, cast(Load(self.listed, (at,)), int64), body),
         )
 
     def position(self, coord: Var) -> Expr:
@@ -187,14 +192,14 @@ class Marks:
         return _is_marked(self.words, coord)
 
     def key(self, index: Expr) -> Var | None:
-        """Return the coordinate whose position *index* is, or None; of copies of it, too."""
+        """Return the coordinate if *index* is its position or a copy of that, else None."""
         if any(isinstance(node, Load) and node.buffer is self.before for node in walk(index)):
             (coord,) = variables_in(index)
             return coord
         return None
 
-    def is_asked(self, node: Node) -> bool:
-        """Whether *node* is what holds returns, or a copy of it."""
+    def is_test(self, node: Node) -> bool:
+        """Whether *node* tests for a mark: the result of holds, or a copy of it."""
         if not isinstance(node, BinOp) or node.op != "!=" or not isinstance(node.lhs, BinOp):
             return False
         return isinstance(node.lhs.lhs, Load) and node.lhs.lhs.buffer is self.words
@@ -202,10 +207,10 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Where the coordinates of a fiber, which are known and ascend, stand in it.
+    """The positions of the coordinates of a fiber that is stored in ascending order.
 
     A bit for each coordinate; *before* has how many of the fiber precede those of a word, None if
-    nobody asks. All but the bits may hold anything between two uses.
+    positions are not needed. *before* may hold anything between two uses.
     """
 
     names: Names
@@ -215,24 +220,24 @@ class Ranks:
     @staticmethod
     def of(wish: str, length: Expr, dtype: DType, names: Names, *, ranked: bool) -> Ranks:
         """Return the marks for coordinates below *length*, *dtype* holds their positions."""
-        size = (_shifted(length, BITS),)
+        size = (_pieces(length, BITS),)
         words = Buffer(names.unique(f"{wish}_words"), None, size, uint64, WORKSPACE)
         before = Buffer(names.unique(f"{wish}_before"), None, size, dtype, WORKSPACE)
         return Ranks(names, words, before if ranked else None)
 
     def around(self, stmt: Stmt, end: Expr, coord: Callable[[Expr], Expr]) -> Stmt:
-        """Return *stmt* between marking, and clearing, *coord* of 0 up to *end*."""
-        at, known, clear = (self.names.var(wish) for wish in ("mark", "word", "clear"))
-        here = self.names.var("at")
-        bits = Load(self.words, (known,))
-        mark: Stmt = Store(self.words, (known,), binary("|", bits, _bit(here)))
+        """Return *stmt* between marking ``coord(0..end-1)`` and clearing these marks."""
+        at, word, clear = (self.names.var(wish) for wish in ("mark", "word", "clear"))
+        coordinate = self.names.var("at")
+        bits = Load(self.words, (word,))
+        mark: Stmt = Store(self.words, (word,), binary("|", bits, _bit(coordinate)))
         if self.before is not None:
-            so_far = Load(self.before, (known,))
+            so_far = Load(self.before, (word,))
             rank = Select(BinOp("==", bits, NONE), cast(at, so_far.dtype), so_far)
-            mark = seq(Store(self.before, (known,), rank), mark)
-        mark = Let(here, coord(at), Let(known, _word(here), mark))
-        gone = Store(self.words, (_word(coord(clear)),), NONE)
-        body = seq(For(at, ZERO, end, mark), stmt, For(clear, ZERO, end, gone))
+            mark = seq(Store(self.before, (word,), rank), mark)
+        mark = Let(coordinate, coord(at), Let(word, _word(coordinate), mark))
+        cleared = Store(self.words, (_word(coord(clear)),), NONE)
+        body = seq(For(at, ZERO, end, mark), stmt, For(clear, ZERO, end, cleared))
         for buffer in (self.before, self.words):
             body = body if buffer is None else Alloc(buffer, body)
         return body
@@ -242,44 +247,53 @@ class Ranks:
         return _is_marked(self.words, coord)
 
     def position(self, coord: Var) -> Expr:
-        """Return where *coord*, which is in the fiber, stands in it."""
+        """Return the position in the fiber of *coord*, which is in it."""
         assert self.before is not None
         return _rank(self.words, self.before, coord)
 
 
 def ranks(
-    names: Names, many: Expr, listed: Callable[[Expr], tuple[Expr, Expr]], into: Buffer
+    names: Names,
+    count: Expr,
+    listed: Callable[[Expr], tuple[Expr, Expr]],
+    into: Buffer,
+    width: int,
 ) -> Stmt:
-    """Return what writes into *into*, for each of *many*, the sizes of those with lesser keys.
+    """Return the statement that sets each of *count* elements of *into* to a sum of sizes.
 
-    *listed* gives key and size of each; there may be LANES more that hold anything.
+    That is the sum over all items with lesser keys; *listed* gives key and size of an item. Up to
+    *width* items behind the last, which is how many are compared at once, may hold anything.
     """
     first, block = (names.var(wish) for wish in ("first", "block"))
     word, size = (names.var(wish, into.dtype) for wish in ("word", "size"))
-    rank = Buffer(names.unique("rank"), None, (const(LANES),), into.dtype, "local")
+    rank = Buffer(names.unique("rank"), None, (const(width),), into.dtype, "local")
     zero = const(0, into.dtype)
 
-    def own(lane: Var) -> Expr:
-        return binary("+", binary("*", block, LANES), lane)
+    def position(lane: Var) -> Expr:
+        return binary("+", binary("*", block, width), lane)
 
     def add(lane: Var) -> Stmt:
-        more = Select(BinOp("<", word, listed(own(lane))[0]), size, zero)
+        more = Select(BinOp("<", word, listed(position(lane))[0]), size, zero)
         return Store(rank, (lane,), binary("+", Load(rank, (lane,)), more))
 
-    each = Let(word, listed(first)[0], Let(size, listed(first)[1], lanes(names, const(LANES), add)))
-    body = seq(
-        lanes(names, const(LANES), lambda lane: Store(rank, (lane,), zero)),
-        For(first, ZERO, many, each),
-        lanes(names, const(LANES), lambda lane: Store(into, (own(lane),), Load(rank, (lane,)))),
+    add_all = Let(
+        word, listed(first)[0], Let(size, listed(first)[1], lanes(names, const(width), add))
     )
-    blocks = binary(">>", binary("+", many, LANES - 1), LANES.bit_length() - 1)
+    body = seq(
+        lanes(names, const(width), lambda lane: Store(rank, (lane,), zero)),
+        For(first, ZERO, count, add_all),
+        lanes(
+            names, const(width), lambda lane: Store(into, (position(lane),), Load(rank, (lane,)))
+        ),
+    )
+    blocks = binary(">>", binary("+", count, width - 1), width.bit_length() - 1)
     return For(block, ZERO, blocks, Alloc(rank, body))
 
 
-def lanes(names: Names, many: Expr, body: Callable[[Var], Stmt]) -> Stmt:
-    """Return the loop over *many* lanes that do not depend on each other."""
+def lanes(names: Names, count: Expr, body: Callable[[Var], Stmt]) -> Stmt:
+    """Return the loop of *body* over *count* independent lanes."""
     lane = names.var("lane")
-    return For(lane, ZERO, many, body(lane))
+    return For(lane, ZERO, count, body(lane))
 
 
 def scalar(names: Names, wish: str) -> Buffer:
@@ -287,8 +301,8 @@ def scalar(names: Names, wish: str) -> Buffer:
     return Buffer(names.unique(wish), None, (const(1),), int64, "local")
 
 
-def _shifted(length: Expr, by: int) -> Expr:
-    """How many pieces of ``2**by`` cover *length*."""
+def _pieces(length: Expr, by: int) -> Expr:
+    """Return how many pieces of ``2**by`` cover *length*."""
     return binary(">>", cast(length, int64) + ((1 << by) - 1), by)
 
 
@@ -320,7 +334,7 @@ def _is_marked(words: Buffer, coord: Var) -> Expr:
 
 
 def _rank(words: Buffer, before: Buffer, coord: Var) -> Expr:
-    """How many are marked before *coord*: *before* has it for each word."""
+    """Return how many coordinates are marked before *coord*; *before* has it for each word."""
     below = binary("&", Load(words, (_word(coord),)), binary("-", _bit(coord), const(1, uint64)))
     in_front = cast(Load(before, (_word(coord),)), int64)
     return binary("+", in_front, cast(Call("popcount", (below,)), int64))

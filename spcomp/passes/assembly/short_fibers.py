@@ -1,7 +1,7 @@
-"""I to II, sparse outputs: a fiber of few elements is computed in one go, and put in order last.
+"""I to II, sparse outputs: a fiber of few elements is computed in one pass, and sorted at the end.
 
-The coordinates that it meets are listed as they come, a small hash table says where; values are
-added up beside them. To order them each is compared with each, so no branch depends on the data.
+Its coordinates are listed in order of first use, with a small hash table to find them; values are
+added up beside them. The sort compares each with each, so no branch depends on the data.
 Source: hash SpGEMM (Nagasaka et al., ICPP Workshops 2018), here for short rows only.
 """
 
@@ -20,24 +20,24 @@ from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, While, seq
-from spcomp.passes.assembly.marks import LANES, lanes, ranks, scalar
+from spcomp.knobs import Knobs
+from spcomp.passes.assembly.marks import lanes, ranks, scalar
 
-ORDERED, UNORDERED = 64, 256  # elements that are few: to compare each with each, or without that
-SMALL = 32  # elements with a smaller table
-SPARE = 2  # of the slots in use, a 2**SPARE-th at most is taken
 NARROW, FACTOR = const((1 << 31) - 1), const(2_654_435_769)  # 2**32 over the golden ratio
 
 
 @dataclass(frozen=True, slots=True)
 class ShortFiber:
-    """A fiber of at most *limit* elements: from 1 on, their coordinates and values as they came.
+    """A fiber of at most *limit* elements, listed from place 1 on in order of first use.
 
-    *table*: by a hash of its coordinate, the place of an element, 0 where there is none; *values*
-    has for each result where its elements are, and what they start with; *order*: where they go,
-    None: where they are. *bits*: of a slot of the table.
+    *coords*: their coordinates. *table*: by a hash of the coordinate, the place of an element, 0
+    for an empty slot. *values*: for each result the buffer of its elements, and their initial
+    value. *order*: the position of each in the result; None: that of the list. *bits*: of the
+    number of a slot.
     """
 
     names: Names
+    knobs: Knobs
     limit: int
     bits: Var
     table: Buffer
@@ -47,12 +47,15 @@ class ShortFiber:
 
     @staticmethod
     def of(
-        axis: Axis, results: Mapping[SparseBuffer, int | float | bool], names: Names
+        axis: Axis,
+        results: Mapping[SparseBuffer, int | float | bool],
+        names: Names,
+        knobs: Knobs,
     ) -> ShortFiber:
-        """Return the workspaces of a fiber of *axis*, along which *results* lie, and start."""
-        limit = ORDERED if axis.sorted else UNORDERED
+        """Return the workspaces of a fiber of *axis*; *results* along it, with initial values."""
+        limit = knobs.fiber_ordered if axis.sorted else knobs.fiber_unordered
 
-        def buffer(wish: str, dtype: DType, size: int = limit + LANES) -> Buffer:
+        def buffer(wish: str, dtype: DType, size: int = limit + knobs.rank_lanes) -> Buffer:
             return Buffer(names.unique(wish), None, (const(size),), dtype, WORKSPACE)
 
         values = {
@@ -61,9 +64,10 @@ class ShortFiber:
         }
         return ShortFiber(
             names,
+            knobs,
             limit,
             names.var("bits"),
-            buffer(f"{axis.name}_table", axis.idtype, limit << SPARE),
+            buffer(f"{axis.name}_table", axis.idtype, limit << knobs.table_spare),
             buffer(f"{axis.name}_coords", axis.idtype),
             buffer(f"{axis.name}_order", axis.idtype) if axis.sorted else None,
             values,
@@ -76,31 +80,32 @@ class ShortFiber:
 
     def around(self, stmt: Stmt) -> Stmt:
         """Return *stmt* with the workspaces."""
-        own = (self.order,) if self.order is not None else ()
-        every = (self.table, self.coords, *own, *(row for row, _ in self.values.values()))
-        return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), every, stmt)
+        order = (self.order,) if self.order is not None else ()
+        buffers = (self.table, self.coords, *order, *(row for row, _ in self.values.values()))
+        return functools.reduce(lambda inner, buffer: Alloc(buffer, inner), buffers, stmt)
 
     def open(self, size: Expr, stmt: Stmt) -> Stmt:
-        """Return *stmt*, which computes a fiber of *size* elements, with a table as large."""
-        few, many = (const(n.bit_length() - 1 + SPARE) for n in (SMALL, self.limit))
+        """Return *stmt*, which computes a fiber of *size* elements, with a table for so many."""
+        small, spare = self.knobs.table_small, self.knobs.table_spare
+        small_bits, large_bits = (const(n.bit_length() - 1 + spare) for n in (small, self.limit))
         for row, first in self.values.values():
             stmt = seq(lanes(self.names, size, _clear(row, first, 1)), stmt)
-        return Let(self.bits, Select(BinOp("<=", size, const(SMALL)), few, many), stmt)
+        return Let(self.bits, Select(BinOp("<=", size, const(small)), small_bits, large_bits), stmt)
 
     def add(self, count: Buffer, key: Var, put: Callable[[Expr], Stmt]) -> Stmt:
-        """Return what finds the place of *key*, or makes it, and runs *put* on it.
+        """Return the statement that finds or adds the place of *key*, and runs *put* on it.
 
         *count* is the number of elements.
         """
         slot = scalar(self.names, "slot")
         at = (Load(slot, (ZERO,)),)
-        there, fresh = self.names.var("there"), self.names.var("fresh")
+        entry, fresh = self.names.var("there"), self.names.var("fresh")
         more, place = self.names.var("many"), self.names.var("place")
-        known = cast(Load(self.table, at), int64)
-        mixed = binary("*", binary("&", key, NARROW), FACTOR)
+        candidate = cast(Load(self.table, at), int64)
+        product = binary("*", binary("&", key, NARROW), FACTOR)
         mask = binary("-", self.slots, 1)
-        start = binary("&", binary(">>", mixed, binary("-", const(32), self.bits)), mask)
-        other = BinOp("!=", cast(Load(self.coords, (known,)), int64), key)
+        start = binary("&", binary(">>", product, binary("-", const(32), self.bits)), mask)
+        differs = BinOp("!=", cast(Load(self.coords, (candidate,)), int64), key)
         step = Store(slot, (ZERO,), binary("&", binary("+", at[0], 1), mask))
         is_new = BinOp("!=", fresh, ZERO)
         body = seq(
@@ -109,34 +114,35 @@ class ShortFiber:
             Store(self.coords, (place,), cast(key, self.coords.dtype)),
             put(place),
         )
-        body = Let(place, Select(is_new, more, there), body)
+        body = Let(place, Select(is_new, more, entry), body)
         body = Let(more, binary("+", Load(count, (ZERO,)), fresh), body)
-        body = Let(fresh, Select(BinOp("==", there, ZERO), const(1), ZERO), body)
-        # where there is no element, the key itself is found: one branch, hardly ever taken
+        body = Let(fresh, Select(BinOp("==", entry, ZERO), const(1), ZERO), body)
+        # an empty slot refers to place 0, which holds the key itself: one branch, rarely taken
         guard = Store(self.coords, (ZERO,), cast(key, self.coords.dtype))
-        search = seq(guard, Store(slot, (ZERO,), start), While(other, step))
-        return Alloc(slot, seq(search, Let(there, known, body)))
+        search = seq(guard, Store(slot, (ZERO,), start), While(differs, step))
+        return Alloc(slot, seq(search, Let(entry, candidate, body)))
 
     def close(
         self, count: Buffer, put: Callable[[Expr, Expr], Stmt], store: Callable[..., Stmt]
     ) -> Stmt:
-        """Return what writes the elements down, and leaves the table empty.
+        """Return the statement that stores the elements, and leaves the table empty.
 
-        ``put(position, coordinate)`` and ``store(result, position, value)`` write one.
+        ``put(position, coordinate)`` and ``store(result, position, value)`` store one element.
         """
         at, position = self.names.var("e"), self.names.var("position")
-        many = Load(count, (ZERO,))
-        writes = [put(position, self._listed(at)[0])]
+        length = Load(count, (ZERO,))
+        writes = [put(position, self._coord_and_one(at)[0])]
         writes += [store(b, position, Load(row, (at + 1,))) for b, (row, _) in self.values.items()]
         rank = at if self.order is None else cast(Load(self.order, (at,)), int64)
-        emit = For(at, ZERO, many, Let(position, rank, seq(*writes)))
+        emit = For(at, ZERO, length, Let(position, rank, seq(*writes)))
         clear = lanes(self.names, self.slots, _clear(self.table, const(0, self.table.dtype), 0))
         if self.order is None:
             return seq(emit, clear)
-        return seq(ranks(self.names, many, self._listed, self.order), emit, clear)
+        width = self.knobs.rank_lanes
+        return seq(ranks(self.names, length, self._coord_and_one, self.order, width), emit, clear)
 
-    def _listed(self, place: Expr) -> tuple[Expr, Expr]:
-        """The coordinate of the element number *place*, from 0, which counts as one."""
+    def _coord_and_one(self, place: Expr) -> tuple[Expr, Expr]:
+        """Return the coordinate of the element number *place*, from 0, and 1: its size."""
         return Load(self.coords, (binary("+", place, 1),)), const(1, self.coords.dtype)
 
 
@@ -145,13 +151,13 @@ def _clear(buffer: Buffer, value: Const, first: int) -> Callable[[Var], Stmt]:
 
 
 class AddShort(Rewriter):
-    """Turns the updates of an iteration into updates of the fiber's elements as they come."""
+    """Turns the updates of an iteration into updates of the short fiber's elements."""
 
     def __init__(self, fiber: ShortFiber, count: Buffer, key: Callable[[Expr], Var | None]) -> None:
         self.fiber, self.count, self.key = fiber, count, key  # of a position: its coordinate
 
     def visit_Store(self, store: Store) -> Node:
-        """Return the update where its coordinate stands."""
+        """Return the update at the place of its coordinate."""
         key = self._key(store)
         if key is None:
             return store
@@ -159,7 +165,7 @@ class AddShort(Rewriter):
         row, _ = self.fiber.values[store.buffer]
 
         def put(place: Expr) -> Stmt:
-            value = _Instead(store.buffer, Load(row, (place,))).rewrite(store.value)
+            value = _ReplaceLoad(store.buffer, Load(row, (place,))).rewrite(store.value)
             return Store(row, (place,), value, span=store.span)
 
         return self.fiber.add(self.count, key, put)
@@ -169,8 +175,8 @@ class AddShort(Rewriter):
         return next((key for key in keys if key is not None), None)
 
 
-class _Instead(Rewriter):
-    """Puts *value* where the element of *buffer* is read."""
+class _ReplaceLoad(Rewriter):
+    """Replaces reads of *buffer* by *value*."""
 
     def __init__(self, buffer: AnyBuffer, value: Expr) -> None:
         self.buffer, self.value = buffer, value

@@ -9,7 +9,6 @@ from typing import TypeAlias
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.positions import is_unit, limit
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Axis, Flatten, SparseBuffer, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
@@ -17,22 +16,23 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import Walker, walk
 
 Value: TypeAlias = int | float | bool
 
 
 def in_order(func: CoordFunc, axes: AbstractSet[Axis]) -> bool:
-    """Whether what *func* writes along *axes* is at ascending coordinates, one fiber at a time."""
+    """Whether *func* writes along *axes* at ascending coordinates, one fiber at a time."""
     order = _Order(axes)
     order.visit(func.body)
     return order.ascends
 
 
 def written_once(func: CoordFunc, axes: AbstractSet[Axis]) -> frozenset[Axis]:
-    """Return those of *axes*, along which *func* writes in order, that each write is new to.
+    """Return the *axes* where every write of *func* is at a new coordinate.
 
-    That is, no coordinate is written twice, and none is read.
+    *func* writes in order along *axes*. No coordinate of a returned one is written twice, or read.
     """
     order = _Order(axes)
     order.visit(func.body)
@@ -50,10 +50,10 @@ class _Order(Walker):
     def __init__(self, axes: AbstractSet[Axis]) -> None:
         self.axes, self.ascends = axes, True
         self.fresh: set[Axis] = set()
-        self.repeats = False  # there is a loop around besides iterations
+        self.repeats = False  # whether there is a loop around besides iterations
         self.around: list[tuple[Var, bool, bool]] = []  # do coordinates ascend, are they unique
-        self.single: set[Var] = set()  # those that take one value
-        self.limits: dict[Var, Expr] = {}  # what each is less than
+        self.single: set[Var] = set()  # variables that take only one value
+        self.limits: dict[Var, Expr] = {}  # exclusive upper bounds
 
     def visit_SpIter(self, it: SpIter) -> None:
         outer = list(self.around)
@@ -64,10 +64,10 @@ class _Order(Walker):
                 path = domain_axes(domain)
                 ascends = all(axis.sorted for axis in path)
                 unique = all(axis.unique for axis in path)
-                own = it.vars[at : at + width]
-                self.around += [(var, ascends, unique) for var in own]
-                self.single |= set(own) if is_unit(path[0]) else set()
-                self.limits |= {var: limit(it, var) for var in own}
+                variables = it.vars[at : at + width]
+                self.around += [(var, ascends, unique) for var in variables]
+                self.single |= set(variables) if is_unit(path[0]) else set()
+                self.limits |= {var: limit(it, var) for var in variables}
             at += width
         self.visit(it.body)
         self.around = outer
@@ -75,13 +75,13 @@ class _Order(Walker):
     def visit_Store(self, store: Store) -> None:
         for axis in (a for a in _axes(store) if a in self.axes):
             above, last = store.indices[: len(axis.path()) - 1], store.indices[len(axis.path()) - 1]
-            wanted = [*above, *digits(last, self.limits)]
-            skipped = self.single.difference(wanted)  # loops of one step
-            around = [own for own in self.around if own[0] not in skipped]
-            first = around[: len(wanted)]
-            same = [var for var, _, _ in first] == wanted
+            expected = [*above, *digits(last, self.limits)]
+            unit_vars = self.single.difference(expected)  # loops of one step
+            around = [entry for entry in self.around if entry[0] not in unit_vars]
+            first = around[: len(expected)]
+            same = [var for var, _, _ in first] == expected
             self.ascends &= same and all(ascends for _, ascends, _ in first)
-            if same and len(around) == len(wanted) and not self.repeats:
+            if same and len(around) == len(expected) and not self.repeats:
                 self.fresh |= {axis} if all(unique for _, _, unique in first) else set()
 
     def visit_For(self, loop: For) -> None:
@@ -97,10 +97,10 @@ class _Order(Walker):
 
 
 def digits(index: Expr | None, limits: Mapping[Var, Expr]) -> list[Expr | None]:
-    """Return *index* as the digits of a number, ``(a * n + b) * m + c`` as a, b, c.
+    """Return *index* as the digits of a number: ``(a * n + b) * m + c`` as a, b, c.
 
-    Each but the first has to be less than its base by *limits*, so that the number ascends where
-    they do, one after the other. Else it is itself.
+    *limits* must show that each digit but the first is less than its base, so that the number
+    ascends where the digits do, in lexicographic order. Otherwise *index* is the only digit.
     """
     match index:
         case BinOp(op="+", lhs=BinOp(op="*", lhs=high, rhs=base), rhs=Var() as low) if (
@@ -113,32 +113,32 @@ def digits(index: Expr | None, limits: Mapping[Var, Expr]) -> list[Expr | None]:
 def without_inits(
     func: CoordFunc, axes: AbstractSet[Axis]
 ) -> tuple[CoordFunc, dict[AnyBuffer, Value]]:
-    """Return *func* without inits of what lies along *axes*, and what these start with.
+    """Return *func* without inits of buffers along *axes*, and the initial values of these.
 
     Raises LoweringError unless that is one constant for each buffer.
     """
-    taken = _TakeInits(axes)
-    return func.replace(body=taken.rewrite(func.body)), taken.starts
+    rewriter = _ExtractInits(axes)
+    return func.replace(body=rewriter.rewrite(func.body)), rewriter.starts
 
 
-class _TakeInits(Rewriter):
-    """Takes the stores along *axes* out of inits."""
+class _ExtractInits(Rewriter):
+    """Takes the stores along *axes* out of inits, and records their values in *starts*."""
 
     def __init__(self, axes: AbstractSet[Axis]) -> None:
         self.axes = axes
         self.starts: dict[AnyBuffer, Value] = {}
 
     def visit_SpIter(self, it: SpIter) -> Node:
-        kept: list[Stmt] = []
+        others: list[Stmt] = []
         for stmt in it.init.body if isinstance(it.init, Seq) else (it.init,):
             stores = [] if stmt is None else [n for n in walk(stmt) if isinstance(n, Store)]
             if stmt is not None and all(self.axes.isdisjoint(_axes(s)) for s in stores):
-                kept.append(stmt)
+                others.append(stmt)
             elif stmt is not None:
-                self._take(it, stmt)
-        return it.replace(init=seq(*kept) if kept else None, body=self.rewrite(it.body))
+                self._extract(it, stmt)
+        return it.replace(init=seq(*others) if others else None, body=self.rewrite(it.body))
 
-    def _take(self, it: SpIter, stmt: Stmt) -> None:
+    def _extract(self, it: SpIter, stmt: Stmt) -> None:
         value = stmt.value if isinstance(stmt, Store) else None
         while isinstance(value, Cast):
             value = value.value
@@ -154,12 +154,12 @@ class _TakeInits(Rewriter):
 
 
 def refuse_late_conditions(func: CoordFunc, axes: AbstractSet[Axis]) -> None:
-    """Raise if what is created depends on what is only known when all of it is created."""
-    late = _late(func, axes)
+    """Raise if which elements are created depends on values that are only known afterwards."""
+    late_buffers = _late_buffers(func, axes)
     for node in walk(func.body):
         for part in _decisions(node, axes):
             for load in walk(part):
-                if isinstance(load, Load) and load.buffer in late:
+                if isinstance(load, Load) and load.buffer in late_buffers:
                     raise LoweringError(
                         f"which elements are assembled depends on {load.buffer.name}, a result",
                         load.span or node.span,
@@ -167,29 +167,29 @@ def refuse_late_conditions(func: CoordFunc, axes: AbstractSet[Axis]) -> None:
                     )
 
 
-def _late(func: CoordFunc, axes: AbstractSet[Axis]) -> set[AnyBuffer]:
-    """The outputs, what is computed together with an assembled one, and what follows from them."""
+def _late_buffers(func: CoordFunc, axes: AbstractSet[Axis]) -> set[AnyBuffer]:
+    """Return the outputs, buffers computed with an assembled one, and all that depend on them."""
     stores = [n for n in walk(func.body) if isinstance(n, Store)]
-    late = {s.buffer for s in stores if s.buffer.data is not None}
+    buffers = {s.buffer for s in stores if s.buffer.data is not None}
     for it in (n for n in walk(func.body) if isinstance(n, SpIter)):
         inside = [n for n in walk(it.body) if isinstance(n, (Store, Alloc))]
-        own = {n.buffer for n in inside if isinstance(n, Alloc)}
-        written = {n.buffer for n in inside if isinstance(n, Store)} - own
+        local = {n.buffer for n in inside if isinstance(n, Alloc)}
+        written = {n.buffer for n in inside if isinstance(n, Store)} - local
         if any(not axes.isdisjoint(_axes(n)) for n in inside if isinstance(n, Store)):
-            late |= written
+            buffers |= written
     while True:
         more = {
             s.buffer
             for s in stores
-            if any(isinstance(n, Load) and n.buffer in late for n in walk(s.value))
+            if any(isinstance(n, Load) and n.buffer in buffers for n in walk(s.value))
         }
-        if more <= late:
-            return late
-        late |= more
+        if more <= buffers:
+            return buffers
+        buffers |= more
 
 
 def _decisions(node: Node, axes: AbstractSet[Axis]) -> Iterator[Expr]:
-    """What decides, at *node*, which coordinates are written."""
+    """Yield the expressions of *node* that decide which coordinates are written."""
     match node:
         case If(cond=cond) | While(cond=cond):
             yield cond

@@ -1,1 +1,1 @@
-"""Programs over other formats: iterations cut in parts, conversions taken out."""
+"""Programs over other formats: iterations split into parts, conversions taken out."""

@@ -32,7 +32,7 @@ from spcomp.passes.decompose.decompose_parts import (
     Loop,
     Part,
     PartIteration,
-    Rewritten,
+    RewriteTarget,
     updates_of,
     used_elsewhere,
     wrong_shape,
@@ -51,9 +51,9 @@ from spcomp.passes.decompose.preprocess import (
 class DecomposeFormats(Pass):
     """``sp_iter([I, J]): init; s  ->  init over I; sp_iter([S, P]): s'; sp_iter([R, K]): s''``.
 
-    One iteration for each rule, over the axes of its part. What is initialised is so once, over
-    the domain as it was; the parts only accumulate. Source: SparseTIR (ASPLOS 2023), section
-    3.2.1, format decomposition.
+    One iteration for each rule, over the axes of its part. Init runs once, over the original
+    domain; the parts only accumulate. Source: SparseTIR (ASPLOS 2023), section 3.2.1, format
+    decomposition.
     """
 
     name: ClassVar[str] = "decompose_formats"
@@ -63,40 +63,43 @@ class DecomposeFormats(Pass):
 
     def run(self, module: Module[Any]) -> Module[Any]:
         """Decompose the function of *module*, whose interface changes. Raises FormatError."""
-        made: Module[Any] = format_decompose(module, self.rules, include_format_rewrite_blks=False)
-        return made
+        decomposed: Module[Any] = format_decompose(
+            module, self.rules, include_format_rewrite_blks=False
+        )
+        return decomposed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decomposition:
-    """The program that runs over the *parts* of what was *old*."""
+    """The program *func* over *parts*, which replace the buffers and axes of *old*."""
 
     func: CoordFunc
     parts: tuple[Part, ...]
-    old: Rewritten
+    old: RewriteTarget
 
 
 def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposition:
-    """Return *func* with one iteration per rule instead of each over the buffers they rewrite.
+    """Return *func* with each iteration over rewritten buffers replaced by one per rule.
 
-    All parameters stay; ``without_unused`` drops those that nothing needs any more. Raises
-    FormatError where the parts could compute something else, or a rule does not fit *func*.
+    All parameters stay; ``without_unused`` drops those that are no longer used. Raises FormatError
+    if the parts could compute something else, or a rule does not fit *func*.
     """
     names = Names(func)
-    old = _rewritten(func, rules)
+    old = _rewrite_target(func, rules)
     parts = tuple(_instantiate(rule, func, names, old.beside) for rule in rules)
     splitter = _Splitter(old, parts, names)
     body = splitter.rewrite(func.body)
-    own = [b for part in parts for b in part.beside.values() if b.data is not None]
+    beside = [b for part in parts for b in part.beside.values() if b.data is not None]
     params = dict.fromkeys((*func.params, *(p for part in parts for p in part.params.values())))
-    params |= dict.fromkeys(b.data for b in own if b.data is not None)
+    params |= dict.fromkeys(b.data for b in beside if b.data is not None)
     axes = (*func.axes, *splitter.axes, *(a for part in parts for a in part.axes.values()))
-    buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()), *own)
+    buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()), *beside)
     unique = tuple(dict.fromkeys(axes))
-    made = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
-    fused = made.with_attr("horizontal_fuse", True)  # the parts are one launch, if that is legal
-    assert isinstance(fused, CoordFunc)
-    return Decomposition(fused, parts, old)
+    unmarked = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
+    # the parts are one launch, if that is legal
+    program = unmarked.with_attr("horizontal_fuse", True)
+    assert isinstance(program, CoordFunc)
+    return Decomposition(program, parts, old)
 
 
 def format_decompose(
@@ -104,12 +107,12 @@ def format_decompose(
     rules: Sequence[FormatRewriteRule],
     include_format_rewrite_blks: bool = True,  # noqa: FBT001, FBT002
 ) -> Any:
-    """Return a program, or the Module of one, with one iteration per rule, behind the copies.
+    """Return a program, or the Module of one, with one iteration per rule, after the copies.
 
-    Copies come first, as ``rewrite_A_rule``: they fill the parts from the buffer as it was. Then
-    come the inits, over the domain as it was, and one iteration for each rule, called after the
-    one it is part of and the rule. Other buffers that lie along the axes are stored anew as well;
-    what the program writes to them is copied back at the end, as ``restore_C_rule``.
+    Copies come first, named ``rewrite_A_rule``: they fill the parts from the original buffer. Then
+    come the inits, over the original domain, and one iteration for each rule, named after the
+    original iteration and the rule. Other buffers that lie along the axes are split into parts as
+    well; those that the program writes are copied back at the end, by ``restore_C_rule``.
 
     The parameters of each rule follow those of the program, in the order of its description and
     named ``param_rule``; none is shared between rules, nor with a parameter of the program unless
@@ -117,67 +120,69 @@ def format_decompose(
 
     Args:
         func: The program.
-        rules: What it is decomposed by; see FormatRewriteRule.
-        include_format_rewrite_blks: Whether to have the copies.
+        rules: One rule for each part; see FormatRewriteRule.
+        include_format_rewrite_blks: Whether to include the copies.
 
     Raises:
-        FormatError: where the parts could compute something else, or a rule does not fit *func*.
+        FormatError: The parts could compute something else, or a rule does not fit *func*.
 
     Source: SparseTIR (ASPLOS 2023), section 3.2.1.
     """
     if isinstance(func, Module):
         if not func.is_single:
             raise FormatError(f"{func.source.name} has several phases, it cannot be decomposed")
-        only = func.funcs[0]
-        return single(format_decompose(only, rules, include_format_rewrite_blks))
+        single_func = func.funcs[0]
+        return single(format_decompose(single_func, rules, include_format_rewrite_blks))
     expect("func", func, CoordFunc, "a program in coordinate space, or the Module of one")
     expect("rules", rules, (list, tuple), "a list of FormatRewriteRules")
     for rule in rules:
         expect("rules", rule, FormatRewriteRule, "a list of FormatRewriteRules")
-    made = decompose(func, rules)
+    decomposition = decompose(func, rules)
     if not include_format_rewrite_blks:
-        return made.func
-    filled = [it for part in made.parts for it in copies(part, made.old)]
-    written = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
-    back = [it for part in made.parts for it in copies_back(part, made.old, written)]
-    return made.func.replace(body=seq(*filled, made.func.body, *back))
+        return decomposition.func
+    copies_ = [it for part in decomposition.parts for it in copies(part, decomposition.old)]
+    outputs = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
+    back = [
+        it for part in decomposition.parts for it in copies_back(part, decomposition.old, outputs)
+    ]
+    return decomposition.func.replace(body=seq(*copies_, decomposition.func.body, *back))
 
 
 def without_unused(
     func: CoordFunc, before: CoordFunc, replaced: Collection[AnyBuffer] = ()
 ) -> CoordFunc:
-    """Return *func* without the buffers, axes and parameters that only *before* had a use for.
+    """Return *func* without the buffers, axes and parameters that only *before* used.
 
-    Nor has it the buffers *replaced*, which *before* may have for their pattern alone.
+    The buffers *replaced* are dropped too; *before* may have them only for their pattern.
     """
-    gone = (buffers_used(before) | {*replaced}) - buffers_used(func)
+    unused = (buffers_used(before) | {*replaced}) - buffers_used(func)
     func = func.replace(
-        buffers=tuple(b for b in func.buffers if b not in gone),
-        domains=tuple(d for d in func.domains if d.buffer not in gone),
+        buffers=tuple(b for b in func.buffers if b not in unused),
+        domains=tuple(d for d in func.domains if d.buffer not in unused),
     )
     lost = axes_used(before) - axes_used(func)
-    kept = {above for axis in func.axes if axis not in lost for above in axis.path()}
-    func = func.replace(axes=tuple(a for a in func.axes if a in kept))
-    needless = params_used(before) - params_used(func)
-    return func.replace(params=tuple(p for p in func.params if p not in needless))
+    needed = {above for axis in func.axes if axis not in lost for above in axis.path()}
+    func = func.replace(axes=tuple(a for a in func.axes if a in needed))
+    unused_params = params_used(before) - params_used(func)
+    return func.replace(params=tuple(p for p in func.params if p not in unused_params))
 
 
-def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten:
-    """Return what *rules* are about in *func*; raises FormatError where they do not fit."""
+def _rewrite_target(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> RewriteTarget:
+    """Return what *rules* rewrite in *func*; raises FormatError if they do not fit."""
     if not rules:
         raise FormatError("no rules are given", hint="give at least one")
     _check_agreement(rules)
     first = rules[0]
     axes = {axis.name: axis for axis in func.axes}
     buffers = {b.name: b for b in func.buffers if isinstance(b, SparseBuffer)}
-    for what, wanted, known in (
+    for kind, required, declared in (
         ("sparse buffer", first.buffers_to_rewrite, set(buffers)),
         ("axis", first.axes_before_rewrite, set(axes)),
     ):
-        for name in wanted:
-            if name not in known:
-                listed = ", ".join(sorted(known))
-                raise first.error(f"{func.name} has no {what} {name!r}", f"it has {listed}")
+        for name in required:
+            if name not in declared:
+                names = ", ".join(sorted(declared))
+                raise first.error(f"{func.name} has no {kind} {name!r}", f"it has {names}")
     before = tuple(axes[name] for name in first.axes_before_rewrite)
     for axis in before:
         if axis.padded:
@@ -187,13 +192,13 @@ def _rewritten(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Rewritten
             along = ", ".join(axis.name for axis in buffers[name].axes)
             raise first.error(f"{name} lies along {along}", "rewrite exactly these axes")
     rewritten = {buffers[name]: name for name in first.buffers_to_rewrite}
-    made = [n.buffer for n in walk(func.body) if isinstance(n, Alloc)]
-    others = (b for b in (*func.buffers, *made) if b not in rewritten and _is_beside(b, before))
-    return Rewritten(rewritten, before, tuple(others))
+    local = [n.buffer for n in walk(func.body) if isinstance(n, Alloc)]
+    others = (b for b in (*func.buffers, *local) if b not in rewritten and _is_beside(b, before))
+    return RewriteTarget(rewritten, before, tuple(others))
 
 
 def _is_beside(buffer: AnyBuffer, axes: tuple[Axis, ...]) -> TypeGuard[SparseBuffer]:
-    """Whether *buffer* lies along all of *axes*, next to each other, and dense ones around them."""
+    """Whether *buffer* lies along all *axes*, side by side, and otherwise dense_fixed ones."""
     if not isinstance(buffer, SparseBuffer) or buffer.extra_storage:
         return False
     ours = [at for at, axis in enumerate(buffer.axes) if axis in axes]
@@ -205,7 +210,7 @@ def _is_beside(buffer: AnyBuffer, axes: tuple[Axis, ...]) -> TypeGuard[SparseBuf
 
 
 def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
-    """Raise unless *rules* rewrite the same, under names of their own."""
+    """Raise unless *rules* rewrite the same buffers and axes, and have distinct names."""
     first = rules[0]
     for rule in rules:
         for name in ("buffers_to_rewrite", "axes_before_rewrite"):
@@ -218,7 +223,7 @@ def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
 def _instantiate(
     rule: FormatRewriteRule, func: CoordFunc, names: Names, others: Sequence[SparseBuffer]
 ) -> Part:
-    """Return what *rule* declares under names of its own; what *func* has as well is shared."""
+    """Return the part of *rule* with new names; parameters and axes of *func* are shared."""
     desc = rule.new_format_desc
     params = {p.name: p for p in desc.params if p in func.params}
     for param in desc.params:
@@ -227,12 +232,12 @@ def _instantiate(
     link = Relink({p: params[p.name] for p in desc.params}, {a: a for a in func.axes}, {})
     axes: dict[str, Axis] = {}
     for axis in desc.axes:
-        if axis not in link.made:
+        if axis not in link.replaced:
             wish = names.unique(f"{axis.name}_{rule.name}")
-            link.made[axis] = link.visit_Node(axis).replace(name=wish)
-        made = link.made[axis]
-        assert isinstance(made, Axis)
-        axes[axis.name] = made
+            link.replaced[axis] = link.visit_Node(axis).replace(name=wish)
+        renamed = link.replaced[axis]
+        assert isinstance(renamed, Axis)
+        axes[axis.name] = renamed
     buffers: dict[str, SparseBuffer] = {}
     for buffer in desc.buffers:
         if buffer.name in rule.buffers_to_rewrite:
@@ -261,8 +266,8 @@ def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
     """Raise unless idx_map is proved to undo inv_idx_map on the axes of the part."""
     domain: dict[Var, Interval] = {}
     results: dict[Var, Expr] = {}
-    every = zip(rule.axes_after_rewrite, rule.backward.params, rule.forward.results, strict=True)
-    for name, param, result in every:
+    table = zip(rule.axes_after_rewrite, rule.backward.params, rule.forward.results, strict=True)
+    for name, param, result in table:
         length = axes[name].length
         domain[param] = Interval(0, int(length.value) - 1 if isinstance(length, Const) else None)
         if name not in rule.free:
@@ -274,20 +279,20 @@ def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
 
 
 class _Splitter(Rewriter):
-    """Replaces iterations by their parts; *axes* are those that the inits needed."""
+    """Replaces iterations by their parts; *axes* are new ones, for the inits."""
 
-    def __init__(self, old: Rewritten, parts: tuple[Part, ...], names: Names) -> None:
+    def __init__(self, old: RewriteTarget, parts: tuple[Part, ...], names: Names) -> None:
         self.old, self.parts, self.names = old, parts, names
         self.stored = {axis for axis in old.axes if axis.kind != "dense_fixed"}
         self.axes: list[Axis] = []
 
     def visit_Load(self, load: Load) -> Node:
-        """Refuse to read what is rewritten, or lies along with it, outside an iteration of it."""
+        """Refuse to read a rewritten buffer, or one beside it, outside an iteration over it."""
         self._check(load)
         return self.visit_Node(load)
 
     def visit_Store(self, store: Store) -> Node:
-        """Refuse to write it."""
+        """Refuse to write such a buffer."""
         self._check(store)
         return self.visit_Node(store)
 
@@ -316,32 +321,35 @@ class _Splitter(Rewriter):
         new: list[Stmt] = []
         heads: list[Stmt | None] = [None] * len(self.parts)
         iterations = [PartIteration(it, loops, part, self.old) for part in self.parts]
-        shared, own = self._inits(it)
-        if shared is not None:
+        other_init, part_init = self._inits(it)
+        if other_init is not None:
             axis, count = self._covered(loops, self.parts[0])
-            heads[0] = None if axis is None else shared
+            heads[0] = None if axis is None else other_init
             if axis is None or count is not None:
-                new.append(self._init(it, shared, loops, axis, count))
-        if own is not None:
-            for at, one in enumerate(iterations):
-                if shared is not None or one.starts_apart:
-                    new.append(one.start(own))
+                new.append(self._init(it, other_init, loops, axis, count))
+        if part_init is not None:
+            for at, iteration in enumerate(iterations):
+                if other_init is not None or iteration.needs_own_init:
+                    new.append(iteration.start(part_init))
                 else:
-                    heads[at] = own
-        new += [one.build(updates, head) for one, head in zip(iterations, heads, strict=True)]
+                    heads[at] = part_init
+        new += [
+            iteration.build(updates, head)
+            for iteration, head in zip(iterations, heads, strict=True)
+        ]
         return seq(*new)
 
     def _inits(self, it: SpIter) -> tuple[Stmt | None, Stmt | None]:
-        """Return what of the init of *it* starts other buffers, and what starts those in parts."""
+        """Return the init of *it* in two: for buffers that stay, and for those split into parts."""
         stmts = it.init.body if isinstance(it.init, Seq) else (it.init,)
-        found: dict[bool, list[Stmt]] = {False: [], True: []}
+        groups: dict[bool, list[Stmt]] = {False: [], True: []}
         for stmt in (stmt for stmt in stmts if stmt is not None):
             written = {n.buffer for n in walk(stmt) if isinstance(n, Store)}
             ours = {buffer in self.old.beside for buffer in written}
             if len(ours) > 1 or not written.isdisjoint(self.old.buffers):
                 raise wrong_shape(it, "one statement of its init writes what lies apart")
-            found[True in ours].append(stmt)
-        return tuple(seq(*some) if some else None for some in found.values())  # type: ignore[return-value]
+            groups[True in ours].append(stmt)
+        return tuple(seq(*some) if some else None for some in groups.values())  # type: ignore[return-value]
 
     def _is_part(self, buffer: AnyBuffer) -> bool:
         return buffer in self.old.buffers or buffer in self.old.beside
@@ -362,13 +370,13 @@ class _Splitter(Rewriter):
         for domain in it.domains:
             axes = domain_axes(domain)
             width = len(axes) if isinstance(domain, Fuse) else 1
-            own, kinds = it.vars[at : at + width], it.kinds[at : at + width]
+            variables, kinds = it.vars[at : at + width], it.kinds[at : at + width]
             at += width
             ours = any(axis in self.old.axes for axis in axes)
             if not ours and not any(a in self.old.axes for b in axes_of(domain) for a in b.path()):
-                loops.append(Loop(domain, own, kinds))
+                loops.append(Loop(domain, variables, kinds))
             elif isinstance(domain, (Axis, Fuse)) and ours:
-                loops += [Loop(a, (v,), k) for a, v, k in zip(axes, own, kinds, strict=True)]
+                loops += [Loop(a, (v,), k) for a, v, k in zip(axes, variables, kinds, strict=True)]
             else:
                 raise wrong_shape(it, f"{axes[0].name} is not iterated on its own")
         if {loop.domain for loop in loops if loop.domain in self.old.axes} != set(self.old.axes):
@@ -377,10 +385,10 @@ class _Splitter(Rewriter):
         return loops
 
     def _covered(self, loops: list[Loop], part: Part) -> tuple[Axis | None, Expr | None]:
-        """Say which elements the dense axes of *part* reach, each of them once.
+        """Return which elements the dense axes of *part* reach, each exactly once.
 
-        That is, on the one spatial axis before that is rewritten: the axis, and how many of its
-        first coordinates, None for all. Their init can run with the part. Without an axis: none.
+        These are coordinates of the only rewritten spatial axis: return the axis, and how many of
+        its first coordinates, None for all. Their init can run with the part. No axis: none.
         """
         spatial = [x.domain for x in loops if x.kinds == "S" and x.domain in self.old.axes]
         if len(spatial) != 1 or not isinstance(axis := spatial[0], Axis):
@@ -388,53 +396,53 @@ class _Splitter(Rewriter):
         rule = part.rule
         index = rule.backward.results[self.old.axes.index(axis)]
         params = dict(zip(rule.axes_after_rewrite, rule.backward.params, strict=True))
-        own = {params[name]: part.axes[name] for name in rule.axis_map[axis.name]}
-        if axis.kind != "dense_fixed" or any(a.kind != "dense_fixed" for a in own.values()):
+        sources = {params[name]: part.axes[name] for name in rule.axis_map[axis.name]}
+        if axis.kind != "dense_fixed" or any(a.kind != "dense_fixed" for a in sources.values()):
             return None, None
-        ranges = {var: (ZERO, cast(a.length, int64)) for var, a in own.items()}
+        ranges = {var: (ZERO, cast(a.length, int64)) for var, a in sources.items()}
         count: Expr = const(1)
         for _, extent in ranges.values():
             count = binary("*", count, extent)
         prover = Prover(Algebra(Env(), trusted=True), ranges)
         inside = BinOp("<=", ZERO, index), BinOp("<", index, count)
-        # one to one, into as many coordinates: so each is reached
+        # injective into as many coordinates as there are values: so each is reached
         onto = variables(index) <= set(ranges) and all(map(prover.holds, inside))
         if not onto or not all(injective((index,), var, ranges) for var in ranges):
             return None, None
         algebra = Algebra(Env(), trusted=True)
         length = cast(axis.length, int64)
-        left = algebra.of(count) - algebra.of(length)
-        if left.terms and not prover.holds(BinOp("<=", count, length)):
+        tail = algebra.of(count) - algebra.of(length)
+        if tail.terms and not prover.holds(BinOp("<=", count, length)):
             return None, None
-        return axis, (algebra.of(count).expr() if left.terms else None)
+        return axis, (algebra.of(count).expr() if tail.terms else None)
 
     def _init(
         self, it: SpIter, init: Stmt, loops: list[Loop], covered: Axis | None, count: Expr | None
     ) -> SpIter:
         """Return the iteration that runs *init*, on *covered* from the coordinate *count* on."""
-        used, stored = variables(init), _stored(init)
+        needed, stored_axes = variables(init), _stored_axes(init)
         domains: list[Domain] = []
-        own: list[Var] = []
+        vars_: list[Var] = []
         values: dict[Var, Expr] = {}
         for loop in loops:
-            if loop.kinds != "S" or used.isdisjoint(loop.vars):
+            if loop.kinds != "S" or needed.isdisjoint(loop.vars):
                 continue
             (var,), domain = loop.vars, loop.domain
             if not isinstance(domain, Axis):
                 raise wrong_shape(it, f"its init runs over a {type(domain).__name__.lower()}")
             new = Var(var.name, var.type)
             values[var] = new
-            if domain is covered and count is not None and not stored:
+            if domain is covered and count is not None and not stored_axes:
                 size = binary("-", cast(domain.length, int64), count)
                 domain = self._axis(f"{domain.name}_tail", size)
                 values[var] = binary("+", count, new)
-            elif domain.kind != "dense_fixed" and domain not in stored:
+            elif domain.kind != "dense_fixed" and domain not in stored_axes:
                 domain = self._axis(f"{domain.name}_all", domain.length)
             domains.append(domain)
-            own.append(new)
+            vars_.append(new)
         body = substitute(init, values)
-        kinds, name = "S" * len(own), f"{it.name}_init"
-        return SpIter(tuple(own), tuple(domains), kinds, name, None, body, span=it.span)
+        kinds, name = "S" * len(vars_), f"{it.name}_init"
+        return SpIter(tuple(vars_), tuple(domains), kinds, name, None, body, span=it.span)
 
     def _axis(self, wish: str, length: Expr) -> Axis:
         axis = Axis(self.names.unique(wish), "dense_fixed", length)
@@ -442,11 +450,11 @@ class _Splitter(Rewriter):
         return axis
 
 
-def _stored(init: Stmt) -> set[Axis]:
-    """Return the sparse axes along which everything is stored that *init* writes.
+def _stored_axes(init: Stmt) -> set[Axis]:
+    """Return the sparse axes along which all buffers lie that *init* writes.
 
-    What is not stored has no place to start in.
+    A coordinate that is not stored there has no element to initialise.
     """
     stores = [node for node in walk(init) if isinstance(node, Store)]
-    own = [set(s.buffer.axes if isinstance(s.buffer, SparseBuffer) else ()) for s in stores]
-    return {axis for axis in set[Axis]().union(*own[:1]).intersection(*own[1:]) if axis.is_sparse}
+    axes = [set(s.buffer.axes if isinstance(s.buffer, SparseBuffer) else ()) for s in stores]
+    return {axis for axis in set[Axis]().union(*axes[:1]).intersection(*axes[1:]) if axis.is_sparse}

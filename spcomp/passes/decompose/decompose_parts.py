@@ -12,6 +12,7 @@ from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.positions import is_unit
 from spcomp.ir.analysis.reduction import as_reduction, under
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra
@@ -21,16 +22,16 @@ from spcomp.ir.axis import Axis, Domain, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What a rule declares, by the names it has in the rule, as it is called in the program.
+    """The parameters, axes and buffers of a rule in the program, by their names in the rule.
 
-    *beside*: for each buffer of the program that lies along what is rewritten, its part.
+    *beside*: for each buffer of the program beside the rewritten ones, its part.
     """
 
     rule: FormatRewriteRule
@@ -41,11 +42,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rewritten:
+class RewriteTarget:
     """What the rules rewrite: buffers with their names, and their axes.
 
-    *beside*: the other buffers that lie along these, and dense axes before or behind them. What
-    they hold is stored as the buffers are.
+    *beside*: other buffers along the same axes, with dense axes before or after them. They are
+    split into parts in the same way.
     """
 
     buffers: Mapping[SparseBuffer, str]
@@ -64,55 +65,55 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartIteration:
-    """The iteration *it*, which has *loops*, over the axes of one part."""
+    """The iteration *it* with its *loops*, to be rewritten over the axes of one part."""
 
     it: SpIter
     loops: Sequence[Loop]
     part: Part
-    old: Rewritten
+    old: RewriteTarget
 
     def build(self, updates: Sequence[Stmt], init: Stmt | None) -> SpIter:
-        """Return it with *updates* and *init* in terms of the new coordinates."""
+        """Return the iteration with *updates* and *init* in terms of the new coordinates."""
         rule, it = self.part.rule, self.it
         place, before, values, loops = self._coordinates()
         body = _Body(self.part, self.old, values, before, place)
         runs = any(loop.domain not in self.old.axes for loop in self.loops)
-        made = tuple(body.update(stmt, runs=runs) for stmt in updates)
+        stmts = tuple(body.update(stmt, runs=runs) for stmt in updates)
         if rule.padded:
-            made = tuple(reduce(_guarded, self._inside(place, before, values), s) for s in made)
-        kinds = "".join(loop.kinds or self._kind(loop, loops, made) for loop in loops)
+            stmts = tuple(reduce(_guard, self._inside(place, before, values), s) for s in stmts)
+        kinds = "".join(loop.kinds or self._kind(loop, loops, stmts) for loop in loops)
         return SpIter(
             tuple(var for loop in loops for var in loop.vars),
             tuple(loop.domain for loop in loops),
             kinds,
             f"{it.name}_{rule.name}",
             None if init is None else body.rewrite(init),
-            seq(*made),
+            seq(*stmts),
             it.attrs,
             span=it.span,
         )
 
     def start(self, init: Stmt) -> SpIter:
-        """Return the iteration that runs *init* for all that the part stores, padding included."""
+        """Return the iteration that runs *init* for all elements of the part, padding included."""
         place, before, values, loops = self._coordinates()
         stmt = _Body(self.part, self.old, values, before, place).rewrite(init)
         if self.part.rule.padded:
-            stmt = reduce(_guarded, self._inside(place, before, values), stmt)
-        used = variables(stmt)
-        some = [loop for loop in loops if not loop.kinds or not used.isdisjoint(loop.vars)]
-        for loop in some:
+            stmt = reduce(_guard, self._inside(place, before, values), stmt)
+        needed = variables(stmt)
+        kept = [loop for loop in loops if not loop.kinds or not needed.isdisjoint(loop.vars)]
+        for loop in kept:
             if not isinstance(loop.domain, Axis) or (loop.kinds and loop.domain.is_sparse):
                 raise wrong_shape(self.it, "its init runs over what is no dense axis")
-        own = tuple(var for loop in some for var in loop.vars)
+        vars_ = tuple(var for loop in kept for var in loop.vars)
         name = f"{self.it.name}_init_{self.part.rule.name}"
-        domains = tuple(loop.domain for loop in some)
-        return SpIter(own, domains, "S" * len(own), name, None, stmt, span=self.it.span)
+        domains = tuple(loop.domain for loop in kept)
+        return SpIter(vars_, domains, "S" * len(vars_), name, None, stmt, span=self.it.span)
 
     @property
-    def starts_apart(self) -> bool:
-        """Whether an init has no place in the iteration over the part.
+    def needs_own_init(self) -> bool:
+        """Whether init needs an iteration of its own, before that over the part.
 
-        It goes by coordinates, so each must be there once, and lie in the matrix.
+        Init runs once per coordinate, so otherwise each must occur once, and lie in the matrix.
         """
         place, before, values, _ = self._coordinates()
         unique = all(axis.unique for axis in self.part.axes.values())
@@ -121,10 +122,10 @@ class PartIteration:
     def _coordinates(
         self,
     ) -> tuple[dict[Axis, Var], dict[Axis, Var], dict[Var, Expr], list[Loop]]:
-        """Return the new variables by axis, the old ones, what each is now, and the new loops."""
+        """Return the new and the old variables by axis, the values of the old, the new loops."""
         rule = self.part.rule
-        taken = {var.name for loop in self.loops for var in loop.vars}
-        new = tuple(Var(_free(p.name, taken), int64) for p in rule.backward.params)
+        names = {var.name for loop in self.loops for var in loop.vars}
+        new = tuple(Var(_unused_name(p.name, names), int64) for p in rule.backward.params)
         place = dict(zip((self.part.axes[a] for a in rule.axes_after_rewrite), new, strict=True))
         runs = {loop.domain: loop.vars[0] for loop in self.loops if loop.domain in self.old.axes}
         before = {axis: runs[axis] for axis in self.old.axes}
@@ -142,14 +143,14 @@ class PartIteration:
     def _inside(
         self, place: Mapping[Axis, Var], before: Mapping[Axis, Var], values: Mapping[Var, Expr]
     ) -> Iterator[Expr]:
-        """Yield what must be asked for the coordinates before to lie in the matrix."""
+        """Yield the tests that the old coordinates lie in the matrix, unless that is proved."""
         ranges = {var: (ZERO, cast(axis.length, int64)) for axis, var in place.items()}
         return _inside(self.old.axes, [values[var] for var in before.values()], ranges)
 
     def _kind(self, loop: Loop, loops: Sequence[Loop], updates: Sequence[Stmt]) -> str:
-        """``S`` where a spatial axis is made of this one, which tells apart what is written.
+        """Return ``S`` if a spatial axis follows from this one, and it separates all writes.
 
-        That is so of all axes where each iteration has an element of the part.
+        All axes are spatial if every store is to an element of the part.
         """
         stores = [n for stmt in updates for n in walk(stmt) if isinstance(n, Store)]
         if all(store.buffer in self.part.beside.values() for store in stores):
@@ -164,21 +165,21 @@ class PartIteration:
         axis = loop.domain
         if isinstance(axis, Axis) and not axis.unique:
             return "R"
-        single = isinstance(axis, Axis) and _is_one(axis.length)
+        single = isinstance(axis, Axis) and is_unit(axis)
         return "S" if single or all(injective(s.indices, var, ranges) for s in stores) else "R"
 
 
 def _inside(
     axes: Sequence[Axis], coordinates: Sequence[Expr], ranges: Mapping[Var, tuple[Expr, Expr]]
 ) -> Iterator[Expr]:
-    """Yield what must be asked for *coordinates* to lie on *axes*: what is not proved of them."""
+    """Yield the tests that *coordinates* lie on *axes*, except those that are proved."""
     prover = Prover(Algebra(Env(), trusted=True), ranges)
     for axis, coordinate in zip(axes, coordinates, strict=True):
         high = binary("<", coordinate, cast(axis.length, int64))
         yield from (c for c in (binary("<=", ZERO, coordinate), high) if not prover.holds(c))
 
 
-def _guarded(stmt: Stmt, cond: Expr) -> Stmt:
+def _guard(stmt: Stmt, cond: Expr) -> Stmt:
     return If(cond, stmt, span=stmt.span)
 
 
@@ -188,7 +189,7 @@ class _Body(Rewriter):
     def __init__(
         self,
         part: Part,
-        old: Rewritten,
+        old: RewriteTarget,
         values: Mapping[Var, Expr],
         before: Mapping[Axis, Var],
         place: Mapping[Axis, Var],
@@ -197,23 +198,25 @@ class _Body(Rewriter):
         self.before, self.place = before, place
 
     def visit_Var(self, var: Var) -> Node:
-        """Return what the coordinate is now."""
+        """Return the old coordinate in terms of the new ones."""
         return self.values.get(var, var)
 
     def visit_Load(self, load: Load) -> Node:
-        """Read the part where the buffer is rewritten; only the element iterated is known."""
-        made = self._placed(load)
+        """Read the part instead of a rewritten buffer, at the current element only."""
+        element = self._element(load)
         return (
-            self.visit_Node(load) if made is None else load.replace(buffer=made[0], indices=made[1])
+            self.visit_Node(load)
+            if element is None
+            else load.replace(buffer=element[0], indices=element[1])
         )
 
     def visit_Store(self, store: Store) -> Node:
-        """Write the part."""
-        new, made = self.visit_Node(store), self._placed(store)
-        return new if made is None else new.replace(buffer=made[0], indices=made[1])
+        """Write the part instead of a buffer beside the rewritten ones."""
+        new, element = self.visit_Node(store), self._element(store)
+        return new if element is None else new.replace(buffer=element[0], indices=element[1])
 
-    def _placed(self, node: Load | Store) -> tuple[SparseBuffer, tuple[Expr, ...]] | None:
-        """Return where the element that is iterated lies in the part; None if it is not there."""
+    def _element(self, node: Load | Store) -> tuple[SparseBuffer, tuple[Expr, ...]] | None:
+        """Return the current element in the part, as buffer and indices; None for other buffers."""
         buffer = node.buffer
         if not isinstance(buffer, SparseBuffer):
             return None
@@ -232,35 +235,39 @@ class _Body(Rewriter):
                 raise used_elsewhere(buffer.name, node)
         return new, tuple({**self.place, **others}[axis] for axis in new.axes)
 
-    def _stored(self, buffer: SparseBuffer, node: Node) -> Load:
+    def _load(self, buffer: SparseBuffer, node: Node) -> Load:
         return Load(buffer, tuple(self.place[axis] for axis in buffer.axes), span=node.span)
 
     def update(self, stmt: Stmt, *, runs: bool) -> Stmt:
-        """Return *stmt* for what the part stores, leaving out what pads it.
+        """Return *stmt* for the elements of the part, which does nothing for padding.
 
-        *runs*: loops run for each element; one branch then serves all that they do.
+        *runs*: other loops run for each element; one branch then serves all their iterations.
         """
         new = self.rewrite(stmt)
         if not self.part.rule.padded:
             return new
         (buffer,) = self.part.buffers.values()
-        stored = self._stored(buffer, stmt)
-        cond = BinOp("!=", stored, const(0, buffer.dtype))
-        return _guarded(new, cond) if runs else _masked(new, buffer, cond)
+        value = self._load(buffer, stmt)
+        cond = BinOp("!=", value, const(0, buffer.dtype))
+        return _guard(new, cond) if runs else _mask(new, buffer, cond)
 
 
-def _masked(stmt: Stmt, buffer: SparseBuffer, cond: Expr) -> Stmt:
-    """Return *stmt* so that it does nothing unless *cond*, which says that *buffer* is not zero.
+def _mask(stmt: Stmt, buffer: SparseBuffer, cond: Expr) -> Stmt:
+    """Return *stmt* so that it does nothing unless *cond*: the element of *buffer* is not zero.
 
-    A sum of products with the stored value needs no branch: its other factors are made zero, so
-    that the product is, whatever they would be (infinite, NaN).
+    A sum of products with the stored value needs no branch: its other factors are replaced by
+    zero, so that the product is zero even if they are infinite or NaN.
     """
-    found = as_reduction(stmt)
-    if found is not None and found.combiner == "+" and _is_product_with(buffer, found.value):
-        value = _mask_factors(found.value, buffer, cond)
-        made = _Replace(found.value, value).rewrite(stmt)
-        if made is not stmt or value is found.value:
-            return made
+    reduction = as_reduction(stmt)
+    if (
+        reduction is not None
+        and reduction.combiner == "+"
+        and _is_product_with(buffer, reduction.value)
+    ):
+        value = _mask_factors(reduction.value, buffer, cond)
+        masked = Replace(reduction.value, value).rewrite(stmt)
+        if masked is not stmt or value is reduction.value:
+            return masked
     return under(cond, stmt)
 
 
@@ -284,27 +291,18 @@ def _mask_factors(value: Expr, buffer: SparseBuffer, cond: Expr) -> Expr:
     return Select(cond, value, const(0, value.dtype), span=value.span)
 
 
-class _Replace(Rewriter):
-    def __init__(self, old: Expr, new: Expr) -> None:
-        self.old, self.new = old, new
-
-    def visit_Expr(self, expr: Expr) -> Node:
-        """Put the new expression in the place of the old one."""
-        return self.new if expr is self.old else self.visit_Node(expr)
-
-
-def updates_of(it: SpIter, old: Rewritten) -> tuple[Stmt, ...]:
-    """Return the statements of *it*, values in place of their names.
+def updates_of(it: SpIter, old: RewriteTarget) -> tuple[Stmt, ...]:
+    """Return the statements of *it*, with the values of Lets put in.
 
     Raises FormatError unless each is one step of a reduction, or writes an element of its own, so
     that parts may run one after the other.
     """
-    found = tuple(_statements(_Inline().rewrite(it.body)))
-    written = {n.buffer for stmt in found for n in walk(stmt) if isinstance(n, Store)}
+    stmts = tuple(_statements(_Inline().rewrite(it.body)))
+    written = {n.buffer for stmt in stmts for n in walk(stmt) if isinstance(n, Store)}
     for buffer in written & old.buffers.keys():
-        raise _refused(it, f"it writes {buffer.name}", it, "decompose what is only read")
-    for whole in found:
-        conds, stmt = _conditions(whole)
+        raise _error(it, f"it writes {buffer.name}", it, "decompose what is only read")
+    for guarded in stmts:
+        conds, stmt = _conditions(guarded)
         step = as_reduction(stmt)
         if step is not None and not step.is_tuple:
             values: tuple[Expr | None, ...] = (*conds, *step.values, *step.indices)
@@ -312,16 +310,16 @@ def updates_of(it: SpIter, old: Rewritten) -> tuple[Stmt, ...]:
             values = (*conds, stmt.value, *stmt.indices)
         else:
             hint = "write it as C[...] = C[...] + value (also * min max)"
-            raise _refused(it, "a statement is not one step of a reduction", stmt, hint)
+            raise _error(it, "a statement is not one step of a reduction", stmt, hint)
         read = {n.buffer for v in values if v is not None for n in walk(v) if isinstance(n, Load)}
         if read & written:
             hint = "compute it in an sp_iter of its own"
-            raise _refused(it, "a statement reads what one of them writes", stmt, hint)
-    return found
+            raise _error(it, "a statement reads what one of them writes", stmt, hint)
+    return stmts
 
 
 def _conditions(stmt: Stmt) -> tuple[list[Expr], Stmt]:
-    """Return the conditions around *stmt* that are no part of a reduction, and what they guard."""
+    """Return the conditions around *stmt* that are no part of a reduction, and the statement."""
     conds: list[Expr] = []
     while isinstance(stmt, If) and stmt.otherwise is None and as_reduction(stmt) is None:
         conds.append(stmt.cond)
@@ -338,7 +336,7 @@ def _statements(stmt: Stmt) -> Iterator[Stmt]:
 
 
 class _Inline(Rewriter):
-    """Puts values in the place of the names that a body gives them."""
+    """Replaces the variables of Lets by their values."""
 
     def visit_Let(self, let: Let) -> Node:
         """Substitute the value."""
@@ -354,20 +352,16 @@ def _length(axis: Domain) -> Expr:
     return cast(axis.length, int64)
 
 
-def _is_one(length: Expr) -> bool:
-    return isinstance(length, Const) and length.value == 1
-
-
-def _free(wish: str, taken: set[str]) -> str:
+def _unused_name(wish: str, names: set[str]) -> str:
     name, count = wish, 0
-    while name in taken:
+    while name in names:
         count += 1
         name = f"{wish}_{count}"
-    taken.add(name)
+    names.add(name)
     return name
 
 
-def _refused(it: SpIter, reason: str, node: Node, hint: str) -> FormatError:
+def _error(it: SpIter, reason: str, node: Node, hint: str) -> FormatError:
     return FormatError(
         f"{it.name!r} cannot be decomposed: {reason}", node.span or it.span, hint=hint
     )
@@ -376,7 +370,7 @@ def _refused(it: SpIter, reason: str, node: Node, hint: str) -> FormatError:
 def wrong_shape(it: SpIter, reason: str) -> FormatError:
     """Return the error for the axes that *it* iterates over."""
     hint = "iterate over all axes of the buffer, and nothing that hangs on them, in one sp_iter"
-    return _refused(it, reason, it, hint)
+    return _error(it, reason, it, hint)
 
 
 def used_elsewhere(name: str, node: Node) -> FormatError:

@@ -1,4 +1,4 @@
-"""I to I, before lowering: what scatters along the rows of a matrix, over its transpose instead."""
+"""I to I, before lowering: an iteration that scatters by rows runs over the transpose instead."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from spcomp.ir.stmt import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """*func*, which takes the transpose of *matrix*; the index arrays are called as before."""
+class TransposedScatter:
+    """The program *func*, which takes the transpose of *matrix*; index arrays keep their names."""
 
     func: CoordFunc
     matrix: SparseBuffer
 
 
-def gathered(func: CoordFunc) -> Gathered | None:
-    """Return *func* over the transpose of the matrix along whose rows it scatters, if it does.
+def transpose_scatter(func: CoordFunc) -> TransposedScatter | None:
+    """Return *func* over the transpose of a matrix along whose rows it scatters; None if none.
 
     ``for i, j in A: Y[j] op= s(A[i, j], i)  ->  for j, i in A.T: Y[j] op= s(A.T[j, i], i)``: no two
-    rows update the same element then, and each element takes its terms in the order it had.
+    rows then update the same element, and each element adds its terms in the same order.
     """
     it = func.body
     if not isinstance(it, SpIter) or not isinstance(it.body, Store) or it.attrs:
@@ -37,20 +37,24 @@ def gathered(func: CoordFunc) -> Gathered | None:
         return None
     if any(axis.is_assembled for axis in func.axes):
         return None
-    found = (_gathered(func, it, it.body, b) for b in func.buffers if isinstance(b, SparseBuffer))
-    return next(filter(None, found), None)
+    candidates = (
+        _transpose(func, it, it.body, b) for b in func.buffers if isinstance(b, SparseBuffer)
+    )
+    return next(filter(None, candidates), None)
 
 
-def _gathered(func: CoordFunc, it: SpIter, store: Store, matrix: SparseBuffer) -> Gathered | None:
+def _transpose(
+    func: CoordFunc, it: SpIter, store: Store, matrix: SparseBuffer
+) -> TransposedScatter | None:
     if not _is_csr(matrix) or matrix.axes[1] not in it.domains or store.buffer is matrix:
         return None
     rows, columns = matrix.axes
     at = it.domains.index(columns)
     if not at or it.domains[at - 1] is not rows:
-        return None  # what is reduced in between would be in another order
+        return None  # a reduction between the two would run in another order
     i, j = it.vars[at - 1 : at + 1]
-    picked = {v for index in store.indices if index is not None for v in variables(index)}
-    if i in picked or j not in picked or it.kinds[at - 1 : at + 1] != "RS":
+    used = {v for index in store.indices if index is not None for v in variables(index)}
+    if i in used or j not in used or it.kinds[at - 1 : at + 1] != "RS":
         return None
     if as_reduction(store) is None or not _is_own(func, matrix):
         return None
@@ -59,29 +63,33 @@ def _gathered(func: CoordFunc, it: SpIter, store: Store, matrix: SparseBuffer) -
     inner = columns.replace(
         name=names.unique(f"{rows.name}_of_{columns.name}"), length=rows.length, parent=outer
     )
-    turned = matrix.replace(axes=(outer, inner))
+    transposed = matrix.replace(axes=(outer, inner))
     kinds = f"{it.kinds[: at - 1]}SR{it.kinds[at + 1 :]}"
     domains = (*it.domains[: at - 1], outer, inner, *it.domains[at + 1 :])
-    own = (*it.vars[: at - 1], j, i, *it.vars[at + 1 :])
-    turn = _Turn(matrix, turned)
-    init = None if it.init is None else turn.rewrite(it.init)
-    body = turn.rewrite(store)
-    made = it.replace(vars=own, domains=domains, kinds=kinds, init=init, body=body)
+    loop_vars = (*it.vars[: at - 1], j, i, *it.vars[at + 1 :])
+    rewriter = _ReadTranspose(matrix, transposed)
+    init = None if it.init is None else rewriter.rewrite(it.init)
+    body = rewriter.rewrite(store)
+    iteration = it.replace(vars=loop_vars, domains=domains, kinds=kinds, init=init, body=body)
     axes = tuple(axis for axis in func.axes if axis is not columns)
-    buffers = tuple(turned if buffer is matrix else buffer for buffer in func.buffers)
-    return Gathered(func.replace(axes=(*axes, outer, inner), buffers=buffers, body=made), matrix)
+    buffers = tuple(transposed if buffer is matrix else buffer for buffer in func.buffers)
+    return TransposedScatter(
+        func.replace(axes=(*axes, outer, inner), buffers=buffers, body=iteration), matrix
+    )
 
 
 def _is_csr(matrix: SparseBuffer) -> bool:
     if len(matrix.axes) != 2 or matrix.data is None or matrix.extra_storage:
         return False
     rows, columns = matrix.axes
-    stored = columns.kind == "sparse_variable" and columns.indptr is not None
-    return stored and columns.sorted and rows.kind == "dense_fixed" and columns.parent is rows
+    is_compressed = columns.kind == "sparse_variable" and columns.indptr is not None
+    return (
+        is_compressed and columns.sorted and rows.kind == "dense_fixed" and columns.parent is rows
+    )
 
 
 def _is_own(func: CoordFunc, matrix: SparseBuffer) -> bool:
-    """Whether nothing but *matrix* lies along its columns, and nothing else has its arrays."""
+    """Whether no other buffer or axis uses the column axis or the arrays of *matrix*."""
     columns = matrix.axes[1]
     others: list[AnyBuffer | Axis] = [b for b in func.buffers if b is not matrix]
     others += [axis for axis in func.axes if axis is not columns]
@@ -93,14 +101,14 @@ def _is_own(func: CoordFunc, matrix: SparseBuffer) -> bool:
     return not any(d.buffer is matrix for d in func.domains)
 
 
-class _Turn(Rewriter):
-    """Reads the transpose *new* in the place of *old*."""
+class _ReadTranspose(Rewriter):
+    """Reads the transpose *new* instead of *old*."""
 
     def __init__(self, old: SparseBuffer, new: SparseBuffer) -> None:
         self.old, self.new = old, new
 
     def visit_Node(self, node: Node) -> Node:
-        made = super().visit_Node(node)
-        if isinstance(made, Load) and made.buffer is self.old:
-            return made.replace(buffer=self.new, indices=made.indices[::-1])
-        return made
+        new = super().visit_Node(node)
+        if isinstance(new, Load) and new.buffer is self.old:
+            return new.replace(buffer=self.new, indices=new.indices[::-1])
+        return new

@@ -1,1 +1,1 @@
-"""Position space to flat buffers, and what is done there: guards, threads, vectors."""
+"""Position space to flat buffers, and the passes on these: guards, threads, vectors."""

@@ -1,4 +1,4 @@
-"""III to III: the grid emulated on a CPU: loops bound to blocks and threads become plain loops."""
+"""III to III: a GPU's grid on a CPU; loops bound to blocks and threads become plain loops."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from spcomp.passes.base import FuncPass, Stage
 class BindThreads(FuncPass):
     """``for b, t in thread_binding: s  ->  for b in parallel: for t in serial: s``.
 
-    The outermost loop over blocks runs in parallel, as one with those nested perfectly in it;
-    other loops run in order, and in vectors where the innermost one follows memory. Loops over
-    threads that stand side by side run one after the other, so that what one of them puts into a
-    shared buffer is there for the next; a buffer holds the elements of all threads.
+    The outermost loop over blocks runs in parallel, fused with those nested perfectly in it; other
+    loops run in order, and in vectors where the innermost one follows memory. Adjacent loops over
+    threads run one after the other, so that the next one reads what the one before it put into a
+    shared buffer; a buffer holds the elements of all threads.
     """
 
     name: ClassVar[str] = "bind_threads"
@@ -33,7 +33,7 @@ class BindThreads(FuncPass):
     gives: ClassVar[Stage] = Stage.FLAT
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
-        """Return *func* without loops that are bound."""
+        """Return *func* without bound loops."""
         if not any(isinstance(n, For) and n.kind == "bound" for n in walk(func.body, skip=Expr)):
             return func
         return func.replace(body=_Emulate(Names(func)).rewrite(func.body))
@@ -61,7 +61,7 @@ class _Emulate(Rewriter):
         return "vectorized" if _follows_memory(loop) else "serial"
 
     def _one_grid(self, loop: For) -> For:
-        """Return *loop* as one with the loops over blocks nested perfectly in it."""
+        """Return *loop* fused with the loops over blocks nested perfectly in it."""
         while _is_grid(loop, loop.body):
             assert isinstance(loop.body, For)
             inner = loop.body
@@ -76,7 +76,7 @@ class _Emulate(Rewriter):
 
 
 def _is_grid(loop: For, inner: Stmt) -> bool:
-    """Whether *inner* is a loop over blocks, the same number throughout, all of them constant."""
+    """Whether *inner* is a loop over a constant number of blocks, and both begin at 0."""
     if not isinstance(inner, For) or not inner.thread.startswith("blockIdx"):
         return False
     return from_zero(loop) and from_zero(inner) and isinstance(inner.end, Const)

@@ -1,4 +1,4 @@
-"""III to III: what lowering left over: constants, empty loops, lets nobody reads."""
+"""III to III: removes what lowering left over: constants, empty loops, unused lets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class _Tidy(Rewriter):
         body = self.rewrite(let.body)
         if isinstance(let.value, (Const, Var)) and not _sizes(body, let.var):
             return substitute(body, {let.var: let.value})
-        sized = _sizes(body, let.var)
-        if not (sized or may_fail(let.value) or any(node is let.var for node in walk(body))):
+        is_size = _sizes(body, let.var)
+        if not (is_size or may_fail(let.value) or any(node is let.var for node in walk(body))):
             return body
         return let if body is let.body else Let(let.var, let.value, body, span=let.span)
 
@@ -61,7 +61,7 @@ class _Tidy(Rewriter):
 
 
 def _sizes(body: Stmt, var: Var) -> bool:
-    """Whether a buffer that *body* allocates is as large as *var* says."""
+    """Whether *var* occurs in the size of a buffer that *body* allocates."""
     buffers = [node.buffer for node in statements(body) if isinstance(node, Alloc)]
     sizes = [extent for buffer in buffers for extent in getattr(buffer, "shape", ())]
     return any(node is var for size in sizes for node in walk(size))

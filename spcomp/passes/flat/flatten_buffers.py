@@ -32,9 +32,9 @@ class FlattenBuffers(FuncPass):
         buffers = [layout.flat(buffer) for buffer in func.buffers]
         body = _Flatten(layout).rewrite(func.body)
         domains = tuple(BufferDomain(layout.flat(d.buffer), d.low, d.high) for d in func.domains)
-        every = (*buffers, *layout.own)
+        all_buffers = (*buffers, *layout.indptrs)
         return FlatFunc(
-            func.name, func.params, (), every, body, domains, func.attrs, span=func.span
+            func.name, func.params, (), all_buffers, body, domains, func.attrs, span=func.span
         )
 
 

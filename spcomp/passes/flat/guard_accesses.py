@@ -1,6 +1,6 @@
 """III to III, for programs written below coordinate space: no access leaves its buffer.
 
-Nothing vouches for indices that a person wrote: what cannot be proved inside is checked.
+Indices that a person wrote may be wrong: an access that is not proved to be inside is checked.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Prefix, Stmt, Store, While, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 
 _NEVER = const(False, bool_)
-MOST = 1 << 8  # nodes of what a name stands for, where a proof looks into it
+MOST = 1 << 8  # nodes of the value of a variable, for a proof to use it
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class GuardAccesses(FuncPass):
 
 
 class _Guard(Rewriter):
-    """*ranges* and *values* say what is known of variables; *misses* when a load goes astray.
+    """Adds the checks; *ranges* and *values* of variables are what proofs may use.
 
-    *reached* is the condition under which the expression at hand is evaluated (None: always), and
-    *active* for which lanes of a vector.
-    *misses* also has what is read once, ahead of the statement, because checks ask for it again.
+    *misses*: for each buffer that a load of the current statement may miss, the condition of that;
+    and the variables for values that are read once, before the statement, as checks need them too.
+    *reached*: the condition under which the current expression is evaluated (None: always);
+    *active*: the lanes of a vector in which it is.
     """
 
     def __init__(self, names: Names) -> None:
@@ -56,13 +58,16 @@ class _Guard(Rewriter):
         self.misses: list[tuple[AnyBuffer | Var, Expr]] = []
         self.reached: Expr | None = None
         self.active: Expr | None = None
-        self.ahead = True  # whether the statement at hand has a place ahead of it
+        self.ahead = True  # whether values may be read before the current statement
+        self.stored: tuple[Store, Expr] | None = None  # what the statement stores, and its index
 
     # -- expressions --------------------------------------------------------------------------
 
     def visit_Load(self, load: Load) -> Node:
+        if self.stored is not None and _is_update(self.stored[0], load):
+            return load.replace(indices=(self.stored[1],))  # guarded with the store
         index, mask = self._part(load.indices[0]), self._part(load.mask)
-        index = None if index is None else self._once(index)
+        index = None if index is None else self._hoist(index)
         if self.active is not None and load.dtype.lanes > 1:
             mask = both(self.active, mask)
         inside = self._inside(load.buffer, index, mask)
@@ -76,18 +81,18 @@ class _Guard(Rewriter):
         return new.replace(mask=lanes if mask is None else BinOp("and", mask, lanes))
 
     def visit_Search(self, search: Search) -> Node:
-        begin, end = (self._once(cast(self.rewrite(x), int64)) for x in (search.begin, search.end))
+        begin, end = (self._hoist(cast(self.rewrite(x), int64)) for x in (search.begin, search.end))
         new = search.replace(begin=begin, end=end, key=self.rewrite(search.key))
         size = _size(search.buffer)
         empty = BinOp(">=", begin, end)
         fits = BinOp("and", BinOp("<=", ZERO, begin), BinOp("<=", end, size))
-        if self._proved(fits):
+        if self._is_proved(fits):
             return new
         self._miss(search.buffer, BinOp("or", empty, fits))
         return Select(BinOp("or", empty, fits), new, begin)
 
     def visit_Select(self, select: Select) -> Node:
-        cond = self._once(self.rewrite(select.cond))
+        cond = self._hoist(self.rewrite(select.cond))
         then = self._where(cond, select.then)
         otherwise = self._where(UnOp("not", cond), select.otherwise)
         return select.replace(cond=cond, then=then, otherwise=otherwise)
@@ -95,7 +100,7 @@ class _Guard(Rewriter):
     def visit_BinOp(self, op: BinOp) -> Node:
         if op.op not in ("and", "or"):
             return self.visit_Node(op)
-        lhs = self._once(self.rewrite(op.lhs))
+        lhs = self._hoist(self.rewrite(op.lhs))
         return op.replace(
             lhs=lhs, rhs=self._where(lhs if op.op == "and" else UnOp("not", lhs), op.rhs)
         )
@@ -110,10 +115,10 @@ class _Guard(Rewriter):
         self.reached, self.active = outer
         return result
 
-    def _once(self, value: Expr) -> Expr:
-        """Return *value*, which is read ahead if it reads memory: it will be used several times.
+    def _hoist(self, value: Expr) -> Expr:
+        """Return *value*; if it reads memory, a variable read before the statement, for reuse.
 
-        Its own accesses are guarded, so that it may be read where it is not reached.
+        Its own accesses are guarded, so that it may be read even where it is not needed.
         """
         reads = any(isinstance(n, (Load, Search)) for n in walk(value))
         if not reads or not self.ahead or value.dtype.lanes > 1 or may_fail(value):
@@ -126,12 +131,12 @@ class _Guard(Rewriter):
         return None if expr is None else self.rewrite(expr)
 
     def _miss(self, buffer: AnyBuffer, inside: Expr) -> None:
-        missed = UnOp("not", inside)
+        outside = UnOp("not", inside)
         reached = self.reached
-        self.misses.append((buffer, missed if reached is None else BinOp("and", reached, missed)))
+        self.misses.append((buffer, outside if reached is None else BinOp("and", reached, outside)))
 
     def _inside(self, buffer: AnyBuffer, index: Expr | None, mask: Expr | None) -> Expr | None:
-        """Return when *index*, where *mask* holds, is in *buffer*; None if it is proved to be."""
+        """Return the condition that *index*, under *mask*, is in *buffer*; None if it is proved."""
         if index is None:
             return _NEVER
         low = high = index
@@ -141,34 +146,36 @@ class _Guard(Rewriter):
             low, high = Reduce("min", low), Reduce("max", high)
         low, high = cast(low, int64), cast(high, int64)
         inside = BinOp("and", BinOp("<=", ZERO, low), BinOp("<", high, _size(buffer)))
-        return None if index.dtype.lanes == 1 and self._proved(inside) else inside
+        return None if index.dtype.lanes == 1 and self._is_proved(inside) else inside
 
-    def _proved(self, cond: Expr) -> bool:
+    def _is_proved(self, cond: Expr) -> bool:
         return prove(substitute(cond, self.values), self.ranges)
 
     # -- statements ---------------------------------------------------------------------------
 
-    def _checked(self, stmt: Stmt) -> Stmt:
-        """Return *stmt* behind the failures of the loads that it makes."""
+    def _with_checks(self, stmt: Stmt) -> Stmt:
+        """Return *stmt* after the checks of its loads, which fail the call."""
         misses, self.misses = self.misses, []
-        for found, value in reversed(misses):
-            if isinstance(found, Var):
-                stmt = Let(found, value, stmt, span=stmt.span)
+        for target, value in reversed(misses):
+            if isinstance(target, Var):
+                stmt = Let(target, value, stmt, span=stmt.span)
             else:
-                stmt = seq(If(value, _fail(found), span=stmt.span), stmt)
+                stmt = seq(If(value, _fail(target), span=stmt.span), stmt)
         return stmt
 
     def visit_Store(self, store: Store) -> Node:
         index, mask = self._part(store.indices[0]), self._part(store.mask)
-        index = None if index is None else self._once(index)
+        index = None if index is None else self._hoist(index)
+        self.stored = None if index is None else (store, index)
         new = store.replace(indices=(index,), mask=mask, value=self.rewrite(store.value))
+        self.stored = None
         inside = self._inside(store.buffer, index, mask)
         if inside is None:
-            return self._checked(new)
-        return self._checked(If(inside, new, _fail(store.buffer), span=store.span))
+            return self._with_checks(new)
+        return self._with_checks(If(inside, new, _fail(store.buffer), span=store.span))
 
     def visit_Prefetch(self, stmt: Prefetch) -> Node:
-        """Read nothing outside to find the address; a hint never fails."""
+        """Guard the loads of the address; a hint never fails."""
         misses, self.misses, self.ahead = self.misses, [], False
         new = self.visit_Node(stmt)
         self.misses, self.ahead = misses, True
@@ -179,21 +186,21 @@ class _Guard(Rewriter):
         misses, self.misses = self.misses, []
         body = self.rewrite(stmt.body)
         self.misses = misses
-        return self._checked(stmt.replace(amount=amount, body=body))
+        return self._with_checks(stmt.replace(amount=amount, body=body))
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
-        return self._checked(stmt.replace(value=self.rewrite(stmt.value)))
+        return self._with_checks(stmt.replace(value=self.rewrite(stmt.value)))
 
     def visit_Let(self, let: Let) -> Node:
         value = self.rewrite(let.value)
         misses, self.misses = self.misses, []
-        whole = substitute(value, self.values)
-        nodes = list(islice(walk(whole), MOST + 1))  # names that double make it grow without end
+        inlined = substitute(value, self.values)
+        nodes = list(islice(walk(inlined), MOST + 1))  # a chain of lets may double it each time
         if len(nodes) <= MOST and not any(isinstance(n, (Load, Search)) for n in nodes):
-            self.values[let.var] = whole
+            self.values[let.var] = inlined
         body = self.rewrite(let.body)
         self.misses = misses
-        return self._checked(let.replace(value=value, body=body))
+        return self._with_checks(let.replace(value=value, body=body))
 
     def visit_If(self, stmt: If) -> Node:
         cond = self.rewrite(stmt.cond)
@@ -201,7 +208,7 @@ class _Guard(Rewriter):
         then = self.rewrite(stmt.then)
         otherwise = None if stmt.otherwise is None else self.rewrite(stmt.otherwise)
         self.misses = misses
-        return self._checked(stmt.replace(cond=cond, then=then, otherwise=otherwise))
+        return self._with_checks(stmt.replace(cond=cond, then=then, otherwise=otherwise))
 
     def visit_For(self, loop: For) -> Node:
         begin, end = self.rewrite(loop.begin), self.rewrite(loop.end)
@@ -212,7 +219,7 @@ class _Guard(Rewriter):
         body = self.rewrite(loop.body)
         self.ranges.pop(loop.var, None)
         self.misses = misses
-        return self._checked(loop.replace(begin=begin, end=end, body=body))
+        return self._with_checks(loop.replace(begin=begin, end=end, body=body))
 
     def visit_While(self, loop: While) -> Node:
         self.ahead = False  # it is computed before each iteration
@@ -221,23 +228,31 @@ class _Guard(Rewriter):
         misses, self.misses = self.misses, []
         body = self.rewrite(loop.body)
         self.misses = list(misses)
-        again = self._checked(seq())
+        checks = self._with_checks(seq())
         self.misses = misses
-        return self._checked(loop.replace(cond=cond, body=seq(body, again)))
+        return self._with_checks(loop.replace(cond=cond, body=seq(body, checks)))
 
 
 def _size(buffer: AnyBuffer) -> Expr:
-    """The number of elements of a flat buffer, an int64."""
+    """Return the number of elements of a flat buffer, an int64."""
     assert isinstance(buffer, Buffer)
     (size,) = buffer.shape
     return cast(size, int64) if buffer.data is None else _wide(size)
 
 
 def _wide(size: Expr) -> Expr:
-    """Return *size* computed in 64 bits, as a call measures arrays: products may pass 2**31."""
+    """Return *size* computed in 64 bits, as calls do: products may pass 2**31."""
     if isinstance(size, BinOp) and size.op in ("+", "-", "*"):
         return binary(size.op, _wide(size.lhs), _wide(size.rhs))
     return cast(size, int64)
+
+
+def _is_update(store: Store, load: Load) -> bool:
+    """Whether *load* reads the one element that *store* writes."""
+    index = load.indices[0]
+    if load.buffer is not store.buffer or index is None or index.dtype.lanes > 1:
+        return False
+    return store.mask is None and load.mask is None and expr_equal(index, store.indices[0])
 
 
 def _fail(buffer: AnyBuffer) -> Fail:

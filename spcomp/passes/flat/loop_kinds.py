@@ -1,14 +1,14 @@
-"""III to III: vectorized loops become explicit vectors, and a scalar loop for what is left."""
+"""III to III: vectorized loops become explicit vectors, and a scalar loop for the remainder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, fingerprint, from_zero, plus, variables
+from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE, can_vectorize, lane_bits
@@ -34,16 +34,11 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.passes.base import FuncPass, Stage
-from spcomp.passes.flat.unswitch import NamedReads, unswitched
-
-ACCUMULATORS = 4  # independent partial sums of a dot product: an addition takes four cycles
-MAX_UNROLL = 32  # vectors of a loop with a constant trip count that are written out
-FAST_GATHER = 512  # bits of registers from which on processors gather faster than they load
-FEW_LANES = 4  # of a vector put together by single loads, or along the short rows of a matrix
-MASKS = 256  # bits of registers from which on processors load under a mask, 32 bits a lane or more
-
+from spcomp.passes.flat.unswitch import NamedReads, unswitch
 
 Bounds: TypeAlias = Mapping[Var, Interval]
 Nest: TypeAlias = tuple[For, ...]
@@ -60,19 +55,20 @@ class LoopKinds(FuncPass):
     name: ClassVar[str] = "loop_kinds"
     takes: ClassVar[Stage] = Stage.FLAT
     gives: ClassVar[Stage] = Stage.FLAT
+    knobs: Knobs = field(repr=False)
     vector_bits: int = 0
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
         """Return *func* with explicit vectors."""
-        body = _Vectorizer(Names(func), self.vector_bits).rewrite(func.body)
+        body = _Vectorizer(Names(func), self.knobs, self.vector_bits).rewrite(func.body)
         return func if body is func.body else func.replace(body=body)
 
 
 class _Vectorizer(Rewriter):
-    def __init__(self, names: Names, vector_bits: int) -> None:
-        self.names, self.vector_bits = names, vector_bits
+    def __init__(self, names: Names, knobs: Knobs, vector_bits: int) -> None:
+        self.names, self.knobs, self.vector_bits = names, knobs, vector_bits
         self.bounds: dict[Var, Interval] = {}
-        self.data: set[Var] = set()  # names of what depends on data
+        self.data: set[Var] = set()  # variables whose values depend on data
 
     def visit_Let(self, let: Let) -> Node:
         if self._is_data(let.value):
@@ -83,7 +79,7 @@ class _Vectorizer(Rewriter):
         return any(isinstance(n, (Load, Search)) or n in self.data for n in walk(value))
 
     def _is_ragged(self, loop: For) -> bool:
-        """Whether how often *loop* runs depends on data, as along a fiber."""
+        """Whether the trip count of *loop* depends on data, as along a fiber."""
         return self._is_data(loop.begin) or self._is_data(loop.end)
 
     def visit_For(self, loop: For) -> Node:
@@ -94,80 +90,83 @@ class _Vectorizer(Rewriter):
         assert isinstance(new, For)
         if new.kind == "parallel":
             return new
-        cond, new = unswitched(new)
-        made = self._vectors(new) if new.kind == "vectorized" else new
-        return made if cond is None else If(cond, made, span=loop.span)
+        cond, new = unswitch(new)
+        stmt = self._vectors(new) if new.kind == "vectorized" else new
+        return stmt if cond is None else If(cond, stmt, span=loop.span)
 
     def _vectors(self, loop: For) -> Stmt:
         """Return the vectorized *loop* in vectors, or serial where it cannot be."""
         lanes = self._lanes(loop)
-        nest, store = _accumulated(loop)
+        nest, store = _reduction_nest(loop)
         if lanes >= 2 and store is not None and can_vectorize(store, loop.var):
             return self._reduce(loop, nest, store, lanes)
         if lanes < 2 or not can_vectorize(loop.body, loop.var):
             return loop.replace(kind="serial")
         if not all(_depends(n, loop.var) for n in walk(loop.body) if isinstance(n, Store)):
-            return loop.replace(kind="serial")  # lanes would meet: a dot product under a condition
-        if isinstance(loop.body, If) and (pieces := _pieces(loop, lanes, self.bounds)) is not None:
+            # lanes would write one element: a dot product under a condition
+            return loop.replace(kind="serial")
+        most = self.knobs.unrolled_vectors
+        if (pieces := _pieces(loop, lanes, most, self.bounds)) is not None:
             vectors = (_Widen(loop, const(at), width, self.bounds) for at, width in pieces)
             return seq(*(vector.vector() for vector in vectors))
         return seq(*self._split(loop, lanes, lambda k: seq(_Widen(loop, k, lanes).vector())))
 
     def _lanes(self, loop: For) -> int:
-        """The lanes of a register; fewer where the loop is a shorter power of two."""
+        """Return the lanes of a register; fewer if the trips are a smaller power of two."""
         dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
         lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
         short = _gathers(loop) or (self._is_ragged(loop) and not self._masks(loop))
-        if self.vector_bits < FAST_GATHER and short:
-            lanes = min(lanes, FEW_LANES)
+        if self.vector_bits < self.knobs.gather_bits and short:
+            lanes = min(lanes, self.knobs.short_lanes)
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
         return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
 
     def _masks(self, loop: For) -> bool:
-        """Whether what is left of the dot product *loop* is one more vector, under a mask.
+        """Whether the remainder of the dot product *loop* is one more vector, under a mask.
 
-        Where it is long or short as the data is: a processor cannot foresee where it ends.
+        That is so if its length depends on data: a processor could not predict the end of a loop.
         """
         loads = [n for n in walk(loop.body) if isinstance(n, Load)]
-        own = [n for n in loads if loop.var in variables(n)]
-        narrow = any(n.buffer.dtype.itemsize < int32.itemsize for n in own)
-        nest, store = _accumulated(loop)
+        lane_loads = [n for n in loads if loop.var in variables(n)]
+        narrow = any(n.buffer.dtype.itemsize < int32.itemsize for n in lane_loads)
+        nest, store = _reduction_nest(loop)
         if store is None or isinstance(loop.end, Const) or narrow:
             return False
-        known = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
-        known.add(fingerprint(Load(store.buffer, store.indices)))
-        safe = bool(nest) or all(n in own or fingerprint(n) in known for n in loads)
-        return safe and not _gathers(loop) and self.vector_bits >= MASKS
+        bound_loads = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
+        bound_loads.add(fingerprint(Load(store.buffer, store.indices)))
+        safe = bool(nest) or all(n in lane_loads or fingerprint(n) in bound_loads for n in loads)
+        return safe and not _gathers(loop) and self.vector_bits >= self.knobs.mask_bits
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
-        """Return the vector loop and the loop over what is left."""
+        """Return the vector loop and the loop over the remainder."""
         count = binary("-", loop.end, loop.begin) if not from_zero(loop) else loop.end
-        whole = binary("//", count, lanes)
+        vectors = binary("//", count, lanes)
         k = self.names.var(f"{loop.var.name}_v")
         base = binary("+", loop.begin, binary("*", k, lanes))
-        trips = simplify(whole)
-        few = isinstance(trips, Const) and trips.value <= MAX_UNROLL
+        trips = simplify(vectors)
+        few = isinstance(trips, Const) and trips.value <= self.knobs.unrolled_vectors
         main = For(k, ZERO, trips, body(base), "unroll" if few else "serial", span=loop.span)
-        rest = self.names.var(loop.var.name)
-        # never before the first iteration, where the loop ends before it begins
-        done = simplify(binary("max", binary("*", whole, lanes), 0))
-        start = binary("+", loop.begin, done)
-        tail = For(rest, start, loop.end, substitute(loop.body, {loop.var: rest}), span=loop.span)
+        index = self.names.var(loop.var.name)
+        # not before the first iteration if the loop ends before it begins
+        covered = simplify(binary("max", binary("*", vectors, lanes), 0))
+        start = binary("+", loop.begin, covered)
+        tail = For(index, start, loop.end, substitute(loop.body, {loop.var: index}), span=loop.span)
         return main, tail
 
     def _reduce(self, loop: For, nest: Nest, store: Store, lanes: int) -> Stmt:
-        found = as_reduction(store)
-        if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
+        reduction = as_reduction(store)
+        if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
             return loop.replace(kind="serial")
-        op, dtype = found.combiner, store.buffer.dtype
-        count = 1 if _gathers(loop) or self._is_ragged(loop) else ACCUMULATORS
+        op, dtype = reduction.combiner, store.buffer.dtype
+        is_short = _gathers(loop) or self._is_ragged(loop)
+        count = 1 if is_short else self.knobs.dot_accumulators
         size = const(count * lanes)
         name = store.buffer.name
         acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
         sum_ = Buffer(self.names.unique(f"{name}_sum"), None, (const(1),), dtype, "local")
         so_far = Load(sum_, (ZERO,))
-        one = Store(sum_, (ZERO,), BinOp(op, so_far, cast(found.value, dtype)))
+        scalar_step = Store(sum_, (ZERO,), BinOp(op, so_far, cast(reduction.value, dtype)))
 
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
@@ -176,43 +175,45 @@ class _Vectorizer(Rewriter):
             return _inside(nest, self.names, stmt)
 
         def update(k: int, base: Expr) -> Stmt:
-            value = cast_lanes(_Widen(loop, base, lanes).rewrite(found.value), dtype)
+            value = cast_lanes(_Widen(loop, base, lanes).rewrite(reduction.value), dtype)
             step = Store(acc, at(k), BinOp(op, Load(acc, at(k)), _wide(value, lanes)))
             return inside(NamedReads(self.names, value).name(step))
 
-        def several(base: Expr) -> Stmt:
+        def update_all(base: Expr) -> Stmt:
             return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
 
-        # 0 is nearest at hand, but a first term that is added to -0 needs no addition
+        # 0 would do, but adding the first term to -0 needs no instruction
         apart = const(-0.0, dtype) if op == "+" and dtype.is_float else identity(op, dtype)
         nothing = Broadcast(identity(op, dtype) if count == 1 else apart, lanes)
         start = [Store(acc, at(k), nothing) for k in range(count)]
         start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
-        main, tail = self._split(loop.replace(body=inside(one)), count * lanes, several)
-        some: Stmt | None = None
+        main, tail = self._split(loop.replace(body=inside(scalar_step)), count * lanes, update_all)
+        remainder: Stmt | None = None
         if count > 1:
-            some, tail = self._split(tail, lanes, lambda base: update(0, base))
+            remainder, tail = self._split(tail, lanes, lambda base: update(0, base))
         last: Stmt | None = tail
         if self._masks(loop):
-            here = tail.replace(var=loop.var, body=loop.body)
-            rest = _LastLanes(here, lanes, self.names).reduce(found.value, acc, op, inside)
-            if nest:  # what it reads for all lanes is sure to be there only if one of them runs
-                rest = If(BinOp("<", here.begin, here.end), rest)
-            some, last = seq(some, rest), None
+            last_loop = tail.replace(var=loop.var, body=loop.body)
+            masked = _LastLanes(last_loop, lanes, self.names).reduce(
+                reduction.value, acc, op, inside
+            )
+            if nest:  # elements read for all lanes are sure to exist only if a lane runs
+                masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)
+            remainder, last = seq(remainder, masked), None
         partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
         while len(partial) > 1:
             partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
         total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
         finish = store.replace(value=so_far)
-        body = seq(*start, main, some, total, last, finish)
-        made: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
-        return If(BinOp("<", loop.begin, loop.end), made) if self._is_ragged(loop) else made
+        body = seq(*start, main, remainder, total, last, finish)
+        result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
+        return If(BinOp("<", loop.begin, loop.end), result) if self._is_ragged(loop) else result
 
 
-def _accumulated(loop: For) -> tuple[Nest, Store | None]:
-    """Return what *loop* only updates, one element, and the loops inside it that do so.
+def _reduction_nest(loop: For) -> tuple[Nest, Store | None]:
+    """Return the store if *loop* only updates one element, and the loops inside it around that.
 
-    Those run alike for all of its iterations. None where it does something else.
+    These have the same bounds in all iterations. No loops and None if *loop* does more.
     """
     nest: list[For] = []
     body = loop.body
@@ -235,56 +236,57 @@ def _inside(nest: Nest, names: Names, stmt: Stmt) -> Stmt:
     return stmt
 
 
-def _pieces(loop: For, lanes: int, bounds: Bounds) -> list[tuple[int, int]] | None:
-    """Return where vectors begin and how wide they are, for a masked loop of few constant trips.
+def _pieces(loop: For, lanes: int, most: int, bounds: Bounds) -> list[tuple[int, int]] | None:
+    """Return the starts and widths of vectors for a masked loop of few constant trips.
 
-    A vector of which the mask is known to hold for the first lanes only is shortened to them if
-    they are a power of two, and cut in powers of two if it writes to memory: processors take
-    masked loads well, and masked stores badly.
+    None for any other loop, and for one of more than *most* vectors.
+
+    If the mask is known to hold only for the first lanes of a vector, it is shortened to these if
+    they are a power of two, and split into powers of two if it writes to memory: masked loads are
+    fast, masked stores slow.
     """
-    if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value % lanes:
+    if not isinstance(loop.body, If) or not from_zero(loop) or not isinstance(loop.end, Const):
         return None
-    if loop.end.value > MAX_UNROLL * lanes:
+    if loop.end.value % lanes or loop.end.value > most * lanes:
         return None
-    assert isinstance(loop.body, If)
-    found: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
     for at in range(0, int(loop.end.value), lanes):
-        count = _how_many(loop, at, lanes, bounds)
+        count = _active_lanes(loop, at, lanes, bounds)
         if count == lanes or not (count.bit_count() == 1 or _writes(loop.body)):
-            found.append((at, lanes))
+            pieces.append((at, lanes))
             continue
         for width in (1 << bit for bit in reversed(range(count.bit_length()))):
             if count & width:
-                found.append((at, width))
+                pieces.append((at, width))
                 at += width
-    return found
+    return pieces
 
 
-def _how_many(loop: For, at: int, lanes: int, bounds: Bounds) -> int:
-    """Return for how many lanes, the first ones, the condition holds; all if it is not known."""
+def _active_lanes(loop: For, at: int, lanes: int, bounds: Bounds) -> int:
+    """Return the number of first lanes for which alone the condition holds; all if not known."""
     if _holds(loop, at, at + lanes - 1, bounds):
         return lanes
     for lane in range(lanes):
         if not (holds := _holds(loop, at + lane, at + lane, bounds)):
-            rest = holds is False and _holds(loop, at + lane, at + lanes - 1, bounds) is False
-            return lane if rest else lanes
+            never = holds is False and _holds(loop, at + lane, at + lanes - 1, bounds) is False
+            return lane if never else lanes
     return lanes
 
 
 def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
-    """Whether the condition around the body holds on the iterations given; None if not known."""
+    """Whether the condition around the body holds for ``first..last``; None if not known."""
     assert isinstance(loop.body, If)
     cond = simplify(loop.body.cond, {**bounds, loop.var: Interval(first, last)})
     return bool(cond.value) if isinstance(cond, Const) else None
 
 
 def _writes(body: Stmt) -> bool:
-    """Whether *body* stores to what outlives it: memory of a parameter."""
+    """Whether *body* stores to the memory of a parameter."""
     return any(isinstance(n, Store) and n.buffer.data is not None for n in walk(body))
 
 
 def _gathers(loop: For) -> bool:
-    """Whether the body reads at places that an array gives."""
+    """Whether the body reads at indices that it loads from an array."""
     return any(
         isinstance(n, Load)
         and any(isinstance(x, Load) and loop.var in variables(x) for i in n.indices for x in _of(i))
@@ -301,7 +303,7 @@ def _depends(store: Store, var: Var) -> bool:
 
 
 def cast_lanes(value: Expr, dtype: DType) -> Expr:
-    """Return *value* with elements of *dtype*, however many lanes it has."""
+    """Return *value* cast to elements of *dtype*, with the same lanes."""
     return cast(value, dtype.with_lanes(value.dtype.lanes))
 
 
@@ -325,7 +327,7 @@ class _Widen(Rewriter):
         self.base, self.lanes, self.mask = base, lanes, mask
 
     def vector(self) -> Stmt | None:
-        """Return the body of the loop for the vector; None where no lane of it runs."""
+        """Return the body of the loop for the vector; None if no lane of it runs."""
         body = self.loop.body
         if isinstance(body, If):
             holds = None
@@ -336,15 +338,15 @@ class _Widen(Rewriter):
                 return None
             if holds is None:
                 self.mask = _wide(self.rewrite(body.cond), self.lanes)
-                if self._reads_by(body):
+                if self._may_miss(body):
                     return If(Reduce("max", self.mask), self.rewrite(body.then))
             body = body.then
         return self.rewrite(body)
 
-    def _reads_by(self, body: If) -> bool:
-        """Whether what *body* reads for all lanes at once may be there only if one of them runs."""
+    def _may_miss(self, body: If) -> bool:
+        """Whether elements that *body* reads for all lanes may only exist if a lane runs."""
         loads = [variables(n) for n in walk(body.then) if isinstance(n, Load)]
-        return any(self.var not in own and own & variables(body.cond) for own in loads)
+        return any(self.var not in names and names & variables(body.cond) for names in loads)
 
     def visit_Load(self, load: Load) -> Node:
         new = self.visit_Node(load)
@@ -393,7 +395,7 @@ class _Widen(Rewriter):
         if parts == [select.cond, select.then, select.otherwise]:
             return select
         cond, then, otherwise = (_wide(p, self.lanes) for p in parts)
-        if parts[0] is select.cond:  # one for all lanes, which decides which side is evaluated
+        if parts[0] is select.cond:  # a scalar for all lanes: only one side is evaluated
             cond = select.cond
         return Select(cond, then, otherwise, span=select.span)
 
@@ -407,10 +409,10 @@ class _Widen(Rewriter):
 
 
 class _LastLanes(_Widen):
-    """Takes the last iterations of *loop*, fewer than *lanes*, as a vector of which some run.
+    """Runs the last iterations of *loop*, fewer than *lanes*, as some lanes of a vector.
 
-    What it reads is named, so that it is read at once under the mask, not lane by lane in the
-    side of a select.
+    Its reads are bound to variables, so that they are vector loads under the mask, not loads of
+    each lane in one side of a select.
     """
 
     def __init__(self, loop: For, lanes: int, names: Names) -> None:
@@ -420,15 +422,15 @@ class _LastLanes(_Widen):
     def reduce(
         self, value: Expr, acc: Buffer, op: Combiner, inside: Callable[[Stmt], Stmt]
     ) -> Stmt:
-        """Return the statement that combines *value* of the lanes that run with those of *acc*.
+        """Return the statement that combines *value*, in the lanes that run, with *acc*.
 
-        *inside* puts a statement into the loops that *value* stands in.
+        *inside* puts a statement into the loops around *value*.
         """
         at = (Ramp(ZERO, 1, self.lanes),)
         terms = _wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
         term = self.names.var(f"{self.var.name}_term", terms.dtype)
-        used = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
-        stmt = Store(acc, at, BinOp(op, Load(acc, at), used))
+        masked = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
+        stmt = Store(acc, at, BinOp(op, Load(acc, at), masked))
         count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
         runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
         return Let(self.runs, runs, inside(Let(term, terms, stmt)))
@@ -439,7 +441,7 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def _ramp(op: BinOpKind, lhs: Expr, rhs: Expr) -> Ramp | None:
-    """Return ``lhs op rhs`` as a ramp, if it is one."""
+    """Return ``lhs op rhs`` as a ramp; None if it is not one."""
     match op, lhs, rhs:
         case (("+" | "-"), Ramp(), _) if rhs.dtype.lanes == 1:
             return lhs.replace(base=binary(op, lhs.base, rhs))

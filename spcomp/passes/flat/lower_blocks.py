@@ -37,14 +37,14 @@ class LowerBlocks(FuncPass):
 
 @dataclass(eq=False, slots=True)
 class _Around:
-    """A loop, a let or a side of an if around the statement at hand; *inits* go before a loop."""
+    """A loop, let or side of an if around the current statement; *inits* go before a loop."""
 
     node: For | While | Let | If
     inits: list[Stmt] = field(default_factory=list)
-    holds: bool = True  # it is the side where the condition does
+    holds: bool = True  # whether it is the side where the condition holds
 
 
-class _Permit(Rewriter):
+class _AllowAtomic(Rewriter):
     """Lets iterations share the elements that stores update."""
 
     def visit_Store(self, store: Store) -> Node:
@@ -89,14 +89,14 @@ class _LowerBlocks(Rewriter):
         outer, self.around = self.around, []
         body = self.rewrite(block.body)
         if dict(block.attrs).get("atomic"):
-            body = _Permit().rewrite(body)
+            body = _AllowAtomic().rewrite(body)
         init = None if block.init is None else self.rewrite(block.init)
         self.around = outer
         values = block.values
-        once = self._divisions(block)
-        body = substitute(body, {**values, **once})
-        for own, let in once.items():
-            body = Let(let, values[own], body)
+        quotients = self._divisions(block)
+        body = substitute(body, {**values, **quotients})
+        for var, let in quotients.items():
+            body = Let(let, values[var], body)
         if init is not None:
             body = self._place(block, substitute(init, values), body)
         if block.where is not None:
@@ -104,38 +104,40 @@ class _LowerBlocks(Rewriter):
         return body
 
     def _divisions(self, block: Block) -> dict[Var, Var]:
-        """Return names for the iters that loops inside *block* would divide for, again and again.
+        """Return variables for iters of *block* with divisions, lest its loops repeat them.
 
-        One that may fail is not moved out of a loop that may run no times.
+        The divisions may fail, so they are not moved out of a loop that may run zero times.
         """
         if not any(isinstance(n, (For, While)) for n in walk(block.body, skip=Expr)):
             return {}
-        divided = (own for own in block.iters if may_fail(own.value))
-        return {own.var: self.names.var(own.var.name) for own in divided}
+        dividing = (item for item in block.iters if may_fail(item.value))
+        return {item.var: self.names.var(item.var.name) for item in dividing}
 
     def _place(self, block: Block, init: Stmt, body: Stmt) -> Stmt:
         """Put *init* before the outermost loop that drives a reduction; before *body* if none."""
-        reduced = self._drivers([i.value for i in block.iters if i.kind == "R"])
-        start = next((k for k in range(len(self.around)) if self._moved(k) & reduced), None)
+        drivers = self._drivers([i.value for i in block.iters if i.kind == "R"])
+        start = next((k for k in range(len(self.around)) if self._changing(k) & drivers), None)
         if start is None:
             return seq(init, body)
         inside = self.around[start:]
-        needed = self._needed(block, init, inside)
+        needed = self._needed_vars(block, init, inside)
         lost = {
             var
             for k in range(start, len(self.around))
-            for var in self._moved(k)
-            if var in reduced or var not in needed or isinstance(self.around[k].node, While)
+            for var in self._changing(k)
+            if var in drivers or var not in needed or isinstance(self.around[k].node, While)
         }
         nest = init
         if block.where is not None:
-            where = conjuncts(substitute(block.where, block.values))
-            nest = self._under(self._without(lost, where), nest, needed)
+            guards = conjuncts(substitute(block.where, block.values))
+            nest = self._guard(self._without(lost, guards), nest, needed)
         for around in reversed(inside):
             if isinstance(around.node, If):
-                nest = self._under(self._known(around.node, lost, holds=around.holds), nest, needed)
+                nest = self._guard(
+                    self._side_terms(around.node, lost, holds=around.holds), nest, needed
+                )
             elif not isinstance(around.node, While):
-                nest = self._again(around.node, nest, needed, lost)
+                nest = self._copy(around.node, nest, needed, lost)
         if variables(nest) & lost:
             raise LoweringError(
                 f"where block {block.name} starts its reduction depends on what it reduces over",
@@ -144,8 +146,8 @@ class _LowerBlocks(Rewriter):
         self.around[start].inits.append(nest)
         return body
 
-    def _needed(self, block: Block, init: Stmt, inside: list[_Around]) -> set[Var]:
-        """Return the variables that say which elements *init* is for, and how far these range."""
+    def _needed_vars(self, block: Block, init: Stmt, inside: list[_Around]) -> set[Var]:
+        """Return the variables behind the elements that *init* sets, and behind their ranges."""
         needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
         for around in reversed(inside):
             if isinstance(around.node, For) and around.node.var in needed:
@@ -153,25 +155,25 @@ class _LowerBlocks(Rewriter):
         return needed
 
     def _without(self, lost: set[Var], terms: list[Expr]) -> list[Expr]:
-        """Return those of *terms* that no variable of *lost* drives."""
+        """Return the *terms* that depend on no variable of *lost*."""
         return [term for term in terms if not self._drivers([term]) & lost]
 
-    def _known(self, branch: If, lost: set[Var], *, holds: bool) -> list[Expr]:
-        """Return terms that hold on a side of *branch*, those without variables that are *lost*."""
+    def _side_terms(self, branch: If, lost: set[Var], *, holds: bool) -> list[Expr]:
+        """Return terms that hold on a side of *branch* and use no variable of *lost*."""
         terms = conjuncts(branch.cond)
-        known = self._without(lost, terms)
+        computable = self._without(lost, terms)
         if holds:
-            return known
-        return [UnOp("not", branch.cond)] if len(known) == len(terms) else []
+            return computable
+        return [UnOp("not", branch.cond)] if len(computable) == len(terms) else []
 
-    def _under(self, terms: list[Expr], nest: Stmt, needed: set[Var]) -> Stmt:
-        """Return *nest* where *terms* hold; what they use is needed, too."""
+    def _guard(self, terms: list[Expr], nest: Stmt, needed: set[Var]) -> Stmt:
+        """Return *nest* under *terms*, and add their variables to *needed*."""
         for term in reversed(terms):
             nest = If(term, nest)
         needed |= self._drivers(terms)
         return nest
 
-    def _again(self, node: For | Let, nest: Stmt, needed: set[Var], lost: set[Var]) -> Stmt:
+    def _copy(self, node: For | Let, nest: Stmt, needed: set[Var], lost: set[Var]) -> Stmt:
         """Return *nest* inside a copy of *node* if it depends on it."""
         if node.var in lost or node.var not in needed:
             return nest
@@ -181,31 +183,31 @@ class _LowerBlocks(Rewriter):
             return Let(var, node.value, nest, span=node.span)
         return node.replace(var=var, body=nest)
 
-    def _moved(self, place: int) -> set[Var]:
-        """The variables that change from one iteration to the next of the loop at *place*."""
+    def _changing(self, place: int) -> set[Var]:
+        """Return the variables that change between iterations of the loop at *place*."""
         loop = self.around[place].node
         if isinstance(loop, For):
             return {loop.var}
-        found: set[Var] = set()
+        variables_: set[Var] = set()
         if isinstance(loop, While):
-            written = {memory_of(n.buffer) for n in walk(loop) if isinstance(n, Store)}
+            stored = {memory_of(n.buffer) for n in walk(loop) if isinstance(n, Store)}
             for around in self.around[place + 1 :]:
-                if isinstance(around.node, Let) and _depends(around.node.value, found, written):
-                    found.add(around.node.var)
-        return found
+                if isinstance(around.node, Let) and _depends(around.node.value, variables_, stored):
+                    variables_.add(around.node.var)
+        return variables_
 
     def _drivers(self, values: list[Expr]) -> set[Var]:
-        """The loop variables that *values* depend on, through lets too."""
-        found: set[Var] = set()
+        """Return the variables that *values* depend on, also through lets."""
+        drivers: set[Var] = set()
         for value in values:
-            found |= variables(value)
+            drivers |= variables(value)
         for around in reversed(self.around):
-            if isinstance(around.node, Let) and around.node.var in found:
-                found |= variables(around.node.value)
-        return found
+            if isinstance(around.node, Let) and around.node.var in drivers:
+                drivers |= variables(around.node.value)
+        return drivers
 
 
-def _depends(value: Expr, moved: set[Var], written: set[object]) -> bool:
-    """Whether *value* uses a variable that is *moved*, or what lies in memory that is *written*."""
+def _depends(value: Expr, changing: set[Var], stored: set[object]) -> bool:
+    """Whether *value* uses a variable of *changing*, or reads memory in *stored*."""
     reads = (n for n in walk(value) if isinstance(n, (Load, Search)))
-    return bool(variables(value) & moved) or any(memory_of(n.buffer) in written for n in reads)
+    return bool(variables(value) & changing) or any(memory_of(n.buffer) in stored for n in reads)

@@ -1,17 +1,15 @@
-"""I to II, domains: the loop that runs over a domain, and what its variables stand for."""
+"""I to II, domains: the loop that runs over a domain, and the positions of its variables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
-from spcomp.ir.access import Search
 from spcomp.ir.analysis.exprs import ZERO, both, plus
 from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.axis import Attach, Axis, Domain, Flatten, Fuse, domain_axes
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Var, binary, cast
+from spcomp.ir.expr import Expr, Var, binary
 from spcomp.passes.iterations.iteration_plan import LoopPlan, order_error
 from spcomp.passes.iterations.locate import Locator, inside, spans_axis
 from spcomp.passes.iterations.scope import Binding, OpenLoop, Scope
@@ -54,13 +52,13 @@ class LoopOpener:
         if axis.parent is None:
             return None
         if isinstance(domain, Attach):
-            return self._attached(domain, axis.parent, scope)
+            return self._attached_parent(domain, axis.parent, scope)
         parent = scope.position(axis.parent)
         if parent is None:
             raise order_error(self.it, axis, self.it)
         return parent
 
-    def _attached(self, domain: Attach, parent: Axis, scope: Scope) -> Pos:
+    def _attached_parent(self, domain: Attach, parent: Axis, scope: Scope) -> Pos:
         over = [b for b in scope.bindings.values() if domain.to in b.positions]
         if not over or parent.kind != "dense_fixed":
             reason = (
@@ -80,11 +78,11 @@ class LoopOpener:
         self,
         domain: Domain,
         axes: tuple[Axis, ...],
-        own: tuple[Var, ...],
+        loop_vars: tuple[Var, ...],
         block_var: Var,
         scope: Scope,
     ) -> Expr:
-        """Bind *own* to the elements of the last axis; return how many there are."""
+        """Bind *loop_vars* to the elements of the last axis; return how many there are."""
         first = axes[0]
         if isinstance(domain, Flatten) and any(axis.padded for axis in axes):
             raise LoweringError(
@@ -99,9 +97,9 @@ class LoopOpener:
             ends.append(self.aux.first((axis,), ends[-1]))
         absolute = plus(begins[-1], block_var)
         if isinstance(domain, Flatten):
-            scope.bind(own[0], Binding(lambda: absolute, {}))
+            scope.bind(loop_vars[0], Binding(lambda: absolute, {}))
         else:
-            self._bind_fused(axes, parent, (begins, ends), absolute, own, scope)
+            self._bind_fused(axes, parent, (begins, ends), absolute, loop_vars, scope)
         return ends[-1] if begins[-1] is ZERO else binary("-", ends[-1], begins[-1])
 
     def _bind_fused(
@@ -110,10 +108,10 @@ class LoopOpener:
         parent: Pos | None,
         ranges: tuple[list[Expr], list[Expr]],
         absolute: Expr,
-        own: tuple[Var, ...],
+        loop_vars: tuple[Var, ...],
         scope: Scope,
     ) -> None:
-        """Bind each of *own* to its axis; positions above the last are searched when asked for."""
+        """Bind each of *loop_vars* to its axis; positions above the last are found if needed."""
         places: list[Pos] = []
         for axis in axes[:-1]:
             places.append(Pos(axis, places[-1] if places else parent))
@@ -121,7 +119,7 @@ class LoopOpener:
         for k in range(len(axes) - 2, -1, -1):
             begin, end = ranges[0][k], ranges[1][k]
             places[k].absolute = self._above(axes[k + 1], places[k + 1], begin, end, scope)
-        for var, axis, pos in zip(own, axes, places, strict=True):
+        for var, axis, pos in zip(loop_vars, axes, places, strict=True):
             present = self.aux.present(pos)
             pos.guard = both(pos.parent.guard if pos.parent else None, present)
             scope.bind(var, Binding(self._coordinate(pos), {axis: pos}, present=present))
@@ -132,18 +130,11 @@ class LoopOpener:
     def _above(
         self, axis: Axis, pos: Pos, begin: Expr, end: Expr, scope: Scope
     ) -> Callable[[], Expr]:
-        """Return what finds the position, in ``begin..end``, whose fiber of *axis* holds *pos*."""
+        """Return a search in ``begin..end`` for the position whose fiber of *axis* holds *pos*."""
 
         def find() -> Expr:
-            absolute = self.aux.absolute(pos)
-            if axis.is_variable:
-                assert axis.indptr is not None
-                indptr = self.aux.buffers[axis.indptr]
-                found = Search("upper", indptr, begin, end, absolute) - 1
-            else:
-                assert axis.nnz_cols is not None
-                found = binary("//", absolute, cast(axis.nnz_cols, int64))
             assert axis.parent is not None
-            return self.locator.lookup(scope, f"{axis.parent.name}_at", found, fails=False)
+            holder = self.aux.holder(axis, self.aux.absolute(pos), begin, end)
+            return self.locator.lookup(scope, f"{axis.parent.name}_at", holder, fails=False)
 
         return find

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search, Stored
-from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, fingerprint, guarded, may_fail
+from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, guarded, may_fail
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos, is_unit, path_indices
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
@@ -21,6 +21,7 @@ from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, cast, co
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Let, Stmt
+from spcomp.ir.structural import expr_equal, fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.passes.assembly.assemble import Assembly, Place
 from spcomp.passes.iterations.scope import Lookup, Scope
@@ -33,50 +34,50 @@ if TYPE_CHECKING:
 class Access:
     """Positions of an element, and when it exists: *guard* None is always, *absent* never.
 
-    *here*: it does not exist where the statement at hand is left out.
+    *is_conditional*: it may not exist where the conditions of the current statement do not hold.
     """
 
     indices: tuple[Expr | None, ...]
     guard: Expr | None = None
     absent: bool = False
-    here: bool = False
+    is_conditional: bool = False
 
 
 class Locator:
     """Translates the expressions of one function; keeps the searches that statements need.
 
-    *written* are the buffers that the function stores to: what depends on them stays in its place.
+    *written* are the buffers that the function stores to: values read from them are not moved.
     """
 
     def __init__(
         self, aux: Auxiliary, names: Names, written: frozenset[AnyBuffer], assembly: Assembly
     ) -> None:
         self.aux, self.names, self.written, self.assembly = aux, names, written, assembly
-        self.local: list[Lookup] = []  # lookups that only the statement at hand can make
-        self.hoists = True  # whether lookups may move out of the statement at hand
-        self.conditional = False  # whether what is translated may not be evaluated at all
-        self.searched: set[str] = set()  # names of axes whose order is relied upon
+        self.local: list[Lookup] = []  # lookups that stay in the current statement
+        self.hoists = True  # whether lookups may move out of the current statement
+        self.conditional = False  # whether the current expression may not be evaluated
+        self.order_needed: set[str] = set()  # names of axes whose order is relied upon
         self.sure: object = None  # the element, by fingerprint, that an earlier phase has created
-        self.holds: frozenset[object] = frozenset()  # by fingerprint, what holds in the statement
-        self.here: set[Node] = set()  # loads of what may not exist where that does not hold
-        self.blocks: SearchBlocks | None = None  # where results of searches are kept, if they are
+        self.holds: frozenset[object] = frozenset()  # fingerprints of the statement's conditions
+        self.conditional_loads: set[Node] = set()  # of elements that may not exist without these
+        self.blocks: SearchBlocks | None = None  # the results of searches, if they are kept
 
     # -- lookups ------------------------------------------------------------------------------
 
     def lookup(self, scope: Scope, wish: str, value: Expr, *, fails: bool | None = None) -> Expr:
         """Return a variable that holds *value*, computed as far out as its operands allow.
 
-        What may fail stays in its statement, and there under the condition that it stands under.
+        A value that may fail stays in its statement, under the same condition.
         """
         fails = may_fail(value) if fails is None else fails
         if isinstance(value, (Var, Const)) or (fails and self.conditional):
             return value
         moves = self.hoists and not fails and not any(map(self._stays, walk(value)))
         key = fingerprint(value)
-        if moves and (known := scope.known(key)) is not None:
-            return known
-        if moves and self.blocks and (kept := self.blocks.keep(scope, value)) is not None:
-            return kept
+        if moves and (variable := scope.lookup_of(key)) is not None:
+            return variable
+        if moves and self.blocks and (loaded := self.blocks.keep(scope, value)) is not None:
+            return loaded
         var = self.names.var(wish, value.dtype)
         place = scope.owner(value) if moves else None
         if place is None:
@@ -85,31 +86,33 @@ class Locator:
             segment, level = place
             segment.lookups.append(Lookup(var, value, level))
             segment.levels[var] = level
-            segment.known[key] = var
+            segment.by_value[key] = var
         return var
 
     def _stays(self, node: Node) -> bool:
-        """Whether *node* is a load that has to be made where it stands."""
-        return isinstance(node, Load) and (node.buffer in self.written or node in self.here)
+        """Whether *node* is a load that must not be moved."""
+        return isinstance(node, Load) and (
+            node.buffer in self.written or node in self.conditional_loads
+        )
 
     def with_local(self, stmt: Stmt, mark: int) -> Stmt:
-        """Return *stmt* inside the lookups made since there were *mark* of them."""
+        """Return *stmt* inside the local lookups from number *mark* on, which are removed."""
         for lookup in reversed(self.local[mark:]):
             stmt = Let(lookup.var, lookup.value, stmt, span=stmt.span)
         del self.local[mark:]
         return stmt
 
-    def refuse_local(self, mark: int, where: str, node: Node) -> None:
-        """Raise if lookups were made since there were *mark*: they cannot stand in *where*."""
+    def refuse_local(self, mark: int, place: str, node: Node) -> None:
+        """Raise if there are local lookups from number *mark* on: *place* cannot hold them."""
         if self.local[mark:]:
             raise LoweringError(
-                f"{where} needs a search",
+                f"{place} needs a search",
                 node.span,
                 hint="assign the value to a variable before the loop",
             )
 
     def rely_on_order(self, axis: Axis, node: Node) -> None:
-        """Note that the coordinates of *axis* must ascend; raises if it says they do not."""
+        """Record that the coordinates of *axis* must ascend; raises if it is not sorted."""
         if not axis.is_sparse:
             return
         if not axis.sorted:
@@ -118,7 +121,7 @@ class Locator:
                 node.span,
                 hint="sort the coordinates and declare the axis with sorted=True",
             )
-        self.searched.add(axis.name)
+        self.order_needed.add(axis.name)
 
     # -- expressions --------------------------------------------------------------------------
 
@@ -139,12 +142,12 @@ class Locator:
             fill = const(buffer.fill, buffer.dtype)
         if access.absent:
             return fill
-        made = load.replace(indices=access.indices)
-        self.here |= {made} if access.here else set()
-        return guarded(access.guard, made, fill)
+        element = load.replace(indices=access.indices)
+        self.conditional_loads |= {element} if access.is_conditional else set()
+        return guarded(access.guard, element, fill)
 
     def stored(self, load: Load, scope: Scope) -> Expr:
-        """Return whether there is an element, as a condition."""
+        """Return the condition that the element is stored."""
         buffer = load.buffer
         if isinstance(buffer, SparseBuffer) and self.assembly.axis_of(buffer) is not None:
             raise LoweringError(f"what {buffer.name} stores is a result of this program", load.span)
@@ -157,7 +160,7 @@ class Locator:
         return const(True, bool_) if access.guard is None else access.guard
 
     def dense_access(self, buffer: Buffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
-        """Return where the element of a plain array stands, guarded by its shape."""
+        """Return the position of the element of a plain array, guarded by its shape."""
         indices = tuple(self.translate(i, scope) for i in coords if i is not None)
         guard: Expr | None = None
         for index, extent in zip(indices, buffer.shape, strict=True):
@@ -167,7 +170,7 @@ class Locator:
     def assembled_place(
         self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope, node: Node
     ) -> Place:
-        """Return where an element of an assembled buffer is made; opens its fiber if need be."""
+        """Return the place of an element of an assembled buffer; opens its fiber if it is new."""
         axis = self.assembly.axis_of(buffer)
         assert axis is not None
         path = axis.path()
@@ -176,11 +179,11 @@ class Locator:
             for v, b in scope.bindings.items()
             if b.absent or (b.positions and (v in coords or not all(map(is_unit, b.positions))))
         ]
-        ordered = len(path) - 1
-        if self.assembly.ascending and (isinstance(node, Load) or isinstance(coords[ordered], Var)):
-            ordered += 1  # else it is a number that ascends, see result_inits
+        depth = len(path) - 1
+        if self.assembly.ascending and (isinstance(node, Load) or isinstance(coords[depth], Var)):
+            depth += 1  # else the coordinate is a number that ascends: see write_order.digits
         parent, place = None, None
-        if buffer.axes[: len(path)] == path and tuple(order[:ordered]) == coords[:ordered]:
+        if buffer.axes[: len(path)] == path and tuple(order[:depth]) == coords[:depth]:
             parent = scope.bindings[order[len(path) - 2]].positions.get(path[-2])
         if parent is not None and parent.relative is not None:
             place = scope.owner(parent.relative)
@@ -195,14 +198,14 @@ class Locator:
         trailing = []
         for dense, index in zip(buffer.axes[len(path) :], coords[len(path) :], strict=True):
             assert index is not None
-            found = self._locate(dense, None, index, scope)
-            assert found is not None
-            trailing.append(self.aux.relative(found))
-        made = Place(axis, parent, coord, tuple(trailing), within)
-        if not self.assembly.is_open(made, node):
+            position = self._locate(dense, None, index, scope)
+            assert position is not None
+            trailing.append(self.aux.relative(position))
+        element = Place(axis, parent, coord, tuple(trailing), within)
+        if not self.assembly.is_open(element, node):
             segment, level = place
-            segment.put_around(level, self.assembly.open(made, self.names, self.aux))
-        return made
+            segment.put_around(level, self.assembly.open(element, self.names, self.aux))
+        return element
 
     def _created(self, axis: Axis, coord: Expr | None, scope: Scope) -> tuple[Expr, Expr | None]:
         """Return the coordinate on *axis* to be created, and whether it lies in the axis."""
@@ -218,22 +221,22 @@ class Locator:
         return value, inside(value, axis.length)
 
     def access(self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
-        """Return where the element of *buffer* at *coords* stands."""
+        """Return the position of the element of *buffer* at *coords*."""
         places: dict[Axis, Pos] = {}
         for axis, coord in zip(buffer.axes, coords, strict=True):
             assert coord is not None
             parent = places.get(axis.parent) if axis.parent else None
-            found = self._locate(axis, parent, coord, scope)
-            if found is None:
+            position = self._locate(axis, parent, coord, scope)
+            if position is None:
                 return Access((), absent=True)
-            places[axis] = found
+            places[axis] = position
         sure = self.sure is not None and self.sure == fingerprint((buffer, *coords))
         guard = None if sure else _guard_of(places)
-        asked = conjuncts(guard) if self.holds else []
-        left = [part for part in asked if fingerprint(part) not in self.holds]
-        here = len(left) < len(asked)
-        guard = reduce(both, left, None) if here else guard
-        return Access(path_indices(buffer, places), guard, here=here)
+        terms = conjuncts(guard) if self.holds else []
+        unknown = [part for part in terms if fingerprint(part) not in self.holds]
+        is_conditional = len(unknown) < len(terms)
+        guard = reduce(both, unknown, None) if is_conditional else guard
+        return Access(path_indices(buffer, places), guard, is_conditional=is_conditional)
 
     def _locate(self, axis: Axis, parent: Pos | None, coord: Expr, scope: Scope) -> Pos | None:
         """Return the position of *coord* on *axis* under *parent*; None if known to be absent."""
@@ -265,10 +268,10 @@ class Locator:
         if axis.indices is None:
             raise LoweringError(f"the coordinates of {axis.name} are a result of this program")
         if parent is not None and self._is_marked(axis, parent, key, scope):
-            own = self.names.var(f"{axis.name}_key")
-            self.local.append(Lookup(own, key, 0))
-            position, holds = self.assembly.position(axis, own)
-            return Pos(axis, parent, position, guard=both(inside(own, axis.length), holds))
+            key_var = self.names.var(f"{axis.name}_key")
+            self.local.append(Lookup(key_var, key, 0))
+            position, holds = self.assembly.position(axis, key_var)
+            return Pos(axis, parent, position, guard=both(inside(key_var, axis.length), holds))
         if axis.shifted:
             raise LoweringError(
                 f"{axis.name} is shifted: iterate over it, nothing finds its places"
@@ -278,23 +281,23 @@ class Locator:
         end = self.lookup(scope, f"{axis.name}_end", self.aux.end(axis, parent))
         key = self.lookup(scope, f"{axis.name}_key", key)
         if axis.sorted or axis.hashed:
-            self.searched.add(axis.name)
+            self.order_needed.add(axis.name)
         kind: SearchKind = "lower" if axis.sorted else "probe" if axis.hashed else "linear"
         search = Search(kind, buffer, begin, end, key)
         at = self.lookup(scope, f"{axis.name}_at", search)
-        found: Expr = BinOp("<", at, end)
+        is_found: Expr = BinOp("<", at, end)
         if axis.sorted:
             outer: tuple[None, ...] = (None,) * (len(buffer.axes) - 1)
             value = cast(Load(buffer, (*outer, at)), int64)
-            found = BinOp("and", found, BinOp("==", value, key))
+            is_found = BinOp("and", is_found, BinOp("==", value, key))
         elif axis.padded and not axis.hashed:
-            found = BinOp("and", BinOp("<=", ZERO, key), found)
-        guard = self.lookup(scope, f"{axis.name}_found", found)
+            is_found = BinOp("and", BinOp("<=", ZERO, key), is_found)
+        guard = self.lookup(scope, f"{axis.name}_found", is_found)
         return Pos(axis, parent, absolute=at, guard=guard)
 
     def _is_marked(self, axis: Axis, parent: Pos, key: Expr, scope: Scope) -> bool:
-        """Whether the fiber is one that is put in order; a write to it begins that."""
-        if axis not in self.assembly.known or parent.relative is None:
+        """Whether marks locate the coordinates of the fiber; a write to it opens it."""
+        if axis not in self.assembly.marked or parent.relative is None:
             return False
         place = Place(axis, parent, key, ())
         if self.sure is None:
@@ -322,7 +325,7 @@ def _guard_of(places: dict[Axis, Pos]) -> Expr | None:
     parents = {axis.parent for axis in places}
     guard: Expr | None = None
     for axis, pos in places.items():
-        if axis not in parents:  # the guard of the deepest implies those above it
+        if axis not in parents:  # the guard of the deepest axis implies those above
             guard = both(guard, pos.guard)
     return guard
 
@@ -334,15 +337,15 @@ def _same_fiber(other: Axis, pos: Pos, axis: Axis, parent: Pos | None) -> bool:
     if other is axis:
         return True
     same_arrays = other.indptr is axis.indptr and other.indices is axis.indices
-    sizes = fingerprint(other.nnz_cols) == fingerprint(axis.nnz_cols)
+    sizes = expr_equal(other.nnz_cols, axis.nnz_cols)
     return same_arrays and sizes and other.kind == axis.kind and other.kind != "dense_fixed"
 
 
 def _same_root(a: Pos | None, b: Pos | None) -> bool:
-    """Say whether two positions on a dense root are one, as those of an attached fiber are."""
+    """Say whether two positions on a dense root are the same, as for an attached fiber."""
     if a is None or b is None or a.axis is not b.axis or a.parent is not None:
         return False
-    return a.relative is not None and fingerprint(a.relative) == fingerprint(b.relative)
+    return a.relative is not None and expr_equal(a.relative, b.relative)
 
 
 def spans_axis(axis: Axis, other: Axis) -> bool:
@@ -351,7 +354,7 @@ def spans_axis(axis: Axis, other: Axis) -> bool:
         return True
     if isinstance(axis.length, Const) and isinstance(other.length, Const):
         return bool(other.length.value <= axis.length.value)
-    return fingerprint(axis.length) == fingerprint(other.length)
+    return expr_equal(axis.length, other.length)
 
 
 class _Translate(Rewriter):

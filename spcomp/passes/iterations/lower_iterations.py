@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from typing import cast as typed
 
 from spcomp.errors import LoweringError
 from spcomp.ir.analysis.copies import Fresh
-from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, fingerprint, variables
+from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, variables
 from spcomp.ir.analysis.forest import check_layouts
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
@@ -22,7 +22,9 @@ from spcomp.ir.module import Module
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind
 from spcomp.ir.program import CoordFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import Visitor, walk
+from spcomp.knobs import Knobs
 from spcomp.passes.assembly.assemble import ONE_PASS, Assembly, assemble
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.decompose.preprocess import PREPROCESS
@@ -39,14 +41,15 @@ class LowerIterations(Pass):
     """``with sp_iter([I, J], "SR", "f"): s`` becomes loops, blocks ``f0``, ``f1`` ... around ``s``.
 
     A function with assembled outputs becomes two, ``f_count`` and ``f_fill``, and a host program.
-    *search_blocks*: what is searched for in a function without such is found before all else, by
-    blocks that are preprocessing. Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse Iteration
-    Lowering.
+    *search_blocks*: in a function without assembled outputs, searches run before everything else,
+    in blocks that are preprocessing. Source: SparseTIR (ASPLOS 2023), section 3.3, Sparse
+    Iteration Lowering.
     """
 
     name: ClassVar[str] = "lower_iterations"
     takes: ClassVar[Stage] = Stage.COORDINATE
     gives: ClassVar[Stage] = Stage.POSITION
+    knobs: Knobs = field(repr=False)
     search_blocks: bool = False
 
     def run(self, module: Module[Any]) -> Module[Any]:
@@ -54,7 +57,7 @@ class LowerIterations(Pass):
         for func in module.funcs:
             check_layouts(func)
         if module.is_single and any(axis.is_assembled for axis in module.source.axes):
-            plan = assemble(module.funcs[0])
+            plan = assemble(module.funcs[0], self.knobs)
             funcs = tuple(lower_function(f, a) for f, a in plan.phases)
             return Module(module.source, funcs, plan.host)
         lowered = [lower_function(func, Assembly(), self.search_blocks) for func in module.funcs]
@@ -67,28 +70,28 @@ def lower_function(
     search_blocks: bool = False,  # noqa: FBT001, FBT002
 ) -> PosFunc:
     """Return *func* in position space."""
-    aux = Auxiliary(func)
+    aux = Auxiliary(func.axes)
     lowerer = _Lowerer(func, aux, assembly)
     if search_blocks:
         lowerer.locator.blocks = SearchBlocks(lowerer.locator.names, lowerer.locator.written)
     scope = Scope(func.params)
     body = scope.segment.wrap(-1, lowerer.lower(func.body, scope))
-    body = _after_searches(lowerer.locator.blocks, body)
-    handles = set(func.params)  # a phase does not take all that its source does
+    body = _with_searches(lowerer.locator.blocks, body)
+    handles = set(func.params)  # a phase does not have all parameters of its source
     extra = tuple(b for h, b in (aux.buffers | aux.shifts).items() if h in handles)
-    own = tuple(b for b in func.buffers if b.data in handles)
+    buffers = tuple(b for b in func.buffers if b.data in handles)
     axes = tuple(a for a in func.axes if {a.indptr, a.indices} <= {None, *handles})
-    domains = tuple(d for d in (*aux.domains, *func.domains) if d.buffer in (*extra, *own))
+    domains = tuple(d for d in (*aux.domains, *func.domains) if d.buffer in (*extra, *buffers))
     attrs = dict(func.attrs)
-    if lowerer.locator.searched:
-        attrs["order_needed"] = tuple(sorted(lowerer.locator.searched))
+    if lowerer.locator.order_needed:
+        attrs["order_needed"] = tuple(sorted(lowerer.locator.order_needed))
     if assembly.one_pass is not None:
         attrs[ONE_PASS] = assembly.one_pass
     return PosFunc(
         func.name,
         func.params,
         axes,
-        (*extra, *own),
+        (*extra, *buffers),
         annotate_regions(body),
         domains,
         tuple(attrs.items()),
@@ -96,22 +99,22 @@ def lower_function(
     )
 
 
-def _after_searches(blocks: SearchBlocks | None, body: Stmt) -> Stmt:
-    """Return *body* behind the nests that search."""
-    made = blocks.made if blocks else []
+def _with_searches(blocks: SearchBlocks | None, body: Stmt) -> Stmt:
+    """Return *body* after the nests of the search blocks."""
+    search_blocks = blocks.blocks if blocks else []
     nests = []
-    for k, block in enumerate(made):
+    for k, block in enumerate(search_blocks):
         marks = SpIter((), (), "", "search", None, block.store, (PREPROCESS,))
         prefix = f"binary_search_block_{k}_"
         nests.append(_Nest(prefix, block.loops, block.store, Scope(), marks).build())
     body = seq(*nests, body)
-    for block in reversed(made):
+    for block in reversed(search_blocks):
         body = Alloc(block.buffer, body)
     return body
 
 
 class _Lowerer(Visitor[Stmt]):
-    """Lowers statements; the scope in force is an attribute, saved around every sp_iter."""
+    """Lowers statements; the current scope is an attribute, saved around every sp_iter."""
 
     COVERS = (SpIter, Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail)
 
@@ -133,7 +136,7 @@ class _Lowerer(Visitor[Stmt]):
     # -- iterations ---------------------------------------------------------------------------
 
     def visit_SpIter(self, it: SpIter) -> Stmt:
-        """Build the init nest that stands outside, if there is one, and the loops."""
+        """Build the loops, after the init nest if that goes outside."""
         plan = plan_iteration(it)
         loops = self._nest(it, plan, 0, self.scope, it.name)
         if plan.init == "outside":
@@ -141,13 +144,13 @@ class _Lowerer(Visitor[Stmt]):
         return loops
 
     def _nest(self, it: SpIter, plan: IterationPlan, start: int, outer: Scope, prefix: str) -> Stmt:
-        """Lower the loops from *start* on: up to the next merge at once, the rest inside it."""
+        """Lower the loops from *start* on: those up to the next merge, then the rest inside it."""
         scope = Scope(outer=outer)
-        left = without_absent(plan, start, scope.lacks)
-        if left is None:
+        remaining = without_absent(plan, start, scope.lacks)
+        if remaining is None:
             starts = plan.init == "inside" and start <= plan.first_reduction
             return self._init_nest(it, plan, scope) if starts else Seq(())
-        plan = left
+        plan = remaining
         merges = [
             k
             for k in range(start, len(plan.loops))
@@ -167,7 +170,7 @@ class _Lowerer(Visitor[Stmt]):
         return nest.build()
 
     def _body(self, it: SpIter, scope: Scope) -> Stmt:
-        """Return the body, which runs where each variable has a coordinate."""
+        """Return the body, guarded such that each variable has a coordinate."""
         present: Expr | None = None
         for var in it.vars:
             present = both(present, scope.bindings[var].present)
@@ -225,14 +228,22 @@ class _Lowerer(Visitor[Stmt]):
         for present in Lattice(kind, tuple(place.axis.name for place in places)).points:
             tag = "".join(map(str, map(int, present)))
             inner = Scope(outer=scope)
-            for own in (coordinate, *(c.pos for c in cursors)):
-                inner.segment.levels[own] = -1
+            for bound in (coordinate, *(c.pos for c in cursors)):
+                inner.segment.levels[bound] = -1
             inner.bind(
                 var,
                 Binding(
                     lambda: coordinate,
-                    {p.axis: p for p, here in zip(places, present, strict=True) if here},
-                    {p.axis: p.parent for p, here in zip(places, present, strict=True) if not here},
+                    {
+                        p.axis: p
+                        for p, is_present in zip(places, present, strict=True)
+                        if is_present
+                    },
+                    {
+                        p.axis: p.parent
+                        for p, is_present in zip(places, present, strict=True)
+                        if not is_present
+                    },
                 ),
             )
             body = self._nest(it, plan, level + 1, inner, f"{it.name}_{tag}_")
@@ -245,11 +256,11 @@ class _Lowerer(Visitor[Stmt]):
         return self.locator.translate(expr, self.scope)
 
     def visit_Seq(self, stmt: Seq) -> Stmt:
-        """Lower each in turn."""
+        """Lower the statements in order."""
         return seq(*(self.visit(s) for s in stmt.body))
 
     def visit_Let(self, stmt: Let) -> Stmt:
-        """Lower the value where it stands: it may read what was just written."""
+        """Lower the value in its place: it may read what was just written."""
         mark = len(self.locator.local)
         value = self._expr(stmt.value)
         lookups = self._set_aside(mark)
@@ -266,14 +277,14 @@ class _Lowerer(Visitor[Stmt]):
         elif self.assembly.counts_only and buffer.data is not None:
             new = Seq(())
         else:
-            if isinstance(buffer, SparseBuffer) and self.assembly.known & {*buffer.axes}:
+            if isinstance(buffer, SparseBuffer) and self.assembly.marked & {*buffer.axes}:
                 self.locator.sure = fingerprint((buffer, *stmt.indices))
             new = self._store(stmt, self._expr(stmt.value), buffer)
             self.locator.sure = None
         return self.locator.with_local(new, mark)
 
     def _create(self, stmt: Store, buffer: SparseBuffer) -> Stmt:
-        """Return the write to an assembled buffer, which makes the element if there is none."""
+        """Return the write to an assembled buffer, which creates the element if it is new."""
         value = stmt.value if self.assembly.counts_only else self._expr(stmt.value)
         place = self.locator.assembled_place(buffer, stmt.indices, self.scope, stmt)
         new = self.assembly.store(stmt, value, place, self.aux)
@@ -316,7 +327,7 @@ class _Lowerer(Visitor[Stmt]):
         return self.locator.with_local(new, mark)
 
     def _set_aside(self, mark: int) -> list[Lookup]:
-        """Take the lookups made since *mark* off, while the statements inside make theirs."""
+        """Take off and return the lookups from *mark* on, while inner statements add theirs."""
         lookups = self.locator.local[mark:]
         del self.locator.local[mark:]
         return lookups
@@ -333,7 +344,7 @@ class _Lowerer(Visitor[Stmt]):
         return stmt.replace(cond=cond, body=self.visit(stmt.body))
 
     def visit_Alloc(self, stmt: Alloc) -> Stmt:
-        """Keep the allocation; in a further case of a merge it has memory of its own."""
+        """Keep the allocation; in further cases of a merge it gets a new buffer."""
         new = stmt.replace(body=self.visit(stmt.body))
         if stmt.buffer not in self.allocated:
             self.allocated.add(stmt.buffer)
@@ -352,7 +363,7 @@ class _Lowerer(Visitor[Stmt]):
 
 @dataclass(slots=True)
 class _Nest:
-    """Loops, cut into groups with a block each, around a leaf."""
+    """Loops, split into groups with a block each, around a leaf."""
 
     prefix: str
     loops: Sequence[OpenLoop]
@@ -363,7 +374,7 @@ class _Nest:
     before: tuple[int, Stmt] | None = None  # stands before the loop of that level
 
     def _cuts(self) -> list[int]:
-        """The levels where a group starts: one cannot be had without what the one before binds."""
+        """Return the levels where a group starts, as its loops use what the group before binds."""
         segment, cuts = self.scope.segment, [0]
         for level in range(1, len(self.loops)):
             bound = {loop.block_var for loop in self.loops[cuts[-1] : level]}
@@ -376,7 +387,7 @@ class _Nest:
         return cuts
 
     def last_group(self) -> int:
-        """The level where the innermost group starts."""
+        """Return the level where the innermost group starts."""
         return self._cuts()[-1]
 
     def build(self) -> Stmt:

@@ -1,11 +1,11 @@
-"""I to II, scope: what each coordinate variable stands for, and the searches that were needed."""
+"""I to II, scope: the positions behind each coordinate variable, and the searches for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from spcomp.ir.analysis.exprs import conjuncts, fingerprint, variables
+from spcomp.ir.analysis.exprs import conjuncts, variables
 from spcomp.ir.analysis.positions import Pos
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra
@@ -13,11 +13,12 @@ from spcomp.ir.arith.proof import Prover
 from spcomp.ir.axis import Axis, Domain
 from spcomp.ir.expr import BinOp, Expr, Var, const
 from spcomp.ir.stmt import Let, Stmt
+from spcomp.ir.structural import fingerprint
 
 
 @dataclass(eq=False, slots=True)
 class Binding:
-    """A coordinate variable: its value, and the positions it has on the axes it runs over.
+    """A coordinate variable: its value, and its positions on the axes it runs over.
 
     *absent* lists the axes on which the coordinate is known not to be stored (a merge case).
     *present*: it is a coordinate only where this holds (None: always), elsewhere padding.
@@ -40,7 +41,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """A loop ``for var in range(extent)``, and what the block inside calls its variable.
+    """A loop ``for var in range(extent)``; *block_var* is the variable of the block inside.
 
     It runs over *domain*, whose coordinates are *vars*.
     """
@@ -55,23 +56,24 @@ class OpenLoop:
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """A run of nested loops that is built at once: who owns which variable, and its lookups.
+    """Nested loops that are built together: the level of each variable, and the lookups.
 
-    *wraps*: what else is put around the statements inside a level.
+    *by_value*: the variable of a lookup by the fingerprint of its value. *wraps*: for a level,
+    what else goes around the statements inside it.
     """
 
     loops: list[OpenLoop] = field(default_factory=list)
     levels: dict[Var, int] = field(default_factory=dict)
     lookups: list[Lookup] = field(default_factory=list)
-    known: dict[object, Var] = field(default_factory=dict)
+    by_value: dict[object, Var] = field(default_factory=dict)
     wraps: dict[int, Callable[[Stmt], Stmt]] = field(default_factory=dict)
 
     def has(self, level: int) -> bool:
-        """Whether anything is to be put inside *level*."""
+        """Whether lookups or wraps belong inside *level*."""
         return level in self.wraps or any(lookup.level == level for lookup in self.lookups)
 
     def put_around(self, level: int, wrap: Callable[[Stmt], Stmt]) -> None:
-        """Put *wrap* around the statements inside *level*, outside of what already is there."""
+        """Put *wrap* around the statements inside *level*, outside other wraps."""
         inner = self.wraps.get(level)
         self.wraps[level] = wrap if inner is None else lambda stmt: wrap(inner(stmt))
 
@@ -86,12 +88,12 @@ class Segment:
 
 
 class Scope:
-    """Coordinate variables and segments in force; an inner scope sees the outer one."""
+    """The current coordinate variables and segments; an inner scope sees the outer one."""
 
     def __init__(self, params: Iterable[Var] = (), outer: Scope | None = None) -> None:
         self.params: frozenset[Var] = outer.params if outer else frozenset(params)
         self.bindings: dict[Var, Binding] = dict(outer.bindings) if outer else {}
-        self.proofs: dict[object, bool] = outer.proofs if outer else {}  # that were looked for
+        self.proofs: dict[object, bool] = outer.proofs if outer else {}  # tried so far
         self.segment = Segment()
         self.segments: tuple[Segment, ...] = (*(outer.segments if outer else ()), self.segment)
 
@@ -101,7 +103,7 @@ class Scope:
         self.bindings[var] = binding
 
     def position(self, axis: Axis) -> Pos | None:
-        """Where the innermost iteration over *axis* stands, or None if none runs over it."""
+        """Return the position of the innermost iteration over *axis*; None if there is none."""
         for binding in reversed(self.bindings.values()):
             if axis in binding.positions:
                 return binding.positions[axis]
@@ -116,11 +118,11 @@ class Scope:
         return False
 
     def owner(self, value: Expr) -> tuple[Segment, int] | None:
-        """The outermost place where *value* can be computed: a segment and a level of it.
+        """Return the outermost place where *value* can be computed: a segment and a level of it.
 
-        None if it uses a variable that no segment owns: then only the statement itself will do.
+        None if it uses a variable that no segment owns: then it stays in the statement.
         """
-        found = (self.segments[0], -1)
+        result = (self.segments[0], -1)
         depth = 0
         for var in variables(value):
             if var in self.params:
@@ -128,12 +130,12 @@ class Scope:
             for k, segment in enumerate(self.segments):
                 if var in segment.levels:
                     place = segment.levels[var]
-                    if k > depth or (k == depth and place > found[1]):
-                        found, depth = (segment, place), k
+                    if k > depth or (k == depth and place > result[1]):
+                        result, depth = (segment, place), k
                     break
             else:
                 return None
-        return found
+        return result
 
     def proves_inside(self, coord: Expr, size: Expr) -> bool:
         """Whether *coord*, in coordinate variables, is proved to lie in ``0..size-1``.
@@ -141,7 +143,7 @@ class Scope:
         It follows from the lengths of the axes that the variables run over.
         """
         if isinstance(coord, Var):
-            return False  # one axis against another, which a proof does not see through
+            return False  # one axis against another: no proof will succeed
         facts: dict[Var, tuple[Expr, Expr]] = {
             var: (const(0), next(iter(binding.positions)).length)
             for var, binding in self.bindings.items()
@@ -159,16 +161,16 @@ class Scope:
         return self.proofs[key]
 
     def skips(self, guard: Expr | None) -> bool:
-        """Whether nothing is done where *guard* does not hold: it says that there is padding."""
+        """Whether the body does not run where *guard* fails, because that is padding."""
         if guard is None:
             return True
-        known = (part for b in self.bindings.values() for part in conjuncts(b.present))
-        present = set(map(fingerprint, known))
+        parts = (part for b in self.bindings.values() for part in conjuncts(b.present))
+        present = set(map(fingerprint, parts))
         return all(fingerprint(part) in present for part in conjuncts(guard))
 
-    def known(self, key: object) -> Var | None:
-        """The variable that holds the lookup called *key*, if an enclosing segment has it."""
+    def lookup_of(self, key: object) -> Var | None:
+        """Return the variable of the lookup with fingerprint *key*, if a segment has it."""
         for segment in self.segments:
-            if key in segment.known:
-                return segment.known[key]
+            if key in segment.by_value:
+                return segment.by_value[key]
         return None

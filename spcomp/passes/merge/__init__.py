@@ -1,1 +1,1 @@
-"""Co-iteration: merges of several fibers become loops, with their cases."""
+"""Co-iteration: merges of several fibers become loops over their cases."""

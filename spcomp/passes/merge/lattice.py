@@ -16,7 +16,7 @@ Point: TypeAlias = tuple[bool, ...]  # for each operand whether it is present
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """What a merge of *operands*, which are names, may meet; printed as its points.
+    """The points of a merge of *operands* (names): which of them may meet at a coordinate.
 
     >>> print(Lattice("union", ("A", "B")))
     {A, B} {A} {B}
@@ -29,7 +29,7 @@ class Lattice:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The combinations that are a coordinate of the merge, those with the first ones first."""
+        """The combinations of operands at a coordinate; those with the first operand come first."""
         if self.kind == "intersect":
             return ((True,) * len(self.operands),)
         return tuple(
@@ -37,13 +37,15 @@ class Lattice:
         )
 
     def below(self, point: Point) -> tuple[Point, ...]:
-        """Return the points that are left when an operand of *point*, or several, have run out."""
+        """Return the points that remain after one or more operands of *point* have run out."""
         pairs = ((other, zip(other, point, strict=True)) for other in self.points if other != point)
         return tuple(other for other, sides in pairs if all(mine <= its for mine, its in sides))
 
     def __str__(self) -> str:
-        return " ".join(map(self._named, self.points))
+        return " ".join(map(self._point_text, self.points))
 
-    def _named(self, point: Point) -> str:
-        there = (name for name, here in zip(self.operands, point, strict=True) if here)
-        return f"{{{', '.join(there)}}}"
+    def _point_text(self, point: Point) -> str:
+        present = (
+            name for name, is_present in zip(self.operands, point, strict=True) if is_present
+        )
+        return f"{{{', '.join(present)}}}"

@@ -1,4 +1,4 @@
-"""Beside the route, for merges: whether fibers have a coordinate in common, asked by vectors."""
+"""Beside the route, for merges: a vector test whether fibers have a common coordinate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from spcomp.ir.analysis.reduction import identity
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
-
-LIMIT = 8  # fibers that meet, more than do not, from which on nobody asks
-FEW = 64  # coordinates of the shorter fiber, at most: each is compared with all of the other
-MANY = 1 << 12  # of the longer one, at most
+from spcomp.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,54 +28,57 @@ class Fiber:
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """What is kept from fiber to fiber: how often two met, more than they did not.
+    """State kept from fiber to fiber: how many more pairs met than did not.
 
-    Where few pairs of fibers have a coordinate in common, all of one against all of the other, a
-    vector at a time, says so sooner than going through both, which waits for each step. Source:
-    Schlegel, Willhalm, Lehner: fast sorted-set intersection using SIMD instructions (ADMS 2011).
+    Where few pairs of fibers have a common coordinate, comparing all of one with all of the other,
+    a vector at a time, is faster than a merge, which waits for each step. Source: Schlegel,
+    Willhalm, Lehner: fast sorted-set intersection using SIMD instructions (ADMS 2011).
     """
 
     count: Buffer
+    knobs: Knobs
 
     @classmethod
-    def of(cls, names: Names, wish: str) -> Meetings:
+    def of(cls, names: Names, wish: str, knobs: Knobs) -> Meetings:
         """Return one with a new name after *wish*."""
-        return cls(Buffer(names.unique(f"{wish}_meetings"), None, (const(1),), int64, "local"))
+        count = Buffer(names.unique(f"{wish}_meetings"), None, (const(1),), int64, "local")
+        return cls(count, knobs)
 
     def around(self, loop: Stmt) -> Stmt:
-        """Return *loop*, over fibers, with what is kept."""
+        """Return *loop*, over fibers, inside the buffer of the state."""
         return Alloc(self.count, seq(Store(self.count, (ZERO,), ZERO), loop))
 
-    def asked(self, names: Names, fibers: tuple[Fiber, Fiber], merged: Stmt) -> Stmt:
-        """Return *merged*, but for *fibers*, of which none is empty, that are found not to meet."""
-        one, other = fibers
-        dtype = promote(one.indices.dtype, other.indices.dtype)
+    def skip_if_apart(self, names: Names, fibers: tuple[Fiber, Fiber], merge: Stmt) -> Stmt:
+        """Return *merge*, skipped if *fibers*, neither of them empty, have no common coordinate."""
+        first, second = fibers
+        dtype = promote(first.indices.dtype, second.indices.dtype)
         apart = Buffer(names.unique("apart"), None, (const(1),), dtype, "local")
         meet = BinOp("==", Load(apart, (ZERO,)), const(0, dtype))
         more = binary("+", Load(self.count, (ZERO,)), Select(meet, const(1), const(-1)))
         note = Store(self.count, (ZERO,), BinOp("max", more, ZERO))
         compare = If(self._worth(fibers), seq(self._compare(names, fibers, apart), note))
         unknown = Store(apart, (ZERO,), const(0, dtype))
-        return Alloc(apart, seq(unknown, compare, If(meet, merged)))
+        return Alloc(apart, seq(unknown, compare, If(meet, merge)))
 
     def _worth(self, fibers: Sequence[Fiber]) -> Expr:
         sizes = [binary("-", fiber.end, fiber.first) for fiber in fibers]
-        asked = (
-            BinOp("<", Load(self.count, (ZERO,)), const(LIMIT)),
-            BinOp("<=", BinOp("min", *sizes), const(FEW)),
-            BinOp("<=", BinOp("max", *sizes), const(MANY)),
+        knobs = self.knobs
+        conditions = (
+            BinOp("<", Load(self.count, (ZERO,)), const(knobs.meeting_limit)),
+            BinOp("<=", BinOp("min", *sizes), const(knobs.meeting_shorter)),
+            BinOp("<=", BinOp("max", *sizes), const(knobs.meeting_longer)),
         )
-        return functools.reduce(lambda a, b: BinOp("and", a, b), asked)
+        return functools.reduce(lambda a, b: BinOp("and", a, b), conditions)
 
     def _compare(self, names: Names, fibers: Sequence[Fiber], apart: Buffer) -> Stmt:
-        """Return what makes *apart* 0 if the fibers meet: the least xor of two coordinates."""
+        """Return the statement that sets *apart* to the least xor of two coordinates."""
         at = [names.var("meeting") for _ in fibers]
         begin = [names.var("meeting_from") for _ in fibers]
-        found = [
+        coordinates = [
             cast(Load(f.indices, absolute(f.indices, p)), apart.dtype)
             for f, p in zip(fibers, at, strict=True)
         ]
-        least = BinOp("min", Load(apart, (ZERO,)), BinOp("^", *found))
+        least = BinOp("min", Load(apart, (ZERO,)), BinOp("^", *coordinates))
         stmt: Stmt = Store(apart, (ZERO,), least)
         stmt = For(at[0], begin[0], fibers[0].end, stmt)
         stmt = For(at[1], begin[1], fibers[1].end, stmt, "vectorized")

@@ -1,1 +1,1 @@
-"""Results made in one pass: rows side by side, put together afterwards."""
+"""Results computed in one pass: blocks of rows, put together afterwards."""

@@ -1,4 +1,4 @@
-"""Beside the route, for merges: one that is all of a result is cut into ranges of coordinates."""
+"""Beside the route, for merges: one that makes a whole result is cut into coordinate ranges."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.knobs import Knobs
 from spcomp.passes.pack.row_bounds import Fibers, Span, sum_of
 
 MakePart: TypeAlias = Callable[[Merge, Expr, Expr], Stmt]
-"""Makes a part: of its merge, how many elements that meets at most, and whether it is the last."""
-WORK = 1 << 15  # elements of the operands in a part, on average
-MOST_PARTS = 1 << 10
+"""Builds a part from its merge, a bound of its elements, and whether it is the last part."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutMerge:
-    """*merge* in parts of equal work, which makes at most as many elements as *bound* says.
+    """*merge* in parts of equal work; *bound* limits the number of its elements.
 
-    A part is a range of coordinates. Where it begins is searched for: the first coordinate before
-    which the operands have as many elements as its number asks for. That follows from the data
-    alone, however many threads there are. Source: merge path, Odeh et al. (IPDPSW 2012).
+    A part is a range of coordinates. A search finds where it begins: at the first coordinate below
+    which the operands have its share of the elements. So the parts depend only on the data, not on
+    the number of threads. Source: merge path, Odeh et al. (IPDPSW 2012).
     """
 
     merge: Merge
@@ -38,19 +37,19 @@ class CutMerge:
 
     @property
     def weights(self) -> tuple[Fibers, ...]:
-        """What lies below the positions of each cursor."""
+        """The fibers below the positions of each cursor."""
         return tuple(fibers for span in self.bound for fibers in span.options)
 
-    def parts(self) -> Expr:
+    def parts(self, knobs: Knobs) -> Expr:
         """Return how many parts there are, an int64."""
         work = sum_of([fibers.total() for fibers in self.weights])
-        many = binary("min", binary("//", work, WORK), MOST_PARTS)
-        return binary("max", many, 1)
+        count = binary("min", binary("//", work, knobs.part_elements), knobs.result_parts)
+        return binary("max", count, 1)
 
     def part(self, names: Names, number: Expr, parts: Expr, body: MakePart) -> Stmt:
-        """Return what *body* makes of the merge in part *number* of *parts*."""
+        """Return the statement that *body* builds for part *number* of *parts*."""
         begins, ends = (
-            [self._var(names, c, what) for c in self.cursors] for what in ("from", "to")
+            [self._var(names, c, wish) for c in self.cursors] for wish in ("from", "to")
         )
         ranges = zip(self.cursors, begins, ends, strict=True)
         cursors = tuple(c.replace(begin=begin, end=end) for c, begin, end in ranges)
@@ -58,9 +57,9 @@ class CutMerge:
         sizes = [span.within([next(places) for _ in span.options]) for span in self.bound]
         last = BinOp("==", number, binary("-", parts, 1))
         stmt = body(self.merge.replace(cursors=cursors), sum_of(sizes), last)
-        for what, own, at in (("last", ends, binary("+", number, 1)), ("first", begins, number)):
-            edge = self._var(names, self.merge, what)
-            for cursor, var in zip(self.cursors, own, strict=True):
+        for wish, edges, at in (("last", ends, binary("+", number, 1)), ("first", begins, number)):
+            edge = self._var(names, self.merge, wish)
+            for cursor, var in zip(self.cursors, edges, strict=True):
                 stmt = Let(var, _before(cursor, edge), stmt)
             stmt = self._find(names, edge, at, parts, stmt)
         return stmt
@@ -70,15 +69,15 @@ class CutMerge:
         """The cursors of the merge."""
         return self.merge.cursors
 
-    def _var(self, names: Names, of: Cursor | Merge, what: str) -> Var:
-        own = of.pos if isinstance(of, Cursor) else of.coordinate
-        return names.var(f"{own.name}_{what}")
+    def _var(self, names: Names, of: Cursor | Merge, wish: str) -> Var:
+        source = of.pos if isinstance(of, Cursor) else of.coordinate
+        return names.var(f"{source.name}_{wish}")
 
     def _find(self, names: Names, edge: Var, number: Expr, parts: Expr, stmt: Stmt) -> Stmt:
         """Return *stmt* with *edge* bound to the coordinate at which part *number* begins."""
         low, high = (
-            Buffer(names.unique(f"{edge.name}_{what}"), None, (const(1),), int64, "local")
-            for what in ("low", "high")
+            Buffer(names.unique(f"{edge.name}_{wish}"), None, (const(1),), int64, "local")
+            for wish in ("low", "high")
         )
         middle, goal = names.var(f"{edge.name}_middle"), names.var(f"{edge.name}_goal")
         at_low, at_high = Load(low, (ZERO,)), Load(high, (ZERO,))
@@ -91,10 +90,10 @@ class CutMerge:
         half = BinOp(">>", binary("+", at_low, at_high), const(1))
         loop = While(BinOp("<", at_low, at_high), Let(middle, half, narrow))
         start = Store(low, (ZERO,), ZERO), Store(high, (ZERO,), self._limit())
-        found = seq(*start, loop, Let(edge, at_low, stmt))
-        whole = self._weight([cursor.end for cursor in self.cursors])
-        share = binary("//", binary("*", whole, number), parts)
-        return Let(goal, share, Alloc(low, Alloc(high, found)))
+        search = seq(*start, loop, Let(edge, at_low, stmt))
+        total = self._weight([cursor.end for cursor in self.cursors])
+        share = binary("//", binary("*", total, number), parts)
+        return Let(goal, share, Alloc(low, Alloc(high, search)))
 
     def _weight(self, positions: Sequence[Expr]) -> Expr:
         """Return how many elements lie before *positions* of the cursors."""
@@ -113,26 +112,26 @@ class CutMerge:
 
 
 def cut_of(start: Stmt, bound: Sequence[Span]) -> CutMerge | None:
-    """Return what cuts *start*, which makes as many elements as *bound* says, if it is a merge."""
+    """Return how to cut *start*, whose elements *bound* limits, if it is a merge; else None."""
     match start:
         case Seq(body=(Store(), Merge() as merge)):
             cut = CutMerge(merge, tuple(bound))
-            stored = all(isinstance(c.indices, SparseBuffer) for c in merge.cursors)
-            return cut if stored and len(cut.weights) == len(merge.cursors) else None
+            is_stored = all(isinstance(c.indices, SparseBuffer) for c in merge.cursors)
+            return cut if is_stored and len(cut.weights) == len(merge.cursors) else None
     return None
 
 
-def in_parts(names: Names, loop: For, cut: CutMerge, body: MakePart) -> Stmt:
-    """Return *loop*, which runs once, as one over the parts of its merge, made by *body*."""
+def in_parts(names: Names, loop: For, cut: CutMerge, body: MakePart, knobs: Knobs) -> Stmt:
+    """Return *loop*, which runs once, as a loop over the parts of its merge, built by *body*."""
     part, parts = names.var(f"{loop.var.name}_part"), names.var("parts")
-    made = _Replaced(cut.merge, cut.part(names, part, parts, body)).rewrite(loop.body)
-    once = substitute(made, {loop.var: ZERO})
-    each = For(part, ZERO, parts, once, "parallel", attrs=(("grain", 1),), span=loop.span)
-    return Let(parts, cut.parts(), each)
+    body_of_part = _ReplaceMerge(cut.merge, cut.part(names, part, parts, body)).rewrite(loop.body)
+    single = substitute(body_of_part, {loop.var: ZERO})
+    part_loop = For(part, ZERO, parts, single, "parallel", attrs=(("grain", 1),), span=loop.span)
+    return Let(parts, cut.parts(knobs), part_loop)
 
 
-class _Replaced(Rewriter):
-    """Puts *new* in the place of *merge*, of which it is made."""
+class _ReplaceMerge(Rewriter):
+    """Replaces *merge* by *new*."""
 
     def __init__(self, merge: Merge, new: Stmt) -> None:
         self.merge, self.new = merge, new

@@ -1,16 +1,16 @@
-"""II to II: rows of assembled results are made once, a block of rows at a time, and put in place.
+"""II to II: rows of assembled results are computed once, a block of rows at a time, then placed.
 
 A count would cost as much as the rows themselves where an element costs little, as in a merge. So
-the rows of a block are written one after the other into memory of its own, as many elements as the
-operands have there at most; a running sum over the blocks says where they go. The results are
-allocated for as many elements as the operands have, of which memory is used for those written. Of
+the rows of a block are written one after the other into local memory, large enough for all
+elements of the operands there; a running sum over the blocks gives their place in the result. The
+results are allocated for as many elements as the operands have; only written pages take memory. In
 a result with one fiber, ranges of coordinates take the place of blocks of rows.
 Source: decoupled look-back, Merrill and Garland (NVIDIA NVR-2016-002, 2016).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from spcomp.dtypes import int64
@@ -27,38 +27,39 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.passes.base import Pass, Stage
 from spcomp.passes.pack.cut_merge import CutMerge, cut_of, in_parts
-from spcomp.passes.pack.pack_rows import Pair, in_place, pack_rows
+from spcomp.passes.pack.pack_rows import Pair, pack_rows, put_in_place
 from spcomp.passes.pack.row_bounds import Span, bound_of, sum_of
-
-WORK = 12 << 10  # elements in a block, on average: what it makes stays in the processor's caches
-MOST_ROWS = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class PackResults(Pass):
     """``count; scan; for i: row  ->  for block: rows; at = prefix(how many); put in place``.
 
-    Where no bound on the length of a row is known before it is made, nothing changes.
+    Nothing changes if no bound of the length of a row is known before it is computed.
     """
 
     name: ClassVar[str] = "pack_results"
     takes: ClassVar[Stage] = Stage.POSITION
     gives: ClassVar[Stage] = Stage.POSITION
+    knobs: Knobs = field(repr=False)
 
     def run(self, module: Module[Any]) -> Module[Any]:
-        """Return *module* with one function in place of two, if it is one that this can do."""
-        if (packed := pack_rows(module)) is not None:
-            return packed
+        """Return *module* with one function in place of count and fill, where that is possible."""
+        if (products := pack_rows(module, self.knobs)) is not None:
+            return products
         phases = _phases(module)
         rows = None if phases is None else find_rows(phases)
-        return module if phases is None or rows is None else _packed(module, phases, rows)
+        if phases is None or rows is None:
+            return module
+        return _pack(module, phases, rows, self.knobs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """What count, scan and fill make: an assembled axis, and the values along it."""
+    """The result of count, scan and fill: an assembled axis, and the values along it."""
 
     fill: PosFunc
     axis: Axis
@@ -69,10 +70,10 @@ class _Phases:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The loop over the fibers of a result, and what is known of a fiber.
+    """The *loop* over the fibers of a result.
 
-    *count* counts the elements of one as they are made, at most the sum of *bound*; *stored* are
-    the indices and the values. *cut*: the merge that makes all, where there is one fiber.
+    *count* counts the elements of a fiber as they are written, at most the sum of *bound*;
+    *stored* are the indices and the values. *cut*: the merge that makes the only fiber.
     """
 
     loop: For
@@ -95,38 +96,42 @@ def _phases(module: Module[Any]) -> _Phases | None:
             Return(),
         ):
             fill = module[name]
-            made = indptr.name, indices.name  # a function that was read has handles of its own
-            own = [
+            index_names = indptr.name, indices.name  # a parsed function has its own handles
+            candidates = [
                 axis
                 for axis in fill.axes
-                if axis.indptr and axis.indices and made == (axis.indptr.name, axis.indices.name)
+                if axis.indptr
+                and axis.indices
+                and index_names == (axis.indptr.name, axis.indices.name)
             ]
             handles = {buffer.data for buffer in fill.buffers}
-            own = [axis for axis in own if axis.indptr in handles and axis.parent is not None]
-            if isinstance(fill, PosFunc) and len(own) == 1:
-                return _Phases(fill, own[0], indptr, indices, values)
+            candidates = [
+                axis for axis in candidates if axis.indptr in handles and axis.parent is not None
+            ]
+            if isinstance(fill, PosFunc) and len(candidates) == 1:
+                return _Phases(fill, candidates[0], indptr, indices, values)
     return None
 
 
 def find_rows(phases: _Phases) -> Rows | None:
-    """Return the loop that makes the rows, if every element is made by count, index and value."""
+    """Return the loop over the rows, if it writes every element by count, index and value."""
     loop, axis = phases.fill.body, phases.axis
     if axis.parent is None or axis.parent.parent is not None:
         return None
     if not isinstance(loop, For) or loop.kind != "parallel" or not from_zero(loop):
         return None
     along = [b for b in phases.fill.buffers if b.data and axis in getattr(b, "axes", ())]
-    own = {b.data.name: b for b in along if b.data}
-    if not {phases.indices.name, phases.values.name} <= own.keys():
+    by_name = {b.data.name: b for b in along if b.data}
+    if not {phases.indices.name, phases.values.name} <= by_name.keys():
         return None
-    stored = own[phases.indices.name], own[phases.values.name]
+    stored = by_name[phases.indices.name], by_name[phases.values.name]
     nodes = list(walk(loop.body))
     stores = [n for n in nodes if isinstance(n, Store) and n.buffer in stored]
-    made = [n for n in nodes if isinstance(n, Seq) and _made(n, stored)]
+    elements = [n for n in nodes if isinstance(n, Seq) and _creates_element(n, stored)]
     read = any(isinstance(n, Load) and n.buffer in stored for n in nodes)
     counts = {_counter(store) for store in stores}
     count = counts.pop() if len(counts) == 1 else None
-    if not made or len(stores) != 2 * len(made) or read or count is None:
+    if not elements or len(stores) != 2 * len(elements) or read or count is None:
         return None
     rows = _row_variables(loop)
     start = _start(loop.body, count)
@@ -138,20 +143,20 @@ def find_rows(phases: _Phases) -> Rows | None:
 
 
 def _row_variables(loop: For) -> frozenset[Var]:
-    """Return the variables that are the iteration of *loop*: its own, and those of blocks."""
+    """Return the variables equal to that of *loop*: its own, and those of blocks."""
     blocks = [n for n in walk(loop.body) if isinstance(n, Block)]
-    iters = (it for block in blocks for it in block.iters)
-    return frozenset({loop.var, *(it.var for it in iters if it.value is loop.var)})
+    iters = (item for block in blocks for item in block.iters)
+    return frozenset({loop.var, *(item.var for item in iters if item.value is loop.var)})
 
 
-def _made(stmt: Seq, stored: tuple[AnyBuffer, AnyBuffer]) -> bool:
-    """Whether *stmt* makes an element: it counts, and stores the index and then the value."""
+def _creates_element(stmt: Seq, arrays: tuple[AnyBuffer, AnyBuffer]) -> bool:
+    """Whether *stmt* creates an element: it counts, and stores the index and then the value."""
     targets = [part.buffer for part in stmt.body if isinstance(part, Store)]
-    return [b for b in targets if b in stored] == [*stored]
+    return [b for b in targets if b in arrays] == [*arrays]
 
 
 def _counter(store: Store) -> AnyBuffer | None:
-    """Return the buffer *n* of which ``n[0] - 1`` is where *store* puts an element of a row."""
+    """Return the buffer *n* if *store* writes an element of a row at position ``n[0] - 1``."""
     match store.indices:
         case (
             _,
@@ -166,23 +171,23 @@ def _counter(store: Store) -> AnyBuffer | None:
 
 
 def _start(stmt: Stmt, count: AnyBuffer) -> Stmt | None:
-    """Return the body of the allocation of *count* if each row comes there once."""
+    """Return the body of the allocation of *count* if each row runs it once."""
     match stmt:
         case Alloc(buffer=buffer, body=body) if buffer is count:
             return body
         case Block(init=None, where=None, body=body) | Let(body=body) | Alloc(body=body):
             return _start(body, count)
         case Seq(body=parts):
-            found = [x for part in parts if (x := _start(part, count)) is not None]
-            return found[0] if found else None
+            starts = [x for part in parts if (x := _start(part, count)) is not None]
+            return starts[0] if starts else None
     return None
 
 
-class _Keep(Rewriter):
-    """Puts what a row stores into *kept*, behind what the rows before it did."""
+class _WriteLocal(Rewriter):
+    """Redirects the stores of a row into *local*, after those of the rows before it."""
 
-    def __init__(self, rows: Rows, kept: Pair) -> None:
-        self.count, self.kept = rows.count, dict(zip(rows.stored, kept, strict=True))
+    def __init__(self, rows: Rows, local: Pair) -> None:
+        self.count, self.local = rows.count, dict(zip(rows.stored, local, strict=True))
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         new = self.visit_Node(alloc)
@@ -191,9 +196,9 @@ class _Keep(Rewriter):
 
     def visit_Store(self, store: Store) -> Node:
         if store.buffer is self.count and isinstance(store.value, Const):
-            return Seq(())  # it goes on counting
-        kept = self.kept.get(store.buffer)
-        return store if kept is None else store.replace(buffer=kept, indices=store.indices[-1:])
+            return Seq(())  # the count continues over the rows
+        local = self.local.get(store.buffer)
+        return store if local is None else store.replace(buffer=local, indices=store.indices[-1:])
 
     def visit_Block(self, block: Block) -> Node:
         return block.replace(reads=(), writes=(), body=self.rewrite(block.body))
@@ -201,68 +206,72 @@ class _Keep(Rewriter):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The arrays of the result, with room for *most* elements, and who makes its rows."""
+    """The arrays of the *results*, with room for *most* elements, and the loop over the rows."""
 
     names: Names
     rows: Rows
     indptr: AnyBuffer
-    whole: Pair
+    results: Pair
     most: Expr
+    knobs: Knobs
 
     def blocks(self, fibers: Expr) -> Stmt:
         """Return the loop over blocks of rows, of *fibers* in all."""
         names, loop = self.names, self.rows.loop
         height, block, first, last = (
-            names.var(f"{loop.var.name}_{what}") for what in ("height", "block", "from", "to")
+            names.var(f"{loop.var.name}_{wish}") for wish in ("height", "block", "from", "to")
         )
         body = self._block(first, last, height)
         after = binary("min", binary("+", first, height), fibers)
         body = Let(first, binary("*", block, height), Let(last, after, body))
         trips = binary("//", binary("+", fibers, binary("-", height, 1)), height)
         blocks = For(block, ZERO, trips, body, "parallel", attrs=(("grain", 1),), span=loop.span)
-        share = binary("//", binary("*", fibers, WORK), binary("max", self.most, 1))
-        return Let(height, binary("max", binary("min", share, MOST_ROWS), 1), blocks)
+        elements = binary("*", fibers, self.knobs.block_elements)
+        share = binary("//", elements, binary("max", self.most, 1))
+        return Let(height, binary("max", binary("min", share, self.knobs.block_rows), 1), blocks)
 
     def _block(self, first: Var, last: Var, height: Var) -> Stmt:
-        """Return what makes rows *first* to *last*, at most *height*, and puts them in place."""
+        """Return the statement that computes rows ``first..last-1``, at most *height*."""
         rows, room = self.rows, self.names.var("room")
-        kept = self._local(self.whole[0], room), self._local(self.whole[1], room)
+        local = self._local(self.results[0], room), self._local(self.results[1], room)
         ends = Buffer(self.names.unique("ends"), None, (height,), int64, "local")
         end = Store(ends, (binary("-", rows.loop.var, first),), Load(rows.count, (ZERO,)))
-        made = _Keep(rows, kept).rewrite(rows.loop.body)
-        assert isinstance(made, Stmt)
-        row = rows.loop.replace(begin=first, end=last, body=seq(made, end), kind="serial", attrs=())
-        pairs = tuple(zip(self.whole, kept, strict=True))
-        put = in_place(self.names, self.indptr, pairs, ends, (first, last), rows.count)
-        stmt = seq(Store(rows.count, (ZERO,), ZERO), row, put)
-        for buffer in (*kept, rows.count, ends):
+        body = _WriteLocal(rows, local).rewrite(rows.loop.body)
+        assert isinstance(body, Stmt)
+        row = rows.loop.replace(begin=first, end=last, body=seq(body, end), kind="serial", attrs=())
+        pairs = tuple(zip(self.results, local, strict=True))
+        placement = put_in_place(self.names, self.indptr, pairs, ends, (first, last), rows.count)
+        stmt = seq(Store(rows.count, (ZERO,), ZERO), row, placement)
+        for buffer in (*local, rows.count, ends):
             stmt = Alloc(buffer, stmt)
         return Let(room, sum_of([span.between(first, last) for span in rows.bound]), stmt)
 
     def parts(self, cut: CutMerge) -> Stmt:
-        """Return the loop over the parts of the one row there is; the last says where it ends."""
+        """Return the loop over the parts of the only row; the last part stores where it ends."""
         names, count = self.names, self.rows.count
         ends = Buffer(names.unique("ends"), None, (const(1),), int64, "local")
 
         def make(merge: Stmt, most: Expr, last: Expr) -> Stmt:
             room = names.var("room")
-            kept = self._local(self.whole[0], room), self._local(self.whole[1], room)
-            pairs = tuple(zip(self.whole, kept, strict=True))
-            put = in_place(names, self.indptr, pairs, ends, (ZERO, cast(last, int64)), count)
-            made = _Keep(self.rows, kept).rewrite(merge)
-            stmt: Stmt = seq(made, Store(ends, (ZERO,), Load(count, (ZERO,))), put)
-            for buffer in (*kept, ends):
+            local = self._local(self.results[0], room), self._local(self.results[1], room)
+            pairs = tuple(zip(self.results, local, strict=True))
+            placement = put_in_place(
+                names, self.indptr, pairs, ends, (ZERO, cast(last, int64)), count
+            )
+            body = _WriteLocal(self.rows, local).rewrite(merge)
+            stmt: Stmt = seq(body, Store(ends, (ZERO,), Load(count, (ZERO,))), placement)
+            for buffer in (*local, ends):
                 stmt = Alloc(buffer, stmt)
             return Let(room, most, stmt)
 
-        return in_parts(names, self.rows.loop, cut, make)
+        return in_parts(names, self.rows.loop, cut, make, self.knobs)
 
-    def _local(self, whole: Buffer, size: Expr) -> Buffer:
-        name = self.names.unique(f"{whole.name}_kept")
-        return Buffer(name, None, (size,), whole.dtype, "local")
+    def _local(self, array: Buffer, size: Expr) -> Buffer:
+        name = self.names.unique(f"{array.name}_kept")
+        return Buffer(name, None, (size,), array.dtype, "local")
 
 
-def _packed(module: Module[Any], phases: _Phases, rows: Rows) -> Module[Any]:
+def _pack(module: Module[Any], phases: _Phases, rows: Rows, knobs: Knobs) -> Module[Any]:
     fill, axis = phases.fill, phases.axis
     assert axis.parent is not None
     most = sum_of([span.total() for span in rows.bound])
@@ -270,7 +279,7 @@ def _packed(module: Module[Any], phases: _Phases, rows: Rows) -> Module[Any]:
         Buffer(stored.name, stored.data, (most,), stored.dtype) for stored in rows.stored
     )
     indptr = next(b for b in fill.buffers if b.data is axis.indptr)
-    target = _Target(Names(fill), rows, indptr, (indices, values), most)
+    target = _Target(Names(fill), rows, indptr, (indices, values), most, knobs)
     fibers = cast(axis.parent.length, int64)
     blocks = target.blocks(fibers) if rows.cut is None else target.parts(rows.cut)
     others = [b for b in fill.buffers if not (isinstance(b, SparseBuffer) and axis in b.axes)]
@@ -285,7 +294,7 @@ def _packed(module: Module[Any], phases: _Phases, rows: Rows) -> Module[Any]:
 
 
 def _host(phases: _Phases, name: str, most: Expr) -> tuple[HostOp, ...]:
-    """Return the host program: allocate as much as there may be, run, and keep what there is."""
+    """Return the host program: allocate for the bound, run, and trim to the actual size."""
     total = phases.indices.shape[0]
     arrays = [b.replace(shape=(most,)) for b in (phases.indices, phases.values)]
     return (

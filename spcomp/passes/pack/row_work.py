@@ -1,4 +1,4 @@
-"""I to II, for products: the function that says how many elements each row has at most."""
+"""I to II, for products: the function that bounds the number of elements of each row."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ from spcomp.passes.iterations.lower_iterations import lower_function
 
 
 def row_work(func: CoordFunc, axis: Axis) -> tuple[PosFunc, Var]:
-    """Return what notes how often *func* writes along each fiber of *axis*, and where: a handle.
+    """Return the function that counts the writes of *func* to each fiber of *axis*, and its handle.
 
-    That is no more than the axis is long; element ``i + 1`` of the array, an int64, is for fiber i.
+    A count is at most the length of the axis; element ``i + 1`` of the int64 array is for fiber i.
     """
     names = Names(func)
     work, none = (Var(names.unique(f"{axis.name}_{wish}"), handle) for wish in ("work", "none"))
-    counted = axis.replace(indptr=work, indices=none, idtype=int64)
-    made = relink(func, axes={axis: counted})
-    made, _ = without_inits(made, {counted})
-    results = {b.data for b in made.buffers if counted in getattr(b, "axes", ())}
-    params = (*(p for p in made.params if p not in results), work)
-    made = made.replace(name=f"{func.name}_work", params=params)
-    lowered = lower_function(made, _Work("count", frozenset({counted})))
-    body = lowered.body
-    if isinstance(body, For) and from_zero(body):  # a row notes its own number only
-        lowered = lowered.replace(body=body.replace(kind="parallel"))
-    return lowered, work
+    work_axis = axis.replace(indptr=work, indices=none, idtype=int64)
+    counting = relink(func, axes={axis: work_axis})
+    counting, _ = without_inits(counting, {work_axis})
+    results = {b.data for b in counting.buffers if work_axis in getattr(b, "axes", ())}
+    params = (*(p for p in counting.params if p not in results), work)
+    counting = counting.replace(name=f"{func.name}_work", params=params)
+    lowered_func = lower_function(counting, _Work("count", frozenset({work_axis})))
+    body = lowered_func.body
+    if isinstance(body, For) and from_zero(body):  # each row stores only its own count
+        lowered_func = lowered_func.replace(body=body.replace(kind="parallel"))
+    return lowered_func, work
 
 
 @dataclass(slots=True)
 class _Work(Assembly):
-    """A write counts, whether the coordinate is new or not."""
+    """Counts every write, whether the coordinate is new or not."""
 
     counts: dict[Axis, Buffer] = field(default_factory=dict)
 
     @property
     def ascending(self) -> bool:
-        """No order is asked for."""
+        """Always false: any order will do."""
         return False
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
-        """Open the fiber: how often it has been written to."""
+        """Open the fiber: declare the count of its writes."""
         count = scalar(names, f"{place.axis.name}_count")
         self.parents[place.axis] = place.parent
         self.counts[place.axis] = count
 
         def wrap(stmt: Stmt) -> Stmt:
-            at_once = _AtOnce(count).rewrite(stmt)
+            at_once = _SumLoops(count).rewrite(stmt)
             most = binary("min", Load(count, (ZERO,)), cast(place.axis.length, int64))
             end = seq(Store(count, (ZERO,), most), close(place, count, aux))
             return Alloc(count, seq(Store(count, (ZERO,), ZERO), at_once, end))
@@ -69,11 +69,11 @@ class _Work(Assembly):
         return wrap
 
     def load(self, buffer: AnyBuffer, place: Place, fill: Expr) -> Expr:  # noqa: ARG002
-        """Return the fill: values are of no interest."""
+        """Return the fill: a count needs no values."""
         return fill
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:  # noqa: ARG002
-        """Return what counts; a coordinate outside the axis fails the call."""
+        """Return the statement that counts; a coordinate outside the axis fails the call."""
         count = self.counts[place.axis]
         add = Store(count, (ZERO,), binary("+", Load(count, (ZERO,)), 1))
         if place.within is None:
@@ -82,8 +82,8 @@ class _Work(Assembly):
         return If(place.within, add, Fail(miss, span=stmt.span), span=stmt.span)
 
 
-class _AtOnce(Rewriter):
-    """Counts what a loop counts, one by one, at once: ``for j in n: c += 1  ->  c += n``."""
+class _SumLoops(Rewriter):
+    """Replaces a loop that only counts by a sum: ``for j in n: c += 1  ->  c += n``."""
 
     def __init__(self, count: Buffer) -> None:
         self.count = count
@@ -94,22 +94,22 @@ class _AtOnce(Rewriter):
         return let.replace(body=body) if let.var in variables(body) else body
 
     def visit_Block(self, block: Block) -> Node:
-        """Leave what does not know the iteration."""
+        """Drop a block around a count that does not depend on the block's variables."""
         body = self.rewrite(block.body)
-        own = {it.var for it in block.iters}
-        alone = block.init is None and block.where is None and not variables(body) & own
-        return body if alone and self._added(body) is not None else block.replace(body=body)
+        iters = {item.var for item in block.iters}
+        is_plain = block.init is None and block.where is None and not variables(body) & iters
+        return body if is_plain and self._increment(body) is not None else block.replace(body=body)
 
     def visit_For(self, loop: For) -> Node:
         body = self.rewrite(loop.body)
-        added = self._added(body)
-        if added is None or not from_zero(loop) or loop.var in variables(added):
+        increment = self._increment(body)
+        if increment is None or not from_zero(loop) or loop.var in variables(increment):
             return loop.replace(body=body)
-        times = binary("*", added, binary("max", loop.end, 0))
+        times = binary("*", increment, binary("max", loop.end, 0))
         return Store(self.count, (ZERO,), binary("+", Load(self.count, (ZERO,)), times))
 
-    def _added(self, stmt: Stmt) -> Expr | None:
-        """Return what *stmt* adds to the count, if it does nothing else."""
+    def _increment(self, stmt: Stmt) -> Expr | None:
+        """Return the increment of the count by *stmt*, if it does nothing else."""
         if not isinstance(stmt, Store) or stmt.buffer is not self.count:
             return None
         return getattr(stmt.value, "rhs", None)

@@ -1,1 +1,1 @@
-"""The schedule of programs that have none: what is decided, and from which facts."""
+"""In position space: the default schedule of programs that have none."""

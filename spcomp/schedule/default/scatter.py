@@ -1,4 +1,4 @@
-"""What the default schedule makes of scatters: nests whose iterations collide in whole rows."""
+"""In position space: scatters, nests whose iterations update the same rows."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spcomp.ir.access import Load
-from spcomp.ir.expr import Const
+from spcomp.ir.analysis.exprs import trip_count
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import chain
-
-PARTS = 4  # of a row, run at the same time; each reads the pattern again
-LINE = 128  # bytes that no two threads should share: processors fetch lines in pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A nest of which only the innermost loop, along the rows that it updates, is independent.
+    """A nest in which only the innermost loop, along the rows that it updates, is independent.
 
-    *levels*: the names of the loops around *inner*, from the innermost block outwards; *width*: how
-    many elements of a row a thread takes. Source: column-parallel transposed SpMM.
+    *levels*: the names of the loops around *inner*, from the innermost block outwards; *width*: the
+    number of elements of a row that a thread takes. Source: column-parallel transposed SpMM.
     """
 
     inner: str
@@ -43,8 +41,11 @@ def outermost(stmt: Stmt) -> Iterator[For]:
             yield stmt
 
 
-def as_scatter(nest: For) -> Scatter | None:
-    """Return how *nest* is best run in parallel over parts of the rows it updates, if it can be."""
+def as_scatter(nest: For, knobs: Knobs, *, single: bool = False) -> Scatter | None:
+    """Return how to run *nest* in parallel over parts of the rows it updates; None if it cannot.
+
+    *single*: each part is one element of a row, however long rows are.
+    """
     levels: list[tuple[str, ...]] = []
     body: Node = nest
     while isinstance(body, For):
@@ -55,9 +56,10 @@ def as_scatter(nest: For) -> Scatter | None:
         inner, body = loops[-1], block.body
         if isinstance(body, For) and (block.init or block.where):
             return None
-    if not isinstance(body, Store) or not isinstance(inner.end, Const) or conflicts(inner):
+    if not isinstance(body, Store) or conflicts(inner):
         return None
-    width = _width(int(inner.end.value), body)
+    extent = trip_count(inner)
+    width = 1 if single else 0 if extent is None else _width(extent, body, knobs)
     if not width or not conflicts(nest):
         return None
     levels[-1] = levels[-1][:-1]
@@ -65,13 +67,14 @@ def as_scatter(nest: For) -> Scatter | None:
     return Scatter(inner.var.name, around, width) if around else None
 
 
-def _width(extent: int, body: Stmt) -> int:
-    """Return how much of a row a thread takes, in whole cache lines; 0 if it cannot be shared."""
+def _width(extent: int, body: Stmt, knobs: Knobs) -> int:
+    """Return how many elements of a row a thread takes, whole cache lines; 0: cannot be shared."""
     sizes = [n.buffer.dtype.itemsize for n in walk(body) if isinstance(n, (Load, Store))]
-    for bytes_ in (LINE, LINE // 2):  # to share pairs of lines is better than not to share at all
+    # parts of one line share pairs of lines, which is still better than no parts
+    for bytes_ in (knobs.scatter_bytes, knobs.scatter_bytes // 2):
         line = bytes_ // max(sizes)
         lines = -(-extent // line)
-        width = -(-lines // PARTS) * line
+        width = -(-lines // knobs.scatter_parts) * line
         if width < extent and extent % width == 0:
             return width
     return 0

@@ -1,1 +1,1 @@
-"""What may be changed without a change of meaning: dependence, reductions, cuts."""
+"""Under the steps: which changes keep the meaning of a program."""

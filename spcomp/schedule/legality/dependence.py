@@ -1,4 +1,4 @@
-"""The one legality oracle: may the iterations of a loop run in any order, or at once?"""
+"""Under the steps, the one legality oracle: may a loop run in any order, or in parallel?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import fingerprint, variables
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.bounds import Env
-from spcomp.ir.arith.linear import Algebra, expr_equal
+from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
@@ -20,13 +20,14 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
-from spcomp.ir.visitor import Walker, gathered, statements, walk
-from spcomp.schedule.legality.partition import lesser, shared_out, tile
+from spcomp.ir.structural import expr_equal, fingerprint
+from spcomp.ir.visitor import Walker, collector, statements, walk
+from spcomp.schedule.legality.partition import disjoint_inner, less_pairs, tile
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two iterations may touch one element of *buffer*, one of them writing."""
+    """Why two iterations are not independent: both may touch an element of *buffer*."""
 
     buffer: str
     reason: str
@@ -40,7 +41,7 @@ class Access:
     """A read or write inside a loop; *indices* in terms of loop variables.
 
     *update*: the combiner of the reduction it belongs to, if its block or store is atomic.
-    *guards*: pairs of integers, the first of which is less than the second where it happens.
+    *guards*: pairs of integers; where the access happens, the first is less than the second.
     """
 
     buffer: AnyBuffer
@@ -51,34 +52,34 @@ class Access:
 
 
 class Accesses(Walker):
-    """What the body of a loop touches that exists outside it."""
+    """The reads and writes of the statements visited, and what is known of their variables."""
 
     def __init__(self, ascending: Collection[str] = ()) -> None:
         self.ascending = ascending
-        self.found: list[Access] = []
+        self.accesses: list[Access] = []
         self.inner: dict[Var, tuple[Expr, Expr]] = {}
         self.opaque: set[Var] = set()
         self.private: set[AnyBuffer] = set()
         self.values: dict[Var, Expr] = {}
-        self.atomic = False  # whether the block at hand permits shared updates
+        self.atomic = False  # whether the current block permits shared updates
         self.guards: tuple[tuple[Expr, Expr], ...] = ()
-        self.updated: tuple[AnyBuffer, str] | None = None  # what the store at hand updates, and how
+        self.updated: tuple[AnyBuffer, str] | None = None  # buffer and combiner of the store
 
     def enter(self, node: Node) -> None:
-        """Take in what *node*, around the statements to visit, binds or names."""
+        """Note the values of the variables that *node*, around the statements to visit, binds."""
         match node:
             case Let():
                 self._name(node)
             case Block():
-                for own in node.iters:
-                    self.values[own.var] = substitute(own.value, self.values)
+                for it in node.iters:
+                    self.values[it.var] = substitute(it.value, self.values)
 
     def _add(self, access: Access) -> None:
         indices = tuple(None if i is None else substitute(i, self.values) for i in access.indices)
         pairs = tuple(
             (substitute(a, self.values), substitute(b, self.values)) for a, b in self.guards
         )
-        self.found.append(replace(access, indices=indices, guards=pairs))
+        self.accesses.append(replace(access, indices=indices, guards=pairs))
 
     def visit_For(self, loop: For) -> None:
         """Note the range of an inner loop."""
@@ -89,7 +90,7 @@ class Accesses(Walker):
         self.visit_Node(loop)
 
     def visit_Let(self, let: Let) -> None:
-        """See through plain arithmetic; anything that is loaded is opaque."""
+        """Replace the variable by its value if that is plain arithmetic; a loaded one is opaque."""
         self._name(let)
         self.visit_Node(let)
 
@@ -104,14 +105,14 @@ class Accesses(Walker):
             self.values[let.var] = value
 
     def visit_Block(self, block: Block) -> None:
-        """See through the names that a block gives to loops."""
+        """Replace the iters of a block by the loops that they stand for."""
         self.enter(block)
-        for own in block.iters:
-            self.visit(own)
+        for it in block.iters:
+            self.visit(it)
         outer, guards = self.atomic, self.guards
         if block.where is not None:
             self.visit(block.where)
-            self.guards += lesser(block.where)
+            self.guards += less_pairs(block.where)
         if block.init is not None:
             self.visit(block.init)
         self.atomic = is_atomic(block)
@@ -119,29 +120,29 @@ class Accesses(Walker):
         self.atomic, self.guards = outer, guards
 
     def visit_If(self, branch: If) -> None:
-        """Note what holds in the first branch."""
+        """Note the condition that holds in the first branch."""
         self.visit(branch.cond)
-        guards, self.guards = self.guards, self.guards + lesser(branch.cond)
+        guards, self.guards = self.guards, self.guards + less_pairs(branch.cond)
         self.visit(branch.then)
         self.guards = guards
         if branch.otherwise is not None:
             self.visit(branch.otherwise)
 
     def visit_Merge(self, merge: Merge) -> None:
-        """Where cursors stand depends on data."""
+        """The positions of cursors depend on data."""
         self.opaque.add(merge.coordinate)
         self.opaque.update(c.pos for c in merge.cursors)
         self.visit_Node(merge)
 
     def visit_Alloc(self, alloc: Alloc) -> None:
-        """What is allocated inside belongs to the iteration."""
+        """A buffer that is allocated inside belongs to the iteration."""
         self.private.add(alloc.buffer)
         self.visit_Node(alloc)
 
     def visit_Store(self, store: Store) -> None:
-        """Note a write, and that it is an update which iterations may share."""
-        found = as_reduction(store) if self.atomic or store.atomic else None
-        update = "" if found is None else found.combiner
+        """Note a write, and whether it is an update that iterations may share."""
+        reduction = as_reduction(store) if self.atomic or store.atomic else None
+        update = "" if reduction is None else reduction.combiner
         self._add(Access(store.buffer, store.indices, writes=True, update=update))
         for part in (*store.indices, store.mask):
             if part is not None:
@@ -153,18 +154,18 @@ class Accesses(Walker):
     def visit_Load(self, load: Load) -> None:
         """Note a read."""
         buffer, update = self.updated or (None, "")
-        own = update if load.buffer is buffer else ""
-        self._add(Access(load.buffer, load.indices, writes=False, update=own))
+        combiner = update if load.buffer is buffer else ""
+        self._add(Access(load.buffer, load.indices, writes=False, update=combiner))
         self.visit_Node(load)
 
     def outside(self) -> Iterator[Access]:
-        """Yield what exists outside, and is not allocated here."""
-        return (access for access in self.found if access.buffer not in self.private)
+        """Yield the accesses to buffers that exist outside the statements visited."""
+        return (access for access in self.accesses if access.buffer not in self.private)
 
     def visit_Search(self, search: Search) -> None:
         """A search may read anything."""
         unknown = (None,) * len(getattr(search.buffer, "axes", (None,)))
-        self.found.append(Access(search.buffer, unknown, writes=False))
+        self.accesses.append(Access(search.buffer, unknown, writes=False))
         self.visit_Node(search)
 
 
@@ -180,61 +181,61 @@ def conflicts(
     atomic: bool = False,
     ascending: Collection[str] = (),
 ) -> tuple[Conflict, ...]:
-    """Return what keeps the iterations of *loop* from being independent; empty if they are.
+    """Return why the iterations of *loop* are not independent; empty if they are.
 
-    *among*: only what they do to this memory counts (see memory_of); its range must not change.
-    *atomic*: updates that they are permitted to share do not; they commute, up to rounding.
-    *ascending*: the names of axes whose coordinates a call checks (``order_needed``).
+    *among*: look only at this memory (see memory_of), and at the range of the loop, which must not
+    change. *atomic*: ignore updates that the iterations are permitted to share; these commute, up
+    to rounding. *ascending*: the names of axes whose coordinates a call checks (``order_needed``).
     """
-    loop = shared_out(loop) or loop  # each iteration has values of the inner loop to itself
+    loop = disjoint_inner(loop) or loop  # the inner loop has other values in each iteration
     body = Accesses(ascending)
     body.visit(loop.body)
     written: dict[object, list[Access]] = {}
-    for access in body.found:
+    for access in body.accesses:
         if access.buffer not in body.private:
             written.setdefault(memory_of(access.buffer), []).append(access)
-    changed = changes_range(loop)
-    found: list[Conflict] = [] if changed is None else [changed]
+    range_clash = changes_range(loop)
+    clashes: list[Conflict] = [] if range_clash is None else [range_clash]
     for where, accesses in written.items():
         if atomic and _commute(accesses):
             continue
         if any(a.writes for a in accesses) and (among is None or where in among):
-            found.extend(_conflicts_in(accesses, loop, body))
-    return tuple(found)
+            clashes.extend(_conflicts_in(accesses, loop, body))
+    return tuple(clashes)
 
 
 def at_most_once(loop: For) -> bool:
-    """Whether *loop* has no two iterations, whatever the arguments."""
+    """Whether *loop* runs at most once, whatever the arguments."""
     ends = loop.begin, loop.end
     low, high = (end.value if isinstance(end, Const) else None for end in ends)
     return low is not None and high is not None and high - low <= 1
 
 
-def meetings(first: Stmt, second: Stmt) -> tuple[Conflict, ...]:
-    """Return what *first* and *second* both touch, one of them writing; empty if nothing.
+def conflicts_between(first: Stmt, second: Stmt) -> tuple[Conflict, ...]:
+    """Return the buffers of which *first* and *second* may touch one element that one writes.
 
-    Elements are apart where the values of one of their indices are, all over both statements.
+    Two accesses are apart where some index of one is always less than that of the other.
     """
     bodies = _accesses_of(first), _accesses_of(second)
     ranges = {**bodies[0].inner, **bodies[1].inner}
     prover = Prover(Algebra(Env(), trusted=True), ranges)
-    found: dict[str, Conflict] = {}
+    clashes: dict[str, Conflict] = {}
     for ours in bodies[0].outside():
         for other in bodies[1].outside():
             same = memory_of(ours.buffer) is memory_of(other.buffer)
             if same and (ours.writes or other.writes) and not _apart(ours, other, bodies, prover):
                 name = ours.buffer.name
-                found[name] = Conflict(name, "both may touch an element that one writes")
-    return tuple(found.values())
+                clashes[name] = Conflict(name, "both may touch an element that one writes")
+    return tuple(clashes.values())
 
 
 def _apart(ours: Access, other: Access, bodies: tuple[Accesses, Accesses], prover: Prover) -> bool:
-    """Whether an index of *ours* is below, or above, that of *other*, all over both."""
+    """Whether an index of *ours* is always less, or always greater, than that of *other*."""
     if ours.buffer is not other.buffer or getattr(ours.buffer, "strides", None) is not None:
         return False
     for place, (a, b) in enumerate(zip(ours.indices, other.indices, strict=True)):
-        known = a is not None and b is not None and _tells_apart(ours.buffer, place)
-        if not known or _is_opaque(a, bodies[0]) or _is_opaque(b, bodies[1]):  # type: ignore[arg-type]
+        comparable = a is not None and b is not None and _tells_apart(ours.buffer, place)
+        if not comparable or _is_opaque(a, bodies[0]) or _is_opaque(b, bodies[1]):  # type: ignore[arg-type]
             continue
         assert a is not None
         assert b is not None
@@ -243,11 +244,11 @@ def _apart(ours: Access, other: Access, bodies: tuple[Accesses, Accesses], prove
     return False
 
 
-def strays(nests: Sequence[tuple[Stmt, Expr]]) -> tuple[Conflict, ...]:
-    """Return what keeps *nests* from being independent where their coordinates differ.
+def coordinate_conflicts(nests: Sequence[tuple[Stmt, Expr]]) -> tuple[Conflict, ...]:
+    """Return why *nests* are not independent where their coordinates differ; empty if they are.
 
-    Each comes with an integer expression in the names it binds. Elements of an array that is
-    written are told apart if one index is that expression in every access of every nest.
+    Each comes with its coordinate, an integer expression in the variables it binds. An array that
+    is written is no conflict if the same one of its indices is that coordinate in all accesses.
     """
     places: dict[object, set[tuple[AnyBuffer, int]]] = {}
     written: dict[object, str] = {}
@@ -256,13 +257,13 @@ def strays(nests: Sequence[tuple[Stmt, Expr]]) -> tuple[Conflict, ...]:
         row = substitute(coordinate, body.values)
         for access in body.outside():
             memory, buffer = memory_of(access.buffer), access.buffer
-            here = {
+            matches = {
                 (buffer, place)
                 for place, index in enumerate(access.indices)
                 if index is not None and _tells_apart(buffer, place)
                 if expr_equal(plain(index), row)
             }
-            places[memory] = places[memory] & here if memory in places else here
+            places[memory] = places[memory] & matches if memory in places else matches
             if access.writes:
                 written[memory] = buffer.name
     reason = "elements are not told apart by a coordinate that all nests run over"
@@ -276,14 +277,14 @@ def _accesses_of(stmt: Stmt) -> Accesses:
 
 
 def _tells_apart(buffer: AnyBuffer, place: int) -> bool:
-    """Whether elements with another index at *place* are others, whatever their other indices."""
+    """Whether two elements with different indices at *place* are always different elements."""
     if isinstance(buffer, Buffer):
         return buffer.strides is None
     return buffer.axes[place].parent is None
 
 
 def plain(index: Expr) -> Expr:
-    """Return *index* without casts that keep its value."""
+    """Return *index* without integer casts to int64, which keep its value."""
     while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
         index = index.value
     return index
@@ -296,7 +297,7 @@ def _commute(accesses: list[Access]) -> bool:
 
 
 def changes_range(loop: For) -> Conflict | None:
-    """Return what *loop* writes of what its range is computed from; None if nothing."""
+    """Return the conflict of *loop* with its own range: it writes what that reads; None: none."""
     reads = [n for e in (loop.begin, loop.end) for n in walk(e) if isinstance(n, (Load, Search))]
     written = writes_of(loop.body) if reads else ()
     for node in reads:
@@ -319,23 +320,23 @@ def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator
 
 
 def _tiles(accesses: list[Access], loop: For, body: Accesses) -> Iterator[set[object]]:
-    """The tiles of each access that an iteration has to itself: places, and fingerprints."""
+    """The tiles of each access that an iteration has to itself: index places with fingerprints."""
     for access in accesses:
-        found: set[object] = set()
+        tiles: set[object] = set()
         if getattr(access.buffer, "strides", None) is None:
             kind = (access.buffer, tuple(index is None for index in access.indices))
             for place, index in enumerate(access.indices):
                 if index is not None and not _is_opaque(index, body, loop):
                     length = tile(index, loop.var, body.inner, access.guards)
-                    found |= set() if length is None else {(place, kind, fingerprint(length))}
-        yield found
+                    tiles |= set() if length is None else {(place, kind, fingerprint(length))}
+        yield tiles
 
 
 def _key(access: Access, loop: For, body: Accesses) -> list[object]:
-    """What tells the iterations apart in *access*: fingerprints of sets of indices that do.
+    """What tells the iterations apart in *access*: the fingerprints of such sets of indices.
 
-    An access is told apart by one index that is injective in *var* alone, or by all together;
-    inner loop variables are replaced by their ranges, so that an init and an update compare.
+    One index does that is injective in the loop variable alone, or all of them together do. Inner
+    loop variables are replaced by their ranges, so that those of an init and an update compare.
     """
     var, buffer = loop.var, access.buffer
     if isinstance(buffer, Buffer) and buffer.strides is not None:
@@ -360,9 +361,9 @@ def _key(access: Access, loop: For, body: Accesses) -> list[object]:
 
 
 def _distinct(index: Expr, ascending: Collection[str]) -> tuple[AnyBuffer | None, Expr]:
-    """Return *index*, or the position it is the coordinate at, and of which array.
+    """Return None and *index*; or, of a coordinate that is loaded, the array and the position.
 
-    Where the coordinates along an axis ascend, they are told apart by their positions.
+    The latter where coordinates along the axis ascend: distinct positions have distinct ones.
     """
     load = plain(index)
     if not isinstance(load, Load) or (axis := single_fiber(load.buffer)) is None:
@@ -372,52 +373,52 @@ def _distinct(index: Expr, ascending: Collection[str]) -> tuple[AnyBuffer | None
 
 
 def single_fiber(buffer: AnyBuffer) -> Axis | None:
-    """Return the axis that *buffer* has the coordinates of, if these are distinct all over it.
+    """Return the axis whose coordinates *buffer* holds, if it claims that they are all distinct.
 
-    That is a claim: of a sorted sparse_fixed axis, without repetitions, under a root of length 1.
+    So does a sorted and unique sparse_fixed axis under a root of length 1.
     """
     axis = buffer.axes[-1] if isinstance(buffer, SparseBuffer) else None
     if axis is None or axis.indices is None or axis.indices is not buffer.data:
         return None
     root = axis.parent
     length = root.length if root is not None and root.kind == "dense_fixed" else None
-    one = isinstance(length, Const) and length.value == 1
+    has_one_fiber = isinstance(length, Const) and length.value == 1
     claims = axis.kind == "sparse_fixed" and axis.sorted and axis.unique
-    return axis if one and claims else None
+    return axis if has_one_fiber and claims else None
 
 
 def ascending_axes(func: Func) -> set[str]:
-    """Return the names of axes whose coordinates a call of *func* checks, and nothing changes."""
-    needed = {*func.attr("order_needed", ())}
-    written = writes_of(func.body) if needed else set()
-    return {axis.name for axis in func.axes if axis.name in needed and axis.indices not in written}
+    """Return the axes, by name, whose coordinates calls of *func* check and *func* never writes."""
+    checked = {*func.attr("order_needed", ())}
+    written = writes_of(func.body) if checked else set()
+    return {axis.name for axis in func.axes if axis.name in checked and axis.indices not in written}
 
 
-def promised(func: Func, loop: For, *, atomic: bool = False) -> tuple[Func, tuple[Conflict, ...]]:
+def with_order(func: Func, loop: For, *, atomic: bool = False) -> tuple[Func, tuple[Conflict, ...]]:
     """Return *func* with what it must promise for *loop* to be independent, and what is left.
 
     The promise is that the coordinates that *loop* writes at are distinct; a call checks it. It is
     made only where nothing else is in the way; *func* comes back as it was where none is needed.
     """
-    found = conflicts(loop, atomic=atomic, ascending=ascending_axes(func))
-    if not found:
+    clashes = conflicts(loop, atomic=atomic, ascending=ascending_axes(func))
+    if not clashes:
         return func, ()
-    more = _with_order_of(func, loop)
-    left = conflicts(loop, atomic=atomic, ascending=ascending_axes(more))
-    return (func, found) if left else (more, ())
+    promising = _with_order_of(func, loop)
+    remaining = conflicts(loop, atomic=atomic, ascending=ascending_axes(promising))
+    return (func, clashes) if remaining else (promising, ())
 
 
 def _with_order_of(func: Func, loop: For) -> Func:
     """Return *func* with the promise that the coordinates that *loop* writes at are distinct."""
     stores = [n for n in walk(loop.body) if isinstance(n, Store)]
     loads = (n for s in stores for i in s.indices if i is not None for n in walk(i))
-    found = (single_fiber(n.buffer) for n in loads if isinstance(n, Load))
-    names = {axis.name for axis in found if axis is not None} | {*func.attr("order_needed", ())}
+    axes = (single_fiber(n.buffer) for n in loads if isinstance(n, Load))
+    names = {axis.name for axis in axes if axis is not None} | {*func.attr("order_needed", ())}
     return func.with_attr("order_needed", tuple(sorted(names)))
 
 
 def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> list[object]:
-    """The same for a view, whose strides may let elements with other indices be one."""
+    """The key of a view: by its strides, elements with different indices may be the same."""
     offset: Expr = const(0)
     for index, stride in zip(access.indices, buffer.strides or (), strict=True):
         assert index is not None
@@ -429,7 +430,7 @@ def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> l
 
 
 def _is_opaque(index: Expr, body: Accesses, loop: For | None = None) -> bool:
-    """Whether nothing is known of *index*; what all of *loop* reads alike is a constant."""
+    """Whether *index* depends on data, apart from elements that are the same in all of *loop*."""
     loads = [n for n in walk(index) if isinstance(n, (Load, Search))]
     alike = loop is not None and all(_reads_alike(load, loop, body) for load in loads)
     return bool(variables(index) & body.opaque) or bool(loads and not alike)
@@ -439,7 +440,7 @@ def _reads_alike(load: Load | Search, loop: For, body: Accesses) -> bool:
     """Whether *load* is one element, with one value, in all iterations of *loop*."""
     if isinstance(load, Search) or load.buffer in body.private:
         return False
-    written = {memory_of(access.buffer) for access in body.found if access.writes}
+    written = {memory_of(access.buffer) for access in body.accesses if access.writes}
     moving = {loop.var, *body.inner, *body.opaque}
     return memory_of(load.buffer) not in written and not variables(load) & moving
 
@@ -468,7 +469,7 @@ def loop_named(node: Node, name: str) -> For | None:
     return next((loop for loop in reversed(_loops(node)) if loop.var.name == name), None)
 
 
-@gathered
+@collector
 def _loops(node: Node) -> tuple[For, ...]:
     return (node,) if isinstance(node, For) else ()
 
@@ -484,9 +485,9 @@ def reads_of(node: Node) -> set[object]:
 
 
 def depends(first: Node, second: Node) -> Conflict | None:
-    """Return why *second* may not change places with *first*; None if they share no memory.
+    """Return why *second* may not change places with *first*; None if it may.
 
-    Memory that one of them writes and the other one touches.
+    It may unless one of them writes memory that the other one touches.
     """
     inner = {n.buffer for part in (first, second) for n in walk(part) if isinstance(n, Alloc)}
     writes, others = writes_of(first), writes_of(second)

@@ -1,4 +1,4 @@
-"""Under the oracle: loops whose iterations share out the range of the loop inside them."""
+"""Under the oracle: loops whose iterations divide the range of the loop inside them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.bounds import Env
-from spcomp.ir.arith.linear import Algebra, expr_equal
+from spcomp.ir.arith.linear import Algebra, same_value
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
+from spcomp.ir.expr import BinOp, Expr, Var, binary, const
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Stmt, Store
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 
 
-def shared_out(loop: For) -> For | None:
-    """Return the loop directly inside *loop* of which each iteration of *loop* runs other values.
+def disjoint_inner(loop: For) -> For | None:
+    """Return the loop directly inside *loop*, if its range is disjoint in all iterations of *loop*.
 
-    Understood: ``for c: for i in range(search(key(c)), search(key(c + 1)))`` where the key is
-    linear in c. A binary search for a greater key never ends at a smaller position, whatever the
-    buffer holds (where two searches part, the greater key goes right), so the ranges are disjoint.
+    Proved for ``for c: for i in range(search(key(c)), search(key(c + 1)))`` with a key linear in c.
+    A binary search for a greater key never ends at a smaller position, whatever the buffer holds
+    (where two searches part, the greater key goes right), so the ranges are disjoint.
     """
     inner = loop.body
     if not isinstance(inner, For):
@@ -52,8 +53,7 @@ def _is_linear(key: Expr, var: Var) -> bool:
     if key.dtype != int64:
         return False
     now, then, later = (substitute(key, {var: binary("+", var, k)}) for k in range(3))
-    bend = simplify(binary("-", binary("+", now, later), binary("+", then, then)))
-    return isinstance(bend, Const) and bend.value == 0
+    return same_value(binary("+", now, later), binary("+", then, then))
 
 
 def tile(
@@ -62,48 +62,47 @@ def tile(
     ranges: Mapping[Var, tuple[Expr, Expr]],
     guards: Collection[tuple[Expr, Expr]],
 ) -> Expr | None:
-    """Return the length of the tiles of *index*, each of which one value of *var* has to itself.
+    """Return the length of the tiles of *index*, one for each value of *var*; None: not proved.
 
-    Understood: ``length * var + rest`` with the rest from 0 to the length, whatever the variables
-    of *ranges* are, which the length does not depend on. *guards*: pairs of which the first
-    is known to be less than the second. None: not proved.
+    Proved for ``length * var + rest`` if the rest is from 0 to below the length for all values of
+    the variables in *ranges*, and the length does not depend on these. *guards*: pairs of which
+    the first is known to be less than the second.
     """
     later = substitute(index, {var: binary("+", var, 1)})
     length = simplify(binary("-", later, index))
-    rest = simplify(binary("-", index, binary("*", length, var)))
-    if var in variables(length) | variables(rest) or variables(length) & ranges.keys():
+    offset = simplify(binary("-", index, binary("*", length, var)))
+    if var in variables(length) | variables(offset) or variables(length) & ranges.keys():
         return None
     prover = Prover(Algebra(Env(), trusted=True), ranges)
-    if not prover.holds(binary("<=", const(0), rest)):
+    if not prover.holds(binary("<=", const(0), offset)):
         return None
-    known = any(_differ_alike((rest, length), pair) for pair in guards)
-    return length if known or prover.holds(binary("<", rest, length)) else None
+    bounded = any(_same_difference((offset, length), pair) for pair in guards)
+    return length if bounded or prover.holds(binary("<", offset, length)) else None
 
 
-def lesser(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
-    """Return the pairs of integers of which *cond* says that the first is less than the second."""
+def less_pairs(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
+    """Return the pairs (a, b) for which *cond* says ``a < b``."""
     match cond:
         case BinOp(op="and", lhs=lhs, rhs=rhs):
-            return lesser(lhs) + lesser(rhs)
+            return less_pairs(lhs) + less_pairs(rhs)
         case BinOp(op="<", lhs=lhs, rhs=rhs) if lhs.dtype == int64:
             return ((lhs, rhs),)
     return ()
 
 
-def _differ_alike(pair: tuple[Expr, Expr], other: tuple[Expr, Expr]) -> bool:
-    """Whether the integers of one *pair* are as far apart as those of the *other*."""
-    bend = simplify(binary("-", binary("-", *pair), binary("-", *other)))
-    return isinstance(bend, Const) and bend.value == 0
+def _same_difference(pair: tuple[Expr, Expr], other: tuple[Expr, Expr]) -> bool:
+    """Whether the integers of *pair* differ by as much as those of *other*."""
+    return same_value(binary("-", *pair), binary("-", *other))
 
 
 def _written(body: Stmt) -> set[object]:
     return {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
 
 
-def chunked(loop: For, chunk: Var, chunks: Expr, cut: Search) -> For:
-    """Return *loop* inside a loop over *chunks* chunks, which takes its kind.
+def chunk_loop(loop: For, chunk: Var, chunks: Expr, cut: Search) -> For:
+    """Return *loop* cut into chunks: a loop over *chunks* chunks around it, of its kind.
 
-    *cut*: where the chunk *chunk* begins. Each chunk is taken by itself (``grain`` 1).
+    *cut*: where the chunk *chunk* begins. A thread takes one chunk at a time (``grain`` 1).
     """
     inner = loop.replace(begin=cut, end=_at(cut, chunk, 1), kind="serial", attrs=())
     grain = (("grain", 1),)

@@ -1,11 +1,11 @@
-"""What a loop body computes, seen as a reduction: dot products and associative updates."""
+"""Under the steps: loop bodies that are reductions, such as dot products."""
 
 from __future__ import annotations
 
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.analysis.vectors import REDUCIBLE, asked, is_same
+from spcomp.ir.analysis.vectors import REDUCIBLE, conditions_of, is_invariant
 from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
@@ -14,20 +14,22 @@ from spcomp.ir.visitor import walk
 
 
 def only_reduces(body: Stmt) -> bool:
-    """Whether all that *body* writes are associative updates of one buffer, read nowhere else."""
+    """Whether *body* only makes associative updates of one buffer, which it reads nowhere else."""
     stores = [node for node in walk(body) if isinstance(node, Store)]
     inits = {n for b in walk(body) if isinstance(b, Block) and b.init for n in walk(b.init)}
     updates = [store for store in stores if store not in inits]
-    found = [as_reduction(store) for store in updates]
-    kinds = {(r.combiner, u.buffer) for r, u in zip(found, updates, strict=True) if r is not None}
+    reductions = [as_reduction(store) for store in updates]
+    kinds = {
+        (r.combiner, u.buffer) for r, u in zip(reductions, updates, strict=True) if r is not None
+    }
     loads = [
         n for n in walk(body) if isinstance(n, Load) and n.buffer in {s.buffer for s in stores}
     ]
-    return None not in found and len(kinds) == 1 and len(loads) == len(updates)
+    return None not in reductions and len(kinds) == 1 and len(loads) == len(updates)
 
 
 def innermost(loop: For) -> tuple[Stmt, Var]:
-    """Return the body of *loop* with the names of its block replaced, and the loop's variable."""
+    """Return the body of *loop*, the iters of its block replaced, and the loop's variable."""
     body = loop.body
     if isinstance(body, Block):
         values = body.values
@@ -38,18 +40,18 @@ def innermost(loop: For) -> tuple[Stmt, Var]:
 
 
 def is_dot(body: Stmt, var: Var) -> bool:
-    """Whether *body* accumulates into one element, whatever the value of *var*.
+    """Whether *body* accumulates into the same element for all values of *var*.
 
-    It may do so under conditions that are the same for all.
+    It may do so under conditions that do not depend on *var*.
     """
-    terms, inner = asked(body)
-    if terms and all(is_same(term, var, inner) for term in terms):
+    terms, inner = conditions_of(body)
+    if terms and all(is_invariant(term, var, inner) for term in terms):
         body = inner
     if not isinstance(body, Store) or any(
         var in variables(i) for i in body.indices if i is not None
     ):
         return False
-    found = as_reduction(body)
-    if found is None or found.combiner not in REDUCIBLE or len(found.values) != 1:
+    reduction = as_reduction(body)
+    if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
         return False
-    return not any(getattr(n, "buffer", None) is body.buffer for n in walk(found.values[0]))
+    return not any(getattr(n, "buffer", None) is body.buffer for n in walk(reduction.values[0]))

@@ -1,1 +1,1 @@
-"""Where steps find what they change: loops, blocks, their neighbours and places."""
+"""Under the steps: how they find and change loops, blocks and their surroundings."""

@@ -1,4 +1,4 @@
-"""Beside the route, for steps: where a block stores, and whether what is read was stored there."""
+"""Under the steps: which elements a block stores, and whether reads touch only these."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, conjuncts, fingerprint, variables
-from spcomp.ir.arith.simplify import simplify
+from spcomp.ir.analysis.exprs import ZERO, conjuncts, variables
+from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast
 from spcomp.ir.func import Func
@@ -18,57 +18,59 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import If, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nearby import follows, wide
-from spcomp.schedule.nests.places import meanings
+from spcomp.schedule.nests.places import path_values
 from spcomp.schedule.nests.sites import Site, path_to
 
 Path = tuple[Node, ...]
 
 
-def stored_where(site: Site, picks: Sequence[Var]) -> list[Expr] | None:
-    """Return what holds of *picks*, the element, where the block at *site* stores; None: unknown.
+def stored_conditions(site: Site, picks: Sequence[Var]) -> list[Expr] | None:
+    """Return the conditions on *picks* for which the block at *site* stores the element they name.
 
-    An element is one of a loop where its iter is the loop's variable, else one of its iter's.
+    None: not known. A pick whose iter is a loop variable lies in the range of that loop, any other
+    in the extent of its iter.
     """
     loops = {loop.var: loop for loop in site.loops}
-    extents = {own.var: own.extent for own in site.block.iters}
+    extents = {it.var: it.extent for it in site.block.iters}
     values = {pick: site.block.values.get(pick, pick) for pick in picks}
     names = {v: pick for pick, v in values.items() if isinstance(v, Var)}
-    found: list[Expr] = []
+    terms: list[Expr] = []
     for pick, value in values.items():
-        own = loops.get(value) if isinstance(value, Var) else None
-        low, high = (own.begin, own.end) if own else (ZERO, extents[pick])
-        found += [BinOp("<=", wide(low), pick), BinOp("<", pick, wide(high))]
-    spelled = {fingerprint(simplify(value)): pick for pick, value in values.items()}
+        around = loops.get(value) if isinstance(value, Var) else None
+        low, high = (around.begin, around.end) if around else (ZERO, extents[pick])
+        terms += [BinOp("<=", wide(low), pick), BinOp("<", pick, wide(high))]
     for term in conjuncts(site.block.where):
-        if isinstance(term, BinOp) and (one := fingerprint(simplify(term.lhs))) in spelled:
-            term = BinOp(term.op, spelled[one], wide(term.rhs))
-        found.append(term)
-    found = [substitute(term, names) for term in found]
-    gone = (site.bound | set(extents)) - set(picks)
-    return None if any(gone & variables(term) for term in found) else found
+        if isinstance(term, BinOp):
+            same = (pick for pick, value in values.items() if same_value(term.lhs, value))
+            if (place := next(same, None)) is not None:
+                term = BinOp(term.op, place, wide(term.rhs))
+        terms.append(term)
+    terms = [substitute(term, names) for term in terms]
+    unknown = (site.bound | set(extents)) - set(picks)
+    return None if any(unknown & variables(term) for term in terms) else terms
 
 
-def reads_stay(
+def reads_are_stored(
     func: Func, body: Stmt, buffer: AnyBuffer, picks: Sequence[Var], stored: Sequence[Expr]
 ) -> bool:
-    """Whether each read of *buffer* in *body* is of an element where *stored* holds of *picks*."""
-    for load, given in _loads(body, buffer, ()):
-        stmts = tuple(node for node in given if not isinstance(node, Expr))
+    """Whether *body* reads only elements of *buffer* whose *picks* meet the conditions *stored*."""
+    for load, path in _loads(body, buffer, ()):
+        stmts = tuple(node for node in path if not isinstance(node, Expr))
         at = path_to(func, stmts[-1])
-        names = meanings(at)
-        known = [substitute(term, names) for term in _conditions(given)]
+        names = path_values(at)
+        conds = [substitute(term, names) for term in _conditions(path)]
         holds = follows(func, at, names)
         indices = (cast(index, int64) for index in load.indices if index is not None)
         place = dict(zip(picks, indices, strict=True))
         for term in stored:
-            wanted = substitute(substitute(term, place), names)
-            if not holds(wanted) and not any(holds(_less(wanted, term)) for term in known):
+            goal = substitute(substitute(term, place), names)
+            if not holds(goal) and not any(holds(_sufficient(goal, term)) for term in conds):
                 return False
     return True
 
 
 def _loads(node: Node, buffer: AnyBuffer, above: Path) -> Iterator[tuple[Load, Path]]:
-    """Yield the loads of *buffer*, and what leads to each."""
+    """Yield the loads of *buffer*, each with the path of nodes to it."""
     path = (*above, node)
     if isinstance(node, Load) and node.buffer is buffer:
         yield node, path
@@ -82,7 +84,7 @@ def _loads(node: Node, buffer: AnyBuffer, above: Path) -> Iterator[tuple[Load, P
 
 
 def _conditions(path: Path) -> Iterator[Expr]:
-    """Yield what holds at the end of *path*."""
+    """Yield the conditions that hold at the end of *path*."""
     for outer, inner in pairwise(path):
         if isinstance(outer, Block):
             yield from conjuncts(outer.where)
@@ -90,9 +92,9 @@ def _conditions(path: Path) -> Iterator[Expr]:
             yield from conjuncts(outer.cond)
 
 
-def _less(wanted: Expr, given: Expr) -> Expr:
-    """Return what *wanted*, ``a < b``, follows from if ``c < d`` is *given*: ``a - b <= c - d``."""
-    match wanted, given:
+def _sufficient(goal: Expr, cond: Expr) -> Expr:
+    """Return ``a - b <= c - d``, which with *cond* ``c < d`` implies *goal* ``a < b``."""
+    match goal, cond:
         case BinOp(op="<", lhs=a, rhs=b), BinOp(op="<", lhs=c, rhs=d):
             return binary("<=", binary("+", a, d), binary("+", b, c))
-    return wanted
+    return goal

@@ -1,8 +1,8 @@
-"""What steps share: finding loops, copying statements with names of their own, perfect nests."""
+"""Under the steps: find loops and blocks by name, replace statements, perfect nests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import is_not
 from typing import Any
@@ -11,51 +11,49 @@ from spcomp.errors import ScheduleError, Span
 from spcomp.ir.analysis.copies import Fresh as Fresh
 from spcomp.ir.analysis.copies import can_copy as can_copy
 from spcomp.ir.analysis.exprs import from_zero
-from spcomp.ir.expr import Const, Expr, Var
+from spcomp.ir.expr import Const, Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
-from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
-from spcomp.ir.visitor import REMEMBERED, children, gathered, holds, walk
+from spcomp.ir.visitor import REMEMBERED, children, collector, holds, walk
 from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.steps.base import the_one
+from spcomp.schedule.steps.base import find_named
 
 
-def find_loop(func: Func, name: str, step: object, span: Span | None) -> For:
-    """Return the loop called *name*; raises ScheduleError unless there is one."""
+def find_loop(func: Func, name: str, step: object) -> For:
+    """Return the loop called *name*; raises ScheduleError unless exactly one has the name."""
     if not isinstance(func, PosFunc):
         raise ScheduleError(
             f"{step}: {func.name} has no loops at this level",
-            span,
             hint="loops exist in position space: lower the sparse iterations first",
         )
     loops = ((loop.var.name, loop) for loop in loops_of(func.body))
-    return the_one(loops, name, f"{step}: no loop {name!r} in {func.name}", "loops", span)
+    return find_named(loops, name, f"{step}: no loop {name!r} in {func.name}", "loops")
 
 
 def runs_once(loop: For) -> bool:
-    """Whether *loop* runs once, for zero."""
+    """Whether *loop* runs exactly once, for the value 0."""
     return from_zero(loop) and isinstance(loop.end, Const) and loop.end.value == 1
 
 
-def find_block(func: Func, name: str, step: object, span: Span | None) -> Block:
-    """Return the block called *name*; raises ScheduleError unless there is one."""
+def find_block(func: Func, name: str, step: object, span: Span | None = None) -> Block:
+    """Return the block called *name*; raises ScheduleError unless exactly one has the name."""
     blocks = ((block.name, block) for block in blocks_of(func.body))
-    return the_one(blocks, name, f"{step}: no block {name!r} in {func.name}", "blocks", span)
+    return find_named(blocks, name, f"{step}: no block {name!r} in {func.name}", "blocks", span)
 
 
-@gathered
+@collector
 def blocks_of(node: Node) -> tuple[Block, ...]:
-    """The blocks in the statement *node*, outer ones first."""
+    """Return the blocks in the statement *node*, outer ones first."""
     return (node,) if isinstance(node, Block) else ()
 
 
-def way_to(top: Stmt, block: Block) -> tuple[Stmt, ...]:
-    """Return the statements from *top* down to *block*, both included; none if it is not there.
+def path_down(top: Stmt, block: Block) -> tuple[Stmt, ...]:
+    """Return the statements from *top* down to *block*, both included; () if it is not there.
 
-    The way leads through loops, lets, allocations, conditions and lists, not into other blocks.
+    The path leads through loops, lets, allocations, conditions and lists, not into other blocks.
     """
     if top is block:
         return (top,)
@@ -68,82 +66,70 @@ def way_to(top: Stmt, block: Block) -> tuple[Stmt, ...]:
             parts = body
         case _:
             parts = ()
-    ways = (way_to(part, block) for part in parts if part is not None)
+    ways = (path_down(part, block) for part in parts if part is not None)
     below = next(filter(None, ways), ())
     return (top, *below) if below else ()
 
 
-class Replace(Rewriter):
-    """Puts *new* in the place of the node *old*."""
-
-    def __init__(self, old: Node, new: Node) -> None:
-        self.old, self.new = old, new
-        self.deep = isinstance(old, Expr)  # expressions hold no statement
-
-    def visit(self, node: Node) -> Node:
-        """Stop at the node looked for."""
-        if node is self.old:
-            return self.new
-        return super().visit(node) if self.deep or not isinstance(node, Expr) else node
-
-
-def replaced(func: Func, old: Stmt, new: Stmt) -> Func:
-    """Return *func* with *new* in the place of *old*; only what leads there is looked at."""
-    body = _swapped(func.body, old, new)
+def replace_stmt(func: Func, old: Stmt, new: Stmt) -> Func:
+    """Return *func* with *new* in place of *old*; only the nodes above *old* are visited."""
+    body = _replace(func.body, old, new)
     return func if body is func.body else func.replace(body=body)
 
 
-def _swapped(node: Any, old: Stmt, new: Stmt) -> Any:
+def _replace(node: Any, old: Stmt, new: Stmt) -> Any:
     if node is old:
         return new
-    held = holds(node)
-    for name in held:
+    fields = holds(node)
+    for name in fields:
         child = getattr(node, name)
         parts = child if isinstance(child, tuple) else (child,)
-        sole = len(held) == len(parts) == 1  # there is no choice, and what is there is known below
-        made = [
-            part and (_swapped(part, old, new) if sole or old in _within(part) else part)
+        sole = (
+            len(fields) == len(parts) == 1
+        )  # there is no choice, and what is there is known below
+        children = [
+            part and (_replace(part, old, new) if sole or old in _within(part) else part)
             for part in parts
         ]
-        if not any(map(is_not, made, parts)):
+        if not any(map(is_not, children, parts)):
             continue
         if isinstance(node, Seq):
-            return seq(*made)
-        return node.replace(**{name: tuple(made) if child is parts else made[0]})
+            return seq(*children)
+        return node.replace(**{name: tuple(children) if child is parts else children[0]})
     return node
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _within(node: Node) -> frozenset[Node]:
-    """The statement *node* and those below it."""
+    """Return the statement *node* and those below it."""
     return frozenset((node,)).union(*map(_within, children(node)))
 
 
 def chain(loop: For) -> tuple[list[For], Stmt]:
-    """Return the loops nested perfectly in *loop*, itself first, and what the last one holds."""
+    """Return *loop* and the loops nested perfectly in it, and the body of the innermost."""
     loops = [loop]
     while isinstance(loops[-1].body, For):
         loops.append(loops[-1].body)
     return loops, loops[-1].body
 
 
-def nest(loops: list[For], body: Stmt) -> Stmt:
+def nest(loops: Sequence[For], body: Stmt) -> Stmt:
     """Return *body* inside *loops*, outermost first."""
     for loop in reversed(loops):
         body = loop.replace(body=body)
     return body
 
 
-@lru_cache(maxsize=4)  # of one function many questions are asked
+@lru_cache(maxsize=4)  # many steps ask this of the same function
 def reduction_loops(func: Func) -> set[Var]:
-    """The variables of loops that drive a reduction iter of some block; not to be changed."""
-    return set(_driving(func.body))
+    """Return the variables of loops that drive a reduction of some block; do not change the set."""
+    return set(_reduction_vars(func.body))
 
 
-@gathered
-def _driving(node: Node) -> Iterator[Var]:
-    """Yield the variables that reduction iters of *node* alone are computed from."""
+@collector
+def _reduction_vars(node: Node) -> Iterator[Var]:
+    """Yield the variables in the values of the reduction iters of *node* itself."""
     if isinstance(node, Block):
-        for own in node.iters:
-            if own.kind == "R":
-                yield from (v for v in walk(own.value) if isinstance(v, Var))
+        for it in node.iters:
+            if it.kind == "R":
+                yield from (v for v in walk(it.value) if isinstance(v, Var))

@@ -1,4 +1,4 @@
-"""Where a buffer is allocated: in the loop that alone needs it, with room for what that touches."""
+"""Under the steps: allocate a buffer in the only loop that uses it, as small as possible."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter
+from spcomp.ir.rewrite import Replace, Rewriter
 from spcomp.ir.stmt import Alloc, For, Prefetch, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import Accesses, loops_of
-from spcomp.schedule.nests.nests import Replace, replaced
+from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.nests.sites import path_to
 
 Indices: TypeAlias = tuple[Expr | None, ...]
-SMALL = 1 << 16  # no dimension is made that long because some bound says so
+SMALL = 1 << 16  # an extent from mere bounds of an index stays below this
 
 
-def sunk(func: Func, buffer: AnyBuffer, name: str) -> Func:
-    """Return *func* with *buffer* allocated in the loop called *name*, as small as can be.
+def sink_alloc(func: Func, buffer: AnyBuffer, name: str) -> Func:
+    """Return *func* with *buffer* allocated in the loop called *name*, as small as possible.
 
-    *func* as it is, where other statements need the buffer, or an iteration needs what an earlier
-    one left there, or the buffer is no smaller in there and iterations do not run at once.
+    *func* comes back unchanged where other statements use the buffer, where an iteration reads what
+    an earlier one stored, and where the buffer is no smaller there and the loops are serial.
     """
     alloc = next((n for n in walk(func.body) if isinstance(n, Alloc) and n.buffer is buffer), None)
     loop = next(loop for loop in loops_of(func.body) if loop.var.name == name)
@@ -40,15 +40,15 @@ def sunk(func: Func, buffer: AnyBuffer, name: str) -> Func:
     path = path_to(func, loop)
     if not any(node is alloc for node in path):
         return func
-    found = Accesses()
+    accesses = Accesses()
     for node in path:
-        found.enter(node)
-    found.visit(loop.body)
+        accesses.enter(node)
+    accesses.visit(loop.body)
     body, local = loop.body, buffer
     if isinstance(buffer, Buffer) and buffer.strides is None:
-        indices = [a.indices for a in found.found if a.buffer is buffer]
+        indices = [a.indices for a in accesses.accesses if a.buffer is buffer]
         dims = [
-            _Dim(func, found, at, extent)
+            _Dim(func, accesses, at, extent)
             for at, extent in zip(zip(*indices, strict=True), buffer.shape, strict=True)
         ]
         if any(dim.extent is not extent for dim, extent in zip(dims, buffer.shape, strict=True)):
@@ -58,11 +58,11 @@ def sunk(func: Func, buffer: AnyBuffer, name: str) -> Func:
     if local is buffer and not shared:
         return func
     inside = loop.replace(body=Alloc(local, body, span=alloc.span))
-    return replaced(func, alloc, Replace(loop, inside).rewrite(alloc.body))
+    return replace_stmt(func, alloc, Replace(loop, inside).rewrite(alloc.body))
 
 
 def _belongs(func: Func, buffer: AnyBuffer, loop: For) -> bool:
-    """Whether only *loop* touches the buffer, and each iteration begins by writing it."""
+    """Whether only *loop* touches the buffer, and each iteration writes it first."""
     everywhere = [n for n in walk(func.body) if _touches(n, buffer)]
     inside = [n for n in walk(loop.body) if _touches(n, buffer)]
     if len(everywhere) != len(inside) or any(isinstance(n, Search) for n in inside):
@@ -72,12 +72,12 @@ def _belongs(func: Func, buffer: AnyBuffer, loop: For) -> bool:
         return False
     (block,) = writers
     reads = any(isinstance(n, Load) and n.buffer is buffer for n in walk(block))
-    own = {inner.var for inner in loops_of(loop.body)}
+    loop_vars = {inner.var for inner in loops_of(loop.body)}
     first = next(n for n in walk(loop.body) if n is block or (_touches(n, buffer)))
     if first is not block:
         return False
     drivers = {v for it in block.iters if it.kind == "R" for v in variables(it.value)}
-    return not reads or (block.init is not None and drivers - set(func.params) <= own)
+    return not reads or (block.init is not None and drivers - set(func.params) <= loop_vars)
 
 
 def _touches(node: Node, buffer: AnyBuffer) -> bool:
@@ -94,52 +94,61 @@ def _leaves(stmt: Stmt) -> Iterable[Block]:
 
 
 class _Dim:
-    """One dimension: where it begins in an iteration, and its extent, known at the beginning."""
+    """One dimension of the buffer inside the loop: its *base* in an iteration, and its *extent*.
+
+    Both are as outside where no smaller extent is known before the loop.
+    """
 
     def __init__(
-        self, func: Func, found: Accesses, indices: Iterable[Expr | None], extent: Expr
+        self, func: Func, accesses: Accesses, indices: Iterable[Expr | None], extent: Expr
     ) -> None:
         self.base: Expr = ZERO
         self.extent = extent
-        self.inner = set(found.inner) | found.opaque
-        self.env = Env({v: _interval(ends) for v, ends in found.inner.items()})
+        self.inner = set(accesses.inner) | accesses.opaque
+        self.env = Env({v: _interval(ends) for v, ends in accesses.inner.items()})
         algebra = Algebra(Env(), trusted=True)
         parts: list[tuple[Linear, Linear]] = []
         for index in indices:
             assert index is not None
             form = algebra.of(cast(index, int64))
-            own, rest = form.split(lambda key, term: key == ONE or mentions(term.atoms, self.inner))
-            parts.append((own, rest))
-        if len({rest.key for _, rest in parts}) != 1 or any(_reads(own) for own, _ in parts):
+            local, base_form = form.split(
+                lambda key, term: key == ONE or mentions(term.atoms, self.inner)
+            )
+            parts.append((local, base_form))
+        if len({base_form.key for _, base_form in parts}) != 1 or any(
+            _reads(local) for local, _ in parts
+        ):
             return
-        where = Interval(0, 0)
+        bounds = Interval(0, 0)
         first = True
-        for own, _ in parts:
-            here = bounds_of(simplify(own.expr()), self.env)
-            where, first = (here if first else where | here), False
+        for local, _ in parts:
+            interval = bounds_of(simplify(local.expr()), self.env)
+            bounds, first = (interval if first else bounds | interval), False
         base = parts[0][1]
-        if all(self._counts(func, found, own) for own, _ in parts):
-            ends = {id(e): e for own, _ in parts if (e := self._end(found, own)) is not None}
+        if all(self._counts(func, accesses, local) for local, _ in parts):
+            ends = {id(e): e for local, _ in parts if (e := self._end(accesses, local)) is not None}
             size: Expr | None = None
             for end in ends.values():
                 size = end if size is None else simplify(binary("max", size, end))
             self.base, self.extent = simplify(base.expr()), size or const(1)
-        elif where.low is not None and where.high is not None and where.high - where.low < SMALL:
-            self.base = simplify(base.shift(where.low).expr())
-            self.extent = const(where.high - where.low + 1)
+        elif (
+            bounds.low is not None and bounds.high is not None and bounds.high - bounds.low < SMALL
+        ):
+            self.base = simplify(base.shift(bounds.low).expr())
+            self.extent = const(bounds.high - bounds.low + 1)
 
-    def _end(self, found: Accesses, own: Linear) -> Expr | None:
-        var = own.single
-        return found.inner[var][1] if isinstance(var, Var) else None
+    def _end(self, accesses: Accesses, form: Linear) -> Expr | None:
+        var = form.single
+        return accesses.inner[var][1] if isinstance(var, Var) else None
 
-    def _counts(self, func: Func, found: Accesses, own: Linear) -> bool:
-        """Whether *own* is one loop variable that counts from zero to a parameter."""
-        if not own.terms:
+    def _counts(self, func: Func, accesses: Accesses, form: Linear) -> bool:
+        """Whether *form* is 0, or a single inner loop variable with an end made of parameters."""
+        if not form.terms:
             return True
-        var = own.single
-        if not isinstance(var, Var) or var not in found.inner:
+        var = form.single
+        if not isinstance(var, Var) or var not in accesses.inner:
             return False
-        end = found.inner[var][1]
+        end = accesses.inner[var][1]
         return variables(end) <= set(func.params) and not any(
             isinstance(n, Load | Search) for n in walk(end)
         )
@@ -156,37 +165,34 @@ def _reads(form: Linear) -> bool:
 
 
 class _Rebase(Rewriter):
-    """Accesses *local*, less *bases*, in the place of *buffer*."""
+    """Replaces *buffer* by *local*, with *bases* subtracted from the indices."""
 
     def __init__(self, buffer: Buffer, local: Buffer, bases: list[Expr]) -> None:
         self.buffer, self.local, self.bases = buffer, local, bases
 
     def _indices(self, indices: Indices) -> Indices:
-        made: list[Expr | None] = []
+        rebased: list[Expr | None] = []
         for k, (index, base) in enumerate(zip(indices, self.bases, strict=True)):
             extent = self.local.shape[k]
             if isinstance(extent, Const) and extent.value == 1:
-                made.append(ZERO)
+                rebased.append(ZERO)
                 continue
             assert index is not None
             plain = isinstance(base, Const) and base.value == 0
-            made.append(
+            rebased.append(
                 self.rewrite(index) if plain else simplify(binary("-", self.rewrite(index), base))
             )
-        return tuple(made)
+        return tuple(rebased)
 
-    def visit_Load(self, load: Load) -> Node:
-        if load.buffer is not self.buffer:
-            return self.visit_Node(load)
-        return load.replace(buffer=self.local, indices=self._indices(load.indices))
+    def visit_Load(self, access: Load | Prefetch) -> Node:
+        if access.buffer is not self.buffer:
+            return self.visit_Node(access)
+        return access.replace(buffer=self.local, indices=self._indices(access.indices))
+
+    visit_Prefetch = visit_Load
 
     def visit_Store(self, store: Store) -> Node:
         if store.buffer is not self.buffer:
             return self.visit_Node(store)
         value = self.rewrite(store.value)
         return store.replace(buffer=self.local, indices=self._indices(store.indices), value=value)
-
-    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
-        if prefetch.buffer is not self.buffer:
-            return self.visit_Node(prefetch)
-        return prefetch.replace(buffer=self.local, indices=self._indices(prefetch.indices))

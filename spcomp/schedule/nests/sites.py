@@ -1,4 +1,4 @@
-"""What steps on blocks share: where a block stands, what it touches, and its loops over again."""
+"""Under the steps on blocks: where a block stands, what it touches, and copies of its loops."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import Conflict, ascending_axes, conflicts, loops_of
 from spcomp.schedule.nests.nests import find_block
-from spcomp.schedule.steps.base import known
+from spcomp.schedule.steps.base import names_hint
 
 Scoped: TypeAlias = For | Let
 
 SCOPES = frozenset({"global", "local", "shared", "shared.dyn", "warp"}) | {
     f"wmma.{part}" for part in ("matrix_a", "matrix_b", "accumulator")
 }
-"""Where a buffer may live; on a CPU all of them are memory of the function."""
+"""The kinds of memory for a buffer; on a CPU all of them are memory of the function."""
 
 
-def refusal(step: object, why: str, span: Span | None, hint: str = "") -> ScheduleError:
+def refusal(step: object, why: str, span: Span | None = None, hint: str = "") -> ScheduleError:
     """Return the error that says why *step* is not legal."""
     return ScheduleError(f"{step}: {why}", span, hint=hint)
 
 
-def check_scope(step: object, scope: str, span: Span | None) -> None:
+def check_scope(step: object, scope: str) -> None:
     """Raise ScheduleError unless *scope* is the name of a kind of memory."""
     if scope not in SCOPES:
-        raise refusal(step, f"unknown scope {scope!r}", span, hint=known(SCOPES, "scopes"))
+        raise refusal(step, f"unknown scope {scope!r}", hint=names_hint(SCOPES, "scopes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +68,37 @@ class Site:
 
     @property
     def bound(self) -> set[Var]:
-        """What the nest binds around the block."""
+        """The variables that the nest binds around the block."""
         return {node.var for node in self.path if isinstance(node, For | Let)}
 
     @property
     def goes_on(self) -> bool:
-        """Whether a loop outside the nest, but in the same block, drives a reduction of the block.
+        """Whether a loop outside the nest, but in the same block, drives the block's reduction.
 
-        An init runs before that loop then.
+        The init then runs before that loop.
         """
         begin = 1 + max((k for k, n in enumerate(self.above) if isinstance(n, Block)), default=-1)
         outside: set[Var] = set()
         for node in self.above[begin:]:
             outside |= bound_by(node)
-        own = (i for i in self.block.iters if i.kind == "R")
-        return any(variables(i.value) & outside for i in own)
+        reducing = (i for i in self.block.iters if i.kind == "R")
+        return any(variables(i.value) & outside for i in reducing)
 
 
-def site_of(func: Func, name: str, step: object, span: Span | None) -> Site:
+def site_of(func: Func, name: str, step: object) -> Site:
     """Return where the block called *name* stands; raises ScheduleError if there is none."""
     if not isinstance(func, PosFunc):
         raise refusal(
             step,
             f"{func.name} has no blocks at this level",
-            span,
             hint="blocks exist in position space: lower the sparse iterations first",
         )
-    block = find_block(func, name, step, span)
+    block = find_block(func, name, step)
     return _site(block, path_to(func, block)[:-1])
 
 
 def path_to(func: Func, stmt: Node) -> tuple[Node, ...]:
-    """Return what leads from the body of *func* down to *stmt*, itself last."""
+    """Return the nodes from the body of *func* down to *stmt*, both included."""
     return next(path for path in _paths(func.body, ()) if path[-1] is stmt)
 
 
@@ -127,28 +126,25 @@ def parts_of(block: Block) -> Iterator[Node]:
             yield from walk(part)
 
 
-def touched(block: Block, *, writes: bool) -> tuple[AnyBuffer, ...]:
-    """Return the buffers that *block* writes, or reads, in the order of first use.
-
-    Those that exist outside it.
-    """
+def touched_buffers(block: Block, *, writes: bool) -> tuple[AnyBuffer, ...]:
+    """Return the buffers from outside *block* that it writes, or reads, in order of first use."""
     kinds = (Store,) if writes else (Load, Search)
     private = {node.buffer for node in parts_of(block) if isinstance(node, Alloc)}
-    found = (node.buffer for node in parts_of(block) if isinstance(node, kinds))
-    return tuple(buffer for buffer in dict.fromkeys(found) if buffer not in private)
+    buffers = (node.buffer for node in parts_of(block) if isinstance(node, kinds))
+    return tuple(buffer for buffer in dict.fromkeys(buffers) if buffer not in private)
 
 
-def named(memory: Collection[object], node: Node) -> str:
+def buffer_name(memory: Collection[object], node: Node) -> str:
     """Return the name of the first buffer in *node* that lies in *memory*."""
     buffers = (n.buffer for n in walk(node) if isinstance(n, Load | Search | Store))
     return next(buffer.name for buffer in buffers if memory_of(buffer) in memory)
 
 
 def nth_buffer(
-    step: object, block: Block, index: int, span: Span | None, *, writes: bool
+    step: object, block: Block, index: int, span: Span | None = None, *, writes: bool
 ) -> AnyBuffer:
-    """Return the buffer number *index* of those that *block* writes, or reads."""
-    buffers = touched(block, writes=writes)
+    """Return buffer number *index* of those that *block* writes, or reads."""
+    buffers = touched_buffers(block, writes=writes)
     if not isinstance(index, int):
         why = f"which buffer of {block.name} is a number, not {index!r}"
         raise refusal(step, why, span, hint="at= names the loop of a cache_write")
@@ -160,71 +156,75 @@ def nth_buffer(
 
 
 def bound_in(node: Node) -> set[Var]:
-    """Return the variables that *node* binds, or something in it."""
+    """Return the variables that *node*, or a statement in it, binds."""
     return {var for inner in walk(node, skip=Expr) for var in bound_by(inner)}
 
 
 @dataclass(slots=True)
-class Again:
-    """Copies of the loops and lets of *path* that *exprs* need, under new names.
+class PathCopy:
+    """Copies of loops and lets, under new names.
 
-    *values* says what the variables are in the copies; *kept* are the originals.
+    *originals*: the loops and lets that are copied, outermost first; *values*: the variable of the
+    copy for that of each original.
     """
 
-    kept: list[Scoped] = field(default_factory=list)
-    made: list[Scoped] = field(default_factory=list)
+    originals: list[Scoped] = field(default_factory=list)
+    copies: list[Scoped] = field(default_factory=list)
     values: dict[Var, Expr] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: Iterable[Node], exprs: Iterable[Expr], names: Names) -> Again:
-        """Return the copies, outermost first; loops among them are serial."""
+    def of(cls, path: Iterable[Node], exprs: Iterable[Expr], names: Names) -> PathCopy:
+        """Return copies of the loops and lets of *path* that *exprs* need; the loops are serial."""
         needed = {var for expr in exprs for var in variables(expr)}
-        again = cls()
+        copy = cls()
         for node in reversed(tuple(path)):
             if isinstance(node, For | Let) and node.var in needed:
-                again.kept.insert(0, node)
+                copy.originals.insert(0, node)
                 for end in ends_of(node):
                     needed |= variables(end)
-        for node in again.kept:
+        for node in copy.originals:
             var = names.var(node.var.name, node.var.dtype)
             if isinstance(node, Let):
-                new: Scoped = Let(var, again(node.value), node.body, span=node.span)
+                new: Scoped = Let(var, copy(node.value), node.body, span=node.span)
             else:
-                new = For(var, again(node.begin), again(node.end), node.body, span=node.span)
-            again.made.append(new)
-            again.values[node.var] = var
-        return again
+                new = For(var, copy(node.begin), copy(node.end), node.body, span=node.span)
+            copy.copies.append(new)
+            copy.values[node.var] = var
+        return copy
 
     def __call__(self, expr: Expr) -> Expr:
-        """Return *expr* in terms of the copies."""
+        """Return *expr* with the variables of the copies."""
         return substitute(expr, self.values)
 
     def around(self, body: Stmt) -> Stmt:
         """Return *body* inside the copies."""
-        for node in reversed(self.made):
+        for node in reversed(self.copies):
             body = node.replace(body=body)
         return body
 
 
 def ends_of(node: Scoped) -> tuple[Expr, ...]:
-    """Return what a loop or let evaluates before its body."""
+    """Return the expressions that a loop or let evaluates before its body."""
     return (node.value,) if isinstance(node, Let) else (node.begin, node.end)
 
 
-def kept_apart(step: object, before: Func, after: Func, span: Span | None) -> Func:
-    """Return *after*, made from *before* by *step*, if loops that run at once still may."""
+def check_concurrent(step: object, before: Func, after: Func, span: Span | None) -> Func:
+    """Return *after*; raises ScheduleError if a concurrent loop has a conflict that is new.
+
+    *after* is *before* with *step* applied; concurrent loops are parallel, bound and vectorized.
+    """
     old = {loop.var.name: loop for loop in loops_of(before.body)}
     for loop in loops_of(after.body):
-        known_before = old.get(loop.var.name)
-        if known_before is loop or loop.kind not in ("parallel", "bound", "vectorized"):
+        old_loop = old.get(loop.var.name)
+        if old_loop is loop or loop.kind not in ("parallel", "bound", "vectorized"):
             continue
-        found = _meets(after, loop)
-        if found and (known_before is None or not _meets(before, known_before)):
-            raise refusal(step, f"{loop.var.name!r} is {loop.kind}, and {found[0]}", span)
+        clashes = _clashes(after, loop)
+        if clashes and (old_loop is None or not _clashes(before, old_loop)):
+            raise refusal(step, f"{loop.var.name!r} is {loop.kind}, and {clashes[0]}", span)
     return after
 
 
-def _meets(func: Func, loop: For) -> tuple[Conflict, ...]:
-    """Return what keeps the iterations of *loop* from running at once, permissions granted."""
+def _clashes(func: Func, loop: For) -> tuple[Conflict, ...]:
+    """Return why the iterations of *loop* may not run at once; uses permissions for atomics."""
     atomic = loop.kind != "vectorized"
     return conflicts(loop, atomic=atomic, ascending=ascending_axes(func))

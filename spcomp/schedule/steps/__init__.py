@@ -1,1 +1,1 @@
-"""The steps of schedules, one frozen value for each call of a Schedule."""
+"""In coordinate and position space: the steps, one frozen value for each call of a Schedule."""

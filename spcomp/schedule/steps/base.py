@@ -1,4 +1,4 @@
-"""What every step of a schedule is, and what a step is applied to."""
+"""Under all steps: their base class, and how they report why they are not legal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from spcomp.errors import ScheduleError, Span
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.program import PosFunc
-from spcomp.ir.stmt import For
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 
@@ -32,17 +31,37 @@ Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 N = TypeVar("N", bound=Node)
 
 
-STEPS: dict[str, type[Step]] = {}  # every step class by name
+STEPS: dict[str, type[Step]] = {}  # the step classes by name
 
 
 MOST = 2**31 - 1  # no number of a step is larger: products with trip counts stay in 64 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Step(ABC):
-    """One change to a program; its docstring says ``before -> after``. *span*: the user's line.
+class Problem:
+    """Why a step cannot be applied: a message, the line of the loop or block at fault, and a hint.
 
-    *makes* says what is new in the program afterwards, for ``Schedule.made``.
+    *span* is None where no part of the program is at fault, as for an unknown name.
+    """
+
+    message: str
+    span: Span | None = None
+    hint: str = ""
+
+    def error(self, span: Span | None = None) -> ScheduleError:
+        """Return the problem as an error, at the user's line *span*, else at its own."""
+        return ScheduleError(self.message, span or self.span, hint=self.hint)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """One change to a program; its docstring says ``before -> after``.
+
+    A subclass decides in ``plan`` what to do to a program, or raises if the step is not legal; its
+    ``rewrite`` does it. *makes*: the kind of names that ``Schedule.made`` lists.
     """
 
     name: ClassVar[str]
@@ -54,38 +73,66 @@ class Step(ABC):
             STEPS[cls.name] = cls
 
     @abstractmethod
+    def plan(self, func: Func) -> Any:
+        """Return all that ``rewrite`` needs to know to change *func*; that decides nothing itself.
+
+        Raises ScheduleError, with the line at fault, where the step is not legal. The plan is the
+        new program itself where only that shows whether the step is legal.
+        """
+
+    def rewrite(self, func: Func, plan: Any) -> Func:
+        """Return *func* changed according to *plan*; by default the plan is the new program."""
+        assert isinstance(plan, type(func))
+        return plan
+
+    def result(self, func: Func) -> Func | Problem:
+        """Return *func* with the step applied, or the problem; makes the plan only once."""
+        plan = self._decision(func)
+        return plan if isinstance(plan, Problem) else self.rewrite(func, plan)
+
+    def problems(self, func: Func) -> tuple[Problem, ...]:
+        """Return why the step is not legal on *func*; an empty tuple if it is."""
+        plan = self._decision(func)
+        return (plan,) if isinstance(plan, Problem) else ()
+
+    def is_legal(self, func: Func) -> bool:
+        """Whether the step can be applied to *func*."""
+        return not self.problems(func)
+
     def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* changed; raises ScheduleError where that would change its meaning."""
+        """Return *func* with the step applied; raises ScheduleError, at the user's line *span*."""
+        result = self.result(func)
+        if isinstance(result, Problem):
+            raise result.error(span)
+        return result
+
+    def _decision(self, func: Func) -> Any:
+        try:
+            self._check_arguments()
+            return self.plan(func)
+        except ScheduleError as error:
+            return Problem(error.message, error.span, error.hint)
 
     def fits(self, func: Func) -> bool:
         """Whether *func* is at a level where this kind of step applies."""
         return isinstance(func, PosFunc)
 
-    def is_legal(self, func: Func) -> bool:
-        """Whether apply would return."""
-        try:
-            self.apply(func)
-        except ScheduleError:
-            return False
-        return True
-
     def arguments(self) -> dict[str, Any]:
-        """The fields, by name."""
+        """The values of the fields by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
-    def check(self, span: Span | None = None) -> None:
-        """Raise ScheduleError for an argument of another type, or a number beyond MOST."""
+    def _check_arguments(self) -> None:
+        """Raise ScheduleError for an argument of the wrong type, or a number beyond MOST."""
         for name, value in self.arguments().items():
             if not _is_a(value, _types(type(self))[name]):
                 raise ScheduleError(
                     f"{self}: {name} cannot be {value!r}",
-                    span,
                     hint="names are strings, numbers are integers below 2**31",
                 )
 
-    def _error(self, why: str, loop: For, span: Span | None, hint: str = "") -> ScheduleError:
-        """The error that says *why* the step cannot be taken: at the user's line, else the loop."""
-        return ScheduleError(f"{self}: {why}", span or loop.span, hint=hint)
+    def error(self, why: str, at: Node | Func, hint: str = "") -> ScheduleError:
+        """Return the error that says *why* the step is not legal; *at*: the node at fault."""
+        return ScheduleError(f"{self}: {why}", at.span, hint=hint)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"
@@ -97,7 +144,7 @@ def _types(step: type[Step]) -> dict[str, Any]:
 
 
 def _is_a(value: object, kind: Any) -> bool:
-    """Whether *value* is what the annotation *kind* says, and no number in it beyond MOST."""
+    """Whether *value* has the type *kind*, an annotation, and no number in it is beyond MOST."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin is UnionType:
         return any(_is_a(value, part) for part in parts)
@@ -112,41 +159,41 @@ def _is_a(value: object, kind: Any) -> bool:
 
 
 class Steps(ABC):
-    """What a step can be applied to."""
+    """Base of the classes whose methods apply steps: they need ``apply`` only."""
 
     __slots__ = ()
 
     @abstractmethod
     def apply(self, step: Step) -> Self:
-        """Return this with *step* applied; raises ScheduleError if it is not legal."""
+        """Return the schedule with *step* applied; raises ScheduleError if it is not legal."""
 
 
-def listed(value: Any) -> Any:
-    """Return *value* as a tuple if it is a list of things, else as it is: check refuses it."""
+def as_tuple(value: Any) -> Any:
+    """Return *value* as a tuple if it is iterable; else unchanged, for the step to refuse."""
     return tuple(value) if isinstance(value, Iterable) else value
 
 
-def known(names: Iterable[str], what: str) -> str:
+def names_hint(names: Iterable[str], what: str) -> str:
     """Return a hint that lists *names*."""
     return f"{what} are {', '.join(names) or 'none'}"
 
 
-def the_one(
-    nodes: Iterable[tuple[str, N]], name: object, none: str, what: str, span: Span | None
+def find_named(
+    nodes: Iterable[tuple[str, N]], name: object, none: str, what: str, span: Span | None = None
 ) -> N:
-    """Return which of *nodes*, each given with its name, is called *name*; *what* they all are.
+    """Return the one node called *name* of *nodes*, pairs of a name and a node.
 
-    Raises ScheduleError unless one is, saying *none* if none is; its hint lists the names, those
-    that could be meant with their lines.
+    Raises ScheduleError if there is none, with the message *none*, or if there are several. Its
+    hint lists all names, and the lines of similar ones; *what*: what the nodes are, in the plural.
     """
-    every = list(nodes)
-    found = [node for own, node in every if isinstance(name, str) and own == name]
-    if len(found) == 1:
-        return found[0]
+    pairs = list(nodes)
+    matches = [node for label, node in pairs if isinstance(name, str) and label == name]
+    if len(matches) == 1:
+        return matches[0]
     numbered = re.compile(rf"{re.escape(str(name))}(_\d+)?")
     names = [
-        f"{own} (line {node.span.line})" if node.span and numbered.fullmatch(own) else own
-        for own, node in every
+        f"{label} (line {node.span.line})" if node.span and numbered.fullmatch(label) else label
+        for label, node in pairs
     ]
-    several = f"{name!r} is the name of {len(found)} {what}"
-    raise ScheduleError(several if found else none, span, hint=known(names, what))
+    several = f"{name!r} is the name of {len(matches)} {what}"
+    raise ScheduleError(several if matches else none, span, hint=names_hint(names, what))

@@ -1,4 +1,4 @@
-"""All kinds of steps by name: a module that is imported adds its own."""
+"""All kinds of steps by name: importing this module imports all modules that define steps."""
 
 from __future__ import annotations
 

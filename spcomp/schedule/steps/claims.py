@@ -1,4 +1,4 @@
-"""What a program written below coordinate space says of its loops, checked by the one oracle."""
+"""In position space and below: check the loop kinds that a user's program claims."""
 
 from __future__ import annotations
 
@@ -15,69 +15,71 @@ from spcomp.ir.visitor import statements, walk
 from spcomp.passes.pack.pack_rows import unclaimed
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
-from spcomp.schedule.nests.nests import replaced
-from spcomp.schedule.steps.loops.bind import bound_twice
+from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.steps.loops.bind import binding_clash, reduces_over_threads
 
 
 def _runs_serially(body: Stmt, var: Var) -> bool:
-    """Whether the claim that *body* runs in vectors over *var* has no effect."""
-    blocks = any(isinstance(node, Block) for node in walk(body))  # what they become is not known
+    """Whether *body* runs serially over *var* even if its loop is marked vectorized."""
+    blocks = any(isinstance(node, Block) for node in walk(body))  # not known until they are lowered
     return not blocks and not can_vectorize(body, var)
 
 
 def without_false_claims(func: Func) -> Func:
-    """Return *func* with no loop that claims to be parallel, bound or vectorized and is not.
+    """Return *func* without false claims that a loop is parallel, bound or vectorized.
 
-    In position space such a claim raises ScheduleError at the loop's line. In flat buffers, where
-    much of what would prove it is gone, the loop runs serially, with a warning; so does one over
-    chunks (``grain``), which the step that made it has proved, of a program that it no longer is.
-    That rows may be made in blocks is for the compiler to say: such a claim is left out.
+    In position space a false claim raises ScheduleError at the loop's line. In flat IR, which has
+    lost much of what a proof needs, the loop becomes serial, with a warning. So does a loop over
+    chunks (``grain``): the step that made it proved it for the program of that time. A claim that
+    rows may be made in blocks is removed, as only the compiler may make it.
     """
     func = unclaimed(func)
     while True:
         for loop in loops_of(func.body):
             if loop.kind not in ("parallel", "vectorized", "bound"):
                 continue
-            if loop.kind == "bound" and (why := bound_twice(func, loop)) is not None:
+            if loop.kind == "bound" and (why := binding_clash(func, loop)) is not None:
                 raise ScheduleError(why, loop.span)
             body, var = innermost(loop)
+            if reduces_over_threads(loop):
+                continue
             if loop.kind == "vectorized" and (is_dot(body, var) or _runs_serially(body, var)):
                 continue
-            atomic, known = loop.kind != "vectorized", ascending_axes(func)
-            if not (found := conflicts(loop, atomic=atomic, ascending=known)):
+            atomic, ascending = loop.kind != "vectorized", ascending_axes(func)
+            if not (clashes := conflicts(loop, atomic=atomic, ascending=ascending)):
                 continue
             kind = f"bound to {loop.thread}" if loop.thread else loop.kind
             if not isinstance(func, FlatFunc) and "grain" not in dict(loop.attrs):
-                message = f"loop {loop.var.name} cannot be {kind}: {found[0]}"
+                message = f"loop {loop.var.name} cannot be {kind}: {clashes[0]}"
                 raise ScheduleError(message, loop.span)
             where = f"{loop.span}: " if loop.span else ""
             warn(
                 f"{where}loop {loop.var.name} is not proved to be {kind}, so it runs"
-                f" serially: {found[0]}"
+                f" serially: {clashes[0]}"
             )
-            func = replaced(func, loop, loop.replace(kind="serial", thread=""))
+            func = replace_stmt(func, loop, loop.replace(kind="serial", thread=""))
             break
         else:
             return func
 
 
 def without_permissions(func: Func) -> Func:
-    """Return *func* with loops serial that only an ``atomic`` permission keeps from being so.
+    """Return *func* with the loops serial that need an ``atomic`` permission to be parallel.
 
-    What is left of them is independent, so that no permission is needed, or given, any more: the
-    same bits at any number of threads.
+    The loops that stay parallel are independent without it, so the permissions are removed, and
+    results have the same bits at any number of threads.
     """
     permits = any(map(_permits, statements(func.body)))
     return func.replace(body=_InOrder().rewrite(func.body)) if permits else func
 
 
 def _permits(node: Node) -> bool:
-    """Whether *node* is a permission to share updates, or a loop that is known to need one."""
+    """Whether *node* permits shared updates, or is a loop that needs such a permission."""
     return getattr(node, "atomic", False) or bool(dict(getattr(node, "attrs", ())).get("atomic"))
 
 
 class _InOrder(Rewriter):
-    """Makes loops serial whose iterations share updates, and takes the permission back."""
+    """Makes loops serial whose iterations share updates, and removes the permissions."""
 
     def visit_For(self, loop: For) -> Node:
         new = self.visit_Node(loop)
@@ -91,8 +93,8 @@ class _InOrder(Rewriter):
     def visit_Block(self, block: Block) -> Node:
         new = self.visit_Node(block)
         assert isinstance(new, Block)
-        kept = tuple(pair for pair in block.attrs if pair[0] != "atomic")
-        return new.replace(attrs=kept) if is_atomic(block) else new
+        attrs = tuple(pair for pair in block.attrs if pair[0] != "atomic")
+        return new.replace(attrs=attrs) if is_atomic(block) else new
 
     def visit_Store(self, store: Store) -> Node:
         return store.replace(atomic=False) if store.atomic else store

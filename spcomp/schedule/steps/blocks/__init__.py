@@ -1,1 +1,1 @@
-"""Steps on blocks and buffers: caching, moving, inlining, layouts, rfactor."""
+"""In position space: steps on blocks and buffers: caching, moving, inlining, layout, rfactor."""

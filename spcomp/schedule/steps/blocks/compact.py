@@ -1,26 +1,25 @@
-"""The step that gives each iteration of a loop a buffer of its own, as large as it needs."""
+"""In position space: the step compact, which gives each iteration of a loop its own buffer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.dtypes import int64
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, plus
+from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import Auxiliary, parent_at
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import Expr, Var, binary, cast, const
+from spcomp.ir.expr import Expr, Var, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Region
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
 from spcomp.ir.visitor import walk
-from spcomp.schedule.nests.nests import Replace, find_loop, replaced
-from spcomp.schedule.steps.base import Step, the_one
-from spcomp.schedule.steps.sharing.split_nnz import named
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.steps.base import Step, find_named
+from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,92 +27,113 @@ class Compact(Step):
     """``X = alloc(n, m); for i in n: s(X[i, j])  ->  for i in n: X = alloc(m); s(X[j])``.
 
     *buffer*, which the program allocates, is allocated inside *loop* instead (if it is not yet),
-    without the indices that are the same all over an iteration: it stays in cache, and iterations
-    share no memory. Legal where all accesses are inside the loop, and *loop*, as every loop between
-    the allocation and it, is an index of each. Source: the compaction of buffers in TVM.
+    without the indices that are constant in an iteration: it stays in cache, and iterations share
+    no memory. Legal where all accesses are inside the loop, and each has *loop*, and every loop
+    between it and the allocation, as an index. Source: the compaction of buffers in TVM.
     """
 
     name: ClassVar[str] = "compact"
     buffer: str
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the buffer allocated inside the loop."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> _Placement:
+        """Return where the buffer is to be allocated, and with which extents."""
+        loop = find_loop(func, self.loop, self)
         allocs = ((n.buffer.name, n) for n in walk(func.body) if isinstance(n, Alloc))
         none = f"{self}: {self.buffer} is not allocated here"
-        alloc = the_one(allocs, self.buffer, none, "local buffers", span or func.span)
+        alloc = find_named(allocs, self.buffer, none, "local buffers", func.span)
         path, outside = _loops_to(alloc.body, loop), _loops_to(func.body, alloc)
         if not path and loop not in outside:
-            raise self._error("the loop is not inside its allocation, nor around it", loop, span)
+            raise self.error("the loop is not inside its allocation, nor around it", loop)
         home = loop.body if path else alloc.body
         if _count(alloc.body, alloc.buffer) != _count(home, alloc.buffer):
-            raise self._error("it is used outside the loop", loop, span)
+            raise self.error("it is used outside the loop", loop)
         places = self._places(func, home, alloc.buffer, (*outside, *path))
-        for own in path:
-            if isinstance(own, While):
-                raise self._error("a loop without an index is around it", loop, span)
-            if not any(var is own.var for var in places.values()):
-                raise self._error(f"{own.var.name!r} is no index of all its accesses", loop, span)
+        for around in path:
+            if isinstance(around, While):
+                raise self.error("a loop without an index is around it", loop)
+            if not any(var is around.var for var in places.values()):
+                raise self.error(f"{around.var.name!r} is no index of all its accesses", loop)
         if not places:
-            raise self._error("no index of all its accesses is a loop around", loop, span)
-        body = self._inside(func, home, alloc.buffer, places, span)
-        if path:
-            body = Replace(loop, loop.replace(body=body)).rewrite(alloc.body)
-        return replaced(func, alloc, body)
+            raise self.error("no index of all its accesses is a loop around", loop)
+        extents = self._extents(func, alloc.buffer, places)
+        return _Placement(alloc, loop if path else None, frozenset(places), extents)
 
-    def _inside(
-        self, func: Func, home: Stmt, buffer: AnyBuffer, places: dict[int, Expr], span: Span | None
-    ) -> Stmt:
-        """Return *home* with a buffer of its own, without the indices *places*."""
-        names = Names(func)
-        extents = self._extents(func, buffer, places, span)
-        # what a size is computed from has a name: later steps see into statements, not into shapes
+    def rewrite(self, func: Func, plan: _Placement) -> Func:
+        """Return *func* with the buffer allocated inside the loop."""
+        alloc, loop = plan.alloc, plan.loop
+        body = self._allocate_inside(func, alloc.body if loop is None else loop.body, plan)
+        if loop is not None:
+            body = Replace(loop, loop.replace(body=body)).rewrite(alloc.body)
+        return replace_stmt(func, alloc, body)
+
+    def _allocate_inside(self, func: Func, home: Stmt, plan: _Placement) -> Stmt:
+        """Return *home* with the buffer allocated around it, without the indices *places*."""
+        names, buffer, extents, places = Names(func), plan.alloc.buffer, plan.extents, plan.places
+        # computed sizes get names, as later steps look into statements, but not into shapes
         sizes = {k: names.var(f"{buffer.name}_size") for k, e in enumerate(extents) if _varies(e)}
         shape = tuple(sizes.get(k, extent) for k, extent in enumerate(extents))
-        local = Buffer(names.unique(f"{buffer.name}_own"), None, shape, buffer.dtype, "local")
-        kept = [k for k in range(_rank(buffer)) if k not in places]
-        made: Stmt = Alloc(local, _UseLocal(buffer, local, kept).rewrite(home))
+        scope = "local" if buffer.scope == "global" else buffer.scope
+        local = Buffer(names.unique(f"{buffer.name}_own"), None, shape, buffer.dtype, scope)
+        remaining = [k for k in range(_rank(buffer)) if k not in places]
+        stmt: Stmt = Alloc(local, _UseLocal(buffer, local, remaining).rewrite(home))
         for k, size in sizes.items():
-            made = Let(size, extents[k], made)
-        return made
+            stmt = Let(size, extents[k], stmt)
+        return stmt
 
     def _places(
         self, func: Func, home: Stmt, buffer: AnyBuffer, around: tuple[For | While, ...]
     ) -> dict[int, Expr]:
-        """Return which indices of all accesses are loops around, and which loop each."""
-        values = named(func.body)
+        """Return the loop of each index that is the same loop around in all accesses."""
+        values = binding_values(func.body)
         loops = {loop.var for loop in around if isinstance(loop, For)}
-        found: dict[int, Expr] | None = None
+        places: dict[int, Expr] | None = None
         for node in walk(home):
             if not _uses(node, buffer):
                 continue
             indices: tuple[Expr | None, ...] = getattr(node, "indices", ())  # none of a search
             at = {k: substitute(i, values) for k, i in enumerate(indices) if i is not None}
-            here: dict[int, Expr] = {k: var for k, var in at.items() if var in loops}
-            found = here if found is None else {k: v for k, v in found.items() if here.get(k) is v}
-        return found or {}
+            loop_indices: dict[int, Expr] = {k: var for k, var in at.items() if var in loops}
+            places = (
+                loop_indices
+                if places is None
+                else {k: v for k, v in places.items() if loop_indices.get(k) is v}
+            )
+        return places or {}
 
     def _extents(
         self,
         func: Func,
         buffer: AnyBuffer,
         places: dict[int, Expr],
-        span: Span | None,
     ) -> tuple[Expr, ...]:
-        """Return the extents of what an iteration needs of *buffer*: along the axes left."""
+        """Return the extents of *buffer* in an iteration: along the axes that remain."""
         if isinstance(buffer, Buffer):
             shape = tuple(e for k, e in enumerate(buffer.shape) if k not in places)
             plain = buffer.strides is None
         else:
             at = {buffer.axes[k]: var for k, var in places.items()}
-            left = [axis for axis in buffer.axes if axis not in at]
-            plain = all(at.keys() >= {*axis.path()[:-1]} for axis in left)
-            shape = tuple(_extent(func, axis, at) for axis in left) if plain else ()
+            remaining = [axis for axis in buffer.axes if axis not in at]
+            arrays = Auxiliary.of(func)
+            plain = all(at.keys() >= {*axis.ancestors()} for axis in remaining)
+            shape = tuple(_extent(arrays, axis, at) for axis in remaining) if plain else ()
         if not plain:
             why = f"how long rows of {buffer.name} are differs within an iteration"
-            raise ScheduleError(f"{self}: {why}", span or func.span)
+            raise self.error(why, func)
         return shape or (const(1),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """An allocation that goes into *loop* (None: it is there already), without indices *places*.
+
+    *extents*: the shape of the buffer that an iteration needs.
+    """
+
+    alloc: Alloc
+    loop: For | None
+    places: frozenset[int]
+    extents: tuple[Expr, ...]
 
 
 def _uses(node: Node, buffer: AnyBuffer) -> bool:
@@ -134,7 +154,7 @@ def _rank(buffer: AnyBuffer) -> int:
 
 
 def _loops_to(stmt: Stmt, end: Stmt) -> list[For | While]:
-    """Return the loops from *stmt* inwards to *end*, itself included; none if it is not there."""
+    """Return the loops from *stmt* inwards to *end*, both included; [] if it is not there."""
     stack: list[tuple[Node, list[For | While]]] = [(stmt, [])]
     while stack:
         node, around = stack.pop()
@@ -148,55 +168,36 @@ def _loops_to(stmt: Stmt, end: Stmt) -> list[For | While]:
     return []
 
 
-def _extent(func: Func, axis: Axis, at: dict[Axis, Expr]) -> Expr:
-    """Return how many positions the fiber of *axis* has under its ancestors, which are *at*."""
-    if axis.parent is None:
-        return cast(axis.length, int64)
-    if axis.nnz_cols is not None:
-        return cast(axis.nnz_cols, int64)
-    indptr = next(b for b in func.buffers if b.data is axis.indptr)
-    *outer, row = (at[above] for above in axis.path()[:-1])
-    begin, end = (Load(indptr, (*outer, plus(row, k))) for k in (0, 1))
-    return cast(binary("-", end, begin), int64)
+def _extent(arrays: Auxiliary, axis: Axis, at: dict[Axis, Expr]) -> Expr:
+    """Return how many positions the fiber of *axis* has; *at*: the positions of its ancestors."""
+    return arrays.size(axis, parent_at(axis, tuple(at[outer] for outer in axis.path()[:-1])))
 
 
 class _UseLocal(Rewriter):
-    """Accesses *local*, with the indices *kept*, in the place of *old*."""
+    """Replaces *old* by *local*, which has only the indices *remaining*."""
 
-    def __init__(self, old: AnyBuffer, local: Buffer, kept: list[int]) -> None:
-        self.old, self.local, self.kept = old, local, kept
+    def __init__(self, old: AnyBuffer, local: Buffer, remaining: list[int]) -> None:
+        self.old, self.local, self.remaining = old, local, remaining
 
     def _indices(self, indices: tuple[Expr | None, ...]) -> tuple[Expr | None, ...]:
-        return tuple(indices[k] for k in self.kept) or (ZERO,)
+        return tuple(indices[k] for k in self.remaining) or (ZERO,)
 
-    def visit_Load(self, load: Load) -> Node:
-        """Read the local buffer."""
-        new = self.visit_Node(load)
-        if load.buffer is not self.old:
+    def visit_Load(self, access: Load | Store | Prefetch) -> Node:
+        """Access the local buffer."""
+        new = self.visit_Node(access)
+        if access.buffer is not self.old:
             return new
         return new.replace(buffer=self.local, indices=self._indices(new.indices))  # type: ignore[attr-defined]
 
-    def visit_Store(self, store: Store) -> Node:
-        """Write the local buffer."""
-        new = self.visit_Node(store)
-        if store.buffer is not self.old:
-            return new
-        return new.replace(buffer=self.local, indices=self._indices(new.indices))  # type: ignore[attr-defined]
-
-    def visit_Prefetch(self, hint: Prefetch) -> Node:
-        """Ask for the local buffer."""
-        new = self.visit_Node(hint)
-        if hint.buffer is not self.old:
-            return new
-        return new.replace(buffer=self.local, indices=self._indices(new.indices))  # type: ignore[attr-defined]
+    visit_Store = visit_Prefetch = visit_Load
 
     def visit_Region(self, region: Region) -> Node:
-        """Say so."""
+        """Replace the buffer in a region, if its indices are relative."""
         new = self.visit_Node(region)
         assert isinstance(new, Region)
         if region.buffer is not self.old:
             return new
         if any(begin is None for begin in new.begins):
             return new
-        extents = self._indices(new.extents) if self.kept else (const(1),)
+        extents = self._indices(new.extents) if self.remaining else (const(1),)
         return Region(self.local, self._indices(new.begins), extents)

@@ -1,4 +1,4 @@
-"""Steps of stage II on reductions: decompose_reduction, rfactor."""
+"""In position space: the step decompose_reduction, which gives an init its own nest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import both, conjuncts, variables
 from spcomp.ir.analysis.names import Names
@@ -18,7 +17,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts
-from spcomp.schedule.nests.nests import find_block, find_loop, replaced, way_to
+from spcomp.schedule.nests.nests import find_block, find_loop, path_down, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
 
 ACCESSES = (Load, Store, Search)
@@ -29,11 +28,11 @@ NOTHING = Evaluate(const(0))
 class DecomposeReduction(Step):
     """``for k: for j: (init; W[k] op= x)  ->  for k: init; for k: for j: W[k] op= x``.
 
-    The init of *block* becomes a block of its own, in copies of the loops that pick the element,
-    before *loop*; inside it, where what is started is allocated there. A block that only
-    accumulates, as those of a decomposed format do, gets a nest that does nothing, and no code.
-    Legal where *loop* has inside all loops that drive the reduction, and until these begin nothing
-    else in it touches what is started. Source: TVM's decompose_reduction.
+    The init of *block* becomes a block of its own, in copies of the loops that pick the element. It
+    stands before *loop*, or inside it if the buffer is allocated there. A block that only
+    accumulates, like those of a decomposed format, gets a nest that does nothing, and no code.
+    Legal where all loops that drive the reduction are *loop* or inside it, and before these nothing
+    else in it touches the element. Source: TVM's decompose_reduction.
     """
 
     name: ClassVar[str] = "decompose_reduction"
@@ -41,91 +40,111 @@ class DecomposeReduction(Step):
     block: str
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the init in a nest of its own."""
-        loop = find_loop(func, self.loop, self, span)
-        block = find_block(func, self.block, self, span)
-        way = way_to(loop, block)
+    def plan(self, func: Func) -> Start:
+        """Return where the init goes."""
+        loop = find_loop(func, self.loop, self)
+        block = find_block(func, self.block, self)
+        way = path_down(loop, block)
         if not way or any(isinstance(node, If) for node in way):
-            raise self._error(
-                f"{self.loop!r} is not around the block, or more is between", loop, span
-            )
-        start = Start(block, way)
-        if (why := start.refused(func)) is not None:
-            raise self._error(why, loop, span)
-        made = seq(start.build(Names(func)), start.top)
-        return replaced(replaced(func, start.top, made), block, block.replace(init=None))
+            raise self.error(f"{self.loop!r} is not around the block, or more is between", loop)
+        start = Start.of(block, way)
+        if (why := start.reason(func)) is not None:
+            raise self.error(why, loop)
+        return start
+
+    def rewrite(self, func: Func, plan: Start) -> Func:
+        """Return *func* with the init in a nest of its own."""
+        start, block = plan, plan.block
+        stmt = seq(start.build(Names(func)), start.top)
+        return replace_stmt(replace_stmt(func, start.top, stmt), block, block.replace(init=None))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """Where the init of *block* goes: before *top*, which is on the *way* that leads to it.
+    """Where the init of *block* goes: before the first statement of *way*, the path to the block.
 
-    *needed*: the loops and lets whose values init depends on; *lost*: what drives the reduction,
-    also outside the way, so that init does not know it.
+    *touched*: the memory that the init accesses; *drivers*: the variables of the path that drive
+    the reduction, and *outside*: those of loops outside that do; *lost*: the variables that the
+    init cannot use, as they depend on these; *where*: its conditions; *needed*: the variables of
+    loops and lets that it depends on.
     """
 
-    def __init__(self, block: Block, way: tuple[Stmt, ...], lost: Collection[Var] = ()) -> None:
-        self.block = block
-        self.touched = {
+    block: Block
+    way: tuple[Stmt, ...]
+    touched: set[object]
+    drivers: set[Var]
+    outside: set[Var]
+    lost: set[Var]
+    where: list[Expr]
+    needed: set[Var]
+
+    @classmethod
+    def of(cls, block: Block, way: tuple[Stmt, ...], outside: Collection[Var] = ()) -> Start:
+        """Return where the init of *block* goes on the *way* that leads to it."""
+        touched = {
             memory_of(n.buffer)
             for n in (walk(block.init) if block.init is not None else ())
             if isinstance(n, ACCESSES)
         }
-        inside = [k for k, n in enumerate(way) if isinstance(n, Alloc) and n.buffer in self.touched]
+        inside = [k for k, n in enumerate(way) if isinstance(n, Alloc) and n.buffer in touched]
         first = next(k for k, n in enumerate(way) if k >= max(inside, default=-1) + 1 and _runs(n))
-        self.way, self.top = way[first:], way[first]
-        reduced = variables_of(own.value for own in block.iters if own.kind == "R")
-        self.drivers = _feeding(self.way, reduced, ranges=False)
-        self.outside = {*lost}
-        self.lost = {own.var for own in block.iters if own.kind == "R"} | self.outside
-        for node in self.way:
-            if isinstance(node, For) and node.var in self.drivers:
-                self.lost.add(node.var)
-            if isinstance(node, Let) and variables(node.value) & self.lost:
-                self.lost.add(node.var)
-        self.where = [t for t in conjuncts(block.where) if not variables(t) & self.lost]
-        spatial = [own.value for own in block.iters if own.kind == "S"]
-        used = variables_of([*spatial, *self.where])
+        way = way[first:]
+        reduced = variables_of(it.value for it in block.iters if it.kind == "R")
+        drivers = _dependencies(way, reduced, ranges=False)
+        lost = {it.var for it in block.iters if it.kind == "R"} | {*outside}
+        for node in way:
+            if isinstance(node, For) and node.var in drivers:
+                lost.add(node.var)
+            if isinstance(node, Let) and variables(node.value) & lost:
+                lost.add(node.var)
+        where = [term for term in conjuncts(block.where) if not variables(term) & lost]
+        spatial = [it.value for it in block.iters if it.kind == "S"]
+        used = variables_of([*spatial, *where])
         used |= variables(block.init) if block.init is not None else set()
-        self.needed = _feeding(self.way, used)
+        return cls(block, way, touched, drivers, {*outside}, lost, where, _dependencies(way, used))
 
-    def refused(self, func: Func) -> str | None:
-        """Return why init may not go there; None if it may."""
+    @property
+    def top(self) -> Stmt:
+        """The statement before which the init stands."""
+        return self.way[0]
+
+    def reason(self, func: Func) -> str | None:
+        """Return why the init may not go there; None if it may."""
         block = self.block
         if block.init is None:
-            made = f"{block.name}_init"
-            if any(isinstance(n, Block) and n.name == made for n in walk(func.body)):
-                return f"block {block.name} has no init any more: {made} is it"
-            if not any(own.kind == "R" for own in block.iters):
+            init_name = f"{block.name}_init"
+            if any(isinstance(n, Block) and n.name == init_name for n in walk(func.body)):
+                return f"block {block.name} has no init any more: {init_name} is it"
+            if not any(it.kind == "R" for it in block.iters):
                 return f"block {block.name} has no init, and does not reduce"
         inside = {n.var for n in self.way if isinstance(n, (For, Let))}
-        outside = bound(func) - inside
-        reduced = variables_of(own.value for own in block.iters if own.kind == "R")
+        outside = bound_vars(func) - inside
+        reduced = variables_of(it.value for it in block.iters if it.kind == "R")
         if block.init is not None and reduced & (outside - self.outside):
             return "a loop around it drives the reduction too"
         if clash := self.needed & self.lost:
             names = ", ".join(sorted(var.name for var in clash))
             return f"what {names} drives picks the element too"
-        return self._moves(ascending_axes(func))
+        return self._order_clash(ascending_axes(func))
 
-    def _moves(self, ascending: Collection[str]) -> str | None:
-        """Return what stands against running init before all that precedes it now."""
+    def _order_clash(self, ascending: Collection[str]) -> str | None:
+        """Return why the init may not run before all that now precedes it; None if it may."""
         for node, below in zip(self.way, self.way[1:], strict=False):
             if isinstance(node, For) and node.var in self.drivers:
                 break
             if isinstance(node, For):
-                found = conflicts(node, self.touched, ascending=ascending)
-                if found:
-                    return str(found[0])
+                clashes = conflicts(node, self.touched, ascending=ascending)
+                if clashes:
+                    return str(clashes[0])
             if isinstance(node, Seq):
                 before = node.body[: node.body.index(below)]
                 if (name := self._uses(before)) is not None:
                     return f"{name} is used before it is started"
-        return self._changed()
+        return self._input_clash()
 
-    def _changed(self) -> str | None:
-        """Return what the nest of init would read that is written, or made, after it."""
-        exprs = [*self.where, *(own.value for own in self.block.iters if own.kind == "S")]
+    def _input_clash(self) -> str | None:
+        """Return why the nest of the init may not run first: it reads what is written later."""
+        exprs = [*self.where, *(it.value for it in self.block.iters if it.kind == "S")]
         for node in self.way:
             if isinstance(node, (For, Let)) and node.var in self.needed:
                 exprs += [node.value] if isinstance(node, Let) else [node.begin, node.end]
@@ -136,7 +155,7 @@ class Start:
         return None
 
     def _uses(self, before: Iterable[Stmt]) -> str | None:
-        """Return the name of a buffer that init and a statement of *before* use."""
+        """Return the name of a buffer that the init and a statement of *before* use, or None."""
         for access in (n for stmt in before for n in walk(stmt)):
             if isinstance(access, ACCESSES) and memory_of(access.buffer) in self.touched:
                 return access.buffer.name
@@ -146,10 +165,10 @@ class Start:
         """Return the nest that starts the reduction for each element."""
         around = [n for n in self.way if isinstance(n, (For, Let)) and n.var in self.needed]
         fresh: dict[Var, Expr] = {n.var: names.var(n.var.name, n.var.dtype) for n in around}
-        spatial = [own for own in self.block.iters if own.kind == "S"]
+        spatial = [it for it in self.block.iters if it.kind == "S"]
         iters = tuple(
-            own.replace(var=names.var(own.var.name), value=substitute(own.value, fresh))
-            for own in spatial
+            it.replace(var=names.var(it.var.name), value=substitute(it.value, fresh))
+            for it in spatial
         )
         values: dict[Var, Expr] = dict(fresh)
         values |= {old.var: new.var for old, new in zip(spatial, iters, strict=True)}
@@ -174,8 +193,8 @@ def _runs(node: Stmt) -> bool:
     return isinstance(node, (For, Block))
 
 
-def bound(func: Func) -> set[Var]:
-    """Return the variables of all loops and lets."""
+def bound_vars(func: Func) -> set[Var]:
+    """Return the variables of all loops and lets of *func*."""
     return {n.var for n in walk(func.body, skip=Expr) if isinstance(n, (For, Let))}
 
 
@@ -184,12 +203,15 @@ def variables_of(exprs: Iterable[Expr]) -> set[Var]:
     return {var for expr in exprs for var in variables(expr)}
 
 
-def _feeding(way: tuple[Stmt, ...], used: set[Var], *, ranges: bool = True) -> set[Var]:
-    """Return *used*, and what those bound on *way* depend on: values of lets, and *ranges* too."""
-    found = set(used)
+def _dependencies(way: tuple[Stmt, ...], used: set[Var], *, ranges: bool = True) -> set[Var]:
+    """Return *used* and the variables that these depend on along *way*, the path to a block.
+
+    They depend on the values of lets and, with *ranges*, on the ranges of loops.
+    """
+    needed = set(used)
     for node in reversed(way):
-        if isinstance(node, Let) and node.var in found:
-            found |= variables(node.value)
-        if isinstance(node, For) and node.var in found and ranges:
-            found |= variables(node.begin) | variables(node.end)
-    return found
+        if isinstance(node, Let) and node.var in needed:
+            needed |= variables(node.value)
+        if isinstance(node, For) and node.var in needed and ranges:
+            needed |= variables(node.begin) | variables(node.end)
+    return needed

@@ -1,4 +1,4 @@
-"""Steps that put a block into the blocks it feeds, or that feed it: compute_inline."""
+"""In position space: the steps compute_inline and reverse_compute_inline."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spcomp.ir.expr import BinOp, Expr, Var, cast
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import depends, reads_of, writes_of
-from spcomp.schedule.nests.coverage import reads_stay, stored_where
+from spcomp.schedule.nests.coverage import reads_are_stored, stored_conditions
 from spcomp.schedule.nests.nearby import follows
-from spcomp.schedule.nests.nests import Replace, replaced
-from spcomp.schedule.nests.places import resolved, unconditional
-from spcomp.schedule.nests.sites import Site, kept_apart, named, refusal, site_of
+from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.nests.places import site_values, unconditional_nodes
+from spcomp.schedule.nests.sites import Site, buffer_name, check_concurrent, refusal, site_of
 from spcomp.schedule.steps.base import Makes, Step
 
 
@@ -33,20 +33,20 @@ from spcomp.schedule.steps.base import Makes, Step
 class ComputeInline(Step):
     """``for i: X[i] = f(i); for a: s(X[a + 1])  ->  for a: s(f(a + 1))``.
 
-    Legal where *block* is all that writes the buffer, which is allocated here, it stores each
-    element at a place that its iters say one by one, what it reads is the same where the buffer is
-    read, and only elements are read that it stores. Source: TVM's compute_inline.
+    Legal where only *block* writes the buffer, which is allocated in the program; each index of its
+    store is one of its iters; what it reads has not changed where the buffer is read; and only
+    elements that it stores are read. Source: TVM's compute_inline.
     """
 
     name: ClassVar[str] = "compute_inline"
     makes: ClassVar[Makes] = "blocks"
     block: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* without the block and its buffer."""
-        site = site_of(func, self.block, self, span)
-        span = span or site.block.span
-        store = _lone_store(self, site, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* without the block; only that shows whether loops may still run at once."""
+        site = site_of(func, self.block, self)
+        span = site.block.span
+        store = _sole_store(self, site, span)
         buffer, alloc = store.buffer, _allocation(self, func, store.buffer, span)
         picks = _picks(self, site, store.indices, (store.value,), span)
         later = _after(site)
@@ -59,41 +59,41 @@ class ComputeInline(Step):
                     raise refusal(self, f"{buffer.name} is read under a mask", span)
         if memory_of(buffer) in reads_of(store.value):
             raise refusal(self, f"{buffer.name} is not only read after the block", span)
-        if found := reads_of(store.value) & writes_of(seq(*later)):
-            what = named(found, store.value)
+        if changes := reads_of(store.value) & writes_of(seq(*later)):
+            what = buffer_name(changes, store.value)
             raise refusal(self, f"{what} changes before {buffer.name} is read", span)
         if any(isinstance(n, Load | Search) for n in walk(store.value)):
-            stored = stored_where(site, picks)
-            if stored is None or not reads_stay(func, seq(*later), buffer, picks, stored):
+            conds = stored_conditions(site, picks)
+            if conds is None or not reads_are_stored(func, seq(*later), buffer, picks, conds):
                 why = f"{buffer.name} may be read where the block stores nothing"
                 raise refusal(self, why, span)
         use = _Inline(buffer, picks, store.value)
         body = Replace(site.root, seq()).rewrite(alloc.body)
-        return kept_apart(self, func, replaced(func, alloc, use.rewrite(body)), span)
+        return check_concurrent(self, func, replace_stmt(func, alloc, use.rewrite(body)), span)
 
 
 @dataclass(frozen=True, slots=True)
 class ReverseComputeInline(Step):
     """``for i: X[i] = f; for a: Y[a] = g(X[a])  ->  for i: Y[i] = g(f)``.
 
-    Legal where *block* alone reads the buffer, which is allocated here, its loops say which element
-    one by one, and one other block stores each element once, without a reduction. Source: TVM's
-    reverse_compute_inline.
+    Legal where only *block* reads the buffer, which is allocated in the program; each index of its
+    read is one of its loops; and one other block stores each element once, without a reduction.
+    Source: TVM's reverse_compute_inline.
     """
 
     name: ClassVar[str] = "reverse_compute_inline"
     makes: ClassVar[Makes] = "blocks"
     block: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* without the block and the buffer it reads."""
-        site = site_of(func, self.block, self, span)
-        made = _Reversed(self, func, site, span or site.block.span).apply()
-        return kept_apart(self, func, made, span or site.block.span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* without the block; only that shows whether loops may still run at once."""
+        site = site_of(func, self.block, self)
+        result = _Reversed(self, func, site).build()
+        return check_concurrent(self, func, result, site.block.span)
 
 
-def _lone_store(step: Step, site: Site, span: Span | None) -> Store:
-    """Return the store that the block at *site*, alone in its nest, consists of."""
+def _sole_store(step: Step, site: Site, span: Span | None) -> Store:
+    """Return the store that is all of the block at *site* and its nest; else raises."""
     block = site.block
     if not isinstance(block.body, Store) or block.body.mask is not None or block.init is not None:
         raise refusal(step, f"block {block.name} does not just store one element", span)
@@ -104,13 +104,13 @@ def _lone_store(step: Step, site: Site, span: Span | None) -> Store:
 
 
 def _allocation(step: Step, func: Func, buffer: AnyBuffer, span: Span | None) -> Alloc:
-    """Return where *buffer* is allocated; it keeps what is stored as it is."""
-    found = [n for n in walk(func.body) if isinstance(n, Alloc) and n.buffer is buffer]
-    if not found:
+    """Return the allocation of *buffer*; raises if there is none, or stores are rounded."""
+    allocs = [n for n in walk(func.body) if isinstance(n, Alloc) and n.buffer is buffer]
+    if not allocs:
         raise refusal(step, f"{buffer.name} is not allocated here", span)
     if buffer.dtype.is_float and buffer.dtype.bits < 32:
         raise refusal(step, f"{buffer.name} rounds what is stored to {buffer.dtype}", span)
-    return found[0]
+    return allocs[0]
 
 
 def _picks(
@@ -120,18 +120,18 @@ def _picks(
     used: tuple[Expr, ...],
     span: Span | None,
 ) -> tuple[Var, ...]:
-    """Return the variables that *indices* are, all that *used* needs of the nest."""
+    """Return the variables that *indices* are; raises if *used* needs others of the nest."""
     bound = site.bound | set(site.block.values)
-    found = tuple(i for i in indices if isinstance(i, Var) and i in bound)
-    if len(found) < len(indices) or len(set(found)) < len(found):
+    picks = tuple(i for i in indices if isinstance(i, Var) and i in bound)
+    if len(picks) < len(indices) or len(set(picks)) < len(picks):
         raise refusal(step, "its iters do not say the element one by one", span)
-    if {v for expr in used for v in variables(expr)} & bound - set(found):
+    if {v for expr in used for v in variables(expr)} & bound - set(picks):
         raise refusal(step, "what it stores depends on more than the place", span)
-    return found
+    return picks
 
 
 def _after(site: Site) -> list[Stmt]:
-    """What follows the nest of *site* in the list of statements it stands in."""
+    """Return the statements after the nest of *site* in the list where it stands."""
     around = site.above[-1] if site.above else None
     if not isinstance(around, Seq):
         return []
@@ -140,7 +140,7 @@ def _after(site: Site) -> list[Stmt]:
 
 
 class _Inline(Rewriter):
-    """Puts *value*, for the *picks* that an index says, where *buffer* is read."""
+    """Replaces reads of *buffer* by *value*, with the indices in place of *picks*."""
 
     def __init__(self, buffer: AnyBuffer, picks: tuple[Var, ...], value: Expr) -> None:
         self.buffer, self.picks, self.value = buffer, picks, value
@@ -165,111 +165,110 @@ class _Inline(Rewriter):
 
 
 class _Reversed:
-    """A block that goes into the one that stores what it reads."""
+    """A block that moves into its producer, the one that stores what it reads."""
 
-    def __init__(
-        self, step: ReverseComputeInline, func: Func, site: Site, span: Span | None
-    ) -> None:
-        self.step, self.func, self.site, self.span = step, func, site, span
-        self.store = _lone_store(step, site, span)
+    def __init__(self, step: ReverseComputeInline, func: Func, site: Site) -> None:
+        self.step, self.func, self.site = step, func, site
+        span = site.block.span
+        self.store = _sole_store(step, site, span)
         self.load = self._load()
         self.buffer = self.load.buffer
         self.alloc = _allocation(step, func, self.buffer, span)
-        self.maker = self._maker()
-        self.made = _lone_store(step, self.maker, span)
+        self.producer = self._find_producer()
+        self.producer_store = _sole_store(step, self.producer, span)
 
     def error(self, why: str) -> ScheduleError:
-        return refusal(self.step, why, self.span)
+        return self.step.error(why, self.site.block)
 
     def _load(self) -> Load:
-        """The one load of what is allocated and stored by a block before."""
+        """Return the block's only load from a buffer that is allocated in the program."""
         private = {n.buffer for n in walk(self.func.body) if isinstance(n, Alloc)}
         loads = [n for n in walk(self.store) if isinstance(n, Load) and n.buffer in private]
         if len(loads) != 1 or loads[0].mask is not None:
             raise self.error("it does not read one element of one buffer that is allocated here")
-        if loads[0] not in unconditional(self.store):
-            # where it reads nothing, nobody may have stored anything: it has to run all the same
+        if loads[0] not in unconditional_nodes(self.store):
+            # it must run also where it does not read, but there the producer may store nothing
             raise self.error(f"it reads {loads[0].buffer.name} under a condition only")
         return loads[0]
 
-    def _maker(self) -> Site:
+    def _find_producer(self) -> Site:
         stores = [n for n in walk(self.func.body) if isinstance(n, Store)]
         stores = [n for n in stores if n.buffer is self.buffer]
         blocks = [n for n in walk(self.func.body, skip=Expr) if isinstance(n, Block)]
-        makers = [b for b in blocks if b.body in stores]
-        if len(stores) != 1 or len(makers) != 1:
+        producers = [b for b in blocks if b.body in stores]
+        if len(stores) != 1 or len(producers) != 1:
             raise self.error(f"{self.buffer.name} is not stored by one block, once")
-        return site_of(self.func, makers[0].name, self.step, self.span)
+        return site_of(self.func, producers[0].name, self.step)
 
-    def apply(self) -> Func:
-        """Return the function with the block in the other one."""
+    def build(self) -> Func:
+        """Return the function with the block in its producer."""
         reads = [n for n in walk(self.func.body) if isinstance(n, Load | Search)]
         if [n for n in reads if n.buffer is self.buffer] != [self.load]:
             raise self.error(f"{self.buffer.name} is read elsewhere too")
         self._check_order()
         values, where = self._values()
-        inner = substitute(_Put(self.load, self.made.value).rewrite(self.store), values)
-        maker = self.maker.block
-        block = maker.replace(body=inner, where=both(where, maker.where))
+        inner = substitute(_Put(self.load, self.producer_store.value).rewrite(self.store), values)
+        producer = self.producer.block
+        block = producer.replace(body=inner, where=both(where, producer.where))
         body = Replace(self.site.root, seq()).rewrite(self.alloc.body)
-        body = Replace(maker, annotate_regions(block)).rewrite(body)
-        return replaced(self.func, self.alloc, body)
+        body = Replace(producer, annotate_regions(block)).rewrite(body)
+        return replace_stmt(self.func, self.alloc, body)
 
     def _check_order(self) -> None:
-        """Raise unless the block may run as early as the one that stores what it reads."""
-        later = _after(self.maker)
+        """Raise unless the block may run as early as its producer."""
+        later = _after(self.producer)
         if self.site.root not in later:
-            raise self.error(f"it does not follow {self.maker.block.name} directly")
+            raise self.error(f"it does not follow {self.producer.block.name} directly")
         for stmt in later[: later.index(self.site.root)]:
-            if found := depends(stmt, self.site.root):
-                raise self.error(f"what stands between them touches {found}")
-        other = writes_of(self.maker.root) - {memory_of(self.buffer)}
-        touched = reads_of(self.maker.root) | writes_of(self.maker.root)
+            if conflict := depends(stmt, self.site.root):
+                raise self.error(f"what stands between them touches {conflict}")
+        other = writes_of(self.producer.root) - {memory_of(self.buffer)}
+        touched = reads_of(self.producer.root) | writes_of(self.producer.root)
         if other & reads_of(self.site.root) or touched & writes_of(self.site.root):
-            raise self.error(f"{self.maker.block.name} touches what it writes")
+            raise self.error(f"{self.producer.block.name} touches what it writes")
 
     def _values(self) -> tuple[dict[Var, Expr], Expr | None]:
-        """What variables of the block are in the other one, and when it has to run."""
-        own = resolved(self.site)
+        """Return the values of the block's variables in its producer, and the condition to run."""
+        own = site_values(self.site)
         place = [None if i is None else substitute(i, own) for i in self.load.indices]
         loops = {loop.var: loop for loop in self.site.loops}
         if any(p not in loops for p in place) or set(place) != set(loops):
             raise self.error("its loops do not say the element one by one")
         if len(place) != len(loops):
             raise self.error("its loops do not say the element one by one")
-        made = [None if i is None else cast(i, int64) for i in self.made.indices]
-        ranges = {x.var: (x.begin, x.end) for x in self.maker.loops}
-        there = resolved(self.maker)
-        at = tuple(None if i is None else substitute(i, there) for i in made)
+        stored_at = [None if i is None else cast(i, int64) for i in self.producer_store.indices]
+        ranges = {x.var: (x.begin, x.end) for x in self.producer.loops}
+        producer_values = site_values(self.producer)
+        at = tuple(None if i is None else substitute(i, producer_values) for i in stored_at)
         if not all(injective(at, var, ranges) for var in ranges):
-            raise self.error(f"{self.maker.block.name} may store an element twice")
+            raise self.error(f"{self.producer.block.name} may store an element twice")
         target = tuple(None if i is None else substitute(i, own) for i in self.store.indices)
         mine = {x.var: (x.begin, x.end) for x in self.site.loops}
         once = all(injective(target, var, mine) for var in mine)
         if not once and as_reduction(self.store) is None:
             raise self.error("two iterations may store one element, in another order")
-        at_loops = {p: i for p, i in zip(place, made, strict=True) if isinstance(p, Var) and i}
+        at_loops = {p: i for p, i in zip(place, stored_at, strict=True) if isinstance(p, Var) and i}
         values = {var: substitute(value, at_loops) for var, value in own.items()} | at_loops
         return values, self._where(at_loops, values)
 
     def _where(self, at: dict[Var, Expr], values: dict[Var, Expr]) -> Expr | None:
-        """The condition of the block, and that the element is one that it reads."""
+        """Return the condition of the block, and that it reads the element; None: always."""
         where: Expr | None = None
-        names = self.maker.block.values
-        inside = follows(self.func, (*self.maker.above, *self.maker.path))
+        names = self.producer.block.values
+        inside = follows(self.func, (*self.producer.above, *self.producer.path))
         for loop in self.site.loops:
             value = at[loop.var]
             low, high = (substitute(end, at) for end in (loop.begin, loop.end))
             for term in (BinOp("<=", low, value), BinOp("<", value, high)):
                 if not inside(substitute(term, names)):
                     where = both(where, term)
-        for given in conjuncts(self.site.block.where):
-            where = both(where, substitute(given, values))
+        for term_here in conjuncts(self.site.block.where):
+            where = both(where, substitute(term_here, values))
         return where
 
 
 class _Put(Rewriter):
-    """Puts *value* in the place of one load."""
+    """Replaces one load by *value*."""
 
     def __init__(self, load: Load, value: Expr) -> None:
         self.load, self.value = load, value

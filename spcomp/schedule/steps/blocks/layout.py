@@ -1,4 +1,4 @@
-"""The step of stage II that changes how a local buffer lies in memory: transform_layout."""
+"""In position space: the step transform_layout, which changes how a local buffer lies in memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spcomp.ir.stmt import Alloc, Prefetch, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.nests.sites import nth_buffer, refusal
-from spcomp.schedule.steps.base import Step, known
+from spcomp.schedule.steps.base import Step, names_hint
 
 MapLike: TypeAlias = IndexMap | str | Callable[..., object]
 
@@ -32,9 +32,9 @@ class TransformLayout(Step):
     """``X = alloc(n, m): X[i, j]  ->  X = alloc(m, n): X[j, i]`` for any invertible index map.
 
     *buffer* is one that *block* reads or writes, by name or as ("read", 0), ("write", 0), ...;
-    *index_map* the text of a lambda from old to new
-    indices, made of ``+ - * // %``. Legal for a dense buffer allocated inside, if no two elements
-    get one place. Source: TVM's transform_layout.
+    *index_map* is the text of a lambda from old to new indices, made of ``+ - * // %``. Legal for a
+    dense buffer that the program allocates, if no two elements get the same place. Source: TVM's
+    transform_layout.
     """
 
     name: ClassVar[str] = "transform_layout"
@@ -42,10 +42,10 @@ class TransformLayout(Step):
     buffer: str | tuple[str, int]
     index_map: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the buffer laid out anew."""
-        block = find_block(func, self.block, self, span)
-        buffer = self._buffer(block, span)
+    def plan(self, func: Func) -> tuple[Buffer, Buffer, IndexMap]:
+        """Return the buffer, the one that replaces it, and the map to the new indices."""
+        block = find_block(func, self.block, self)
+        buffer, span = self._buffer(block), block.span
         if not isinstance(buffer, Buffer) or buffer.data is not None:
             raise refusal(
                 self,
@@ -57,23 +57,27 @@ class TransformLayout(Step):
             searched = node.buffer if isinstance(node, Search) else getattr(node, "indices", None)
             if isinstance(node, (Search, Cursor)) and searched is buffer:
                 raise refusal(self, f"{buffer.name} is searched", span)
-        new, mapping = self._laid_out(buffer, span)
-        return func.replace(body=_Lay(buffer, new, mapping).rewrite(func.body))
+        return buffer, *self._new_layout(buffer, span)
 
-    def _buffer(self, block: Block, span: Span | None) -> AnyBuffer:
+    def rewrite(self, func: Func, plan: tuple[Buffer, Buffer, IndexMap]) -> Func:
+        """Return *func* with the buffer in its new layout."""
+        return func.replace(body=_Lay(*plan).rewrite(func.body))
+
+    def _buffer(self, block: Block) -> AnyBuffer:
+        span = block.span
         if isinstance(self.buffer, str):
             used = {n.buffer.name: n.buffer for n in walk(block) if isinstance(n, (Load, Store))}
             if self.buffer not in used:
                 why = f"block {self.block} has no {self.buffer}"
-                raise refusal(self, why, span, known(used, "buffers"))
+                raise refusal(self, why, span, names_hint(used, "buffers"))
             return used[self.buffer]
         which, index = self.buffer
         if which not in ("read", "write"):
             raise refusal(self, 'a buffer is a name, ("read", index) or ("write", index)', span)
         return nth_buffer(self, block, index, span, writes=which == "write")
 
-    def _laid_out(self, buffer: Buffer, span: Span | None) -> tuple[Buffer, IndexMap]:
-        """Return the buffer that takes the place of *buffer*, and the map to its indices."""
+    def _new_layout(self, buffer: Buffer, span: Span | None) -> tuple[Buffer, IndexMap]:
+        """Return the buffer that replaces *buffer*, and the map to its indices."""
         try:
             mapping = IndexMap.from_text(self.index_map)
         except ValueError as error:
@@ -98,39 +102,39 @@ class TransformLayout(Step):
 
 
 def as_text(index_map: MapLike) -> str:
-    """Return *index_map* as the text that a step, and its trace, holds."""
+    """Return *index_map* as text, as steps and traces hold it; raises ScheduleError."""
     if isinstance(index_map, str):
         return index_map
     try:
-        made = index_map if isinstance(index_map, IndexMap) else IndexMap.from_func(index_map)
-        return str(made)
+        mapping = index_map if isinstance(index_map, IndexMap) else IndexMap.from_func(index_map)
+        return str(mapping)
     except (ValueError, TypeError, AttributeError) as error:
         raise ScheduleError(f"transform_layout: no index map: {error}") from error
 
 
 def _greatest(expr: Expr, most: dict[Var, Expr]) -> Expr | None:
-    """Return the greatest value of *expr*, where its variables go from 0 to *most*."""
+    """Return an upper bound of *expr*, whose variables go from 0 to *most*; None: not known."""
     match expr:
         case Var():
             return most[expr]
         case Const():
             return expr
         case BinOp(op="+", lhs=a, rhs=b):
-            left, right = _greatest(a, most), _greatest(b, most)
-            return None if left is None or right is None else BinOp("+", left, right)
+            lhs, rhs = _greatest(a, most), _greatest(b, most)
+            return None if lhs is None or rhs is None else BinOp("+", lhs, rhs)
         case BinOp(op="*" | "//" as op, lhs=a, rhs=Const(value=int(k))) if k > 0:
-            left = _greatest(a, most)
-            return None if left is None else BinOp(op, left, const(k))
+            lhs = _greatest(a, most)
+            return None if lhs is None else BinOp(op, lhs, const(k))
         case BinOp(op="-", lhs=a, rhs=Const(value=k)):
-            left = _greatest(a, most)
-            return None if left is None else BinOp("-", left, const(k))
+            lhs = _greatest(a, most)
+            return None if lhs is None else BinOp("-", lhs, const(k))
         case BinOp(op="%", rhs=Const(value=int(k))) if k > 0:
             return const(k - 1)
     return None
 
 
 class _Lay(Rewriter):
-    """Puts *new* in the place of *old*, with indices mapped."""
+    """Replaces *old* by *new*, with mapped indices."""
 
     def __init__(self, old: Buffer, new: Buffer, mapping: IndexMap) -> None:
         self.old, self.new, self.mapping = old, new, mapping
@@ -139,21 +143,14 @@ class _Lay(Rewriter):
         place = [cast(i, int64) for i in indices if i is not None]
         return tuple(simplify(index) for index in self.mapping.apply(place))
 
-    def _access(self, node: Load | Store | Prefetch) -> Node:
+    def visit_Load(self, node: Load | Store | Prefetch) -> Node:
         new = self.visit_Node(node)
         assert isinstance(new, (Load, Store, Prefetch))
         if node.buffer is not self.old:
             return new
         return new.replace(buffer=self.new, indices=self._at(new.indices))
 
-    def visit_Load(self, load: Load) -> Node:
-        return self._access(load)
-
-    def visit_Store(self, store: Store) -> Node:
-        return self._access(store)
-
-    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
-        return self._access(prefetch)
+    visit_Store = visit_Prefetch = visit_Load
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         new = self.visit_Node(alloc)

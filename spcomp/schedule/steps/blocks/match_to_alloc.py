@@ -1,4 +1,4 @@
-"""The step of stage II that makes an array of the caller one of the program's own."""
+"""In position space: the step match_to_alloc, which makes an argument a local buffer."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter, Cursor, Region
 from spcomp.ir.rewrite import relink, substitute
 from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import Walker
 from spcomp.schedule.nests.nests import find_block, nest
 from spcomp.schedule.steps.base import Makes, Step
@@ -25,13 +24,13 @@ from spcomp.schedule.steps.base import Makes, Step
 
 @dataclass(frozen=True, slots=True)
 class MatchToAlloc(Step):
-    """``C = match_buffer(c): s  ->  C = alloc_buffer(): s``: the parameter c is gone.
+    """``C = match_buffer(c): s  ->  C = alloc_buffer(): s``: the parameter c is removed.
 
-    *buffer_index*: the place of a region in what *block* declares to write. Legal where the
-    program writes to the array before it reads it, it does read it (else it is a result), and
-    nothing else lies in its memory. It begins
-    with its fill value, as one that the caller of a Kernel leaves out, unless the first thing the
-    program does with it is to write all of it. Source: SparseTIR's match_to_alloc.
+    *buffer_index*: the place of a region among those that *block* declares to write. Legal where
+    the program writes the array before it reads it, does read it (else it is a result), and no
+    other buffer shares its memory. The buffer begins with its fill value, like an output that the
+    caller of a Kernel leaves out, unless the program first writes all of it. Source: SparseTIR's
+    match_to_alloc.
     """
 
     name: ClassVar[str] = "match_to_alloc"
@@ -39,29 +38,32 @@ class MatchToAlloc(Step):
     block: str
     buffer_index: int
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* without the parameter."""
-        block = find_block(func, self.block, self, span)
+    def plan(self, func: Func) -> AnyBuffer:
+        """Return the buffer."""
+        block = find_block(func, self.block, self)
         if not 0 <= self.buffer_index < len(block.writes):
-            raise ScheduleError(
-                f"{self}: the block declares {len(block.writes)} writes, counted from 0",
-                span or block.span,
-            )
+            count = len(block.writes)
+            raise self.error(f"the block declares {count} writes, counted from 0", block)
         buffer = block.writes[self.buffer_index].buffer
         if (why := _needed_outside(func, buffer)) is not None:
-            raise ScheduleError(f"{self}: {why}", span or block.span)
+            raise self.error(why, block)
+        return buffer
+
+    def rewrite(self, func: Func, plan: AnyBuffer) -> Func:
+        """Return *func* without the parameter."""
+        buffer = plan
         local = buffer.replace(data=None)
-        made = relink(func, buffers={buffer: local})
+        relinked = relink(func, buffers={buffer: local})
         fill = None if _begins_full(func, buffer) else _fill(func, local)
-        return made.replace(
+        return relinked.replace(
             params=tuple(param for param in func.params if param is not buffer.data),
-            buffers=tuple(b for b in made.buffers if b is not local),
-            body=Alloc(local, seq(fill, made.body)),
+            buffers=tuple(b for b in relinked.buffers if b is not local),
+            body=Alloc(local, seq(fill, relinked.body)),
         )
 
 
 def _needed_outside(func: Func, buffer: AnyBuffer) -> str | None:
-    """Say why *buffer* cannot be the program's own, None if it can."""
+    """Return why *buffer* cannot be local to the program; None if it can."""
     name, handle = buffer.name, buffer.data
     if handle is None:
         return f"{name} is allocated already"
@@ -79,9 +81,9 @@ def _needed_outside(func: Func, buffer: AnyBuffer) -> str | None:
 
 
 class _First(Walker):
-    """Whether the program, in the order it is written, stores to *buffer* before it reads it.
+    """Finds whether the first access to *buffer*, in program order, is a store: *writes*.
 
-    *reads*: it reads it at all, and not just to write it again.
+    *reads*: whether the program reads it at all, other than to update it.
     """
 
     def __init__(self, buffer: AnyBuffer) -> None:
@@ -119,14 +121,14 @@ class _First(Walker):
         """A region is no access."""
 
     def visit_Block(self, block: Block) -> None:
-        """What a block starts from comes before what it does."""
+        """Visit the init before the body."""
         for part in (*block.iters, block.where, block.init, block.body):
             if part is not None:
                 self.visit(part)
 
 
 def _begins_full(func: Func, buffer: AnyBuffer) -> bool:
-    """Whether the first statement that touches *buffer* is a loop nest that writes all of it."""
+    """Whether the first statement to touch *buffer* is a loop nest that writes all of it."""
     body = func.body
     while isinstance(body, Alloc):
         body = body.body
@@ -139,7 +141,7 @@ def _begins_full(func: Func, buffer: AnyBuffer) -> bool:
 
 
 def _writes_all(func: Func, stmt: Stmt, buffer: AnyBuffer) -> bool:
-    """Whether *stmt* is loops, nested perfectly, over all elements, and a store to each."""
+    """Whether *stmt* is a perfect nest of loops over all elements with a store to each."""
     values: dict[Var, Expr] = {}
     loops: list[For] = []
     while isinstance(stmt, (For, Block)):
@@ -148,32 +150,30 @@ def _writes_all(func: Func, stmt: Stmt, buffer: AnyBuffer) -> bool:
         elif stmt.where is not None or stmt.init is not None:
             return False
         else:
-            values |= {own.var: substitute(own.value, values) for own in stmt.iters}
+            values |= {it.var: substitute(it.value, values) for it in stmt.iters}
         stmt = stmt.body
     if not isinstance(stmt, Store) or stmt.buffer is not buffer:
         return False
     indices = [None if i is None else substitute(i, values) for i in stmt.indices]
     by_var = {loop.var: loop for loop in loops if from_zero(loop)}
     driving = [by_var.get(i) if isinstance(i, Var) else None for i in indices]
-    known = [loop for loop in driving if loop is not None]
-    if len({*known}) != len(buffer_rank(buffer)) or len(known) != len(loops):
+    driving_loops = [loop for loop in driving if loop is not None]
+    if len({*driving_loops}) != len(buffer_rank(buffer)) or len(driving_loops) != len(loops):
         return False
-    sizes = _sizes(func, buffer, [loop.var for loop in known])
-    return all(expr_equal(x.end, size) for x, size in zip(known, sizes, strict=True))
+    sizes = _sizes(func, buffer, [loop.var for loop in driving_loops])
+    return all(expr_equal(x.end, size) for x, size in zip(driving_loops, sizes, strict=True))
 
 
 def buffer_rank(buffer: AnyBuffer) -> tuple[object, ...]:
-    """Return what *buffer* has an index for: its axes, or the extents of its shape."""
+    """Return the axes of *buffer*, or the extents of its shape: one for each index."""
     return buffer.axes if isinstance(buffer, SparseBuffer) else buffer.shape
 
 
 def _sizes(func: Func, buffer: AnyBuffer, at: list[Var]) -> list[Expr]:
-    """Return how many elements there are along each dimension, the outer ones being *at*."""
+    """Return the number of elements along each dimension; *at*: the positions in outer ones."""
     if isinstance(buffer, Buffer):
         return [cast(extent, int64) for extent in buffer.shape]
-    arrays = Auxiliary(func)
-    declared = {b.data: b for b in func.buffers if isinstance(b, SparseBuffer) and b.data}
-    arrays.buffers |= {handle: declared[handle] for handle in arrays.buffers if handle in declared}
+    arrays = Auxiliary.of(func)
     places: dict[object, Pos] = {}
     sizes: list[Expr] = []
     for axis, var in zip(buffer.axes, at, strict=True):
@@ -193,7 +193,7 @@ def _fill(func: Func, buffer: AnyBuffer) -> Stmt:
         BlockIter(names.var(f"v{var.name}"), size, var) for var, size in zip(at, sizes, strict=True)
     )
     value = const(getattr(buffer, "fill", 0), buffer.dtype)
-    store = Store(buffer, tuple(own.var for own in iters), value)
+    store = Store(buffer, tuple(it.var for it in iters), value)
     block = Block(names.unique(f"{buffer.name}_fill"), iters, (), (), None, store)
-    made: Stmt = nest(loops, block)
-    return made
+    stmt: Stmt = nest(loops, block)
+    return stmt

@@ -1,4 +1,4 @@
-"""Steps on where values live: cache_write, set_scope, storage_align."""
+"""In position space: the steps cache_write, set_scope and storage_align."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar
 from spcomp.dtypes import DType, float32, int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, fingerprint, variables
+from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.vectors import asked
+from spcomp.ir.analysis.vectors import conditions_of
 from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
@@ -22,12 +22,13 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nearby import follows
-from spcomp.schedule.nests.nests import chain, find_loop, replaced
+from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import check_scope, nth_buffer, path_to, refusal, site_of
-from spcomp.schedule.steps.base import Makes, Step, known
-from spcomp.schedule.steps.blocks.caching import WriteBack, written
+from spcomp.schedule.steps.base import Makes, Step, names_hint
+from spcomp.schedule.steps.blocks.caching import WriteBack, written_place
 
 WIDEST = 2**16  # elements that a stride may be rounded up to
 MAX_ELEMENTS = 1024  # more than that is no register tile, and would not fit a stack frame either
@@ -37,14 +38,14 @@ MAX_ELEMENTS = 1024  # more than that is no register tile, and would not fit a s
 class CacheWrite(Step):
     """``for k: for j: W[k] op= x  ->  for k: for j: t[k] op= x; for k: W[k] = t[k]``.
 
-    What *block* writes of its buffer number *buffer_index* goes to a local copy, which is written
-    back after the nest of the block. The copy starts from the init of the block, or from what is
-    there. With *at*, the name of a loop nested perfectly around the block: ``for k: t = W[k] or
-    init; for j: t op= x; W[k] = t``, the element or tile updated inside that loop is the copy;
-    16-bit floats are then accumulated in 32. Legal where nothing else in the nest (in *at*) touches
-    the buffer and, with *at*, the loops that pick the element have constant trip counts; what the
-    block stores under a condition is then proved to lie in the buffer in any case. Source: TVM's
-    cache_write, with reverse_compute_at for *at*.
+    What *block* writes to its buffer number *buffer_index* goes to a local copy, which is written
+    back after the nest of the block. The copy starts from the init of the block, or from the old
+    values. *at* names a loop nested perfectly around the block: ``for k: t = W[k] or init; for j: t
+    op= x; W[k] = t``. The copy then holds only the element or tile that is updated inside that
+    loop, and 16-bit floats are accumulated in 32 bits. Legal where nothing else in the nest (in
+    *at*) touches the buffer. With *at*, loops that pick the element must have constant trip counts,
+    and elements stored under a condition must be proved to lie in the buffer even where it is
+    false. Source: TVM's cache_write, with reverse_compute_at for *at*.
     """
 
     name: ClassVar[str] = "cache_write"
@@ -54,36 +55,38 @@ class CacheWrite(Step):
     scope: str = "local"
     at: str = ""
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with what is written in a local buffer."""
-        check_scope(self, self.scope, span)
+    def plan(self, func: Func) -> _Tile | Func:
+        """Return the tile; without *at* the new program, which shows if loops may run at once."""
+        check_scope(self, self.scope)
         if not self.at:
-            place = written(self, func, self.block, self.buffer_index, span)
+            place = written_place(self, func, self.block, self.buffer_index)
             return WriteBack(place, self.scope, accumulates=False).build()
-        outer = find_loop(func, self.at, self, span)
+        outer = find_loop(func, self.at, self)
         loops, block = chain(outer)
         assert isinstance(func, PosFunc)
         if not isinstance(block, Block) or block.name != self.block:
             blocks = [n.name for n in walk(func.body) if isinstance(n, Block)]
-            raise ScheduleError(
-                f"{self}: {self.at!r} is not nested perfectly around the block",
-                span or outer.span,
-                hint=known(blocks, "blocks"),
-            )
-        nth_buffer(self, block, self.buffer_index, span or outer.span, writes=True)
-        tile = _Tile(self, block, loops[1:], span)
-        if not isinstance(block.body, Store) and not tile.is_there(func, outer):
-            why = "what is stored under a condition is not proved to be there"
-            raise refusal(self, why, span or block.span)
-        return replaced(func, outer, outer.replace(body=tile.build(Names(func))))
+            why = f"{self.at!r} is not nested perfectly around the block"
+            raise self.error(why, outer, names_hint(blocks, "blocks"))
+        nth_buffer(self, block, self.buffer_index, outer.span, writes=True)
+        tile = _Tile(self, outer, block, loops[1:])
+        if not isinstance(block.body, Store) and not tile.is_there(func):
+            raise self.error("what is stored under a condition is not proved to be there", block)
+        return tile
+
+    def rewrite(self, func: Func, plan: _Tile | Func) -> Func:
+        """Return *func* with the element or tile in a local buffer."""
+        if isinstance(plan, Func):
+            return plan
+        return replace_stmt(func, plan.outer, plan.outer.replace(body=plan.build(Names(func))))
 
 
 @dataclass(frozen=True, slots=True)
 class SetScope(Step):
     """``X = alloc_buffer(..., scope="global")  ->  X = alloc_buffer(..., scope="shared")``.
 
-    X is buffer number *buffer_index* of those that *block* writes. Legal where it is allocated
-    here. On a CPU all scopes are memory of the function. Source: TVM's set_scope.
+    X is buffer number *buffer_index* of those that *block* writes. Legal where the program
+    allocates it. On a CPU all scopes are memory of the function. Source: TVM's set_scope.
     """
 
     name: ClassVar[str] = "set_scope"
@@ -92,22 +95,26 @@ class SetScope(Step):
     buffer_index: int
     storage_scope: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
+    def plan(self, func: Func) -> AnyBuffer:
+        """Return the buffer."""
+        check_scope(self, self.storage_scope)
+        buffer, _ = _local_buffer(self, func, self.block, self.buffer_index)
+        return buffer
+
+    def rewrite(self, func: Func, plan: AnyBuffer) -> Func:
         """Return *func* with the buffer in that scope."""
-        check_scope(self, self.storage_scope, span)
-        buffer = _allocated(self, func, self.block, self.buffer_index, span)
-        return _exchanged(func, buffer, buffer.replace(scope=self.storage_scope))
+        return _exchange_buffer(func, plan, plan.replace(scope=self.storage_scope))
 
 
 @dataclass(frozen=True, slots=True)
 class StorageAlign(Step):
     """``X = alloc_buffer((m, 30))  ->  X = alloc_buffer((m, 32))``, at axis 0, factor 16, offset 0.
 
-    The distance of two elements that are neighbours along *axis* becomes *offset* modulo *factor*
-    elements, by room at the end of the next dimension. X is buffer number *buffer_index* of those
-    that *block* writes. Legal where it is a dense one allocated here, the axis is not the last,
-    and the dimensions behind the next one are constants that allow it. A step that allocates the
-    buffer anew, in a loop, forgets the room. Source: TVM's storage_align.
+    The distance in memory of two neighbours along *axis* becomes *offset* modulo *factor*, in
+    elements, by padding the next dimension. X is buffer number *buffer_index* of those that *block*
+    writes. Legal where the program allocates it, it is dense, the axis is not the last, and the
+    dimensions after the next one are constants that allow it. A later step that allocates the
+    buffer anew in a loop drops the padding. Source: TVM's storage_align.
     """
 
     name: ClassVar[str] = "storage_align"
@@ -118,9 +125,9 @@ class StorageAlign(Step):
     factor: int
     offset: int = 0
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with room in the buffer."""
-        buffer = _allocated(self, func, self.block, self.buffer_index, span)
+    def plan(self, func: Func) -> tuple[Buffer, tuple[Expr, ...]]:
+        """Return the buffer, and its padded shape."""
+        buffer, span = _local_buffer(self, func, self.block, self.buffer_index)
         if not isinstance(buffer, Buffer) or buffer.strides is not None:
             raise refusal(self, f"{buffer.name} is not a dense buffer", span)
         axis = self.axis + len(buffer.shape) if self.axis < 0 else self.axis
@@ -132,10 +139,15 @@ class StorageAlign(Step):
             raise refusal(self, f"the factor is larger than {WIDEST} elements", span)
         shape = list(buffer.shape)
         shape[axis + 1] = self._padded(shape[axis + 1], shape[axis + 2 :], span)
-        return _exchanged(func, buffer, buffer.replace(shape=tuple(shape)))
+        return buffer, tuple(shape)
+
+    def rewrite(self, func: Func, plan: tuple[Buffer, tuple[Expr, ...]]) -> Func:
+        """Return *func* with the buffer padded."""
+        buffer, shape = plan
+        return _exchange_buffer(func, buffer, buffer.replace(shape=shape))
 
     def _padded(self, extent: Expr, behind: list[Expr], span: Span | None) -> Expr:
-        """Return the least extent from *extent* on with which the distance is as asked for."""
+        """Return the least extent, at least *extent*, with which the distance is right."""
         size = 1
         for other in behind:
             if not isinstance(other, Const):
@@ -151,67 +163,67 @@ class StorageAlign(Step):
         return simplify(binary("+", cast(extent, int64), room))
 
 
-def _allocated(step: Step, func: Func, block: str, index: int, span: Span | None) -> AnyBuffer:
-    """Return buffer number *index* that *block* writes, if it is allocated in *func*."""
-    site = site_of(func, block, step, span)
-    buffer = nth_buffer(step, site.block, index, span or site.block.span, writes=True)
+def _local_buffer(step: Step, func: Func, block: str, index: int) -> tuple[AnyBuffer, Span | None]:
+    """Return buffer number *index* that *block* writes, allocated here, and the block's span."""
+    site = site_of(func, block, step)
+    buffer = nth_buffer(step, site.block, index, site.block.span, writes=True)
     if buffer.data is not None:
-        raise refusal(step, f"{buffer.name} is an argument", span or site.block.span)
-    return buffer
+        raise refusal(step, f"{buffer.name} is an argument", site.block.span)
+    return buffer, site.block.span
 
 
-def _exchanged(func: Func, old: AnyBuffer, new: AnyBuffer) -> Func:
+def _exchange_buffer(func: Func, old: AnyBuffer, new: AnyBuffer) -> Func:
     return func if old is new else func.replace(body=_Exchange(old, new).rewrite(func.body))
 
 
 class _Exchange(Rewriter):
-    """Puts the buffer *new* in the place of *old*, wherever it is named."""
+    """Replaces the buffer *old* by *new*, wherever it occurs."""
 
     def __init__(self, old: AnyBuffer, new: AnyBuffer) -> None:
         self.old, self.new = old, new
 
     def visit_Node(self, node: Node) -> Node:
-        made = super().visit_Node(node)
+        new = super().visit_Node(node)
         for name in ("buffer", "indices"):
-            if getattr(made, name, None) is self.old:
-                made = made.replace(**{name: self.new})
-        return made
+            if getattr(new, name, None) is self.old:
+                new = new.replace(**{name: self.new})
+        return new
 
 
 class _Tile:
-    """The local buffer of a cache_write, and what becomes of the block."""
+    """The local buffer of a cache_write with *at*, and the block that then uses it."""
 
-    def __init__(self, step: CacheWrite, block: Block, loops: list[For], span: Span | None) -> None:
-        self.step, self.block, self.loops, self.span = step, block, loops, span
-        store = one_store(block)
+    def __init__(self, step: CacheWrite, outer: For, block: Block, loops: list[For]) -> None:
+        self.step, self.outer, self.block, self.loops = step, outer, block, loops
+        store = sole_store(block)
         if store is None:
-            raise self._error("the block does not store one element")
+            raise self.error("the block does not store one element")
         self.target: AnyBuffer = store.buffer
         self.indices = store.indices
         key = fingerprint(self.indices)
         for node in (n for part in (block.body, block.init) if part for n in walk(part)):
             touches = isinstance(node, (Load, Store)) and node.buffer is self.target
             if touches and fingerprint(node.indices) != key:  # type: ignore[attr-defined]
-                raise self._error(f"{self.target.name} is accessed at another place too")
+                raise self.error(f"{self.target.name} is accessed at another place too")
         if any(isinstance(n, Load) and n.buffer is self.target for n in self._around()):
-            raise self._error(f"a condition or a range reads {self.target.name}")
+            raise self.error(f"a condition or a range reads {self.target.name}")
         inside = {loop.var for loop in loops}
-        for own in block.iters:
-            if own.kind == "R" and block.init and not variables(own.value) <= inside:
-                raise self._error("a reduction goes on outside the loop, and starts there")
+        for it in block.iters:
+            if it.kind == "R" and block.init and not variables(it.value) <= inside:
+                raise self.error("a reduction goes on outside the loop, and starts there")
         self.spatial = self._spatial()
         self._check_guard()
 
     def _around(self) -> Iterator[Node]:
-        """What is evaluated around the body: the guard, and the ranges of the loops."""
+        """Yield the nodes evaluated around the body: the ranges of loops, iters and the guard."""
         parts = [end for loop in self.loops for end in (loop.begin, loop.end)]
         for part in (*parts, *self.block.iters, self.block.where):
             if part is not None:
                 yield from walk(part)
 
-    def is_there(self, func: Func, outer: For) -> bool:
-        """Whether all elements of the tile are proved to be there, whatever the body asks."""
-        holds = follows(func, (*path_to(func, outer), *self.loops, self.block))
+    def is_there(self, func: Func) -> bool:
+        """Whether all elements of the tile are proved to be in the buffer, in any case."""
+        holds = follows(func, (*path_to(func, self.outer), *self.loops, self.block))
         buffer = self.target
         if isinstance(buffer, SparseBuffer) and any(axis.parent for axis in buffer.axes):
             return False  # how long fibers are is data
@@ -227,24 +239,24 @@ class _Tile:
         return True
 
     def _check_guard(self) -> None:
-        """Raise unless the guard says the same of an element throughout."""
+        """Raise if the guard of an element depends on a loop that reduces."""
         lost = {loop.var for loop in self.loops} - {loop.var for loop in self.spatial}
         where = self.block.where
         if where is not None and variables(substitute(where, self.block.values)) & lost:
-            raise self._error("the condition of the block depends on what is reduced")
+            raise self.error("the condition of the block depends on what is reduced")
 
     def _may_skip(self) -> bool:
-        """Whether an element may keep its value: nothing starts it, or a loop runs no times."""
-        own = self.block.iters
-        drivers = {v for i in own if i.kind == "R" for v in variables(i.value)}
+        """Whether an element may keep its value: it has no init, or a loop may not run at all."""
+        iters = self.block.iters
+        drivers = {v for i in iters if i.kind == "R" for v in variables(i.value)}
         others = {loop.var for loop in self.loops if loop not in self.spatial}
         return self.block.init is None or not others <= drivers
 
-    def _error(self, why: str) -> ScheduleError:
-        return ScheduleError(f"{self.step}: {why}", self.span or self.block.span)
+    def error(self, why: str) -> ScheduleError:
+        return self.step.error(why, self.block)
 
     def _spatial(self) -> list[For]:
-        """The loops inside that pick the element; the others reduce into it."""
+        """Return the loops inside that pick the element; the others reduce into it."""
         used: set[Var] = set()
         values = self.block.values
         for index in self.indices:
@@ -252,23 +264,23 @@ class _Tile:
                 used |= variables(substitute(index, values))
         reduced = {v for i in self.block.iters if i.kind == "R" for v in variables(i.value)}
         if used & reduced & {loop.var for loop in self.loops}:
-            raise self._error("which element is stored depends on what is reduced")
+            raise self.error("which element is stored depends on what is reduced")
         spatial = [loop for loop in self.loops if loop.var in used]
         size = 1
         for loop in spatial:
             if not isinstance(loop.end, Const):
-                raise self._error(f"the trip count of {loop.var.name!r} is not a constant")
+                raise self.error(f"the trip count of {loop.var.name!r} is not a constant")
             size *= int(loop.end.value)
         if size > MAX_ELEMENTS:
-            raise self._error(f"a tile of {size} elements is too large")
+            raise self.error(f"a tile of {size} elements is too large")
         inside = {loop.var for loop in self.loops}
         for loop in spatial:
             if (variables(loop.begin) | variables(loop.end)) & inside:
-                raise self._error(f"the range of {loop.var.name!r} is not the same throughout")
+                raise self.error(f"the range of {loop.var.name!r} is not the same throughout")
         place = tuple(None if i is None else substitute(i, values) for i in self.indices)
         ranges = {loop.var: (loop.begin, loop.end) for loop in spatial}
         if not all(injective(place, loop.var, ranges) for loop in spatial):
-            raise self._error("two places of the tile may be one element")
+            raise self.error("two places of the tile may be one element")
         return spatial
 
     def build(self, names: Names) -> Stmt:
@@ -278,12 +290,12 @@ class _Tile:
         scope = self.step.scope
         name = names.unique(f"{self.target.name}_{scope.replace('.', '_')}")
         local = Buffer(name, None, shape, dtype, scope)
-        own = [BlockIter(names.var(f"v{x.var.name}"), x.end, x.var) for x in self.spatial]
-        place: tuple[Expr, ...] = tuple(i.var for i in own) or (ZERO,)
+        tile_iters = [BlockIter(names.var(f"v{x.var.name}"), x.end, x.var) for x in self.spatial]
+        place: tuple[Expr, ...] = tuple(i.var for i in tile_iters) or (ZERO,)
         use = _UseLocal(self.target, local, place)
         block = self.block
         update = block.replace(
-            iters=(*block.iters, *own),
+            iters=(*block.iters, *tile_iters),
             init=None if block.init is None else use.rewrite(block.init),
             body=use.rewrite(block.body),
             reads=tuple(r for r in block.reads if r.buffer is not self.target),
@@ -305,11 +317,11 @@ class _Tile:
         values: dict[Var, Expr] = {}
         inside = {loop.var for loop in self.loops} - set(fresh)
         used = {v for i in self.indices if i is not None for v in variables(i)}
-        for own in self.block.iters:
-            if (own.kind == "S" or own.var in used) and not variables(own.value) & inside:
-                var = names.var(own.var.name)
-                values[own.var] = var
-                iters.append(own.replace(var=var, value=substitute(own.value, rename)))
+        for it in self.block.iters:
+            if (it.kind == "S" or it.var in used) and not variables(it.value) & inside:
+                var = names.var(it.var.name)
+                values[it.var] = var
+                iters.append(it.replace(var=var, value=substitute(it.value, rename)))
         place: list[Expr] = []
         for loop in self.spatial:
             var = names.var(f"v{loop.var.name}")
@@ -320,11 +332,11 @@ class _Tile:
             where = substitute(substitute(where, rename), values)
         at = tuple(place) or (ZERO,)
         outside = tuple(None if i is None else substitute(i, values) for i in self.indices)
-        there, here = Load(self.target, outside), Load(local, at)
+        element, copy_element = Load(self.target, outside), Load(local, at)
         if reads:
-            move = Store(local, at, cast(there, local.dtype))
+            move = Store(local, at, cast(element, local.dtype))
         else:
-            move = Store(self.target, outside, cast(here, self.target.dtype))
+            move = Store(self.target, outside, cast(copy_element, self.target.dtype))
         name = names.unique(f"{self.block.name}{suffix}")
         body: Stmt = Block(name, tuple(iters), (), (), None, move, where)
         for loop in reversed(self.spatial):
@@ -332,9 +344,9 @@ class _Tile:
         return body
 
 
-def one_store(block: Block) -> Store | None:
-    """Return the store that *block* consists of, perhaps under conditions; None if it has more."""
-    _, body = asked(block.body)
+def sole_store(block: Block) -> Store | None:
+    """Return the store that is all of *block*, perhaps under conditions; None if it has more."""
+    _, body = conditions_of(block.body)
     return body if isinstance(body, Store) else None
 
 

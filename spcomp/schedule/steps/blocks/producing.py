@@ -1,10 +1,14 @@
-"""What a producer computes in a loop of its consumer: just what an iteration reads."""
+"""Under compute_at: a producer in a loop of its consumer, run for what an iteration reads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import reduce
+
 from spcomp.dtypes import int64
+from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.exprs import ZERO, both, variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, Linear, mentions
 from spcomp.ir.arith.proof import Prover
@@ -12,44 +16,48 @@ from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast
 from spcomp.ir.func import Func
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import depends, reads_of, writes_of
 from spcomp.schedule.nests.nearby import Move, absolute
-from spcomp.schedule.nests.nests import replaced
-from spcomp.schedule.nests.sinking import sunk
-from spcomp.schedule.nests.sites import kept_apart
+from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.nests.sinking import sink_alloc
+from spcomp.schedule.nests.sites import check_concurrent
 
 
 class Producer(Move):
-    """A block that precedes the loop: computes in it what an iteration reads."""
+    """A block that precedes the loop, to compute in it what an iteration reads."""
 
-    def moved(self) -> Func:
+    guard: Expr | None = None  # under which the nest runs
+
+    def build(self) -> Func:
         """Return the function with the block at the start of the loop."""
         if self.places[0] > self.places[1]:
             raise self.error(
                 "the block stands after the loop", hint="reverse_compute_at moves it there"
             )
-        buffer = self._made()
-        self._check_needed(buffer)
+        buffer = self._output_buffer()
+        self._check_users(buffer)
         self._check_again(buffer)
         self.check_between()
         nest = self._nest(self._regions(buffer))
-        func = replaced(self.func, self.site.root, seq())
-        after = replaced(func, self.loop, self.loop.replace(body=seq(nest, self.loop.body)))
-        after = sunk(after, buffer, self.loop.var.name)
-        return kept_apart(self.step, self.func, after, self.span)
+        func = replace_stmt(self.func, self.site.root, seq())
+        after = replace_stmt(func, self.loop, self.loop.replace(body=seq(nest, self.loop.body)))
+        after = sink_alloc(after, buffer, self.loop.var.name)
+        return check_concurrent(self.step, self.func, after, self.site.block.span)
 
-    def _made(self) -> AnyBuffer:
-        """The one buffer that the block writes."""
-        made = list(dict.fromkeys(a.buffer for a in self.own.found if a.writes))
-        if len(made) != 1 or made[0].data is not None:
+    def _output_buffer(self) -> AnyBuffer:
+        """Return the only buffer that the block writes; raises unless it is a local one."""
+        buffers = list(dict.fromkeys(a.buffer for a in self.block_accesses.accesses if a.writes))
+        if len(buffers) != 1 or buffers[0].data is not None:
             raise self.error("it does not write just one buffer that is allocated here")
-        return made[0]
+        return buffers[0]
 
-    def _check_needed(self, buffer: AnyBuffer) -> None:
+    def _check_users(self, buffer: AnyBuffer) -> None:
         """Raise unless the loop alone reads the buffer, and the block alone writes it."""
         inside = {n for stmt in (self.loop.body, self.site.root) for n in walk(stmt)}
         for node in walk(self.func.body):
@@ -63,58 +71,61 @@ class Producer(Move):
                 raise self.error(f"an init that may run before the loop reads {buffer.name}")
 
     def _check_again(self, buffer: AnyBuffer) -> None:
-        """Raise unless computing an element again, in the loop, gives the same."""
-        if found := depends(self.site.root, self.target_root):
+        """Raise unless computing an element again, in the loop, gives the same value."""
+        if conflict := depends(self.site.root, self.target_root):
             changed = (writes_of(self.target_root) | writes_of(seq(*self.between))) & reads_of(
                 self.site.root
             )
             if changed:
-                raise self.error(f"the loop writes what the block reads: {found}")
-        own = {n.var for n in walk(self.site.root, skip=Expr) if isinstance(n, For)}
-        steady = own | set(self.func.params)
+                raise self.error(f"the loop writes what the block reads: {conflict}")
+        loop_vars = {n.var for n in walk(self.site.root, skip=Expr) if isinstance(n, For)}
+        steady = loop_vars | set(self.func.params)
         for block in (n for n in walk(self.site.root, skip=Expr) if isinstance(n, Block)):
             nested = any(isinstance(n, Block) for n in walk(block.body, skip=Expr))
             if nested or (buffer not in reads_of(block) and block.init is None):
                 continue
             drivers = {v for it in block.iters if it.kind == "R" for v in variables(it.value)}
-            drivers = {v for d in drivers for v in variables(self.own.values.get(d, d))}
+            drivers = {v for d in drivers for v in variables(self.block_accesses.values.get(d, d))}
             if block.init is None or not drivers <= steady:
                 raise self.error(f"it goes on from what {buffer.name} holds")
 
     def _regions(self, buffer: AnyBuffer) -> dict[Var, tuple[Expr, Expr]]:
-        """What an iteration needs of each loop of the block that picks an element."""
-        writes = [a.indices for a in self.own.found if a.writes]
-        reads = [a.indices for a in self.body.found if a.buffer is buffer]
-        found: dict[Var, tuple[Expr, Expr]] = {}
+        """Return the range that an iteration needs of each loop that picks an element."""
+        writes = [a.indices for a in self.block_accesses.accesses if a.writes]
+        reads = [a.indices for a in self.loop_accesses.accesses if a.buffer is buffer]
+        regions: dict[Var, tuple[Expr, Expr]] = {}
         if len({absolute(indices) for indices in (*writes, *reads)}) > 1:
             raise self.error(f"{buffer.name} is read by positions that count from elsewhere")
         for k, index in enumerate(writes[0]):
-            own = next((x for x in self.site.loops if x.var is index), None)
+            loop = next((x for x in self.site.loops if x.var is index), None)
             same = all(indices[k] is index for indices in writes)
-            if own is None or not same or own.var in found:
+            if loop is None or not same or loop.var in regions:
                 continue
-            ends = [self._needed(indices[k]) for indices in reads]
+            ends = [self._bounds(buffer, indices[k]) for indices in reads]
             region = _hull(ends)
             if region is not None:
-                found[own.var] = region
-        if not found:
-            raise self.error(f"what {self.loop.var.name!r} needs of {buffer.name} has no bounds")
-        return found
+                regions[loop.var] = region
+        if not regions:
+            raise self._unbounded(buffer)
+        return regions
 
-    def _needed(self, index: Expr | None) -> tuple[Linear, Linear] | None:
-        """The least and the greatest value of *index* in an iteration; None: not known."""
+    def _unbounded(self, buffer: AnyBuffer) -> ScheduleError:
+        return self.error(f"what {self.loop.var.name!r} needs of {buffer.name} has no bounds")
+
+    def _bounds(self, buffer: AnyBuffer, index: Expr | None) -> tuple[Linear, Linear] | None:
+        """Return the least and the greatest value of *index* in an iteration; None: not known."""
         if index is None:
             return None
-        inner = dict(self.body.inner)
+        inner = dict(self.loop_accesses.inner)
         changed = writes_of(self.loop.body)
         reads = [n for n in walk(index) if isinstance(n, Load | Search)]
-        if reads and _decides(self.loop.body):
-            return None  # where nothing is read, what the index reads may not exist
-        if any(mentions((n,), {*inner, *self.body.opaque}) for n in reads) or any(
+        if reads and not self._guarded(buffer):
+            return None  # where a condition is false, what the index reads may not exist
+        if any(mentions((n,), {*inner, *self.loop_accesses.opaque}) for n in reads) or any(
             memory_of(n.buffer) in changed for n in reads
         ):
             return None
-        if variables(index) & self.body.opaque:
+        if variables(index) & self.loop_accesses.opaque:
             return None
         prover = Prover(Algebra(Env(), trusted=True), inner)
         least = most = prover.form(cast(index, int64))
@@ -128,35 +139,57 @@ class Producer(Move):
             return None
         return Linear(least.terms, int64), Linear(most.terms, int64)
 
+    def _guarded(self, buffer: AnyBuffer) -> bool:
+        """Whether all reads of *buffer* in the loop run under one condition, known before it.
+
+        The nest then runs under this condition, too.
+        """
+        inside = self.loop_accesses
+        paths = list(_conditions(self.loop.body, buffer, inside.values))
+        if len({fingerprint(tuple(path)) for path in paths}) != 1:
+            return False
+        for cond in paths[0]:
+            loads = [n for n in walk(cond) if isinstance(n, Load)] if cond is not None else []
+            changed = any(n.buffer in writes_of(self.loop.body) for n in loads)
+            if cond is None or changed or variables(cond) & ({*inside.inner} | inside.opaque):
+                return False
+        self.guard = reduce(both, paths[0], None)
+        return True
+
     def _nest(self, regions: dict[Var, tuple[Expr, Expr]]) -> Stmt:
         """Return the nest of the block over *regions*."""
         values: dict[Var, Expr] = {}
-        made: list[For | Let] = []
+        nodes: list[For | Let] = []
         for node in self.site.path:
             assert isinstance(node, For | Let)
             if node.var not in regions:
-                made.append(substitute(node.replace(body=seq()), values))
+                nodes.append(substitute(node.replace(body=seq()), values))
                 continue
             assert isinstance(node, For)
-            low, high = self._clipped(regions[node.var], node, values)
+            low, high = self._clip(regions[node.var], node, values)
             count = _distance(low, high)
-            one = isinstance(count, Const) and count.value == 1
-            if one and not self.keeps_units:
+            is_unit = isinstance(count, Const) and count.value == 1
+            if self.guard is not None and any(isinstance(n, Load) for n in walk(count)):
+                raise self._unbounded(self._output_buffer())  # the loop is outside the guard
+            if is_unit and not self.keeps_units:
                 values[node.var] = low
                 continue
-            made.append(For(node.var, ZERO, count, seq(), span=node.span))
-            values[node.var] = low if one else simplify(binary("+", low, node.var))
-        body: Stmt = substitute(self.site.block, values)
-        for around in reversed(made):
+            nodes.append(For(node.var, ZERO, count, seq(), span=node.span))
+            values[node.var] = low if is_unit else simplify(binary("+", low, node.var))
+        block = substitute(self.site.block, values)
+        if self.guard is not None:  # evaluated first, as what the block reads depends on it
+            block = block.replace(where=both(self.guard, block.where))
+        body: Stmt = block
+        for around in reversed(nodes):
             body = around.replace(body=body)
         return body
 
-    def _clipped(
-        self, region: tuple[Expr, Expr], own: For, values: dict[Var, Expr]
+    def _clip(
+        self, region: tuple[Expr, Expr], loop: For, values: dict[Var, Expr]
     ) -> tuple[Expr, Expr]:
-        """Return *region* as far as it lies in the range of *own*."""
+        """Return the part of *region* that lies in the range of *loop*."""
         low, high = region
-        begin, end = (substitute(x, values) for x in (own.begin, own.end))
+        begin, end = (substitute(x, values) for x in (loop.begin, loop.end))
         if not self.proves("<=", begin, low):
             low = simplify(binary("max", begin, low))
         if not self.proves("<=", high, end):
@@ -164,16 +197,29 @@ class Producer(Move):
         return low, high
 
 
-def _decides(stmt: Stmt) -> bool:
-    """Whether something in *stmt* runs, or is evaluated, under a condition."""
-    return any(
-        isinstance(n, If | While | Merge | Select) or (isinstance(n, Block) and n.where is not None)
-        for n in walk(stmt)
-    )
+def _conditions(
+    node: Node, buffer: AnyBuffer, values: dict[Var, Expr]
+) -> Iterator[list[Expr | None]]:
+    """Yield the conditions under which each load of *buffer* runs; None: one of another kind."""
+    own: list[Expr | None] = []
+    match node:
+        case Load() if node.buffer is buffer:
+            yield []
+        case While() | Merge() | Select():
+            own = [None]
+        case If(cond=cond, otherwise=otherwise):
+            own = [None if otherwise is not None else substitute(cond, values)]
+        case Block(where=Expr() as where):
+            own = [substitute(where, values)]
+    for name in node.CHILDREN:
+        child = getattr(node, name)
+        for part in child if isinstance(child, tuple) else (child,):
+            if part is not None:
+                yield from ([*own, *path] for path in _conditions(part, buffer, values))
 
 
 def _hull(ends: list[tuple[Linear, Linear] | None]) -> tuple[Expr, Expr] | None:
-    """The least range that holds all *ends*, which are both included; None: not known."""
+    """Return the least range with all of *ends*, pairs of first and last; None: not known."""
     low: Expr | None = None
     high: Expr | None = None
     for pair in ends:
@@ -186,7 +232,7 @@ def _hull(ends: list[tuple[Linear, Linear] | None]) -> tuple[Expr, Expr] | None:
 
 
 def _extreme(op: str, a: Expr, b: Expr) -> Expr:
-    """Return the smaller (``min``) or greater of *a* and *b*; one of them where that is known."""
+    """Return the minimum or maximum of *a* and *b*, by *op*; simplified where it is known."""
     algebra = Algebra(Env(), trusted=True)
     gap = algebra.of(a) - algebra.of(b)
     if gap.is_constant:
@@ -195,7 +241,7 @@ def _extreme(op: str, a: Expr, b: Expr) -> Expr:
 
 
 def _distance(low: Expr, high: Expr) -> Expr:
-    """Return ``high - low`` with what they have in common left out, at each side of a ``min``."""
+    """Return ``high - low`` with common terms cancelled, on each side of a ``min``."""
     algebra = Algebra(Env(), trusted=True)
     match high:
         case BinOp(op="min", lhs=a, rhs=b):

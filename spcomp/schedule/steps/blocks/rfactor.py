@@ -1,4 +1,4 @@
-"""The step of stage II that gives each iteration of a reducing loop a partial result: rfactor."""
+"""In position space: the step rfactor, which gives iterations of a loop partial results."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import both, conjuncts, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
 from spcomp.ir.func import Func
@@ -20,11 +19,12 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.nests.nests import chain, find_loop, nest, replaced
+from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
-from spcomp.schedule.steps.blocks.decompose_reduction import bound, variables_of
+from spcomp.schedule.steps.blocks.decompose_reduction import bound_vars, variables_of
 from spcomp.schedule.steps.blocks.memory import accumulator
 
 
@@ -32,14 +32,13 @@ from spcomp.schedule.steps.blocks.memory import accumulator
 class RFactor(Step):
     """``for j: W op= x[j]  ->  for j: P[j] = neutral op x[j]; for j: W op= P[j]``.
 
-    Each iteration of *loop*, which drives a reduction, gets a partial result of its own, so that
-    it picks an element in the block ``{block}_rf``, which is before the one that combines them.
-    Loops around the outermost one that reduces stay around both, unless *whole*: then there are two
-    nests, of all loops, as in TVM. *factor_axis* says where the new axis stands among those of the
-    loops of these nests that pick elements (-1: last); *scope* is that of the partial results.
-    Legal for one associative update in a perfect nest, if the trip counts of these loops are known
-    when the function is called. Sums are formed in another order.
-    Source: TVM's rfactor.
+    Each iteration of *loop*, which drives a reduction, gets a partial result of its own: the block
+    ``{block}_rf`` computes them, and the old block combines them afterwards. Loops around the
+    outermost one that reduces stay around both blocks, unless *whole*: then all loops are in both
+    nests, as in TVM. *factor_axis*: the place of the new axis among those of the loops of these
+    nests that pick elements (-1: last); *scope*: that of the partial results. Legal for one
+    associative update in a perfect nest, if the trip counts of *loop* and of the loops that pick
+    elements are known at the call. Sums are formed in another order. Source: TVM's rfactor.
     """
 
     name: ClassVar[str] = "rfactor"
@@ -49,47 +48,51 @@ class RFactor(Step):
     scope: str = "global"
     whole: bool = False
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the reduction in two steps."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> _Plan:
+        """Return the plan of the two nests."""
+        loop = find_loop(func, self.loop, self)
         loops, block = chain(loop)
         if not isinstance(block, Block):
-            raise ScheduleError(f"{self}: it is not nested perfectly around a block", span)
-        reduced = variables_of(own.value for own in block.iters if own.kind == "R")
+            raise self.error("it is not nested perfectly around a block", loop)
+        reduced = variables_of(it.value for it in block.iters if it.kind == "R")
         if loop.var not in reduced:
-            raise ScheduleError(f"{self}: it does not drive the reduction of {block.name}", span)
+            raise self.error(f"it does not drive the reduction of {block.name}", loop)
         starts = (x for x in loops_of(func.body) if self.whole or x.var in reduced)
         nests = (chain(x)[0] for x in starts)
         loops = next(around for around in nests if loop in around)
-        plan = _Plan(self, func, loops, span or loop.span)
+        plan = _Plan(self, func, loops)
         plan.check()
-        return replaced(func, loops[0], plan.build(Names(func)))
+        return plan
+
+    def rewrite(self, func: Func, plan: _Plan) -> Func:
+        """Return *func* with the reduction in two steps."""
+        return replace_stmt(func, plan.loops[0], plan.build(Names(func)))
 
 
 class _Plan:
     """The two nests of an rfactor: *loops* are around *block*, from the first that reduces.
 
-    *picks*: those that pick an element of the partial results; the others, without the factored
-    one, go on reducing into it.
+    *picks*: those that pick an element of the partial results; the others, except the factored
+    one, reduce into it.
     """
 
-    def __init__(self, step: RFactor, func: Func, loops: list[For], span: Span | None) -> None:
-        self.step, self.func, self.span = step, func, span
+    def __init__(self, step: RFactor, func: Func, loops: list[For]) -> None:
+        self.step, self.func = step, func
         self.loops = loops
         self.loop = next(x for x in loops if x.var.name == step.loop)
         (block,) = (n for n in (loops[-1].body,) if isinstance(n, Block))
         self.block: Block = block
-        found = as_reduction(block.body)
-        if found is None:
+        reduction = as_reduction(block.body)
+        if reduction is None:
             raise self.error(f"{block.name} is no associative update of one element")
-        if found.is_tuple:
+        if reduction.is_tuple:
             raise self.error("ties would be decided in another order")
-        self.reduction: Reduction = found
-        reducing = [own for own in block.iters if own.kind == "R"]
-        self.reduced = variables_of(own.value for own in reducing)
-        self.values = {own.var: own.value for own in reducing}  # these iters are replaced
+        self.reduction: Reduction = reduction
+        reducing = [it for it in block.iters if it.kind == "R"]
+        self.reduced = variables_of(it.value for it in reducing)
+        self.values = {it.var: it.value for it in reducing}  # these iters are replaced
         self.where = [substitute(term, self.values) for term in conjuncts(block.where)]
-        spatial = variables_of(own.value for own in block.iters if own.kind == "S")
+        spatial = variables_of(it.value for it in block.iters if it.kind == "S")
         self.clash = spatial & self.reduced
         for term in self.where:
             if not variables(term) & self.reduced:
@@ -98,23 +101,23 @@ class _Plan:
 
     def error(self, why: str) -> ScheduleError:
         """Return the error that says *why*."""
-        return ScheduleError(f"{self.step}: {why}", self.span)
+        return self.step.error(why, self.loop)
 
     @property
     def target(self) -> AnyBuffer:
-        """What is reduced into."""
+        """The buffer that the block reduces into."""
         return self.reduction.buffer
 
     def check(self) -> None:
-        """Raise unless the partial results can be had, and mean the same."""
-        own = {x.var for x in self.loops}
-        if self.block.init is not None and self.reduced & (bound(self.func) - own):
+        """Raise unless the partial results can be allocated and give the same result."""
+        loop_vars = {x.var for x in self.loops}
+        if self.block.init is not None and self.reduced & (bound_vars(self.func) - loop_vars):
             raise self.error("a loop around it drives the reduction too")
         if self.clash:
             names = ", ".join(sorted(var.name for var in self.clash))
             raise self.error(f"{names} picks the element too")
         place = [i for i in self.reduction.indices if i is not None]
-        lost = own - {x.var for x in self.picks}
+        lost = loop_vars - {x.var for x in self.picks}
         if variables_of(substitute(i, self.block.values) for i in place) & lost:
             raise self.error("which element is updated depends on what is reduced")
         if not -1 <= self.step.factor_axis <= len(self.picks):
@@ -122,7 +125,7 @@ class _Plan:
         if any(x.kind == "bound" for x in self.loops):
             raise self.error("a loop is bound to hardware threads")
         for x in (self.loop, *self.picks):
-            if not from_zero(x) or not self._known(x.end):
+            if not from_zero(x) or not self._known_at_call(x.end):
                 raise self.error(
                     f"how often {x.var.name!r} runs is not known when the function is called"
                 )
@@ -130,10 +133,10 @@ class _Plan:
         self._check_untouched(place)
 
     def _check_untouched(self, place: list[Expr]) -> None:
-        """Raise if an element that was never updated, and never started, may not be touched."""
+        """Raise if the second nest could touch an element that was not touched before."""
         loads = [n for i in place for n in walk(i) if isinstance(n, (Load, Search))]
-        known = {domain.buffer for domain in self.func.domains}
-        if self.block.init is None and any(n.buffer not in known for n in loads):
+        checked = {domain.buffer for domain in self.func.domains}
+        if self.block.init is None and any(n.buffer not in checked for n in loads):
             raise self.error(f"an index of {self.target.name} may be wrong where nothing is added")
         picks = {x.var for x in self.picks}
         mixed = any(variables(term) & picks for term in self.where if self._is_lost(term))
@@ -141,11 +144,11 @@ class _Plan:
             raise self.error("whether an element is updated depends on what is reduced")
 
     def _is_lost(self, term: Expr) -> bool:
-        """Whether the second nest does not know *term*."""
-        kept = {x.var for x in (*self.picks, self.loop)}
-        return bool(variables(term) & ({x.var for x in self.loops} - kept))
+        """Whether *term* uses loops that the second nest does not have."""
+        visible = {x.var for x in (*self.picks, self.loop)}
+        return bool(variables(term) & ({x.var for x in self.loops} - visible))
 
-    def _known(self, extent: Expr) -> bool:
+    def _known_at_call(self, extent: Expr) -> bool:
         """Whether *extent* can be the size of an allocation: constants and parameters."""
         loads = any(isinstance(n, (Load, Search)) for n in walk(extent))
         return not loads and variables(extent) <= {*self.func.params}
@@ -161,13 +164,13 @@ class _Plan:
                 raise self.error(f"{node.buffer.name} is read and updated")
 
     def build(self, names: Names) -> Stmt:
-        """Return the partial results, the nest that makes them and the one that combines them."""
+        """Return the buffer of partial results around the nests that make and combine them."""
         dtype = self._form().dtype if self._is_binary() else self.target.dtype
         shape = self._with_axis([x.end for x in self.picks], self.loop.end)
         name = names.unique(f"{self.target.name}_rf")
         partial = Buffer(name, None, shape, dtype, self.step.scope)
-        made = seq(self._partial(names, partial), self._combined(names, partial))
-        return annotate_regions(Alloc(partial, made))
+        nests = seq(self._partial_nest(names, partial), self._combining_nest(names, partial))
+        return annotate_regions(Alloc(partial, nests))
 
     def _is_binary(self) -> bool:
         body = self.block.body
@@ -175,12 +178,12 @@ class _Plan:
         return isinstance(value.value if isinstance(value, Cast) else value, BinOp)
 
     def _form(self) -> Const:
-        """The neutral element, in the type in which values are combined."""
+        """Return the neutral element, in the type in which values are combined."""
         dtype = self.reduction.value.dtype
         return identity(self.reduction.combiner, accumulator(dtype))
 
     def _place(self, vars_: dict[Var, Var]) -> tuple[Expr, ...]:
-        """Return the indices of the partial result, by what the loops are called."""
+        """Return the indices of the partial result; *vars_*: the variable for each loop."""
         place: list[Expr] = [vars_[x.var] for x in self.picks]
         return self._with_axis(place, vars_[self.loop.var])
 
@@ -189,27 +192,27 @@ class _Plan:
         at = self.step.factor_axis if self.step.factor_axis >= 0 else len(others)
         return (*others[:at], new, *others[at:])
 
-    def _partial(self, names: Names, partial: Buffer) -> Stmt:
+    def _partial_nest(self, names: Names, partial: Buffer) -> Stmt:
         """Return the nest that reduces into the partial results."""
         block, reduction = self.block, self.reduction
-        iters = [own for own in block.iters if own.kind == "S"]
+        iters = [it for it in block.iters if it.kind == "S"]
         reducing = {x.var for x in self.loops} - {x.var for x in (*self.picks, self.loop)}
-        calls = _called(names, iters, {x.var: _extent(x) for x in self.loops}, reducing)
+        calls = _iters_for(names, iters, {x.var: _extent(x) for x in self.loops}, reducing)
         values: dict[Var, Expr] = dict(calls)
         values |= {var: substitute(value, calls) for var, value in self.values.items()}
         place, start = self._place(calls), self._form()
-        here = Load(partial, place)
+        partial_load = Load(partial, place)
         body: Stmt
         if self._is_binary():
             value = cast(substitute(reduction.value, values), partial.dtype)
-            body = Store(partial, place, combine(reduction.combiner, here, value))
+            body = Store(partial, place, combine(reduction.combiner, partial_load, value))
         else:
             start = identity(reduction.combiner, partial.dtype)
             body = substitute(_Redirect(self.target, partial, place).rewrite(block.body), values)
         where: Expr | None = None
         for term in self.where:
             where = both(where, term)
-        made = block.replace(
+        new_block = block.replace(
             name=names.unique(f"{block.name}_rf"),
             iters=tuple(iters),
             init=Store(partial, place, start),
@@ -217,28 +220,28 @@ class _Plan:
             where=where,
             attrs=tuple(item for item in block.attrs if item[0] != "atomic"),  # nobody shares them
         )
-        return nest(self.loops, made)
+        return nest(self.loops, new_block)
 
-    def _combined(self, names: Names, partial: Buffer) -> Stmt:
+    def _combining_nest(self, names: Names, partial: Buffer) -> Stmt:
         """Return the nest that reduces the partial results; the block keeps its name."""
         block = self.block
         fresh = {x.var: names.var(x.var.name) for x in (*self.picks, self.loop)}
-        spatial = [own for own in block.iters if own.kind == "S"]
+        spatial = [it for it in block.iters if it.kind == "S"]
         iters = [
-            own.replace(var=names.var(own.var.name), value=substitute(own.value, fresh))
-            for own in spatial
+            it.replace(var=names.var(it.var.name), value=substitute(it.value, fresh))
+            for it in spatial
         ]
         values: dict[Var, Expr] = dict(fresh)
         values |= {var: substitute(value, fresh) for var, value in self.values.items()}
         values |= {old.var: new.var for old, new in zip(spatial, iters, strict=True)}
         ranges = {fresh[x.var]: x.end for x in (*self.picks, self.loop)}
-        calls = _called(names, iters, ranges, {fresh[self.loop.var]})
+        calls = _iters_for(names, iters, ranges, {fresh[self.loop.var]})
         value = Load(partial, self._place({old: calls[new] for old, new in fresh.items()}))
         where: Expr | None = None
         for term in self.where:
             if not self._is_lost(term):
                 where = both(where, substitute(term, values))
-        made = block.replace(
+        new_block = block.replace(
             iters=tuple(iters),
             init=None if block.init is None else substitute(block.init, values),
             body=substitute(self._update(value), values),
@@ -253,26 +256,26 @@ class _Plan:
             )
             for x in (*self.picks, self.loop)
         ]
-        return nest(loops, made)
+        return nest(loops, new_block)
 
     def _update(self, value: Load) -> Stmt:
-        """Return the update with *value* in the place of what was reduced."""
+        """Return the update with *value*, a partial result, in place of the reduced value."""
         reduction, target = self.reduction, self.target
         if not self._is_binary():
-            return _Instead(reduction.value, cast(value, reduction.value.dtype)).rewrite(
+            return _ReplaceExpr(reduction.value, cast(value, reduction.value.dtype)).rewrite(
                 self.block.body
             )
-        own = cast(Load(target, reduction.indices), value.dtype)
-        total = combine(reduction.combiner, own, value)
+        so_far = cast(Load(target, reduction.indices), value.dtype)
+        total = combine(reduction.combiner, so_far, value)
         atomic = isinstance(self.block.body, Store) and self.block.body.atomic
         return Store(target, reduction.indices, cast(total, target.dtype), atomic=atomic)
 
 
-def _called(
+def _iters_for(
     names: Names, iters: list[BlockIter], ranges: dict[Var, Expr], reducing: Collection[Var]
 ) -> dict[Var, Var]:
-    """Return what a block calls the loops of *ranges*; iters that it needs for this are added."""
-    calls = {own.value: own.var for own in iters if isinstance(own.value, Var)}
+    """Return the iter for each loop variable of *ranges*; adds missing ones to *iters*."""
+    calls = {it.value: it.var for it in iters if isinstance(it.value, Var)}
     for var, extent in ranges.items():
         if var not in calls:
             calls[var] = names.var(f"v{var.name}")
@@ -285,7 +288,7 @@ def _extent(loop: For) -> Expr:
 
 
 class _Redirect(Rewriter):
-    """Puts the element *place* of *partial* where *target* is read and written."""
+    """Replaces reads and writes of *target* by those of *partial* at *place*."""
 
     def __init__(self, target: AnyBuffer, partial: Buffer, place: tuple[Expr, ...]) -> None:
         self.target, self.partial, self.place = target, partial, place
@@ -300,8 +303,8 @@ class _Redirect(Rewriter):
         return new.replace(buffer=self.partial, indices=self.place, atomic=False)
 
 
-class _Instead(Rewriter):
-    """Puts *new* where *old* is written."""
+class _ReplaceExpr(Rewriter):
+    """Replaces the expression *old* by *new*."""
 
     def __init__(self, old: Expr, new: Expr) -> None:
         self.old, self.new = old, new

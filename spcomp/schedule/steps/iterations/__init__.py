@@ -1,1 +1,1 @@
-"""Steps on sparse iterations in coordinate space."""
+"""In coordinate space: steps on sparse iterations; in position space: on intersections."""

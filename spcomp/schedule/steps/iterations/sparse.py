@@ -1,4 +1,4 @@
-"""Steps on sparse iterations, in coordinate space: sparse_reorder, sparse_fuse."""
+"""In coordinate space: the steps sparse_reorder and sparse_fuse."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from spcomp.ir.stmt import For, Let, Stmt, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.legality.reductions import only_reduces
-from spcomp.schedule.nests.nests import replaced
-from spcomp.schedule.steps.base import Makes, Step, known, the_one
+from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.steps.base import Makes, Step, find_named, names_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class IterationStep(Step):
         """Whether *func* is in coordinate space."""
         return isinstance(func, CoordFunc)
 
-    def find(self, func: Func, span: Span | None) -> SpIter:
-        """Return the iteration in *func*; raises ScheduleError."""
-        it = find_iteration(func, self.iteration, span, self)
+    def rewrite(self, func: Func, plan: tuple[SpIter, SpIter]) -> Func:
+        """Return *func* with the old iteration replaced by the new one; *plan* has both."""
+        return replace_stmt(func, *plan)
+
+    def find(self, func: Func) -> SpIter:
+        """Return the iteration in *func*; raises ScheduleError if its variables share names."""
+        it = find_iteration(func, self.iteration, step=self)
         names = [var.name for var in it.vars]
         if len({*names}) < len(names):
-            raise self.error("two of its variables have one name", span, it, known_of(it))
+            raise self.error("two of its variables have one name", it, variables_hint(it))
         return it
-
-    def error(self, why: str, span: Span | None, node: Node, hint: str = "") -> ScheduleError:
-        """Return the error that says *why* the step is not legal."""
-        return ScheduleError(f"{self}: {why}", span or node.span, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +64,38 @@ class SparseReorder(IterationStep):
     name: ClassVar[str] = "sparse_reorder"
     new_order: tuple[str, ...]
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the domains of the iteration in the new order."""
-        it = self.find(func, span)
+    def plan(self, func: Func) -> tuple[SpIter, SpIter]:
+        """Return the iteration, and the one with the domains in the new order."""
+        it = self.find(func)
         before = list(_groups(it))
-        after = self._wanted(it, before, span)
-        self._check_axes(func, it, after, span)
-        own = tuple(var for group in after for var in group.vars)
+        after = self._reorder_groups(it, before)
+        self._check_axes(func, it, after)
+        vars_ = tuple(var for group in after for var in group.vars)
         kinds = "".join(group.kinds for group in after)
-        new = it.replace(vars=own, domains=tuple(g.domain for g in after), kinds=kinds)
-        self._check_meaning(it, new, span)
-        return replaced(func, it, new)
+        new = it.replace(vars=vars_, domains=tuple(g.domain for g in after), kinds=kinds)
+        self._check_meaning(it, new)
+        return it, new
 
-    def _wanted(self, it: SpIter, groups: list[_Group], span: Span | None) -> list[_Group]:
-        """Return *groups* in the order asked for."""
+    def _reorder_groups(self, it: SpIter, groups: list[_Group]) -> list[_Group]:
+        """Return *groups* in the new order."""
         names = tuple(var.name for var in it.vars)
         if sorted(names) != sorted(self.new_order):
-            raise self.error("the new order must have each variable once", span, it, known_of(it))
+            raise self.error("the new order must have each variable once", it, variables_hint(it))
         ordered = sorted(groups, key=lambda group: self.new_order.index(group.vars[0].name))
         if tuple(var.name for group in ordered for var in group.vars) != self.new_order:
-            raise self.error("variables of one fused domain stay together", span, it)
+            raise self.error("variables of one fused domain stay together", it)
         return ordered
 
-    def _check_axes(self, func: Func, it: SpIter, order: list[_Group], span: Span | None) -> None:
-        own = [axis for group in order for axis in domain_axes(group.domain)]
-        if len({*own}) < len(own):
-            raise self.error("an axis is run over twice, and others depend on which", span, it)
-        around = {axis for outer in _around(func, it) for axis in outer} - {*own}
+    def _check_axes(self, func: Func, it: SpIter, order: list[_Group]) -> None:
+        axes = [axis for group in order for axis in domain_axes(group.domain)]
+        if len({*axes}) < len(axes):
+            raise self.error("an axis is run over twice, and others depend on which", it)
+        around = {axis for outer in _around(func, it) for axis in outer} - {*axes}
         late = misordered([group.domain for group in order], around)
         if late is not None:
-            raise self.error(f"{late.name} would run before what it depends on", span, it)
+            raise self.error(f"{late.name} would run before what it depends on", it)
 
-    def _check_meaning(self, it: SpIter, new: SpIter, span: Span | None) -> None:
+    def _check_meaning(self, it: SpIter, new: SpIter) -> None:
         """Raise unless dependences between tuples keep their direction."""
         if only_reduces(it.body):
             return
@@ -103,10 +103,10 @@ class SparseReorder(IterationStep):
         place = {var: k for k, var in enumerate(new.vars)}
         for k, first in enumerate(it.vars):
             for second in it.vars[k + 1 :]:
-                if place[first] < place[second] or not (found := conflicts(before[first])):
+                if place[first] < place[second] or not (clashes := conflicts(before[first])):
                     continue
                 if conflicts(after[second]):
-                    raise self.error(str(found[0]), span, it)
+                    raise self.error(str(clashes[0]), it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +121,25 @@ class SparseFuse(IterationStep):
     name: ClassVar[str] = "sparse_fuse"
     iters: tuple[str, ...]
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the domains of *iters* as one."""
-        it = self.find(func, span)
+    def plan(self, func: Func) -> tuple[SpIter, SpIter]:
+        """Return the iteration, and the one with the domains of *iters* fused."""
+        it = self.find(func)
         groups = list(_groups(it))
-        own = {var.name: k for k, group in enumerate(groups) for var in group.vars}
-        if not {*self.iters} <= own.keys():
-            raise self.error("a name is no variable of the iteration", span, it, known_of(it))
-        at = sorted({own[name] for name in self.iters})
+        group_of = {var.name: k for k, group in enumerate(groups) for var in group.vars}
+        if not {*self.iters} <= group_of.keys():
+            raise self.error("a name is no variable of the iteration", it, variables_hint(it))
+        at = sorted({group_of[name] for name in self.iters})
         fused = groups[at[0] : at[-1] + 1] if at else []
         if tuple(var.name for group in fused for var in group.vars) != self.iters:
-            raise self.error("the variables do not follow each other in this order", span, it)
+            raise self.error("the variables do not follow each other in this order", it)
         axes = tuple(axis for group in fused for axis in domain_axes(group.domain))
         if not all(isinstance(group.domain, (Axis, Fuse)) for group in fused) or not fusable(axes):
             names = ", ".join(axis.name for axis in axes)
             hint = "axes fuse along a chain, each the parent of the next"
-            raise self.error(f"{names} are no chain of axes", span, it, hint)
+            raise self.error(f"{names} are no chain of axes", it, hint)
         domains = [group.domain for group in groups]
         domains[at[0] : at[-1] + 1] = [Fuse(axes)]
-        return replaced(func, it, it.replace(domains=tuple(domains)))
+        return it, it.replace(domains=tuple(domains))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def iterations_of(func: Func) -> Iterator[SpIter]:
 def find_iteration(
     func: Func, name: str, span: Span | None = None, step: Step | None = None
 ) -> SpIter:
-    """Return the sparse iteration called *name*; raises ScheduleError that lists those there are.
+    """Return the sparse iteration called *name*; else raises ScheduleError, with the names.
 
-    *step*: what needs it.
+    *step*: the step that needs it, for the message.
     """
     prefix = "" if step is None else f"{step}: "
     if not isinstance(func, CoordFunc):
@@ -178,27 +178,27 @@ def find_iteration(
             span,
             hint="they exist in coordinate space: take this step before lower_sparse_iter",
         )
-    every = ((it.name, it) for it in iterations_of(func))
+    labelled = ((it.name, it) for it in iterations_of(func))
     none = f"{prefix}no sparse iteration {name!r} in {func.name}"
-    return the_one(every, name, none, "iterations", span)
+    return find_named(labelled, name, none, "iterations", span)
 
 
-def known_of(it: SpIter) -> str:
+def variables_hint(it: SpIter) -> str:
     """Return a hint that lists the variables of *it*."""
-    return known((var.name for var in it.vars), "variables")
+    return names_hint((var.name for var in it.vars), "variables")
 
 
 def _around(func: Func, it: SpIter) -> Iterator[Sequence[Axis]]:
-    """Yield the axes of each iteration around *it*, domain by domain."""
+    """Yield the axes of each domain of the iterations around *it*."""
     for other in iterations_of(func):
         if other is not it and any(node is it for node in walk(other.body, skip=Expr)):
             yield from map(domain_axes, other.domains)
 
 
 def as_loops(it: SpIter) -> dict[Var, For]:
-    """Return for each variable of *it* a loop over all values it may have, what is inside in it.
+    """Return *it* as nested loops, one for each variable, over all values it may have.
 
-    That is more than the iteration runs, so that loops without conflicts prove iterations without.
+    They run more than the iteration does, so if a loop has no conflicts, its variable has none.
     """
     body: Stmt = _AsLoops().rewrite(it.body)
     loops: dict[Var, For] = {}
@@ -209,7 +209,7 @@ def as_loops(it: SpIter) -> dict[Var, For]:
 
 class _AsLoops(Rewriter):
     def visit_SpIter(self, it: SpIter) -> Node:
-        """Run what initialises with the body: the oracle asks what is touched, not when."""
+        """Put the init before the body: the oracle asks what is touched, not when."""
         body: Stmt = self.rewrite(it.body)
         if it.init is not None:
             body = seq(self.rewrite(it.init), body)
@@ -219,14 +219,14 @@ class _AsLoops(Rewriter):
 
 
 def _loop(it: SpIter, var: Var, body: Stmt) -> For:
-    """Return *body* for all values of *var*.
+    """Return a loop of *body* over all values of *var*.
 
-    A coordinate that is stored is half of a position: nothing ensures that it comes only once.
+    A stored coordinate becomes ``position // 2``, as nothing ensures that it occurs only once.
     """
     (group,) = (group for group in _groups(it) if var in group.vars)
     axes = domain_axes(group.domain)
-    own = (axes[group.vars.index(var)],) if isinstance(group.domain, Fuse) else axes
-    if isinstance(group.domain, Flatten) or not any(axis.is_sparse for axis in own):
+    var_axes = (axes[group.vars.index(var)],) if isinstance(group.domain, Fuse) else axes
+    if isinstance(group.domain, Flatten) or not any(axis.is_sparse for axis in var_axes):
         return For(var, ZERO, limit(it, var), body, span=it.span)
     at = Var(f"{var.name}_at", int64)
     return For(at, ZERO, const(MAX_TRIPS), Let(var, binary("//", at, 2), body), span=it.span)

@@ -1,1 +1,1 @@
-"""Steps on loops: split, reorder, unroll, vectorize, bind, sample, prefetch."""
+"""In position space: steps on loops, such as split, reorder, vectorize and prefetch."""

@@ -1,4 +1,4 @@
-"""Steps of all stages that write notes on blocks, loops and iterations: annotate, unannotate."""
+"""At all levels: the steps annotate and unannotate, for blocks, loops and iterations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, TypeAlias
 
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
@@ -15,8 +14,8 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
-from spcomp.schedule.nests.nests import replaced
-from spcomp.schedule.steps.base import Step, known, the_one
+from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.steps.base import Step, find_named, names_hint
 
 Value: TypeAlias = int | float | str | bool
 Target: TypeAlias = Block | For | SpIter
@@ -31,7 +30,7 @@ class Annotate(Step):
     order, so that loops over them may be parallel or bound; a CPU runs a loop that needs this
     serially, for the same bits at any number of threads. ``pragma_unroll_explicit`` and
     ``pragma_auto_unroll_max_step`` (a loop): how a GPU unrolls. ``grain`` (a loop): iterations
-    that a thread takes at once. Others are kept, and ignored. Source: TVM's annotate.
+    that a thread takes at once. Other keys are kept, but have no effect. Source: TVM's annotate.
     """
 
     name: ClassVar[str] = "annotate"
@@ -43,25 +42,25 @@ class Annotate(Step):
         """Whether *func* has what the note is for: every level has something of the kind."""
         return any(name == self.target for name, _ in targets(func))
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the note; it replaces one of the same key."""
-        node = find_target(func, self.target, self, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the annotation; only that shows whether loops lose a permission."""
+        node = find_target(func, self.target, self)
         if (why := self._refusal(node)) is not None:
-            raise ScheduleError(f"{self}: {why}", span or node.span)
+            raise self.error(why, node)
         attrs = dict(node.attrs) | {self.key: self.value}
-        new = replaced(func, node, node.replace(attrs=tuple(attrs.items())))
-        check_permissions(self, node, func, new, span)
+        new = replace_stmt(func, node, node.replace(attrs=tuple(attrs.items())))
+        check_permissions(self, node, func, new)
         return new
 
     def _refusal(self, node: Target) -> str | None:
-        """Say what is wrong with the note, None if nothing."""
+        """Return what is wrong with the annotation; None if nothing is."""
         value = self.value
         if not isinstance(self.key, str) or not self.key:
             return "a key is a string"
         if not isinstance(value, (int, float, str)) or not isfinite(_number(value)):
             return "a value is a finite number, a string or a bool"
         if self.key == "atomic":
-            return _no_permission(node, value)
+            return _permission_problem(node, value)
         if self.key in PRAGMAS and not (isinstance(node, For) and _at_least(value, 0)):
             return f"{self.key} is an integer from 0 for a loop"
         if self.key == "grain" and not (isinstance(node, For) and _at_least(value, 1)):
@@ -73,7 +72,7 @@ class Annotate(Step):
 class Unannotate(Step):
     """``block s {key: value}  ->  block s``, the same for a loop or a sparse iteration.
 
-    Legal where the key is there, and no loop needs what it permits. Source: TVM's unannotate.
+    Legal where the key exists, and no loop needs what it permits. Source: TVM's unannotate.
     """
 
     name: ClassVar[str] = "unannotate"
@@ -84,24 +83,21 @@ class Unannotate(Step):
         """Whether *func* has what the note is for: every level has something of the kind."""
         return any(name == self.target for name, _ in targets(func))
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* without the note."""
-        node = find_target(func, self.target, self, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* without the annotation; only that shows whether loops need it."""
+        node = find_target(func, self.target, self)
         attrs = dict(node.attrs)
         if self.key not in attrs:
-            raise ScheduleError(
-                f"{self}: {self.target!r} has no such annotation",
-                span or node.span,
-                hint=known(attrs, "its annotations"),
-            )
+            hint = names_hint(attrs, "its annotations")
+            raise self.error(f"{self.target!r} has no such annotation", node, hint)
         del attrs[self.key]
-        new = replaced(func, node, node.replace(attrs=tuple(attrs.items())))
-        check_permissions(self, node, func, new, span)
+        new = replace_stmt(func, node, node.replace(attrs=tuple(attrs.items())))
+        check_permissions(self, node, func, new)
         return new
 
 
 def targets(func: Func) -> Iterator[tuple[str, Target]]:
-    """Yield what a note can be written on, with its name."""
+    """Yield the blocks, loops and iterations, which can have annotations, with their names."""
     for node in statements(func.body):
         match node:
             case Block() | SpIter():
@@ -110,28 +106,26 @@ def targets(func: Func) -> Iterator[tuple[str, Target]]:
                 yield node.var.name, node
 
 
-def find_target(func: Func, name: str, step: object, span: Span | None) -> Target:
-    """Return the block, loop or iteration called *name*; raises ScheduleError if it is not one."""
+def find_target(func: Func, name: str, step: object) -> Target:
+    """Return the block, loop or iteration called *name*; raises ScheduleError unless one is."""
     none = f"{step}: nothing is called {name!r} in {func.name}"
-    return the_one(targets(func), name, none, "blocks, loops and iterations", span)
+    return find_named(targets(func), name, none, "blocks, loops and iterations")
 
 
-def check_permissions(step: Step, node: Target, old: Func, new: Func, span: Span | None) -> None:
+def check_permissions(step: Step, node: Target, old: Func, new: Func) -> None:
     """Raise if a parallel or bound loop of *new* needs a permission that the block *node* lost."""
     if not isinstance(node, Block) or not is_atomic(node) or old is new:
         return
     for loop in loops_of(new.body):
-        if loop.kind in ("parallel", "bound") and (found := conflicts(loop, atomic=True)):
-            raise ScheduleError(
-                f"{step}: loop {loop.var.name!r} is {loop.kind} by this permission: {found[0]}",
-                span or node.span,
-            )
+        if loop.kind in ("parallel", "bound") and (clashes := conflicts(loop, atomic=True)):
+            why = f"loop {loop.var.name!r} is {loop.kind} by this permission: {clashes[0]}"
+            raise step.error(why, node)
 
 
-def sharing(func: Func, loop: For) -> For:
-    """Return *loop* of *func* with a note that it needs the permission of a block, if it does.
+def note_permission(func: Func, loop: For) -> For:
+    """Return *loop* of *func*, annotated as ``atomic`` if it needs the permission of a block.
 
-    The note stays with the loop whatever later steps make of the block.
+    The annotation stays with the loop, whatever later steps do to the block.
     """
     attrs = tuple(pair for pair in loop.attrs if pair[0] != "atomic")
     if conflicts(loop, ascending=ascending_axes(func)):
@@ -139,7 +133,7 @@ def sharing(func: Func, loop: For) -> For:
     return loop.replace(attrs=attrs)
 
 
-def _no_permission(node: Target, value: Value) -> str | None:
+def _permission_problem(node: Target, value: Value) -> str | None:
     if not isinstance(node, Block) or not isinstance(value, bool):
         return "atomic is True or False for a block"
     if not any(isinstance(n, Store) and as_reduction(n) for n in walk(node.body)):

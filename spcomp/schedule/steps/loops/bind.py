@@ -1,67 +1,92 @@
-"""The step of stage II that gives a loop to an index of the grid."""
+"""In position space: the step bind, which maps a loop to an index of the grid."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, variables
-from spcomp.ir.arith.linear import expr_equal
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.legality.dependence import loops_of, promised, writes_of
-from spcomp.schedule.nests.nests import find_loop, replaced
-from spcomp.schedule.steps.base import Step, known
-from spcomp.schedule.steps.loops.annotate import sharing
-from spcomp.schedule.steps.sharing.split_nnz import named
+from spcomp.schedule.legality.dependence import loops_of, with_order, writes_of
+from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.nests.cooperation import shared_by_threads
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.steps.base import Step, names_hint
+from spcomp.schedule.steps.loops.annotate import note_permission
+from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 
 @dataclass(frozen=True, slots=True)
 class Bind(Step):
     """``for i in serial(n): s  ->  for i in thread_binding(n, thread): s``.
 
-    Legal where the iterations are independent, or share only what an ``atomic`` block updates; that
-    they write at coordinates of a sorted axis without repetitions will do, a call checks it. The
-    loop runs from 0 to what is known before the program starts; no loop around it or inside it has
-    the same index; and loops of the same nest that have it run equally often. On a CPU the
-    outermost ``blockIdx`` loop runs in parallel and the others in order. Source: TVM's bind.
+    Legal where the iterations are independent, share only what an ``atomic`` block updates, or
+    write at coordinates of a sorted axis without repetitions, which each call then checks; threads
+    of a block may also reduce into one element by the innermost loop. The
+    loop must begin at 0, and its end be known before the program starts. No loop around it or
+    inside it may have the same index, and loops of the nest that have it must run equally often.
+    If a loop over the same threads is around a nest that each of them would run alike, a copy for
+    instance, that loop goes behind the nest, which the threads then run together.
+    On a CPU the outermost ``blockIdx`` loop runs in parallel and the others in order. Source:
+    TVM's bind.
     """
 
     name: ClassVar[str] = "bind"
     loop: str
     thread: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loop run by the grid."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loop bound; only that shows whether its index is free."""
+        loop = find_loop(func, self.loop, self)
         if self.thread not in THREADS:
-            hint = known(THREADS, "indices of the grid")
-            raise self._error(f"there is no index {self.thread!r}", loop, span, hint)
+            hint = names_hint(THREADS, "indices of the grid")
+            raise self.error(f"there is no index {self.thread!r}", loop, hint)
         if not from_zero(loop):
-            raise self._error("it does not begin at 0", loop, span, "split it")
-        if not _known_before(func, loop.end):
+            raise self.error("it does not begin at 0", loop, "split it")
+        if not _known_at_launch(func, loop.end):
             hint = "split it by a constant, and bind the inner loop"
-            raise self._error("how often it runs depends on what is computed", loop, span, hint)
-        func, found = promised(func, loop, atomic=True)
-        if found:
-            raise self._error(str(found[0]), loop, span)
-        bound = sharing(func, loop).replace(kind="bound", thread=self.thread)
-        new = replaced(func, loop, bound)
-        if (why := bound_twice(new, bound)) is not None:
-            raise self._error(why, loop, span)
+            raise self.error("how often it runs depends on what is computed", loop, hint)
+        func, clashes = with_order(func, loop, atomic=True)
+        bound = loop.replace(kind="bound", thread=self.thread)
+        if not reduces_over_threads(bound):
+            if clashes:
+                raise self.error(str(clashes[0]), loop)
+            bound = note_permission(func, loop).replace(kind="bound", thread=self.thread)
+        new = replace_stmt(func, loop, bound)
+        new = self._together(new, bound)
+        bound = next(x for x in loops_of(new.body) if x.var is bound.var)
+        if (why := binding_clash(new, bound)) is not None:
+            raise self.error(why, loop)
         return new
 
+    def _together(self, func: Func, loop: For) -> Func:
+        """Return *func* with a loop over the same threads around *loop* moved behind its nest.
 
-def bound_twice(func: Func, loop: For) -> str | None:
-    """Say why *loop* cannot have its index of the grid beside other loops of the nest, or None."""
+        *func* comes back where this is not possible.
+        """
+        around = (x for x in loops_of(func.body) if x is not loop and x.thread == self.thread)
+        outer = next((x for x in around if loop in statements(x.body)), None)
+        if outer is None or not self.thread.startswith("threadIdx"):
+            return func
+        return shared_by_threads(func, outer, loop) or func
+
+
+def reduces_over_threads(loop: For) -> bool:
+    """Whether *loop* runs on the threads of a block, and only reduces into one element."""
+    return loop.thread.startswith("threadIdx") and is_dot(*innermost(loop))
+
+
+def binding_clash(func: Func, loop: For) -> str | None:
+    """Return why *loop* cannot have its grid index beside other loops of the nest, or None."""
     nest = next(x for x in loops_of(func.body) if any(n is loop for n in statements(x)))
-    values = named(func.body)
+    values = binding_values(func.body)
     for other in loops_of(nest):
         if other is loop or other.thread != loop.thread:
             continue
@@ -76,10 +101,10 @@ def bound_twice(func: Func, loop: For) -> str | None:
     return None
 
 
-def _known_before(func: Func, end: Expr) -> bool:
+def _known_at_launch(func: Func, end: Expr) -> bool:
     """Whether *end* can be computed before the program starts."""
-    end = substitute(end, named(func.body))
+    end = substitute(end, binding_values(func.body))
     written = writes_of(func.body)
     reads = [n.buffer for n in walk(end) if isinstance(n, (Load, Search))]
-    given = all(b.data is not None and memory_of(b) not in written for b in reads)
-    return given and variables(end) <= {*func.params}
+    unchanged = all(b.data is not None and memory_of(b) not in written for b in reads)
+    return unchanged and variables(end) <= {*func.params}

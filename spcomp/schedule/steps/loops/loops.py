@@ -1,30 +1,33 @@
-"""Steps of stage II on single loops: parallel, vectorize, unroll, add_unit_loop."""
+"""In position space: the steps parallel, vectorize, unroll and add_unit_loop."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
-from spcomp.ir.analysis.exprs import ZERO
+from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.vectors import can_vectorize
+from spcomp.ir.arith.bounds import Env, Interval
+from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.simplify import simplify_stmt
-from spcomp.ir.expr import const
+from spcomp.ir.expr import BinOp, Const, Var, const
 from spcomp.ir.func import Func
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, LoopKind
-from spcomp.ir.visitor import statements
-from spcomp.schedule.legality.dependence import conflicts, promised
+from spcomp.ir.visitor import statements, walk
+from spcomp.schedule.legality.dependence import conflicts, with_order
 from spcomp.schedule.legality.reductions import innermost, is_dot
-from spcomp.schedule.nests.nests import find_loop, replaced
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.loops.annotate import find_target, sharing
+from spcomp.schedule.steps.loops.annotate import find_target, note_permission
 
 
 def set_kind(func: Func, loop: For, kind: LoopKind) -> Func:
     """Return *func* with the kind of *loop* changed."""
-    return replaced(func, loop, loop.replace(kind=kind, thread=""))
+    return replace_stmt(func, loop, loop.replace(kind=kind, thread=""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +36,27 @@ class Parallel(Step):
 
     Legal where no two iterations touch an element that one of them writes, or where they share
     only what an ``atomic`` block updates; a loop that needs this permission runs serially on a CPU.
-    That they write at coordinates of a sorted axis without repetitions will do, a call checks it.
+    Also legal where iterations write at coordinates of a sorted axis without repetitions; each
+    call then checks these.
     """
 
     name: ClassVar[str] = "parallel"
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
+    def plan(self, func: Func) -> tuple[Func, For]:
+        """Return *func* with the promise that the loop needs, if any, and the loop."""
+        loop = find_loop(func, self.loop, self)
+        func, clashes = with_order(func, loop, atomic=True)
+        if clashes:
+            raise self.error(str(clashes[0]), loop)
+        return func, loop
+
+    def rewrite(self, func: Func, plan: tuple[Func, For]) -> Func:
         """Return *func* with the loop run on all threads."""
-        loop = find_loop(func, self.loop, self, span)
-        func, found = promised(func, loop, atomic=True)
-        if found:
-            raise ScheduleError(f"{self}: {found[0]}", span or loop.span)
-        return replaced(func, loop, sharing(func, loop).replace(kind="parallel", thread=""))
+        func, loop = plan
+        return replace_stmt(
+            func, loop, note_permission(func, loop).replace(kind="parallel", thread="")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +70,54 @@ class Vectorize(Step):
     name: ClassVar[str] = "vectorize"
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loop run in vector lanes."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loop in vectors, simplified first if it needs that."""
+        loop = find_loop(func, self.loop, self)
         if not can_vectorize(*innermost(loop)):
-            func, loop = _simplified(func, loop)
+            func, loop = _simplify(func, loop)
         body, var = innermost(loop)
         if not can_vectorize(body, var):
-            raise ScheduleError(
-                f"{self}: the body is not straight-line arithmetic and stores", span or loop.span
-            )
-        if not is_dot(body, var) and (found := conflicts(loop)):
-            raise ScheduleError(f"{self}: {found[0]}", span or loop.span)
+            raise self.error("the body is not straight-line arithmetic and stores", loop)
+        if not is_dot(body, var) and (clashes := conflicts(loop)):
+            raise self.error(str(clashes[0]), loop)
         return set_kind(func, loop, "vectorized")
 
 
-def _simplified(func: Func, loop: For) -> tuple[Func, For]:
-    """Return *func* with *loop* in fewer operations: no ``//`` of a loop fused and split again.
+def _simplify(func: Func, loop: For) -> tuple[Func, For]:
+    """Return *func* with *loop* simplified: for instance without the ``//`` of fuse and split.
 
-    As it was, if less is left than operations: an init runs where its reduction has no iterations.
+    Unchanged if that would remove loops or blocks, as an init must run even where its reduction has
+    no iterations.
     """
     loops = (n for n in statements(simplify_stmt(func.body)) if isinstance(n, For))
-    made = next((n for n in loops if n.var is loop.var and _nest(n) == _nest(loop)), loop)
-    return replaced(func, loop, made), made
+    simpler = next((n for n in loops if n.var is loop.var and _nest(n) == _nest(loop)), loop)
+    ranges = {
+        n.var: Interval(int(n.begin.value), int(n.end.value) - 1)
+        for n in statements(func.body)
+        if isinstance(n, For) and isinstance(n.begin, Const) and isinstance(n.end, Const)
+    }
+    digits = _Digits(loop.var, Env({v: r for v, r in ranges.items() if r.low <= r.high}))  # type: ignore[operator]
+    simpler = simpler.replace(body=digits.rewrite(simpler.body))
+    return replace_stmt(func, loop, simpler), simpler
+
+
+class _Digits(Rewriter):
+    """Takes *var* out of remainders: ``(i * 8 + var) % 16  ->  i % 2 * 8 + var`` for var < 8."""
+
+    def __init__(self, var: Var, env: Env) -> None:
+        self.var, self.env = var, env
+
+    def visit_BinOp(self, op: BinOp) -> Node:
+        new = self.visit_Node(op)
+        if not isinstance(new, BinOp) or new.op != "%" or self.var not in variables(new):
+            return new
+        form = Algebra(self.env).of(new).expr()
+        inside = (n for n in walk(form) if isinstance(n, BinOp) and n.op in ("//", "%"))
+        return new if any(self.var in variables(n) for n in inside) else form
 
 
 def _nest(loop: For) -> list[object]:
-    """The loops and blocks of *loop*, in order."""
+    """The variables of loops and the names of blocks in *loop*, in order."""
     return [
         n.var if isinstance(n, For) else n.name
         for n in statements(loop)
@@ -100,9 +132,13 @@ class Unroll(Step):
     name: ClassVar[str] = "unroll"
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
+    def plan(self, func: Func) -> For:
+        """Return the loop."""
+        return find_loop(func, self.loop, self)
+
+    def rewrite(self, func: Func, plan: For) -> Func:
         """Return *func* with the loop marked for unrolling."""
-        return set_kind(func, find_loop(func, self.loop, self, span), "unroll")
+        return set_kind(func, plan, "unroll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +151,14 @@ class AddUnitLoop(Step):
     name: ClassVar[str] = "add_unit_loop"
     target: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with a loop that runs once around the target."""
-        node = find_target(func, self.target, self, span)
+    def plan(self, func: Func) -> Block | For:
+        """Return the target."""
+        node = find_target(func, self.target, self)
         if not isinstance(node, (Block, For)):
-            raise ScheduleError(f"{self}: {self.target!r} is no block or loop", span or node.span)
+            raise self.error(f"{self.target!r} is no block or loop", node)
+        return node
+
+    def rewrite(self, func: Func, plan: Block | For) -> Func:
+        """Return *func* with a loop that runs once around the target."""
         var = Names(func).var(f"{self.target}_u")
-        return replaced(func, node, For(var, ZERO, const(1), node, span=node.span))
+        return replace_stmt(func, plan, For(var, ZERO, const(1), plan, span=plan.span))

@@ -1,4 +1,4 @@
-"""Steps on what will be needed soon: prefetch."""
+"""In position space: the step prefetch."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from functools import lru_cache
 from math import prod
 from typing import ClassVar
 
-from spcomp.dtypes import int64
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, fingerprint, from_zero, plus, variables
+from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import Auxiliary, parent_at, positions
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import Axis, SparseBuffer
-from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
+from spcomp.ir.expr import Const, Expr, Var, binary, const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
-from spcomp.ir.rewrite import substitute
+from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import For, Stmt, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
-from spcomp.schedule.nests.nests import Replace, chain, find_loop, replaced
+from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in
 from spcomp.schedule.steps.base import Step
 
@@ -34,32 +34,36 @@ LINE = 64  # bytes that come with one prefetch
 class Prefetch(Step):
     """``for j: s(B[J_indices[j], k])  ->  for j: prefetch B[J_indices[j + d], k]; s``.
 
-    *loop* runs over the positions of a sparse axis; rows of dense buffers at its coordinates, or at
-    those of the blocks that are stored there, are asked for *distance* positions ahead, in the
-    fibers that follow too, and so is where fibers at its coordinates begin; their bounds, twice as
-    far ahead. Always legal where there is such a row or fiber: the position is clamped to the last
-    one that is stored.
+    *loop* runs over the positions of a sparse axis. Prefetched *distance* positions ahead, also
+    across the end of a fiber: rows of dense buffers at its coordinates (or at those of the blocks
+    stored there), and the beginnings of fibers at its coordinates. The bounds of these fibers are
+    prefetched twice as far ahead. Legal where there is such a row or fiber; positions are clamped
+    to the last one that is stored.
     """
 
     name: ClassVar[str] = "prefetch"
     loop: str
     distance: int
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the prefetches at the start of the loop's body."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> tuple[For, tuple[Gather, ...], tuple[Fiber, ...]]:
+        """Return the loop, and the rows and fibers to prefetch."""
+        loop = find_loop(func, self.loop, self)
         assert isinstance(func, PosFunc)
         if self.distance < 1:
-            raise ScheduleError(f"{self}: the distance must be at least 1", span or loop.span)
+            raise self.error("the distance must be at least 1", loop)
+        rows, below = gathers(func, loop), fibers(func, loop)
+        if not (rows or below):
+            raise self.error(f"no row or fiber is read at the coordinates of {self.loop!r}", loop)
+        return loop, rows, below
+
+    def rewrite(self, func: Func, plan: tuple[For, tuple[Gather, ...], tuple[Fiber, ...]]) -> Func:
+        """Return *func* with the prefetches at the start of the loop's body."""
+        assert isinstance(func, PosFunc)
+        loop, rows, below = plan
         names = Names(func)
-        hints = [_hint(func, g, self.distance, names) for g in gathers(func, loop)]
-        hints += [h for f in fibers(func, loop) for h in _hints(func, f, self.distance)]
-        if not hints:
-            raise ScheduleError(
-                f"{self}: no row or fiber is read at the coordinates of {self.loop!r}",
-                span or loop.span,
-            )
-        return replaced(func, loop, loop.replace(body=seq(*hints, loop.body)))
+        hints = [_hint(func, row, self.distance, names) for row in rows]
+        hints += [hint for fiber in below for hint in _hints(func, fiber, self.distance)]
+        return replace_stmt(func, loop, loop.replace(body=seq(*hints, loop.body)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Gather:
 
     @property
     def bytes(self) -> int:
-        """How much of the row is read."""
+        """How many bytes of the row are read."""
         return self.trips * self.load.buffer.dtype.itemsize
 
     @property
@@ -90,7 +94,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Fiber:
-    """A fiber that is read at a coordinate: by *loads*, of one element each; *place* as above."""
+    """A fiber that is read at a coordinate: *loads* read its elements; *place* as in Gather."""
 
     loads: tuple[Load, ...]
     place: Load
@@ -98,22 +102,22 @@ class Fiber:
 
 
 def gathers(func: PosFunc, loop: For) -> tuple[Gather, ...]:
-    """Return the rows that *loop* reads at the coordinates of the positions it runs over.
+    """Return the rows of known extent that *loop* reads at the coordinates of its positions.
 
-    Those whose extent is known, in the block that the loop is nested around perfectly.
+    Only in a block that the loop is nested around perfectly.
     """
     loops, block = chain(loop)
     if not isinstance(block, Block):
         return ()
-    axes, own = _listing(func.axes), bound_in(block.body)
-    found: dict[object, Gather] = {}
+    axes, inner_vars = _sparse_axes(func.axes), bound_in(block.body)
+    rows: dict[object, Gather] = {}
     for node in _loads(block.body):
-        if len(node.indices) < 2 or None in node.indices or variables(node) & own:
+        if len(node.indices) < 2 or None in node.indices or variables(node) & inner_vars:
             continue
         load = substitute(node, block.values)
         for gather in _gathers(load, loop, loops[1:], axes):
-            found.setdefault((load.buffer, fingerprint(load.indices)), gather)
-    return tuple(found.values())
+            rows.setdefault((load.buffer, fingerprint(load.indices)), gather)
+    return tuple(rows.values())
 
 
 def _gathers(
@@ -138,10 +142,10 @@ def _gathers(
 
 
 def _loads(body: Stmt) -> Iterator[Load]:
-    """Yield the loads in *body* from what is there before it."""
-    own = {node.buffer for node in walk(body, skip=Expr) if isinstance(node, st.Alloc)}
+    """Yield the loads in *body* from buffers that exist outside it."""
+    private = {node.buffer for node in walk(body, skip=Expr) if isinstance(node, st.Alloc)}
     for node in walk(body):
-        if isinstance(node, Load) and node.buffer not in own:
+        if isinstance(node, Load) and node.buffer not in private:
             yield node
 
 
@@ -150,7 +154,7 @@ def _using(index: Expr, loops: list[For]) -> tuple[For, ...]:
 
 
 def _trips(loop: For) -> int:
-    """Return how often *loop* runs, from 0 on; 0: not known."""
+    """Return the trip count of *loop*; 0 if it is no constant, or the loop does not begin at 0."""
     return int(loop.end.value) if from_zero(loop) and isinstance(loop.end, Const) else 0
 
 
@@ -164,20 +168,20 @@ def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
     for block in walk(loop.body, skip=Expr) if loads else ():
         if isinstance(block, Block):
             values |= {var: substitute(value, values) for var, value in block.values.items()}
-    axes, own, found = _listing(func.axes), bound_in(loop.body), dict[object, Fiber]()
+    axes, inner_vars, result = _sparse_axes(func.axes), bound_in(loop.body), dict[object, Fiber]()
     for load in (substitute(n, values) for n in loads):
         place = load.indices[-2]
         if (
             load.indices[-1] in inner
-            and _is_met(load, loop, own)
+            and _is_at_coordinate(load, loop, inner_vars)
             and isinstance(place, Load)
             and place.buffer.data in axes
         ):
             key, axis = fingerprint(place), axes[place.buffer.data]
-            same = found.get(key, Fiber((), place, axis))
-            if all(known.buffer is not load.buffer for known in same.loads):
-                found[key] = Fiber((*same.loads, load), place, axis)
-    return tuple(found.values())
+            fiber = result.get(key, Fiber((), place, axis))
+            if all(other.buffer is not load.buffer for other in fiber.loads):
+                result[key] = Fiber((*fiber.loads, load), place, axis)
+    return tuple(result.values())
 
 
 def _in_fiber(load: Load) -> bool:
@@ -186,50 +190,54 @@ def _in_fiber(load: Load) -> bool:
     return len(axes) > 1 and axes[-1].is_variable
 
 
-def _is_met(load: Load, loop: For, own: Collection[Var]) -> bool:
-    """Whether *load*, but for its last index, is at a coordinate that *loop* reads.
+def _is_at_coordinate(load: Load, loop: For, inner_vars: Collection[Var]) -> bool:
+    """Whether *load* reads the fiber at a coordinate that *loop* reads.
 
-    In terms of the variables of loops; *own*: those that are known only inside of *loop*.
+    Its indices are in terms of loop variables; *inner_vars*: variables bound inside *loop*.
     """
     *path, _ = load.indices
     place = path[-1]
     at_stored = isinstance(place, Load) and place.indices[-1] is loop.var
-    return at_stored and all(i is None or variables(i).isdisjoint(own) for i in path)
+    return at_stored and all(i is None or variables(i).isdisjoint(inner_vars) for i in path)
 
 
-@lru_cache(maxsize=4)  # of one program many questions are asked
-def _listing(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
-    """Those of *axes* that list coordinates, a known number of them, by the array that does."""
+@lru_cache(maxsize=4)  # asked for every loop of a program
+def _sparse_axes(axes: tuple[Axis, ...]) -> dict[Var | None, Axis]:
+    """Return the sparse ones of *axes* with a known number of positions, by their indices array."""
     listing = (axis for axis in axes if axis.is_sparse and not axis.shifted)
-    return {axis.indices: axis for axis in listing if _stored(axis)}
+    return {axis.indices: axis for axis in listing if positions(axis)}
 
 
 def _hints(func: PosFunc, fiber: Fiber, distance: int) -> Iterator[Stmt]:
-    """Yield the prefetches of where a fiber begins, and of its bounds before these are needed."""
+    """Yield the prefetches of the beginning of a fiber, and of its bounds, twice as far ahead."""
     soon, later = (_ahead(func, fiber.place, fiber.axis, d) for d in (distance, 2 * distance))
-    row = binary("max", soon, 0) if fiber.axis.padded else soon  # where it begins is read
+    row = binary("max", soon, 0) if fiber.axis.padded else soon  # padding is no row to look up
     for load in fiber.loads:
         yield st.Prefetch(load.buffer, (*load.indices[:-2], row, ZERO))
     (*outer, _, _), buffer = fiber.loads[0].indices, fiber.loads[0].buffer
     assert isinstance(buffer, SparseBuffer)
-    bounds = next(b for b in func.buffers if b.data is buffer.axes[-1].indptr)
-    yield st.Prefetch(bounds, (*outer, later))
+    parent = parent_at(buffer.axes[-1], (*outer, later))
+    assert parent is not None
+    begin = Auxiliary.of(func).indptr(buffer.axes[-1], parent)
+    assert isinstance(begin, Load)
+    yield st.Prefetch(begin.buffer, begin.indices)
 
 
 def _ahead(func: PosFunc, place: Load, axis: Axis, distance: int) -> Load:
-    """Return *place* at *distance* positions after the one at hand, or at the last."""
-    (*outer, here), stored = place.indices, _stored(axis)
+    """Return *place* at *distance* positions after the current one, at most at the last."""
+    (*outer, position), stored = place.indices, positions(axis)
     is_absolute = bool(outer) and outer[-1] is None
-    start = ZERO if is_absolute else _begin(func, axis, tuple(outer))
-    assert here is not None
+    parent = None if is_absolute else parent_at(axis, tuple(outer))
+    start = Auxiliary.of(func).begin(axis, parent)
+    assert position is not None
     assert stored is not None
     last = binary("-", stored, 1)
-    ahead = binary("min", plus(start, binary("+", here, distance)), last)
+    ahead = binary("min", plus(start, binary("+", position, distance)), last)
     return place.replace(indices=(*(None for _ in place.indices[:-1]), ahead))
 
 
 def _hint(func: PosFunc, gather: Gather, distance: int, names: Names) -> Stmt:
-    """Return the prefetches of the rows *distance* positions after the one at hand."""
+    """Return the prefetches of the rows at *distance* positions after the current one."""
     soon = Replace(gather.place, _ahead(func, gather.place, gather.axis, distance)).rewrite(
         gather.load
     )
@@ -242,26 +250,3 @@ def _hint(func: PosFunc, gather: Gather, distance: int, names: Names) -> Stmt:
         row = names.var(f"{loop.var.name}_row")
         hint = For(row, ZERO, loop.end, substitute(hint, {loop.var: row}), "unroll")
     return hint
-
-
-def _begin(func: PosFunc, axis: Axis, outer: tuple[Expr | None, ...]) -> Expr:
-    """Return the absolute position where the fiber of *axis* at *outer* begins."""
-    if axis.is_variable:
-        return cast(Load(next(b for b in func.buffers if b.data is axis.indptr), outer), int64)
-    *above, own = outer
-    assert axis.parent is not None
-    assert axis.nnz_cols is not None
-    assert own is not None
-    is_absolute = not above or above[-1] is None
-    row = own if is_absolute else plus(_begin(func, axis.parent, tuple(above)), own)
-    return binary("*", row, cast(axis.nnz_cols, int64))
-
-
-def _stored(axis: Axis) -> Expr | None:
-    """Return how many positions *axis* has in all; None if that is not said."""
-    if axis.parent is None:
-        return cast(axis.length, int64)
-    if axis.is_variable:
-        return None if axis.nnz is None else cast(axis.nnz, int64)
-    above = _stored(axis.parent)
-    return None if above is None else binary("*", above, cast(axis.nnz_cols or ZERO, int64))

@@ -1,4 +1,4 @@
-"""Steps of stage II that choose by chance and write down what they chose: the program stays."""
+"""In position space: the sampling steps, which record a random choice; the program stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import accumulate
 from math import isfinite, prod
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import Const, binary
 from spcomp.ir.func import Func
@@ -21,7 +20,7 @@ from spcomp.schedule.steps.loops.annotate import Value
 
 @dataclass(frozen=True, slots=True)
 class SamplePerfectTile(Step):
-    """``for k in n: s  ->  for k in n: s``, and n written down as a product of *n* factors.
+    """``for k in n: s  ->  for k in n: s``; records *n* factors of the trip count.
 
     *decision*: the factors, outermost first, the last at most *max_innermost_factor*; what split
     takes. Legal for a loop of constant trip count. Source: TVM's sample_perfect_tile.
@@ -38,23 +37,21 @@ class SamplePerfectTile(Step):
         """The factors."""
         return self.decision
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func*; raises ScheduleError if the decision is none for it."""
-        loop = find_loop(func, self.loop, self, span)
-        extent, given = extent_of(loop), self.decision
+    def plan(self, func: Func) -> Func:
+        """Return *func*, after checking that the decision is a tile of the loop."""
+        loop = find_loop(func, self.loop, self)
+        extent, factors = extent_of(loop), self.decision
         if extent is None:
-            raise ScheduleError(f"{self}: the trip count is not a constant", span or loop.span)
-        fits = len(given) == self.n and all(isinstance(f, int) and f > 0 for f in given)
-        if not fits or prod(given) != extent or given[-1] > self.max_innermost_factor:
-            raise ScheduleError(
-                f"{self}: {given} is no tile of {extent} in {self.n} parts", span or loop.span
-            )
+            raise self.error("the trip count is not a constant", loop)
+        fits = len(factors) == self.n and all(isinstance(f, int) and f > 0 for f in factors)
+        if not fits or prod(factors) != extent or factors[-1] > self.max_innermost_factor:
+            raise self.error(f"{factors} is no tile of {extent} in {self.n} parts", loop)
         return func
 
 
 @dataclass(frozen=True, slots=True)
 class SampleCategorical(Step):
-    """``s  ->  s``, and one of *candidates* written down; *decision* is its index.
+    """``s  ->  s``; records one of *candidates*; *decision* is its index.
 
     Source: TVM's sample_categorical.
     """
@@ -66,23 +63,19 @@ class SampleCategorical(Step):
 
     @property
     def value(self) -> Value:
-        """The candidate."""
+        """The chosen candidate."""
         return self.candidates[self.decision]
 
     def fits(self, func: Func) -> bool:
-        """A choice has nothing to do with the program."""
+        """Whether *func* is a program; a choice does not depend on its level."""
         return isinstance(func, Func)
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func*; raises ScheduleError if the decision is none of the candidates."""
+    def plan(self, func: Func) -> Func:
+        """Return *func*, after checking that the decision is the index of a candidate."""
         if len(self.probs) != len(self.candidates) or not are_weights(self.probs):
-            raise ScheduleError(
-                f"{self}: each candidate has a probability, and one is not 0", span or func.span
-            )
+            raise self.error("each candidate has a probability, and one is not 0", func)
         if not isinstance(self.decision, int) or not 0 <= self.decision < len(self.candidates):
-            raise ScheduleError(
-                f"{self}: the decision is no index of the candidates", span or func.span
-            )
+            raise self.error("the decision is no index of the candidates", func)
         return func
 
 
@@ -104,10 +97,10 @@ def extent_of(loop: For) -> int | None:
 
 
 def draw_tile(extent: int, n: int, most: int, rng: random.Random) -> tuple[int, ...]:
-    """Return *n* factors of *extent* by chance, the last at most *most* (at least 1).
+    """Return *n* random factors of *extent*, the last at most *most* (at least 1).
 
-    The last is drawn from the divisors that are allowed, then each prime of the rest goes to one
-    of the others; with one factor there is no choice.
+    The last is drawn from the divisors that are allowed; then each prime factor that remains goes
+    to one of the others. With n = 1 there is no choice.
     """
     if n == 1:
         return (extent,)
@@ -120,26 +113,26 @@ def draw_tile(extent: int, n: int, most: int, rng: random.Random) -> tuple[int, 
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of *number*, ascending: all products of its prime factors."""
-    found = {1}
+    products = {1}
     for prime in primes(number):
-        found |= {prime * other for other in found}
-    return sorted(found)
+        products |= {prime * other for other in products}
+    return sorted(products)
 
 
 def primes(number: int) -> list[int]:
-    """Return the prime factors of *number*, ascending; what is left above 2**16 as one."""
-    found: list[int] = []
+    """Return the prime factors of *number*, ascending; a product of factors over 2**16 as one."""
+    factors: list[int] = []
     factor = 2
     while factor * factor <= number and factor < 1 << 16:
         while number % factor == 0:
-            found.append(factor)
+            factors.append(factor)
             number //= factor
         factor += 1 if factor == 2 else 2
-    return found if number == 1 else [*found, number]
+    return factors if number == 1 else [*factors, number]
 
 
 def draw_index(probs: Sequence[float], rng: random.Random) -> int:
-    """Return an index by chance, each as often as *probs* says."""
+    """Return a random index; *probs* are the probabilities, up to a common factor."""
     total = list(accumulate(probs))
     at = rng.random() * total[-1]
     return next(k for k, bound in enumerate(total) if at < bound)

@@ -1,4 +1,4 @@
-"""Steps of stage II that rearrange loops: split, loop_partition, reorder, fuse."""
+"""In position space: the steps split, loop_partition, reorder and fuse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
 from spcomp.ir.analysis.init_plan import init_plan
@@ -26,7 +25,7 @@ from spcomp.schedule.legality.dependence import (
     conflicts,
     loop_named,
     loops_of,
-    promised,
+    with_order,
 )
 from spcomp.schedule.legality.reductions import only_reduces
 from spcomp.schedule.nests.nests import (
@@ -36,7 +35,7 @@ from spcomp.schedule.nests.nests import (
     find_loop,
     nest,
     reduction_loops,
-    replaced,
+    replace_stmt,
 )
 from spcomp.schedule.steps.base import MOST, Step
 
@@ -49,8 +48,9 @@ class Split(Step):
 
     *factors*: the trip counts of the pieces, outermost first; one may be None, which is then as
     large as needed, and a number f stands for (None, f). Two pieces are called k_o and k_i, more
-    k_0, k_1, ... Legal where the factors cover the range. Where they are not proved to multiply to
-    the trip count, what has an effect is guarded by ``k_o * f + k_i < n``. Source: TVM's split.
+    k_0, k_1, ... Legal where the factors cover the range. Where their product is not proved to be
+    the trip count, statements with an effect are guarded by ``k_o * f + k_i < n``. Source: TVM's
+    split.
     """
 
     name: ClassVar[str] = "split"
@@ -59,75 +59,84 @@ class Split(Step):
 
     def __post_init__(self) -> None:
         if isinstance(self.factors, (tuple, list)):
-            given = tuple(self.factors)
-            short = len(given) == 2 and given[0] is None and isinstance(given[1], int)
-            object.__setattr__(self, "factors", given[1] if short else given)
+            factors = tuple(self.factors)
+            short = len(factors) == 2 and factors[0] is None and isinstance(factors[1], int)
+            object.__setattr__(self, "factors", factors[1] if short else factors)
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loop split in as many as there are factors."""
-        loop = find_loop(func, self.loop, self, span)
-        factors = self._pieces(loop, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loop split into one loop for each factor.
+
+        Only that shows whether loops around are still independent, and reductions start where they
+        did.
+        """
+        loop = find_loop(func, self.loop, self)
+        factors = self._pieces(loop)
         if loop.kind == "vectorized":
             why = "a loop in vectors is innermost: split it first, and vectorize a piece"
-            raise self._error(why, loop, span)
-        _check_range(self, loop, span)
-        count, known = _count(loop), prod(f for f in factors if f is not None)
-        exact = divides(known, count)
+            raise self.error(why, loop)
+        _check_range(self, loop)
+        count, product = _count(loop), prod(f for f in factors if f is not None)
+        exact = divides(product, count)
         if None not in factors:
             certain = simplify(count)
-            exact = isinstance(certain, Const) and certain.value == known
-        if None not in factors and not prove(BinOp("<=", count, const(known)), {}):
-            raise self._error(f"the loop may run more often than {known} times", loop, span)
-        most = count if exact else binary("+", count, known - 1)
-        inferred = simplify(binary("//", most, known))
+            exact = isinstance(certain, Const) and certain.value == product
+        if None not in factors and not prove(BinOp("<=", count, const(product)), {}):
+            raise self.error(f"the loop may run more often than {product} times", loop)
+        rounded = count if exact else binary("+", count, product - 1)
+        inferred = simplify(binary("//", rounded, product))
         trips = [inferred if f is None else const(f) for f in factors]
         names, ends = Names(func), ("o", "i") if len(trips) == 2 else range(len(trips))
-        made = [names.var(f"{self.loop}_{end}") for end in ends]
-        index: Expr = made[0]
-        for var, trip in zip(made[1:], trips[1:], strict=True):
+        pieces = [names.var(f"{self.loop}_{end}") for end in ends]
+        index: Expr = pieces[0]
+        for var, trip in zip(pieces[1:], trips[1:], strict=True):
             index = binary("+", binary("*", index, trip), var)
         value = index if from_zero(loop) else binary("+", loop.begin, index)
         body = substitute(loop.body, {loop.var: value})
         if not exact:
-            body = _Guard(BinOp("<", index, count), made).rewrite(body)
-        for var, trip in reversed([*zip(made, trips, strict=True)][1:]):
+            body = _Guard(BinOp("<", index, count), pieces).rewrite(body)
+        for var, trip in reversed([*zip(pieces, trips, strict=True)][1:]):
             body = For(var, ZERO, trip, body, span=loop.span)
-        outer = loop.replace(var=made[0], begin=ZERO, end=trips[0], body=body)
-        new = replaced(func, loop, outer)
-        if variables(value) - {*made, *func.params} and _starts(new) != _starts(func, loop, outer):
-            raise self._error("a reduction would start further out", loop, span)
-        return _claims_kept(self, func, new, loop, span)
+        outer = loop.replace(var=pieces[0], begin=ZERO, end=trips[0], body=body)
+        new = replace_stmt(func, loop, outer)
+        if variables(value) - {*pieces, *func.params} and _starts(new) != _starts(
+            func, loop, outer
+        ):
+            raise self.error("a reduction would start further out", loop)
+        return _check_claims(self, func, new, loop)
 
-    def _pieces(self, loop: For, span: Span | None) -> tuple[int | None, ...]:
-        """Return the factors; raises ScheduleError if they are none."""
+    def _pieces(self, loop: For) -> tuple[int | None, ...]:
+        """Return the factors; raises ScheduleError if a loop cannot be split by them."""
         factors = (None, self.factors) if isinstance(self.factors, int) else self.factors
         if len(factors) < 2:
-            raise self._error("a loop is split in at least two", loop, span)
+            raise self.error("a loop is split in at least two", loop)
         if len(factors) > MOST_PIECES:
-            raise self._error(f"a loop is split in at most {MOST_PIECES}", loop, span)
+            raise self.error(f"a loop is split in at most {MOST_PIECES}", loop)
         if factors.count(None) > 1:
-            raise self._error("only one factor can be inferred", loop, span)
-        known = [factor for factor in factors if factor is not None]
-        if min(known) < 1:
-            raise self._error("the factor must be at least 1", loop, span)
-        if prod(known) > MOST:
-            raise self._error("the factors multiply to 2**31 or more", loop, span)
+            raise self.error("only one factor can be inferred", loop)
+        fixed = [factor for factor in factors if factor is not None]
+        if min(fixed) < 1:
+            raise self.error("the factor must be at least 1", loop)
+        if prod(fixed) > MOST:
+            raise self.error("the factors multiply to 2**31 or more", loop)
         return factors
 
 
 def _starts(func: Func, old: For | None = None, new: For | None = None) -> dict[str, Var]:
-    """Return the loop before which each reduction starts, by block; *old* counts as *new*."""
-    found: dict[str, Var] = {}
+    """Return the variable of the loop before which each reduction starts, by block name.
+
+    The variable of *new* stands for that of *old*.
+    """
+    starts: dict[str, Var] = {}
     for loop, nests in init_plan(func.body).items():
         var = loop.var if isinstance(loop, For) else loop.coordinate
         if old is not None and new is not None and var is old.var:
             var = new.var
-        found |= {nest.block.name: var for nest in nests}
-    return found
+        starts |= {nest.block.name: var for nest in nests}
+    return starts
 
 
 class _Guard(Rewriter):
-    """Lets what has an effect, or may not be evaluated, happen only where *cond* holds.
+    """Guards by *cond* the statements that have an effect or whose expressions may fail.
 
     Outermost blocks take the condition. *pieces*: variables that may be beyond the last iteration.
     """
@@ -136,8 +145,8 @@ class _Guard(Rewriter):
         self.cond, self.beyond = cond, set(pieces)
 
     def visit_Block(self, block: Block) -> Node:
-        if any(isinstance(n, (Load, Search)) for own in block.iters for n in walk(own.value)):
-            return self.visit_Stmt(block)  # what an iter stands for is evaluated before the guard
+        if any(isinstance(n, (Load, Search)) for it in block.iters for n in walk(it.value)):
+            return self.visit_Stmt(block)  # the values of iters are evaluated before the guard
         return block.replace(where=both(self.cond, block.where))
 
     def visit_Seq(self, stmt: Seq) -> Node:
@@ -163,10 +172,10 @@ class _Guard(Rewriter):
         return If(self.cond, stmt, span=stmt.span)
 
 
-def _check_range(step: Step, loop: For, span: Span | None) -> None:
-    """Raise unless the range of *loop* can be computed again while it runs."""
-    if (found := changes_range(loop)) is not None:
-        raise ScheduleError(f"{step}: {found}", span or loop.span)
+def _check_range(step: Step, loop: For) -> None:
+    """Raise if *loop* writes what its range is computed from."""
+    if (conflict := changes_range(loop)) is not None:
+        raise step.error(str(conflict), loop)
 
 
 def _count(loop: For) -> Expr:
@@ -177,62 +186,61 @@ def _count(loop: For) -> Expr:
 class LoopPartition(Step):
     """``for k in n: s  ->  d = n // m * m; for k in d: s; for r in n - d: s[k := d + r]``.
 
-    Legal unless the loop drives a reduction whose init would then run twice, or is bound to a
-    thread index, which both parts would be with different extents.
+    Legal unless the loop drives a reduction, whose init would then run twice, or is bound to a
+    thread index, which both parts would then have with different extents.
     """
 
     name: ClassVar[str] = "loop_partition"
     loop: str
     multiple: int
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loop cut where *multiple* last divides."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loop cut after the largest multiple of *multiple*.
+
+        Only that shows whether loops around are still independent.
+        """
+        loop = find_loop(func, self.loop, self)
         if self.multiple < 1:
-            raise ScheduleError(f"{self}: the multiple must be at least 1", span or loop.span)
+            raise self.error("the multiple must be at least 1", loop)
         if loop.kind == "bound":
             why = f"{self.loop!r} is bound to {loop.thread}, its parts would not run as often"
-            raise ScheduleError(f"{self}: {why}", span or loop.span)
+            raise self.error(why, loop)
         if loop.var in reduction_loops(func) or not can_copy(loop.body):
-            raise ScheduleError(
-                f"{self}: the loop reduces, or its body cannot be copied", span or loop.span
-            )
-        _check_range(self, loop, span)
+            raise self.error("the loop reduces, or its body cannot be copied", loop)
+        _check_range(self, loop)
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
         main = loop.replace(end=cut if from_zero(loop) else binary("+", loop.begin, cut))
         names = Names(func)
         var = names.var(f"{self.loop}_rest")
         least = simplify(binary("max", cut, 0))  # the loop may end before it begins
-        done = least if isinstance(least, Const) else names.var(f"{self.loop}_done")
-        start = done if from_zero(loop) else binary("+", loop.begin, done)
+        offset = least if isinstance(least, Const) else names.var(f"{self.loop}_done")
+        start = offset if from_zero(loop) else binary("+", loop.begin, offset)
         body = Fresh(names, "_rest", {loop.var: binary("+", start, var)}).rewrite(loop.body)
-        rest = simplify(binary("-", count, done))
-        tail: Stmt = loop.replace(var=var, begin=ZERO, end=rest, body=body)
-        if isinstance(done, Var) and not _is_empty(tail):
-            tail = Let(done, least, tail, span=loop.span)
+        trips = simplify(binary("-", count, offset))
+        tail: Stmt = loop.replace(var=var, begin=ZERO, end=trips, body=body)
+        if isinstance(offset, Var) and not _is_empty(tail):
+            tail = Let(offset, least, tail, span=loop.span)
         parts = [part for part in (main, tail) if not _is_empty(part)]
-        new = replaced(func, loop, seq(*parts))
-        return _claims_kept(self, func, new, loop, span)
+        new = replace_stmt(func, loop, seq(*parts))
+        return _check_claims(self, func, new, loop)
 
 
-def _claims_kept(step: Step, func: Func, new: Func, loop: For, span: Span | None) -> Func:
-    """Return *new*; raises ScheduleError where loops around are no more seen to be independent.
+def _check_claims(step: Step, func: Func, new: Func, loop: For) -> Func:
+    """Return *new*; raises ScheduleError where a parallel loop around is no longer proved to be.
 
-    What is printed of it would be refused, as one reads there that they are.
+    Otherwise *new*, printed and read again, would be refused.
     """
     for outer in loops_of(func.body):
         claims = outer.kind in ("parallel", "bound") and loop in loops_of(outer.body)
         if not claims or not any(_adds(node, outer.var, loop.var) for node in walk(loop)):
             continue
-        same, known = loop_named(new.body, outer.var.name), ascending_axes(func)
-        found = () if same is None else conflicts(same, atomic=True, ascending=known)
-        if found and not conflicts(outer, atomic=True, ascending=known):
-            raise ScheduleError(
-                f"{step}: loop {outer.var.name!r} could not be seen to be {outer.kind}: {found[0]}",
-                span or loop.span,
-                hint="do this before the loop is split, or to one that is serial",
-            )
+        new_loop, ascending = loop_named(new.body, outer.var.name), ascending_axes(func)
+        clashes = () if new_loop is None else conflicts(new_loop, atomic=True, ascending=ascending)
+        if clashes and not conflicts(outer, atomic=True, ascending=ascending):
+            why = f"loop {outer.var.name!r} could not be seen to be {outer.kind}: {clashes[0]}"
+            hint = "do this before the loop is split, or to one that is serial"
+            raise step.error(why, loop, hint)
     return new
 
 
@@ -252,103 +260,99 @@ class Reorder(Step):
     """``for j: for k: s  ->  for k: for j: s`` for any order of loops nested perfectly.
 
     Legal where of every two loops that change places one has independent iterations, and no trip
-    count needs a variable that is then inside. That they write at coordinates of a sorted axis
-    without repetitions will do, a call checks it. Loops not named keep their places.
+    count needs the variable of a loop that is then inside. Iterations also count as independent if
+    they write at coordinates of a sorted axis without repetitions, which each call then checks.
+    Loops that are not named keep their places.
     """
 
     name: ClassVar[str] = "reorder"
     loops: tuple[str, ...]
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loops in the order given."""
-        named = [find_loop(func, name, self, span) for name in self.loops]
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loops in the new order."""
+        named = [find_loop(func, name, self) for name in self.loops]
         outermost = next((n for n in named if {*named} <= {*chain(n)[0]}), None)
         if outermost is None or len({*named}) != len(named):
-            raise ScheduleError(
-                f"{self}: the loops are not nested directly in each other", span or func.span
-            )
+            raise self.error("the loops are not nested directly in each other", func)
         before, body = chain(outermost)
         order = iter(named)
         after = [next(order) if loop in named else loop for loop in before]
         new = nest(after, body)
-        return replaced(self._checked(func, before, after, new, span), outermost, new)
+        return replace_stmt(self._check_order(func, before, after, new), outermost, new)
 
-    def _checked(
-        self, func: Func, before: list[For], after: list[For], new: Stmt, span: Span | None
-    ) -> Func:
-        """Return *func* with what it must promise for this order."""
+    def _check_order(self, func: Func, before: list[For], after: list[For], new: Stmt) -> Func:
+        """Return *func* with the promises that this order needs; raises if it is not legal."""
         reducing = reduction_loops(func)
         for k, loop in enumerate(after):
             inner = {later.var for later in after[k + 1 :]}
             if (variables(loop.begin) | variables(loop.end)) & inner:
-                raise ScheduleError(
-                    f"{self}: the trip count of {loop.var.name!r} depends on a loop then inside it",
-                    span or loop.span,
-                )
+                why = f"the trip count of {loop.var.name!r} depends on a loop then inside it"
+                raise self.error(why, loop)
         assert isinstance(new, For)
         now = {loop.var: loop for loop in chain(new)[0]}
         for k, first in enumerate(before):
             for second in before[k + 1 :]:
                 if after.index(second) < after.index(first):
-                    func = self._swapped(func, first, now[second.var], reducing, span)
+                    func = self._check_swap(func, first, now[second.var], reducing)
         return func
 
-    def _swapped(
-        self, func: Func, first: For, second: For, reducing: set[Var], span: Span | None
-    ) -> Func:
-        """One of two loops that change places must be free of conflicts, or both only reduce."""
+    def _check_swap(self, func: Func, first: For, second: For, reducing: set[Var]) -> Func:
+        """Return *func* with the promise that this swap needs; raises if it is not legal.
+
+        One of the two loops must have independent iterations, or both must only reduce.
+        """
         if at_most_once(first) or at_most_once(second):
             return func
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
-        if not conflicts(either[0]) or not (found := conflicts(either[1])):
+        if not conflicts(either[0]) or not (clashes := conflicts(either[1])):
             return func
-        serial = second.kind not in ("parallel", "bound")  # further out it is around more
+        serial = second.kind not in ("parallel", "bound")  # further out it would share more
         if serial and {first.var, second.var} <= reducing and only_reduces(first.body):
             return func  # sums in another order: the same up to rounding
         for loop in either:
-            made, left = promised(func, loop)
-            if not left:
-                return made
-        raise ScheduleError(f"{self}: {found[0]}", span or first.span)
+            promising, remaining = with_order(func, loop)
+            if not remaining:
+                return promising
+        raise self.error(str(clashes[0]), first)
 
 
 @dataclass(frozen=True, slots=True)
 class Fuse(Step):
     """``for i in n: for j in m: s  ->  for i_j in n * m: s[i := i_j // m, j := i_j % m]``.
 
-    Legal for loops nested perfectly, all from 0, the ranges of inner ones the same throughout, all
-    of one kind, and none that picks the element of a reduction with one that reduces: its init
-    would depend on both. Iterations keep their order. Source: TVM's fuse.
+    Legal for perfectly nested loops of one kind, all from 0, if inner ranges are the same
+    throughout. A loop that drives a reduction which starts inside does not fuse with one that does
+    not: the init would depend on both. Iterations keep their order. Source: TVM's fuse.
     """
 
     name: ClassVar[str] = "fuse"
     loops: tuple[str, ...]
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the loops as one."""
+    def plan(self, func: Func) -> Func:
+        """Return *func* with the loops as one, fused pair by pair: each may rule out the next."""
         if len(self.loops) < 2:
-            raise ScheduleError(f"{self}: it takes two loops or more", span or func.span)
-        outer = find_loop(func, self.loops[0], self, span)
+            raise self.error("it takes two loops or more", func)
+        outer = find_loop(func, self.loops[0], self)
         for name in self.loops[1:]:
-            func, outer = self._pair(func, outer, find_loop(func, name, self, span), span)
+            func, outer = self._pair(func, outer, find_loop(func, name, self))
         return func
 
-    def _pair(self, func: Func, outer: For, inner: For, span: Span | None) -> tuple[Func, For]:
+    def _pair(self, func: Func, outer: For, inner: For) -> tuple[Func, For]:
         """Return *func* with the two loops as one, and that loop."""
         if outer.body is not inner:
             why = f"{inner.var.name!r} is not directly inside {outer.var.name!r}"
-            raise self._error(why, outer, span)
+            raise self.error(why, outer)
         if not (from_zero(outer) and from_zero(inner)) or outer.var in variables(inner.end):
-            raise self._error("the inner range is not the same throughout, from 0", outer, span)
-        _check_range(self, outer, span)
-        _check_range(self, inner, span)
+            raise self.error("the inner range is not the same throughout, from 0", outer)
+        _check_range(self, outer)
+        _check_range(self, inner)
         if (outer.kind, outer.thread) != (inner.kind, inner.thread):
-            one, other = (loop.thread or loop.kind for loop in (outer, inner))
-            raise self._error(f"one is {one}, the other {other}", outer, span)
+            kind, inner_kind = (loop.thread or loop.kind for loop in (outer, inner))
+            raise self.error(f"one is {kind}, the other {inner_kind}", outer)
         reducing = reduction_loops(func)
         starts = any(isinstance(n, Block) and n.init for n in walk(inner.body))
         if starts and (outer.var in reducing) != (inner.var in reducing):
-            raise self._error("one of them drives a reduction that starts inside", outer, span)
+            raise self.error("one of them drives a reduction that starts inside", outer)
         both_ = Names(func).var(f"{outer.var.name}_{inner.var.name}")
         values: dict[Var, Expr] = {
             outer.var: binary("//", both_, inner.end),
@@ -356,4 +360,4 @@ class Fuse(Step):
         }
         trips = simplify(binary("*", binary("max", outer.end, 0), inner.end))
         fused = outer.replace(var=both_, end=trips, body=substitute(inner.body, values))
-        return replaced(func, outer, fused), fused
+        return replace_stmt(func, outer, fused), fused

@@ -1,1 +1,1 @@
-"""Steps that share the work of a loop: by non-zeros, segments, hubs, parts."""
+"""In position space: steps that share the work of loops evenly among threads."""

@@ -1,4 +1,4 @@
-"""The step that lets the iterations of a loop reduce into an element each: partial results."""
+"""In position space: the step partial_results, which gives each iteration its own sum."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.errors import Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, Reduction, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.arith.linear import expr_equal
-from spcomp.ir.arith.simplify import simplify
+from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
 from spcomp.ir.func import Func
@@ -22,9 +20,10 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import plain
-from spcomp.schedule.nests.nests import find_loop, replaced
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in, path_to, refusal
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.blocks.memory import accumulator
@@ -34,56 +33,63 @@ from spcomp.schedule.steps.blocks.memory import accumulator
 class PartialResults(Step):
     """``for c: s(W[e] op= x)  ->  for c: a = 0; s(a op= x); P[c] = a; for c: W[e] op= P[c]``.
 
-    Each iteration of *loop* adds up by itself, whatever loops and other statements are in it, and
-    the sums are added in order: the loop may then run in parallel, with the same result however
-    many threads there are. Legal where all that it writes outside of itself is one element that is
-    sure to be there, by updates of one associative kind, nothing else reads that, and how often the
-    loop runs, at most, is known when the function is called. Sums are formed in another order.
+    Each iteration of *loop* computes its own sum, whatever loops and other statements are in it,
+    and the sums are added in order. The loop may then run in parallel, with the same result at any
+    number of threads. Legal where all that the loop writes outside itself is one element, which is
+    sure to exist, by associative updates of one kind; nothing else in it reads that; and a bound of
+    its trip count is known at the call. Sums are formed in another order.
     """
 
     name: ClassVar[str] = "partial_results"
     loop: str
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with a partial result for each iteration."""
-        loop = find_loop(func, self.loop, self, span)
+    def plan(self, func: Func) -> tuple[For, Reduction, Expr]:
+        """Return the loop, its reduction, and a bound of its trip count."""
+        loop = find_loop(func, self.loop, self)
         if not from_zero(loop) or loop.kind != "serial":
-            raise refusal(self, "it is no serial loop from 0", span or loop.span)
-        found = shared_update(loop)
-        if found is None:
+            raise refusal(self, "it is no serial loop from 0", loop.span)
+        reduction = shared_update(loop)
+        if reduction is None:
             why = "it does more than to reduce into one element"
-            raise refusal(self, why, span or loop.span)
-        if started := next(iter(starts(loop)), None):
-            hint = f"decompose_reduction({started.name!r}, {self.loop!r})"
-            raise refusal(self, "the reduction starts in it", span or loop.span, hint=hint)
-        if not _exists(func, loop, found):
-            why = f"an element of {found.buffer.name} may not be there if nothing is added to it"
-            raise refusal(self, why, span or loop.span)
+            raise refusal(self, why, loop.span)
+        if block := next(iter(starts(loop)), None):
+            hint = f"decompose_reduction({block.name!r}, {self.loop!r})"
+            raise refusal(self, "the reduction starts in it", loop.span, hint=hint)
+        if not _exists(func, loop, reduction):
+            why = (
+                f"an element of {reduction.buffer.name} may not be there if nothing is added to it"
+            )
+            raise refusal(self, why, loop.span)
         most = _at_most(func, loop)
         if most is None:
             why = "how often it runs is not known when the function is called"
-            raise refusal(self, why, span or loop.span, hint="split it into chunks")
-        return replaced(func, loop, _partial(loop, found, Names(func), most))
+            raise refusal(self, why, loop.span, hint="split it into chunks")
+        return loop, reduction, most
+
+    def rewrite(self, func: Func, plan: tuple[For, Reduction, Expr]) -> Func:
+        """Return *func* with a partial result for each iteration."""
+        loop, reduction, most = plan
+        return replace_stmt(func, loop, _partial(loop, reduction, Names(func), most))
 
 
 def shared_update(loop: For) -> Reduction | None:
-    """Return the reduction that is all that *loop* does to what is outside; None if it does more.
+    """Return the reduction that is the only effect of *loop* outside itself; None if it has others.
 
-    Its element is the same for all iterations, and may start in the first.
+    Its element is the same in all iterations; its init may be in the loop.
     """
     private, inits = _private(loop), {block.init for block in starts(loop)}
     stores = [n for n in walk(loop.body) if isinstance(n, Store) and n.buffer not in private]
     stores = [store for store in stores if store not in inits]
-    found = [as_reduction(store) for store in stores]
-    if not found or None in found:
+    reductions = [as_reduction(store) for store in stores]
+    if not reductions or None in reductions:
         return None
-    first, *rest = (r for r in found if r is not None)
+    first, *others = (r for r in reductions if r is not None)
     same = (
         r.buffer is first.buffer
         and r.combiner == first.combiner
         and r.value.dtype == first.value.dtype
         and all(map(expr_equal, r.indices, first.indices))
-        for r in rest
+        for r in others
     )
     memory, inside = memory_of(first.buffer), bound_in(loop)
     reads = [n for n in _reads(loop) if memory_of(n.buffer) is memory]
@@ -98,7 +104,7 @@ def shared_update(loop: For) -> Reduction | None:
 
 
 def starts(loop: For) -> list[Block]:
-    """Return the blocks in *loop* whose init stores an element that is outside."""
+    """Return the blocks in *loop* whose init stores to a buffer from outside."""
     private = _private(loop)
     blocks = [n for n in walk(loop.body) if isinstance(n, Block)]
     return [b for b in blocks if isinstance(b.init, Store) and b.init.buffer not in private]
@@ -108,10 +114,10 @@ def _private(loop: For) -> set[AnyBuffer]:
     return {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
 
 
-def _exists(func: Func, loop: For, found: Reduction) -> bool:
-    """Whether the element of *found* is there, whatever the conditions in *loop* say.
+def _exists(func: Func, loop: For, reduction: Reduction) -> bool:
+    """Whether the element of *reduction* is sure to exist, even where conditions are false.
 
-    Understood: constants, and loops around it over a whole axis.
+    Proved if each index is 0 along an axis of length 1, or a loop around over the whole axis.
     """
     values: dict[Var, Expr] = {}
     ends: dict[Expr, Expr] = {}
@@ -120,18 +126,18 @@ def _exists(func: Func, loop: For, found: Reduction) -> bool:
             values |= {var: substitute(value, values) for var, value in node.values.items()}
         elif isinstance(node, For) and from_zero(node):
             ends[node.var] = node.end
-    extents = _extents(found.buffer)
-    for index, extent in zip(found.indices, extents, strict=True):
+    extents = _extents(reduction.buffer)
+    for index, extent in zip(reduction.indices, extents, strict=True):
         place = None if index is None else plain(substitute(index, values))
-        one = isinstance(place, Const) and place.value == 0
-        end = const(1) if one else ends.get(place)  # type: ignore[arg-type]
-        if end is None or extent is None or not expr_equal(simplify(end), simplify(extent)):
+        is_zero = isinstance(place, Const) and place.value == 0
+        end = const(1) if is_zero else ends.get(place)  # type: ignore[arg-type]
+        if end is None or not same_value(end, extent):
             return False
     return True
 
 
 def _extents(buffer: AnyBuffer) -> tuple[Expr | None, ...]:
-    """Return how many elements there are along each axis; None where fibers are stored."""
+    """Return the extent of each axis of *buffer*; None for all but dense_fixed axes."""
     if isinstance(buffer, Buffer):
         return tuple(cast(extent, int64) for extent in buffer.shape)
     dense = (axis.length if axis.kind == "dense_fixed" else None for axis in buffer.axes)
@@ -143,7 +149,7 @@ def _reads(node: Node) -> Iterator[Load | Search]:
 
 
 def _at_most(func: Func, loop: For) -> Expr | None:
-    """Return how often *loop* runs, or a constant bound of that; None if neither is known."""
+    """Return the trip count of *loop*, or a constant bound of it; None if neither is known."""
     lets = (n for n in path_to(func, loop) if isinstance(n, Let))
     end = {let.var: let.value for let in lets}.get(loop.end, loop.end)  # type: ignore[call-overload]
     if isinstance(end, BinOp) and end.op == "min" and isinstance(end.rhs, Const):
@@ -151,20 +157,20 @@ def _at_most(func: Func, loop: For) -> Expr | None:
     return None if any(_reads(end)) or variables(end) - {*func.params} else end
 
 
-def _partial(loop: For, found: Reduction, names: Names, most: Expr) -> Stmt:
-    dtype, op = accumulator(found.value.dtype), found.combiner
-    wish = found.buffer.name
+def _partial(loop: For, reduction: Reduction, names: Names, most: Expr) -> Stmt:
+    dtype, op = accumulator(reduction.value.dtype), reduction.combiner
+    wish = reduction.buffer.name
     parts = Buffer(names.unique(f"{wish}_parts"), None, (most,), dtype)
     part = Buffer(names.unique(f"{wish}_part"), None, (const(1),), dtype, "local")
     body = seq(
         Store(part, (ZERO,), identity(op, dtype)),
-        _Into(found.buffer, part).rewrite(loop.body),
+        _Into(reduction.buffer, part).rewrite(loop.body),
         Store(parts, (loop.var,), Load(part, (ZERO,))),
     )
     at = names.var(loop.var.name)
-    so_far = cast(Load(found.buffer, found.indices), dtype)
-    total = cast(combine(op, so_far, Load(parts, (at,))), found.buffer.dtype)
-    add = For(at, ZERO, loop.end, Store(found.buffer, found.indices, total), span=loop.span)
+    so_far = cast(Load(reduction.buffer, reduction.indices), dtype)
+    total = cast(combine(op, so_far, Load(parts, (at,))), reduction.buffer.dtype)
+    add = For(at, ZERO, loop.end, Store(reduction.buffer, reduction.indices, total), span=loop.span)
     return Alloc(parts, annotate_regions(seq(loop.replace(body=Alloc(part, body)), add)))
 
 
@@ -176,10 +182,10 @@ class _Into(Rewriter):
 
     def visit_Store(self, store: Store) -> Node:
         """Return the update of the part."""
-        found = as_reduction(store) if store.buffer is self.target else None
-        if found is None:
+        reduction = as_reduction(store) if store.buffer is self.target else None
+        if reduction is None:
             return store
-        value = cast(found.value, self.part.dtype)
-        own: Expr = Load(self.part, (ZERO,))
-        op: Combiner = found.combiner
-        return Store(self.part, (ZERO,), combine(op, own, value), span=store.span)
+        value = cast(reduction.value, self.part.dtype)
+        so_far: Expr = Load(self.part, (ZERO,))
+        op: Combiner = reduction.combiner
+        return Store(self.part, (ZERO,), combine(op, so_far, value), span=store.span)

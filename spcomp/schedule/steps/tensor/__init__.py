@@ -1,1 +1,1 @@
-"""Steps that put micro-kernels in the place of blocks."""
+"""In position space: steps that replace blocks by intrinsics, or pad them for that."""

@@ -1,4 +1,4 @@
-"""Beside stage II: intrinsics of the user, a small dense computation and how it is best done."""
+"""Beside position space: the user's intrinsics, small dense computations with fast code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import chain
 from spcomp.schedule.steps.claims import without_false_claims
-from spcomp.schedule.steps.sharing.split_nnz import named
+from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,11 +33,11 @@ DRAWS = 3  # how many random inputs an implementation is tried on
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """*implementation* does what *loops* around *body* do; both are over the same parameters.
+    """A registered intrinsic: *implementation* computes the same as *loops* around *body*.
 
-    *places*: for each buffer of the description the loop that runs along each of its axes (None
-    along one of length 1); *partners*: which buffer of the implementation is which of its.
-    *digest*: what tells it from others of its name, 16 hexadecimal digits.
+    Both are over the same parameters. *places*: for each buffer of the description the loop that
+    runs along each of its axes (None along one of length 1); *partners*: the description's buffer
+    for each of the implementation. *digest*: 16 hexadecimal digits, its own among all of its name.
     """
 
     name: str
@@ -56,34 +56,41 @@ INTRINSICS: dict[str, Intrinsic] = {}
 def register_intrinsic(
     name: str, description: Func, implementation: Func, *, override: bool = False
 ) -> str:
-    """Register what ``Schedule.tensorize`` may put in the place of a nest, and return *name*.
+    """Register an intrinsic for ``Schedule.tensorize``, to put in place of nests; return *name*.
 
     Args:
-        name: What schedules, and their traces, call it.
+        name: Its name in schedules and their traces.
         description: One perfect nest of loops with constant trip counts around plain stores to
             dense buffers (``T.match_buffer``, sizes constant), each indexed by the loops that run
             along its axes. It must not start a reduction, nor read under a condition.
-        implementation: A program over the same parameters, with local buffers, vectorized and
-            unrolled loops as it likes; its indices are proved to stay inside the buffers.
-        override: Replace an intrinsic that has the name.
+        implementation: A program over the same parameters. It may have local buffers, vectorized
+            and unrolled loops; its indices must be provably inside the buffers.
+        override: Replace an existing intrinsic of this name.
 
     Raises:
-        ScheduleError: They are not of this form; a loop claims what does not hold; the name is
-            taken; or the two differ: both are run by the interpreter on random inputs, integers
-            must be equal and floats up to rounding. That is a test, not a proof.
+        ScheduleError: One of the two is not of this form; a loop claims to be what it is not; the
+            name is taken; or the two differ. To compare them, the interpreter runs both on random
+            inputs: integers must be equal, floats up to rounding. That is a test, not a proof.
 
     Source: TVM's TensorIntrin.register.
     """
-    made = _Making(name, description, implementation).intrinsic()
+    intrinsic = _Registration(name, description, implementation).intrinsic()
     old = INTRINSICS.get(name)
-    if old is not None and not override and old.digest != made.digest:
+    if old is not None and not override and old.digest != intrinsic.digest:
         raise ScheduleError(f"intrinsic {name!r} is registered", hint="override=True")
-    INTRINSICS[name] = made
+    INTRINSICS[name] = intrinsic
     return name
 
 
-def straight(block: Stmt) -> Stmt | None:
-    """Return the stores of *block* in terms of the loops around it; None if there is more."""
+def described(name: str, description: Func) -> tuple[Func, tuple[For, ...], Stmt]:
+    """Return *description* in position space, its loops, and its stores; raises ScheduleError."""
+    registration = _Registration(name, description, description)
+    func = registration.funcs[0]
+    return func, *registration.nest(func)
+
+
+def plain_stores(block: Stmt) -> Stmt | None:
+    """Return the stores of *block* in terms of the loops around it; None if it has more."""
     if isinstance(block, Block):
         if block.where is not None or block.init is not None:
             return None
@@ -98,17 +105,17 @@ def accesses(stmt: Stmt) -> Iterator[Load | Store]:
     return (node for node in walk(stmt) if isinstance(node, (Load, Store)))
 
 
-class _Making:
-    """Checks a description and an implementation."""
+class _Registration:
+    """A description and an implementation that are to become an intrinsic."""
 
     def __init__(self, name: str, description: Func, implementation: Func) -> None:
         self.name = name
-        self.funcs = self._raised(description), self._raised(implementation)
+        self.funcs = self._to_position(description), self._to_position(implementation)
 
-    def _raised(self, func: Func) -> Func:
-        """Return *func* in position space, where what is flat and has no vectors may stand too.
+    def _to_position(self, func: Func) -> Func:
+        """Return *func* in position space; a flat function comes as it is, but without vectors.
 
-        A block around all of it, TVM's ``root``, is left out.
+        A block around all of it, TVM's ``root``, is left out. Raises ScheduleError otherwise.
         """
         if isinstance(func, PosFunc):
             match func.body:
@@ -130,12 +137,12 @@ class _Making:
         return ScheduleError(f"intrinsic {self.name!r}: {why}", func.span if func else None)
 
     def intrinsic(self) -> Intrinsic:
-        """Return what was made, checked."""
+        """Return the intrinsic; raises ScheduleError if it is not correct."""
         description, implementation = self.funcs
         for func in self.funcs:
             self._check_form(func)
         partners = self._partners()
-        loops, body = self._nest(description)
+        loops, body = self.nest(description)
         places = self._places(loops, body, description)
         self._check_implementation(implementation, partners, body)
         self._check_equal()
@@ -158,17 +165,18 @@ class _Making:
                 raise self.error(f"the description does not use {param.name}", first)
         partner = dict(zip(second.params, first.params, strict=True))
         of_handle = {buffer.data: buffer for buffer in first.buffers}
-        found: dict[AnyBuffer, AnyBuffer] = {}
+        partners: dict[AnyBuffer, AnyBuffer] = {}
         for buffer in second.buffers:
             other = None if buffer.data is None else of_handle.get(partner[buffer.data])
             if other is None or _form(other) != _form(buffer):
                 raise self.error(f"the description has no buffer like {buffer.name}")
-            found[buffer] = other
-        return found
+            partners[buffer] = other
+        return partners
 
-    def _nest(self, func: Func) -> tuple[tuple[For, ...], Stmt]:
+    def nest(self, func: Func) -> tuple[tuple[For, ...], Stmt]:
+        """Return the loops and the stores of a description."""
         loops, inner = chain(func.body) if isinstance(func.body, For) else ([], func.body)
-        body = straight(inner)
+        body = plain_stores(inner)
         if body is None:
             raise self.error("the description is no perfect nest of loops around stores", func)
         for node in walk(body):
@@ -188,22 +196,26 @@ class _Making:
     def _places(
         self, loops: tuple[For, ...], body: Stmt, func: Func
     ) -> dict[AnyBuffer, tuple[Var | None, ...]]:
-        """Return the loop that runs along each axis of each buffer."""
+        """Return, for each buffer, the loop that runs along each of its axes."""
         sizes = {loop.var: _value(loop.end) for loop in loops}
-        found: dict[AnyBuffer, tuple[Var | None, ...]] = {}
+        places: dict[AnyBuffer, tuple[Var | None, ...]] = {}
         for access in accesses(body):
             buffer = access.buffer
             assert isinstance(buffer, Buffer)
             pairs = zip(access.indices, buffer.shape, strict=True)
             along = [_along(index, _value(size), sizes) for index, size in pairs]
             place = tuple(var if isinstance(var, Var) else None for var in along)
-            own = [var for var in place if var is not None]
-            if False in along or len(own) > len({*own}) or found.get(buffer, place) != place:
+            loop_vars = [var for var in place if var is not None]
+            if (
+                False in along
+                or len(loop_vars) > len({*loop_vars})
+                or places.get(buffer, place) != place
+            ):
                 raise self.error(
                     f"{buffer.name} is not indexed by one loop along each of its axes", func
                 )
-            found[buffer] = place
-        return found
+            places[buffer] = place
+        return places
 
     def _check_implementation(
         self, func: Func, partners: dict[AnyBuffer, AnyBuffer], body: Stmt
@@ -216,7 +228,7 @@ class _Making:
                 raise self.error(f"the implementation has a {type(node).__name__}", func)
             if isinstance(node, For) and node.kind in ("parallel", "bound"):
                 raise self.error(f"loop {node.var.name} is {node.kind}", func)
-        values = named(func.body)
+        values = binding_values(func.body)
         ranges = {
             node.var: (substitute(node.begin, values), substitute(node.end, values))
             for node in walk(func.body)
@@ -225,26 +237,26 @@ class _Making:
         for access in accesses(func.body):
             if not _inside(access, values, ranges):
                 raise self.error(f"an index of {access.buffer.name} may be outside it", func)
-            known = written if isinstance(access, Store) else used
-            if access.buffer not in local and partners[access.buffer] not in known:
+            allowed = written if isinstance(access, Store) else used
+            if access.buffer not in local and partners[access.buffer] not in allowed:
                 verb = "writes" if isinstance(access, Store) else "reads"
                 raise self.error(f"only the implementation {verb} {access.buffer.name}", func)
         without_false_claims(func)
 
     def _check_equal(self) -> None:
-        """Run both on random inputs."""
+        """Run both on random inputs; raise ScheduleError where their results differ."""
         import numpy as np
 
         description, implementation = self.funcs
         rng = np.random.default_rng(0)
         for draw in range(DRAWS):
-            inputs = _inputs(description, rng, whole=draw == 0)
-            for buffer, want, got in self._run(inputs):
-                if not _close(want, got, buffer):
-                    at = next(zip(*np.nonzero(~_equal(want, got, buffer)), strict=True))
+            inputs = _inputs(description, rng, integers=draw == 0)
+            for buffer, expected, actual in self._run(inputs):
+                if not _close(expected, actual, buffer):
+                    at = next(zip(*np.nonzero(~_equal(expected, actual, buffer)), strict=True))
                     raise self.error(
                         f"description and implementation differ: {buffer.name} has"
-                        f" {want[at]} and {got[at]} at element {at[0]} of a random input",
+                        f" {expected[at]} and {actual[at]} at element {at[0]} of a random input",
                         implementation,
                     )
 
@@ -254,16 +266,16 @@ class _Making:
 
         results: list[dict[Var, Any]] = []
         for func in self.funcs:
-            own = [x.copy() if hasattr(x, "copy") else x for x in inputs]
+            args = [x.copy() if hasattr(x, "copy") else x for x in inputs]
             try:
-                interpret(func, dict(zip((p.name for p in func.params), own, strict=True)))
+                interpret(func, dict(zip((p.name for p in func.params), args, strict=True)))
             except (InternalError, ArgumentError) as error:
                 raise self.error(f"{func.name} cannot be run: {error}", func) from error
-            results.append(dict(zip(self.funcs[0].params, own, strict=True)))
+            results.append(dict(zip(self.funcs[0].params, args, strict=True)))
         for buffer in self.funcs[0].buffers:
             assert buffer.data is not None
-            want, got = (decode(result[buffer.data], buffer.dtype) for result in results)
-            yield buffer, want, got
+            expected, actual = (decode(result[buffer.data], buffer.dtype) for result in results)
+            yield buffer, expected, actual
 
 
 def _inside(
@@ -290,38 +302,38 @@ def _form(buffer: AnyBuffer) -> object:
 
 
 def _along(index: Expr | None, size: int, sizes: dict[Var, int]) -> Var | bool:
-    """Return the loop that runs along an axis of *size*; True where none need, False if none do."""
+    """Return the loop along an axis of *size*; True if it needs none, False if none fits."""
     if isinstance(index, Var) and sizes.get(index) == size:
         return index
     return size == 1 and isinstance(index, Const) and index.value == 0
 
 
-def _inputs(func: Func, rng: np.random.Generator, *, whole: bool) -> list[Any]:
-    """Return an argument for each parameter: small integers, or as drawn."""
+def _inputs(func: Func, rng: np.random.Generator, *, integers: bool) -> list[Any]:
+    """Return a random argument for each parameter; *integers*: small ones, also for floats."""
     from spcomp.ir.interpret.storage import encode
 
     sizes = {b.data: math.prod(_value(n) for n in getattr(b, "shape", ())) for b in func.buffers}
     dtypes = {b.data: b.dtype for b in func.buffers}
-    made: list[Any] = []
+    args: list[Any] = []
     for param in func.params:
         dtype = dtypes.get(param, param.dtype)
         count = sizes.get(param, 1)
-        exact = whole or not dtype.is_float
+        exact = integers or not dtype.is_float
         drawn = rng.integers(-4, 5, count) if exact else rng.uniform(-1, 1, count)
-        made.append(encode(drawn, dtype) if param in sizes else drawn[0])
-    return made
+        args.append(encode(drawn, dtype) if param in sizes else drawn[0])
+    return args
 
 
-def _equal(want: Any, got: Any, buffer: AnyBuffer) -> Any:
+def _equal(expected: Any, actual: Any, buffer: AnyBuffer) -> Any:
     import numpy as np
 
     if not buffer.dtype.is_float:
-        return want == got
+        return expected == actual
     digits = {"bfloat": 8}.get(buffer.dtype.kind, {16: 11, 32: 24, 64: 53}.get(buffer.dtype.bits))
     slack = 64 * 2.0 ** -(digits or 8)
-    a, b = want.astype("float64"), got.astype("float64")
+    a, b = expected.astype("float64"), actual.astype("float64")
     return np.isclose(a, b, rtol=slack, atol=slack, equal_nan=True)
 
 
-def _close(want: Any, got: Any, buffer: AnyBuffer) -> bool:
-    return bool(_equal(want, got, buffer).all())
+def _close(expected: Any, actual: Any, buffer: AnyBuffer) -> bool:
+    return bool(_equal(expected, actual, buffer).all())

@@ -1,4 +1,4 @@
-"""The step of stage II that rounds up the extents of a dense contraction: pad_einsum."""
+"""In position space: the step pad_einsum, which rounds up the extents of a dense contraction."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
+from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, both, fingerprint, from_zero, may_fail, variables
+from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, identity
 from spcomp.ir.analysis.regions import annotate_regions
@@ -20,10 +20,11 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
+from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import is_atomic, loops_of
-from spcomp.schedule.nests.nests import chain, find_block, nest, replaced
-from spcomp.schedule.nests.places import unconditional
+from spcomp.schedule.nests.nests import chain, find_block, nest, replace_stmt
+from spcomp.schedule.nests.places import unconditional_nodes
 from spcomp.schedule.steps.base import Makes, Step
 
 JOINS = {"+": "*", "*": "*", "min": "+", "max": "+", "and": "and", "or": "and"}
@@ -33,11 +34,11 @@ JOINS = {"+": "*", "*": "*", "min": "+", "max": "+", "and": "and", "or": "and"}
 class PadEinsum(Step):
     """``for i in n: W[i] op= x[i]  ->  X = x, neutral; for i in N: Y[i] op= X[i]; W = Y[:n]``.
 
-    Each extent is rounded up to a multiple of what *padding* says for the iters of *block*, in
-    their order. Operands along rounded axes are copied and filled up so that what is added there
-    changes nothing; a result along them is made in a buffer of its own, and copied back. Legal for
-    an associative update of products that are read without a condition, in a perfect nest of one
-    loop an iter, whose extents are known when the function is called. Source: TVM's pad_einsum.
+    Each extent is rounded up to a multiple; *padding* has one for each iter of *block*, in order.
+    Operands along rounded axes are copied, and padded with values that do not change the result. A
+    result along such axes is computed in a new buffer and copied back. Legal for an associative
+    update of products, whose operands are read without a condition, in a perfect nest with one
+    loop for each iter, if the extents are known at the call. Source: TVM's pad_einsum.
     """
 
     name: ClassVar[str] = "pad_einsum"
@@ -45,19 +46,24 @@ class PadEinsum(Step):
     block: str
     padding: tuple[int, ...]
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
+    def plan(self, func: Func) -> _Plan:
+        """Return the loops and operands to pad."""
+        block = find_block(func, self.block, self)
+        plan = _Plan(self, func, block)
+        if plan.padded:
+            plan.check()
+        return plan
+
+    def rewrite(self, func: Func, plan: _Plan) -> Func:
         """Return *func* with the contraction over rounded extents."""
-        block = find_block(func, self.block, self, span)
-        plan = _Plan(self, func, block, span or block.span)
         if not plan.padded:
             return func
-        plan.check()
-        return replaced(func, plan.loops[0], plan.build(Names(func)))
+        return replace_stmt(func, plan.loops[0], plan.build(Names(func)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """An element read or written: the buffer, where, and which loops run along *axes*."""
+    """An element read or written, the loops along its *axes*, and its *padded* copy."""
 
     buffer: AnyBuffer
     indices: tuple[Expr | None, ...]
@@ -66,10 +72,13 @@ class _Operand:
 
 
 class _Plan:
-    """What is padded: *iters* by their variable, *loops* by theirs, extents rounded up."""
+    """The contraction to pad: *of_iter* has the loop of each iter, *trips* the new extents.
 
-    def __init__(self, step: PadEinsum, func: Func, block: Block, span: Span | None) -> None:
-        self.step, self.func, self.block, self.span = step, func, block, span
+    *padded*: the loops whose extents change.
+    """
+
+    def __init__(self, step: PadEinsum, func: Func, block: Block) -> None:
+        self.step, self.func, self.block = step, func, block
         nests = (chain(x) for x in loops_of(func.body))
         self.loops: list[For] = next((loops for loops, inner in nests if inner is block), [])
         iters = block.iters
@@ -83,12 +92,12 @@ class _Plan:
             raise self.error("it is no plain nest of one loop for each iter")
         self.of_iter = {i.var: loop for i, loop in zip(iters, drives, strict=True) if loop}
         multiples = {x.var: p for x, p in zip(drives, step.padding, strict=True) if x}
-        self.trips = {x.var: _rounded(x.end, multiples[x.var]) for x in self.loops}
+        self.trips = {x.var: _round_up(x.end, multiples[x.var]) for x in self.loops}
         self.padded = {x.var for x in self.loops if not divides(multiples[x.var], x.end)}
 
     def error(self, why: str) -> ScheduleError:
         """Return the error that says *why*."""
-        return ScheduleError(f"{self.step}: {why}", self.span)
+        return self.step.error(why, self.block)
 
     def check(self) -> None:
         """Raise unless all extents are known, and padding leaves the result as it is."""
@@ -96,24 +105,24 @@ class _Plan:
             loads = any(isinstance(n, (Load, Search)) for n in walk(x.end))
             if not from_zero(x) or loads or not variables(x.end) <= {*self.func.params}:
                 raise self.error(f"how often {x.var.name!r} runs is not known at the call")
-        found = as_reduction(self.block.body)
-        if found is None or found.is_tuple or not isinstance(self.block.body, Store):
+        reduction = as_reduction(self.block.body)
+        if reduction is None or reduction.is_tuple or not isinstance(self.block.body, Store):
             raise self.error("it is no associative update of one element")
         if is_atomic(self.block) or self.block.body.atomic:
             raise self.error("other iterations may update its elements at the same time")
-        self.reduction: Reduction = found
-        self.kinds = {self.of_iter[own.var].var: own.kind for own in self.block.iters}
+        self.reduction: Reduction = reduction
+        self.kinds = {self.of_iter[it.var].var: it.kind for it in self.block.iters}
         self.fill = self._neutral()
-        self.target = self._axes(found.buffer, found.indices)
+        self.target = self._axes(reduction.buffer, reduction.indices)
         spatial = {var for var, kind in self.kinds.items() if kind == "S"}
         if {*self.target} != spatial:
             raise self.error("its spatial iters do not pick the element")
         self._check_init()
-        if may_fail(found.value):
+        if may_fail(reduction.value):
             raise self.error("a division by what operands are filled up with would fail")
-        sure = set(unconditional(found.value))
+        sure = set(unconditional_nodes(reduction.value))
         for load in self._loads():
-            if memory_of(load.buffer) is memory_of(found.buffer):
+            if memory_of(load.buffer) is memory_of(reduction.buffer):
                 raise self.error(f"{load.buffer.name} is read and updated")
             if self.padded & {*self._axes(load.buffer, load.indices)} and load not in sure:
                 raise self.error(f"{load.buffer.name} is read under a condition only")
@@ -130,20 +139,20 @@ class _Plan:
             raise self.error("its init is more than a constant stored")
 
     def _axes(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> tuple[Var, ...]:
-        """Return the loops along the axes of *buffer*; the other indices are fixed outside."""
-        own = {*self.of_iter} | {x.var for x in self.loops}
-        found: list[Var] = []
+        """Return the loops along the axes of *buffer*; no loop of the nest is in other indices."""
+        inner = {*self.of_iter} | {x.var for x in self.loops}
+        axes: list[Var] = []
         for index in indices:
             if isinstance(index, Var) and index in self.of_iter:
-                found.append(self.of_iter[index].var)
-            elif index is not None and variables(index) & own:
+                axes.append(self.of_iter[index].var)
+            elif index is not None and variables(index) & inner:
                 raise self.error(f"an index of {buffer.name} is no iter of the block")
-        if len({*found}) < len(found):
+        if len({*axes}) < len(axes):
             raise self.error(f"two indices of {buffer.name} are one iter")
-        return tuple(found)
+        return tuple(axes)
 
     def _neutral(self) -> Const | None:
-        """Return what fills up operands so that a reduction over it changes nothing."""
+        """Return the value to pad operands with, which does not change the reduction."""
         lost = {x for x in self.padded if self.kinds[x] == "R"}
         if not lost:
             return None
@@ -169,23 +178,23 @@ class _Plan:
 
     def build(self, names: Names) -> Stmt:
         """Return the copies, the contraction, and the copy of the result."""
-        own = self.reduction
+        reduction = self.reduction
         before: list[Stmt] = []
-        made: dict[object, _Operand] = {}
+        operands: dict[object, _Operand] = {}
         for load in self._loads():
             axes = self._axes(load.buffer, load.indices)
             key = (load.buffer, fingerprint(load.indices))
-            if key not in made and self.padded & {*axes}:
-                made[key] = self._operand(names, load, axes)
-                before.append(self._filled(names, made[key], self.fill))
+            if key not in operands and self.padded & {*axes}:
+                operands[key] = self._operand(names, load, axes)
+                before.append(self._fill_nest(names, operands[key], self.fill))
         after: Stmt | None = None
         if self.padded & {*self.target}:
-            result = self._operand(names, Load(own.buffer, own.indices), self.target)
-            made[own.buffer, fingerprint(own.indices)] = result
+            result = self._operand(names, Load(reduction.buffer, reduction.indices), self.target)
+            operands[reduction.buffer, fingerprint(reduction.indices)] = result
             if self.block.init is None:
-                before.append(self._filled(names, result, None))
-            after = self._back(names, result)
-        use = _UsePadded(made, {var: loop.var for var, loop in self.of_iter.items()})
+                before.append(self._fill_nest(names, result, None))
+            after = self._copy_back(names, result)
+        use = _UsePadded(operands, {var: loop.var for var, loop in self.of_iter.items()})
         block = self.block
         inner = block.replace(
             iters=tuple(i.replace(extent=self.trips[self.of_iter[i.var].var]) for i in block.iters),
@@ -194,7 +203,7 @@ class _Plan:
         )
         loops = [x.replace(end=self.trips[x.var]) for x in self.loops]
         stmt = seq(*before, nest(loops, inner), after)
-        for operand in reversed(made.values()):
+        for operand in reversed(operands.values()):
             stmt = Alloc(operand.padded, stmt)
         return annotate_regions(stmt)
 
@@ -205,46 +214,46 @@ class _Plan:
         return _Operand(buffer, indices, axes, Buffer(name, None, shape, buffer.dtype))
 
     def _nest(
-        self, names: Names, operand: _Operand, suffix: str, *, whole: bool
+        self, names: Names, operand: _Operand, suffix: str, *, original: bool
     ) -> tuple[list[For], tuple[BlockIter, ...], tuple[Expr | None, ...], str]:
-        """Return loops over the padded or the *whole* element, iters, and where they lead."""
+        """Return loops over the padded or *original* extents, the iters, indices, block name."""
         of_loop = {loop.var: loop for loop in self.loops}
         loops, iters = [], []
         values: dict[Var, Expr] = {}
         for var in operand.axes:
             old = of_loop[var]
-            fresh, own = names.var(var.name), names.var(f"v{var.name}")
-            end = old.end if whole else self.trips[var]
+            fresh, iter_var = names.var(var.name), names.var(f"v{var.name}")
+            end = old.end if original else self.trips[var]
             loops.append(For(fresh, ZERO, end, seq(), span=old.span))
-            iters.append(BlockIter(own, end, fresh))
-            values |= {k: own for k, loop in self.of_iter.items() if loop is old}
+            iters.append(BlockIter(iter_var, end, fresh))
+            values |= {k: iter_var for k, loop in self.of_iter.items() if loop is old}
         place = tuple(None if i is None else substitute(i, values) for i in operand.indices)
         name = names.unique(f"{self.block.name}_{operand.buffer.name}{suffix}")
         return loops, tuple(iters), place, name
 
-    def _filled(self, names: Names, operand: _Operand, fill: Const | None) -> Stmt:
-        """Return the nest that copies an operand, and fills it up."""
-        loops, iters, place, name = self._nest(names, operand, "_pad", whole=False)
+    def _fill_nest(self, names: Names, operand: _Operand, fill: Const | None) -> Stmt:
+        """Return the nest that copies an operand and pads it with *fill*."""
+        loops, iters, place, name = self._nest(names, operand, "_pad", original=False)
         ends = {loop.var: loop.end for loop in self.loops}
         inside: Expr | None = None
-        for own, var in zip(iters, operand.axes, strict=True):
+        for it, var in zip(iters, operand.axes, strict=True):
             if var in self.padded:
-                inside = both(inside, binary("<", own.var, ends[var]))
+                inside = both(inside, binary("<", it.var, ends[var]))
         dtype = operand.buffer.dtype
         value: Expr = Load(operand.buffer, place)
         if inside is not None:
             value = Select(inside, value, const(fill.value if fill else 0, dtype))
-        store = Store(operand.padded, tuple(own.var for own in iters), value)
+        store = Store(operand.padded, tuple(it.var for it in iters), value)
         return nest(loops, Block(name, iters, (), (), None, store))
 
-    def _back(self, names: Names, operand: _Operand) -> Stmt:
+    def _copy_back(self, names: Names, operand: _Operand) -> Stmt:
         """Return the nest that copies the result back."""
-        loops, iters, place, name = self._nest(names, operand, "_unpad", whole=True)
-        value = Load(operand.padded, tuple(own.var for own in iters))
+        loops, iters, place, name = self._nest(names, operand, "_unpad", original=True)
+        value = Load(operand.padded, tuple(it.var for it in iters))
         return nest(loops, Block(name, iters, (), (), None, Store(operand.buffer, place, value)))
 
 
-def _rounded(extent: Expr, multiple: int) -> Expr:
+def _round_up(extent: Expr, multiple: int) -> Expr:
     if divides(multiple, extent):
         return extent
     up = binary("//", binary("+", extent, multiple - 1), multiple)
@@ -252,7 +261,7 @@ def _rounded(extent: Expr, multiple: int) -> Expr:
 
 
 def _leaves(expr: Expr, join: str) -> Iterator[Expr]:
-    """Yield what *join* combines in *expr*."""
+    """Yield the operands that *join* combines in *expr*."""
     match expr:
         case BinOp(op=op, lhs=a, rhs=b) if op == join:
             yield from _leaves(a, join)
@@ -264,14 +273,14 @@ def _leaves(expr: Expr, join: str) -> Iterator[Expr]:
 
 
 class _UsePadded(Rewriter):
-    """Reads and writes the padded copies, at what loops run along their axes."""
+    """Replaces reads and writes by those of the padded copies."""
 
-    def __init__(self, made: dict[object, _Operand], loop_of: dict[Var, Var]) -> None:
-        self.made = made
-        self.iters = {loop: own for own, loop in loop_of.items()}
+    def __init__(self, operands: dict[object, _Operand], loop_of: dict[Var, Var]) -> None:
+        self.operands = operands
+        self.iters = {loop: iter_var for iter_var, loop in loop_of.items()}
 
     def _of(self, node: Load | Store) -> _Operand | None:
-        return self.made.get((node.buffer, fingerprint(node.indices)))
+        return self.operands.get((node.buffer, fingerprint(node.indices)))
 
     def visit_Load(self, load: Load) -> Node:
         operand = self._of(load)

@@ -1,18 +1,18 @@
-"""The step of stage II that puts an intrinsic of the user in the place of a nest: tensorize."""
+"""In position space: the step tensorize, which replaces a nest by an intrinsic of the user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import ClassVar
 
-from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.arith.linear import expr_equal, key_of
+from spcomp.ir.arith.linear import same_value
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var
@@ -21,13 +21,15 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store
+from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
 from spcomp.schedule.legality.reductions import only_reduces
-from spcomp.schedule.nests.nests import Fresh, blocks_of, chain, find_block, replaced
-from spcomp.schedule.steps.base import Makes, Step, known
+from spcomp.schedule.nests.nests import Fresh, blocks_of, chain, find_block, replace_stmt
+from spcomp.schedule.nests.sites import refusal
+from spcomp.schedule.steps.base import Makes, Step, names_hint
 from spcomp.schedule.steps.blocks.blockize import Blockize
-from spcomp.schedule.steps.tensor.intrinsics import INTRINSICS, Intrinsic, straight
+from spcomp.schedule.steps.tensor.intrinsics import INTRINSICS, Intrinsic, plain_stores
 
 COMMUTES = frozenset({"+", "*", "min", "max", "and", "or", "&", "|", "^", "==", "!="})
 
@@ -36,12 +38,12 @@ COMMUTES = frozenset({"+", "*", "min", "max", "and", "or", "&", "|", "^", "==", 
 class Tensorize(Step):
     """``block: for i: for k: C[x + i, k] op= ...  ->  block: implementation over C[x + i, k]``.
 
-    *target*: a block that holds a perfect nest, or a loop, which is blockized first. What it
-    computes must be the description of the intrinsic, up to names, the order of operands, and the
-    order of loops that may change places; the buffers of the intrinsic become parts of those of the
+    *target*: a block that holds a perfect nest, or a loop, which is blockized first. It must
+    compute what the description of the intrinsic does, up to names, the order of operands, and the
+    order of loops that may change places. The buffers of the intrinsic become parts of those of the
     program, at any strides. *digest* says which intrinsic had the name when the step was made.
-    Legal where no element has two places in what is written, and nothing
-    that is written is read by another name. Source: TVM's tensorize.
+    Legal where no two elements of a written part are one element of the program, and no buffer
+    that is written is also read as another one. Source: TVM's tensorize.
     """
 
     name: ClassVar[str] = "tensorize"
@@ -51,48 +53,50 @@ class Tensorize(Step):
     digest: str = ""
 
     def __post_init__(self) -> None:
-        known = isinstance(self.intrinsic, str) and self.intrinsic in INTRINSICS
-        if not self.digest and known:  # what is cached hangs on it
+        registered = isinstance(self.intrinsic, str) and self.intrinsic in INTRINSICS
+        if not self.digest and registered:  # the digest is part of the cache key
             object.__setattr__(self, "digest", INTRINSICS[self.intrinsic].digest)
 
-    def apply(self, func: Func, span: Span | None = None) -> Func:
-        """Return *func* with the implementation in the place of the nest."""
+    def plan(self, func: Func) -> tuple[Func, Block, Binding]:
+        """Return *func* with the target as a block, this block, and the intrinsic's binding."""
         if self.intrinsic not in INTRINSICS:
-            raise ScheduleError(
-                f"{self}: no intrinsic {self.intrinsic!r} is registered",
-                span,
-                hint=known(sorted(INTRINSICS), "intrinsics"),
-            )
+            hint = names_hint(sorted(INTRINSICS), "intrinsics")
+            raise refusal(self, f"no intrinsic {self.intrinsic!r} is registered", hint=hint)
         if self.digest != INTRINSICS[self.intrinsic].digest:
             why = f"{self.intrinsic!r} is not the intrinsic that it was when the step was made"
-            raise ScheduleError(f"{self}: {why}", span)
+            raise refusal(self, why)
         name = self.target
         loop = next((x for x in loops_of(func.body) if x.var.name == name), None)
         if loop is not None:
-            differs = unlike(INTRINSICS[self.intrinsic], *chain(loop))
+            differs = difference(INTRINSICS[self.intrinsic], *chain(loop))
             if differs is not None:
-                raise ScheduleError(f"{self}: {differs}", span or loop.span)
+                raise self.error(differs, loop)
             before = {block.name for block in blocks_of(func.body)}
-            func = Blockize(name).apply(func, span)
+            func = Blockize(name).apply(func)
             name = next(b.name for b in blocks_of(func.body) if b.name not in before)
-        block = find_block(func, name, self, span)
+        block = find_block(func, name, self)
         loops, inner = chain(block.body) if isinstance(block.body, For) else ([], block.body)
         if any(isinstance(n, Block) and is_atomic(n) for n in (block, inner)):
-            why = "other iterations may update its elements at the same time"
-            raise ScheduleError(f"{self}: {why}", span or block.span)
-        found = match(INTRINSICS[self.intrinsic], loops, inner)
-        if isinstance(found, str):
-            raise ScheduleError(f"{self}: {found}", span or block.span)
-        made = annotate_regions(block.replace(body=found.build(Names(func))))
-        return replaced(func, block, made)
+            raise self.error("other iterations may update its elements at the same time", block)
+        binding = match(INTRINSICS[self.intrinsic], loops, inner)
+        if isinstance(binding, str):
+            raise self.error(binding, block)
+        return func, block, binding
+
+    def rewrite(self, func: Func, plan: tuple[Func, Block, Binding]) -> Func:
+        """Return *func* with the implementation in place of the nest."""
+        func, block, binding = plan
+        new_block = annotate_regions(block.replace(body=binding.build(Names(func))))
+        return replace_stmt(func, block, new_block)
 
 
 @dataclass(slots=True)
 class Binding:
-    """What the names of an intrinsic stand for in a program.
+    """What the loops, parameters and buffers of an intrinsic stand for in a program.
 
-    *loops*: its loops; *scalars*: its parameters; *parts*: for each buffer of the description the
-    buffer of the program, and the indices in it, in terms of *axes*, the indices in the part.
+    *loops*: by its loop variables; *scalars*: by its parameters; *parts*: for each buffer of the
+    description the buffer of the program and the indices in it, in terms of *axes*, which are
+    the indices in the part.
     """
 
     intrinsic: Intrinsic
@@ -102,7 +106,7 @@ class Binding:
     axes: dict[AnyBuffer, tuple[Var, ...]] = field(default_factory=dict)
 
     def unify(self, ours: Node, theirs: Node) -> bool:
-        """Say whether *theirs* of the program is *ours* of the description; learn names from it."""
+        """Whether *theirs*, of the program, matches *ours*, of the description; adds bindings."""
         if isinstance(ours, Var):
             return self._name(ours, theirs)
         if type(ours) is not type(theirs):
@@ -114,7 +118,7 @@ class Binding:
             if isinstance(ours, Store) and isinstance(theirs, Store):
                 return self._children((ours.value,), (theirs.value,))
             return True
-        if isinstance(ours, Const):
+        if isinstance(ours, Const) and isinstance(theirs, Const):
             return expr_equal(ours, theirs)
         if _attrs(ours) != _attrs(theirs):
             return False
@@ -141,8 +145,10 @@ class Binding:
         )
 
     def _part(self, ours: Load | Store, theirs: Load | Store) -> bool:
-        """Learn of which buffer *ours* is a part, or check it."""
+        """Bind the buffer of *ours* to a part of that of *theirs*; whether they match."""
         if theirs.mask is not None or ours.buffer.dtype != theirs.buffer.dtype:
+            return False
+        if is_fragment(ours.buffer) and theirs.buffer.scope != ours.buffer.scope:
             return False
         place = self.intrinsic.places[ours.buffer]
         axes = self.axes.get(ours.buffer) or tuple(
@@ -158,10 +164,10 @@ class Binding:
             return False
         self.axes[ours.buffer] = axes
         buffer, known_ = self.parts.setdefault(ours.buffer, (theirs.buffer, indices))
-        return buffer is theirs.buffer and all(map(_same, known_, indices))
+        return buffer is theirs.buffer and all(map(same_value, known_, indices))
 
-    def refused(self) -> str | None:
-        """Return why the implementation may not stand for the nest; None if it may."""
+    def reason(self) -> str | None:
+        """Return why the implementation may not replace the nest; None if it may."""
         written = {n.buffer for n in walk(self.intrinsic.body) if isinstance(n, Store)}
         places: dict[object, AnyBuffer] = {}
         for buffer, (part, indices) in self.parts.items():
@@ -178,7 +184,7 @@ class Binding:
         return None
 
     def _is_part(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> bool:
-        """Whether elements of *buffer* are elements of the program's one to one."""
+        """Whether different elements of *buffer* are different elements of the program's buffer."""
         assert isinstance(buffer, Buffer)
         axes = self.axes[buffer]
         ranges = {axis: (ZERO, size) for axis, size in zip(axes, buffer.shape, strict=True)}
@@ -188,55 +194,58 @@ class Binding:
     def build(self, names: Names) -> Stmt:
         """Return the implementation over the buffers of the program."""
         lets: list[tuple[Var, Expr]] = []
+        parts: dict[AnyBuffer, tuple[AnyBuffer, tuple[Expr | None, ...]]] = {}
         for buffer, (part, indices) in self.parts.items():
             hoist = _Hoist({*self.axes[buffer]}, lets, names)
-            fixed = tuple(None if i is None else hoist.rewrite(i) for i in indices)
-            self.parts[buffer] = part, fixed
-        body: Stmt = _Inline(names, self).rewrite(self.intrinsic.implementation.body)
+            parts[buffer] = part, tuple(None if i is None else hoist.rewrite(i) for i in indices)
+        inlined = _Inline(names, replace(self, parts=parts))
+        body: Stmt = inlined.rewrite(self.intrinsic.implementation.body)
         for var, value in reversed(lets):
             body = Let(var, value, body)
         return body
 
 
 def match(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> Binding | str:
-    """Return how *loops* around *inner* are the description of *intrinsic*, or why they are not."""
-    if (why := unlike(intrinsic, loops, inner)) is not None:
+    """Return how *loops* around *inner* match the description of *intrinsic*, or why not."""
+    if (why := difference(intrinsic, loops, inner)) is not None:
         return why
-    body = straight(inner)
+    body = plain_stores(inner)
     if body is None:
         return "it has a condition, starts a reduction, or is more than stores"
     why = "it does not compute what the description says"
     for order in _orders(intrinsic.loops, loops):
-        names = {own.var: loop for own, loop in zip(intrinsic.loops, order, strict=True)}
-        found = Binding(intrinsic, names)
-        if not found.unify(intrinsic.body, body):
+        names = {
+            described.var: loop for described, loop in zip(intrinsic.loops, order, strict=True)
+        }
+        binding = Binding(intrinsic, names)
+        if not binding.unify(intrinsic.body, body):
             continue
-        refused = found.refused()
+        refused = binding.reason()
         if refused is None and list(order) != loops and not _may_change_places(loops, inner):
             refused = "its loops are in another order, which matters"
         if refused is None:
-            return found
+            return binding
         why = refused
     return why
 
 
-def unlike(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> str | None:
-    """Return why *loops* around *inner* cannot be *intrinsic*, at a glance; None if they may be."""
+def difference(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> str | None:
+    """Return why *loops* around *inner* cannot match *intrinsic*, by a quick test; None: may be."""
     if not all(from_zero(loop) and isinstance(loop.end, Const) for loop in loops):
         return "a trip count is not a constant"
     trips = " x ".join(str(_trips(loop)) for loop in loops)
-    wanted = " x ".join(str(_trips(loop)) for loop in intrinsic.loops)
+    expected = " x ".join(str(_trips(loop)) for loop in intrinsic.loops)
     if sorted(map(_trips, loops)) != sorted(map(_trips, intrinsic.loops)):
-        return f"its loops run {trips} times, those of the intrinsic {wanted}"
+        return f"its loops run {trips} times, those of the intrinsic {expected}"
     stmts = inner.body if isinstance(inner, Block) else inner
     ours, theirs = (s.body if isinstance(s, Seq) else (s,) for s in (intrinsic.body, stmts))
     plain = all(isinstance(stmt, Store) for stmt in theirs)
-    if (plain and len(ours) != len(theirs)) or not all(map(_alike, ours, theirs)):
+    if (plain and len(ours) != len(theirs)) or not all(map(_same_kind, ours, theirs)):
         return "it does not compute what the description says"
     return None
 
 
-def _alike(ours: Stmt, theirs: Stmt) -> bool:
+def _same_kind(ours: Stmt, theirs: Stmt) -> bool:
     """Whether *theirs*, if it is a store, stores the same kind of value as *ours*."""
     if not (isinstance(ours, Store) and isinstance(theirs, Store)):
         return True
@@ -262,31 +271,27 @@ def _may_change_places(loops: list[For], inner: Stmt) -> bool:
     return all(reducing or not conflicts(loop) for loop in loops)
 
 
-def _same(a: Expr | None, b: Expr | None) -> bool:
-    return a is b if a is None or b is None else key_of(a) == key_of(b)
-
-
 def _attrs(node: Node) -> tuple[object, ...]:
     skip = {"span", *node.CHILDREN}
     return tuple(getattr(node, name) for name in node.FIELDS if name not in skip)
 
 
 def _children(node: Node) -> tuple[Node, ...]:
-    found: list[Node] = []
+    children: list[Node] = []
     for name in node.CHILDREN:
         child = getattr(node, name)
-        found.extend(child if isinstance(child, tuple) else () if child is None else (child,))
-    return tuple(found)
+        children.extend(child if isinstance(child, tuple) else () if child is None else (child,))
+    return tuple(children)
 
 
 class _Hoist(Rewriter):
-    """Puts what is loaded, and is the same for all *own*, in variables of *lets*."""
+    """Replaces loads that do not depend on *axes* by variables, whose values are in *lets*."""
 
-    def __init__(self, own: set[Var], lets: list[tuple[Var, Expr]], names: Names) -> None:
-        self.own, self.lets, self.names = own, lets, names
+    def __init__(self, axes: set[Var], lets: list[tuple[Var, Expr]], names: Names) -> None:
+        self.axes, self.lets, self.names = axes, lets, names
 
     def visit_Load(self, load: Load) -> Node:
-        if variables(load) & self.own:
+        if variables(load) & self.axes:
             return self.visit_Node(load)
         for var, value in self.lets:
             if expr_equal(load, value):
@@ -297,7 +302,7 @@ class _Hoist(Rewriter):
 
 
 class _Inline(Fresh):
-    """Copies an implementation: its buffers are parts of those of the program, its names new."""
+    """Copies an implementation into the program, with new names, onto parts of its buffers."""
 
     def __init__(self, names: Names, binding: Binding) -> None:
         intrinsic = binding.intrinsic
@@ -325,14 +330,12 @@ class _Inline(Fresh):
         self.local[buffer] = buffer.replace(name=self.names.unique(buffer.name))
         return alloc.replace(buffer=self.local[buffer], body=self.rewrite(alloc.body))
 
-    def visit_Load(self, load: Load) -> Node:
-        part, at = self._at(load.buffer, load.indices)
-        return load.replace(buffer=part, indices=at)
+    def visit_Load(self, access: Load | Prefetch) -> Node:
+        part, at = self._at(access.buffer, access.indices)
+        return access.replace(buffer=part, indices=at)
+
+    visit_Prefetch = visit_Load
 
     def visit_Store(self, store: Store) -> Node:
         part, at = self._at(store.buffer, store.indices)
         return store.replace(buffer=part, indices=at, value=self.rewrite(store.value))
-
-    def visit_Prefetch(self, prefetch: Prefetch) -> Node:
-        part, at = self._at(prefetch.buffer, prefetch.indices)
-        return prefetch.replace(buffer=part, indices=at)

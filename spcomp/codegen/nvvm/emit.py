@@ -1,0 +1,280 @@
+"""Flat IR to LLVM IR for a GPU: kernels, whose loops over blocks and threads become indices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
+from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
+from spcomp.codegen.llvm.convert import decode
+from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
+from spcomp.codegen.llvm.stmt import Messages, Stmts
+from spcomp.codegen.llvm.uses import Use, uses
+from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes
+from spcomp.codegen.nvvm.functions import function
+from spcomp.codegen.nvvm.machine import ALIGN, resolve
+from spcomp.codegen.nvvm.matrices import Matrices, register_type
+from spcomp.codegen.nvvm.private_buffers import with_private_buffers
+from spcomp.dtypes import handle, int64
+from spcomp.errors import InternalError
+from spcomp.ir import stmt as st
+from spcomp.ir.analysis.exprs import trip_count
+from spcomp.ir.analysis.fragments import LANES, is_fragment, role_of
+from spcomp.ir.analysis.grid import THREADS, grid_of, trips
+from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.axis import WARP
+from spcomp.ir.expr import Const
+from spcomp.knobs import CUDA_GRID, knobs_of
+
+if TYPE_CHECKING:
+    from spcomp.ir.analysis.grid import Grid
+    from spcomp.ir.axis import AnyBuffer
+    from spcomp.ir.expr import Var
+    from spcomp.ir.module import Module
+    from spcomp.ir.node import Node
+    from spcomp.ir.program import FlatFunc
+    from spcomp.target import Target
+
+DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False)
+ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others compare and swap
+    "+": ("fadd", "add", "add"),
+    "min": ("", "min", "umin"),
+    "max": ("", "max", "umax"),
+    "and": ("", "and", "and"),
+    "or": ("", "or", "or"),
+}
+MOST_BLOCKS = 16  # that every multiprocessor can hold
+BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+_INDICES = {"blockIdx": "ctaid", "threadIdx": "tid"}
+
+
+def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -> Emitted:
+    """Return the LLVM IR of the kernels of *module* for the GPU *target*.
+
+    *fast_math*: float arithmetic may be reordered as if floats were real numbers.
+    Raises LoweringError for a grid that no GPU has and BackendError for an unknown target.
+    """
+    unit = Unit(knobs_of(resolve(target)), DIALECT, FAST if fast_math else EXACT)
+    names = [symbol for symbol, _ in symbols(func.name for func in module.funcs)]
+    functions = tuple(
+        _Kernel(unit, func, symbol, number).write()
+        for number, (func, symbol) in enumerate(zip(module.funcs, names, strict=True))
+    )
+    grids = (abi.grid for abi in functions if abi.grid is not None)
+    attributes = (_attributes(number, grid) for number, grid in enumerate(grids))
+    parts = [*unit.declarations.values(), *unit.functions, *attributes, *unit.metadata]
+    return Emitted("\n".join(parts) + "\n", functions)
+
+
+def _attributes(number: int, grid: Grid) -> str:
+    """Return the attributes of a kernel: how many registers a thread may have follows from them."""
+    size = ",".join(map(str, grid.threads))
+    resident = max(1, min(MOST_BLOCKS, CUDA_GRID.resident_threads // prod(grid.threads)))
+    facts = f'"nvvm.maxntid"="{size}" "nvvm.minctasm"="{resident}"'
+    return f"attributes #{number} = {{ nounwind {facts} }}"
+
+
+class _Kernel:
+    """One kernel of the module."""
+
+    def __init__(self, unit: Unit, func: FlatFunc, symbol: str, number: int) -> None:
+        self.unit, self.symbol, self.number = unit, symbol, number
+        self.func = with_private_buffers(func)
+        self.uses = uses(func)
+        self.alias = func.attr("tir.noalias", default=True) is False
+
+    def write(self) -> FunctionABI:
+        """Write the kernel into the unit and return how it is launched."""
+        code, scope, messages = Code(self.unit), Scope(), Messages()
+        parameters = [self._parameter(k, param) for k, param in enumerate(self.func.params)]
+        for number, param in enumerate(self.func.params):
+            if param.dtype == handle:
+                generic = f"addrspacecast ptr addrspace(1) %a{number} to ptr"
+                scope[param] = code.value(generic)
+            else:
+                scope[param] = decode(code, f"%a{number}", param.dtype)
+        scope[STATUS] = "%status"
+        grid = grid_of(self.func)
+        stmts = KernelStmts(code, scope, messages, grid)
+        stmts.visit(self.func.body)
+        grid = replace(grid, shared=stmts.shared)
+        if any("%status" in line for line in code.lines):
+            grid = replace(grid, may_fail=True)
+            parameters.append("ptr addrspace(1) align 4 %word")
+            code.lines.insert(0, "  %status = addrspacecast ptr addrspace(1) %word to ptr")
+        header = f"define ptx_kernel void @{self.symbol}({', '.join(parameters)}) #{self.number} {{"
+        body = [*code.allocas, *code.lines, "  ret void", "}"]
+        self.unit.functions.append("\n".join([header, "entry:", *body]))
+        params = tuple(self._param(param) for param in self.func.params)
+        texts = tuple(messages.texts)
+        return FunctionABI(self.func.name, self.symbol, self.symbol, params, texts, grid=grid)
+
+    def _param(self, param: Var) -> Param:
+        use = self.uses.get(param, Use())
+        element = None if use.buffer is None else use.buffer.dtype
+        return Param(param.name, param.dtype, element, use.written)
+
+    def _parameter(self, number: int, param: Var) -> str:
+        if param.dtype != handle:
+            return f"{memory(param.dtype)} %a{number}"
+        written = self.uses.get(param, Use()).written
+        facts = ["ptr addrspace(1)", "" if self.alias else "noalias", "captures(none)"]
+        facts += ["" if written else "readonly", f"align {ALIGN} %a{number}"]
+        return " ".join(filter(None, facts))
+
+
+class KernelStmts(Stmts):
+    """Statements for a thread of a GPU."""
+
+    def __init__(self, code: Code, scope: Scope, messages: Messages, grid: Grid) -> None:
+        super().__init__(code, scope, messages, concurrent=True)
+        self.bound: set[Var] = set()  # loops that have a value: those of a nest of a warp
+        self.exprs: KernelExprs = KernelExprs(code, scope)
+        self.grid = grid
+        self.arena = 0  # bytes of shared memory that the statements around have
+        self.grouped = 0  # loops over threads that are around
+        self.shared = 0  # the most that any statement had
+
+    def visit(self, node: Node) -> None:
+        """Write *node*; what it does to memory is known to come from its line."""
+        before = self.code.place
+        if node.span is not None:
+            name = node.span.file.encode("unicode_escape").decode().replace('"', "'")
+            line = self.code.unit.fact(f'!"{name}:{node.span.line}"')
+            self.code.place = f", !at {line}"
+        super().visit(node)
+        self.code.place = before
+
+    def _update(self, node: st.Store) -> None:
+        """An atomic instruction where there is one, else compare and swap."""
+        reduction, index = as_reduction(node), node.indices[0]
+        if reduction is None or reduction.is_tuple or index is None or index.dtype.lanes > 1:
+            super()._update(node)
+            return
+        dtype = node.buffer.dtype
+        name = ATOMICS.get(reduction.combiner, ("", "", ""))[row(dtype)]
+        if not name or dtype.bits < 32 or reduction.identity[0].dtype != dtype:
+            super()._update(node)
+            return
+        at = self.exprs.access(node.buffer, index, node.mask)
+        value = self.exprs.convert(reduction.value, dtype)
+        address = replace(at, mask=None).address(self.code, known_inside=False)
+        update = f'atomicrmw {name} ptr {address}, {register(dtype)} {value} syncscope("device")'
+        if at.mask is None:
+            self.code.do(f"{update} monotonic, align {at.align}")
+        else:
+            self.code.when(at.mask, lambda: self.code.do(f"{update} monotonic, align {at.align}"))
+
+    def visit_For(self, node: st.For) -> None:
+        """A loop over blocks or threads is the index of this one, if it is in the range."""
+        if node.var in self.bound:
+            self.visit(node.body)
+            return
+        if role_of(node) is not None:
+            Matrices(self).nest(node)
+            return
+        if node.kind != "bound":
+            super().visit_For(node)
+            return
+        code = self.code
+        begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
+        index = self._index(node.thread)
+        self.scope[node.var] = self.exprs.binary("+", int64, begin, index)
+        first = self.exprs.is_first
+        alone = node.thread == THREADS[0] and trip_count(node) == 1
+        self.exprs.is_first = first or alone
+        self.grouped += node.thread in THREADS
+        if self._is_full(node):
+            self.visit(node.body)
+        else:
+            inside = code.value(f"icmp slt i64 {self.scope[node.var]}, {end}")
+            code.when(inside, lambda: self.visit(node.body))
+        self.grouped -= node.thread in THREADS
+        self.exprs.is_first = first
+
+    def _is_full(self, loop: st.For) -> bool:
+        """Whether every block or thread there is has an iteration of *loop*."""
+        extent, (name, _, axis) = trips(loop), loop.thread.partition(".")
+        sizes = self.grid.blocks if name == "blockIdx" else self.grid.threads
+        size = sizes["xyz".index(axis)]
+        if isinstance(extent, Const):
+            return int(extent.value) == (size.value if isinstance(size, Const) else size)
+        return str(extent) == str(size)
+
+    def _index(self, thread: str) -> str:
+        name, _, axis = thread.partition(".")
+        register = f"llvm.nvvm.read.ptx.sreg.{_INDICES[name]}.{axis}"
+        narrow = self.code.value(f"call i32 {self.code.unit.declare(register, 'i32', '')}()")
+        return self.code.value(f"zext i32 {narrow} to i64")
+
+    def visit_Let(self, node: st.Let) -> None:
+        """The value is the variable."""
+        self.exprs.divisors[node.var] = self.exprs.divisor(node.value)
+        super().visit_Let(node)
+
+    def visit_Prefetch(self, node: st.Prefetch) -> None:
+        """Nothing: other threads run while one waits."""
+
+    def visit_Prefix(self, node: st.Prefix) -> None:
+        """Blocks start in any order: a pass has counted first."""
+        raise InternalError("split_kernels", f"{node.var.name} sums up earlier iterations")
+
+    def visit_Barrier(self, node: st.Barrier) -> None:
+        """A barrier of the block, or of neighbouring lanes."""
+        if node.lanes:
+            barrier_of_lanes(self.code, node.lanes)
+        else:
+            barrier = self.code.unit.declare(BARRIER, "void", "i32")
+            self.code.do(f"call void {barrier}(i32 0)")
+
+    def visit_Store(self, node: st.Store) -> None:
+        """A store, to a register where lanes of a warp hold the buffer."""
+        if is_fragment(node.buffer):
+            Matrices(self).write(node)
+            return
+        if node.buffer.scope != WARP:
+            super().visit_Store(node)
+            return
+        kind = register(node.buffer.dtype)
+        value = self.exprs.convert(node.value, node.buffer.dtype)
+        self.code.do(f"store {kind} {value}, ptr {self.scope[node.buffer]}")
+
+    def visit_Alloc(self, node: st.Alloc) -> None:
+        """Memory of the thread, or of its block, where an inner buffer follows an outer one."""
+        buffer, code = node.buffer, self.code
+        if buffer.scope == WARP:
+            self.scope[buffer] = code.alloca(register(buffer.dtype), ALIGN)
+            self.visit(node.body)
+            return
+        size = self._elements(buffer)
+        if size.startswith("%"):
+            raise InternalError("bind_parallel", f"{buffer.name} has no constant size")
+        count = max(int(size), 1)
+        if is_fragment(buffer):
+            kind = register_type(buffer)
+            self.scope[buffer] = code.alloca(f"[{-(-count // LANES)} x {kind}]", ALIGN)
+            self.visit(node.body)
+            return
+        if buffer.scope != "shared":
+            self.scope[buffer] = code.alloca(f"[{count} x {memory(buffer.dtype)}]", ALIGN)
+            self.visit(node.body)
+            return
+        begin = self.arena
+        self._share(buffer, -(-count * buffer.dtype.itemsize // ALIGN) * ALIGN)
+        self.visit(node.body)
+        if not self.grouped:  # else its threads do not wait for all that had these bytes
+            self.arena = begin
+
+    def _share(self, buffer: AnyBuffer, size: int) -> None:
+        """Give *buffer* *size* bytes of shared memory."""
+        code = self.code
+        code.unit.declarations.setdefault(
+            "shared", f"@shared = external addrspace(3) global [0 x i8], align {ALIGN}"
+        )
+        base = code.value("addrspacecast ptr addrspace(3) @shared to ptr")
+        place = f"getelementptr inbounds i8, ptr {base}, i64 {self.arena}"
+        self.scope[buffer] = code.value(place)
+        self.arena += size
+        self.shared = max(self.shared, self.arena)

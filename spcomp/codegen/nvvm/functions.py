@@ -1,0 +1,68 @@
+"""Functions as LLVM text, the door: mathematical functions where there is no C library.
+
+Each is an internal function of one module, of plain instructions and of intrinsics that LLVM's
+NVPTX back end knows exactly: fma, fabs, copysign, sqrt, trunc, fshl. It ends the process at others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spcomp.codegen.llvm.code import Code, Unit
+from spcomp.codegen.llvm.ops import register, suffix
+from spcomp.codegen.nvvm import angles, exponentials, logarithms, special, trigonometry
+from spcomp.codegen.nvvm.values import Value
+from spcomp.dtypes import DType
+from spcomp.errors import LoweringError
+
+PURE = "nocallback nofree nosync nounwind speculatable willreturn memory(none)"
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    body.__name__: body
+    for body in (
+        *(exponentials.exp, exponentials.exp2, exponentials.expm1, exponentials.sigmoid),
+        *(exponentials.sinh, exponentials.cosh, exponentials.tanh),
+        *(logarithms.log, logarithms.log2, logarithms.log10, logarithms.log1p, logarithms.pow),
+        *(logarithms.asinh, logarithms.acosh, logarithms.atanh),
+        *(trigonometry.sin, trigonometry.cos, trigonometry.tan),
+        *(angles.asin, angles.acos, angles.atan, angles.atan2),
+        *(special.cbrt, special.hypot, special.erf, special.fmod),
+    )
+}
+OF_TWO = ("pow", "atan2", "hypot", "fmod")
+
+
+def function(code: Code, dtype: DType, func: str, *args: str) -> str:
+    """Return *func* of *args*, all of the float *dtype*, lane by lane."""
+    kind, scalar = register(dtype), register(dtype.element)
+    name = declare(code.unit, func, scalar)
+    if dtype.lanes == 1:
+        return code.value(_call(name, scalar, args))
+    result = "poison"
+    for lane in range(dtype.lanes):
+        parts = [code.value(f"extractelement {kind} {arg}, i64 {lane}") for arg in args]
+        value = code.value(_call(name, scalar, parts))
+        result = code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
+    return result
+
+
+def _call(name: str, kind: str, args: Sequence[str]) -> str:
+    return f"call {kind} @{name}({', '.join(f'{kind} {arg}' for arg in args)})"
+
+
+def declare(unit: Unit, func: str, kind: str) -> str:
+    """Define the function *func* of *kind*, float or double, in *unit* once; return its name."""
+    if func not in FUNCTIONS:
+        raise LoweringError(f"{func} on a GPU", hint=f"there are {', '.join(sorted(FUNCTIONS))}")
+    name = f"spcomp.{func}.{suffix(kind)}"
+    if name not in unit.declarations:
+        code = Code(unit)
+        args = ("%x", "%y") if func in OF_TWO else ("%x",)
+        result = FUNCTIONS[func](*(Value(code, kind, arg) for arg in args))
+        parameters = ", ".join(f"{kind} {arg}" for arg in args)
+        lines = (
+            f"define internal {kind} @{name}({parameters}) {PURE} {{",
+            *("entry:", *code.lines),
+            *(f"  ret {kind} {result.name}", "}"),
+        )
+        unit.declarations[name] = "\n".join(lines)
+    return name

@@ -1,0 +1,306 @@
+"""The whole route: a program becomes machine code, which is kept and shared by all calls."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from spcomp.compiler.backends import Loaded, backend_of
+from spcomp.compiler.interface import Interface, interface
+from spcomp.compiler.options import Options
+from spcomp.compiler.variants import (
+    Variants,
+    Version,
+    inner_extents,
+    is_narrow,
+    repeatable_keys,
+    row_pointers,
+)
+from spcomp.errors import ArgumentError, BackendError, collect_warnings, without_warnings
+from spcomp.ir.func import Func
+from spcomp.ir.module import MEASURED, Module
+from spcomp.ir.structural import content_hash
+from spcomp.knobs import knobs_of
+from spcomp.locks import Lock, cached_property
+from spcomp.schedule.default.facts import Facts
+from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.sharing.hubs import longest_row
+from spcomp.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spcomp.codegen.abi import Emitted
+    from spcomp.compiler.launches import KernelLaunch
+    from spcomp.compiler.pipeline import Stages
+    from spcomp.ir.module import HostOp
+    from spcomp.runtime.gpu import Resources
+
+
+CACHE_SIZE = 256  # programs kept compiled in memory
+_cache: OrderedDict[tuple[object, ...], Compiled] = OrderedDict()
+_lock = Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A program with its code; the Kernels of equal programs share one."""
+
+    program: Any
+    options: Options
+    target: Target  # with the features of the machine
+    lowered: Stages | None  # None: loaded from the cache, an earlier process lowered it
+    trace: Trace
+    emitted: Emitted
+    interface: Interface
+    funcs: Mapping[str, Func]
+    host: Sequence[HostOp]
+    seconds: dict[str, float]
+
+    @classmethod
+    def of(cls, program: Any, options: Options) -> Compiled:
+        """Return the compiled *program*, from memory if an equal one was compiled before."""
+        key = _key(program, options)
+        with _lock:
+            if (cached := _cache.get(key)) is not None:
+                _cache.move_to_end(key)
+                return cached
+        compiled = _build(program, options, key)
+        with _lock:
+            compiled = _cache.setdefault(key, compiled)
+            while len(_cache) > CACHE_SIZE:
+                _cache.popitem(last=False)
+        return compiled
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The program at every level; lowers it now if that has not happened yet."""
+        return self.lowered or _lower(self.program, self.options, self.target)
+
+    @cached_property
+    def executable(self) -> Loaded | BackendError:
+        """The machine code, or an error where this machine cannot run it.
+
+        Made at first use: it may never be needed, if all calls go to specialised versions.
+        """
+        try:
+            return backend_of(self.target.kind).load(self.emitted, self.target)
+        except BackendError as error:
+            return error
+
+    @property
+    def loaded(self) -> Loaded:
+        """The machine code; raises BackendError where this machine cannot run it."""
+        if isinstance(self.executable, BackendError):
+            raise self.executable
+        return self.executable
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step took, from lowering to linking."""
+        code = self.executable
+        return self.seconds if isinstance(code, BackendError) else {**self.seconds, **code.timings}
+
+    def variant(self, values: Mapping[str, Any]) -> Compiled:
+        """Return the version for the arguments *values*, with inner dense extents compiled in.
+
+        It has the same functions and host program, without the parameters that became constants.
+        """
+        return self._variants.pick(values)
+
+    @cached_property
+    def _variants(self) -> Variants[Compiled]:
+        if _is_decided(self.program, self.options):
+            return Variants(self.target, self, (), (), self._specialize)
+        source = _source(self.program)
+        names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
+        pointers, keys = row_pointers(source), repeatable_keys(source)
+        return Variants(self.target, self, names, pointers, self._specialize, keys)
+
+    def _specialize(self, version: Version) -> Compiled:
+        constants = {**self.options.constants, **dict(version.extents)}
+        options = replace(self.options, constants=constants, facts=version.facts)
+        with without_warnings():
+            return Compiled.of(self.program, options)
+
+    @cached_property
+    def is_measured(self) -> bool:
+        """Whether the user wrote the functions that the host program launches: none is proved."""
+        return any(func.attr(MEASURED, False) for func in self.funcs.values())
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The names of the arrays that help to decide a call's version."""
+        return (*self._variants.pointers, *self._variants.keys)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the matrices of a call decide which version it gets."""
+        return not _is_decided(self.program, self.options)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the sorted coordinate arrays that help to decide a call's version."""
+        return repeatable_keys(_source(self.program)) if self.is_chosen else ()
+
+    def longest_row(self, stored: int, rows: int) -> int | None:
+        """Return the longest row that this version suits, of *rows* with *stored* elements in all.
+
+        None: any length.
+        """
+        facts, knobs = self.options.facts, knobs_of(self.target)
+        if facts is None:  # the general version is what calls without long rows get
+            return longest_row(knobs.hub_piece, stored) if self._variants.names else None
+        names = inner_extents(_source(self.program))
+        if facts.hubs or not names:
+            return None
+        narrow = is_narrow(names, self.options.constants, knobs)
+        return longest_row(knobs.hub_piece, stored, rows * narrow)
+
+    @property
+    def version(self) -> Version:
+        """The extents that are compiled in, and what is known of the data."""
+        constants = self.options.constants
+        names = [name for name in inner_extents(_source(self.program)) if name in constants]
+        extents = tuple((name, int(constants[name])) for name in names)
+        return Version(extents, self.options.facts or Facts())
+
+    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
+        """Run *func* with its parameters from *values*; return its status. Raises BackendError."""
+        return self.loaded.launch(func, values)
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.emitted[name].message(status)
+
+    def stage(self, name: str) -> str:
+        """Return the program printed at the stage *name*."""
+        from spcomp.ir.printer.program import print_program
+
+        if name not in ("coordinate", "position", "flat"):
+            raise ArgumentError(
+                f"argument name: got {name!r}", hint="stages are coordinate, position and flat"
+            )
+        module = getattr(self.stages, name)
+        if module is None:
+            raise ArgumentError(
+                f"argument name: the program has no {name} stage, it is written below it"
+            )
+        return str(print_program(module.funcs[0] if module.is_single else module))
+
+    @cached_property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """What a call launches on a GPU, in order; nothing for a CPU."""
+        if self.target.kind == "cpu":
+            return ()
+        from spcomp.compiler.launches import launches
+
+        return launches(self.stages.flat, self.emitted)
+
+    @cached_property
+    def resources(self) -> Mapping[str, Resources]:
+        """What each kernel takes of a GPU, by name; raises BackendError if nothing can tell."""
+        if self.target.kind == "cpu":
+            hint = 'kernels are compiled with target="cuda:sm_90"'
+            raise BackendError("resources are those of kernels for a GPU", hint=hint)
+        from spcomp.runtime.gpu import resources
+
+        return resources(self.emitted, self.target)
+
+    def source(self, kind: str) -> str:
+        """Return the LLVM IR or the assembly, which for a GPU is PTX."""
+        kinds = ("llvm", "asm") if self.target.kind == "cpu" else ("llvm", "asm", "ptx")
+        if kind not in kinds:
+            hint = f"sources for {self.target.kind} are {', '.join(kinds)}"
+            raise ArgumentError(f"argument kind: got {kind!r}", hint=hint)
+        llvm_ir = self.emitted.llvm_ir
+        if kind == "llvm":
+            return llvm_ir
+        return backend_of(self.target.kind).assembly(llvm_ir, self.target)
+
+    def object_bytes(self) -> bytes:
+        """Return the machine code as an object file."""
+        if isinstance(self.executable, BackendError):
+            return backend_of(self.target.kind).object(self.emitted.llvm_ir, self.target)
+        return self.executable.object_bytes
+
+
+def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
+    from spcomp.compiler import saved
+    from spcomp.compiler.pipeline import as_module
+
+    backend = backend_of(options.target.kind)
+    target = backend.resolve(options.target)
+    begin = perf_counter()
+    timings: dict[str, float] = {}
+    stages = None
+    result = saved.load(key, target)
+    if result is None:
+        with collect_warnings() as warnings:
+            stages = _lower(program, options, target)
+        timings |= {**stages.timings, "lower": perf_counter() - begin}
+        emitted = backend.emit(stages.flat, target, fast_math=options.fast_math)
+        timings["emit"] = perf_counter() - begin - timings["lower"]
+        flat = stages.flat
+        result = saved.Saved(
+            emitted, saved.heads(flat), flat.host, stages.order_needed, stages.trace
+        )
+        if not warnings:  # every process has to show its warnings, so such programs are not saved
+            saved.store(key, target, result)
+    return Compiled(
+        program=program,
+        options=options,
+        target=target,
+        lowered=stages,
+        trace=result.trace,
+        emitted=result.emitted,
+        interface=interface(as_module(program, options.constants).source, result.order_needed),
+        funcs={func.name: func for func in result.heads},
+        host=result.host,
+        seconds=timings,
+    )
+
+
+def _lower(program: Any, options: Options, target: Target) -> Stages:
+    from spcomp.compiler.pipeline import lower
+
+    trusted = options.check == "off"
+    return lower(
+        program,
+        target,
+        options.constants,
+        trace=options.trace,
+        trusted=trusted,
+        facts=options.facts or Facts(),
+    )
+
+
+def _is_decided(program: Any, options: Options) -> bool:
+    """Whether the user has chosen the schedule, so that there is only one version."""
+    if isinstance(program, (Func, Module)):
+        return options.trace is not None
+    return bool(options.trace is not None or program.decided or program.lowered)
+
+
+def _source(program: Any) -> Func:
+    """The function as the user wrote it."""
+    if isinstance(program, Module):
+        return program.source
+    func: Func = program if isinstance(program, Func) else program.source
+    return func
+
+
+def _key(program: Any, options: Options) -> tuple[object, ...]:
+    """The key of the cache: all that decides the machine code and how it is called."""
+    base = program if isinstance(program, (Func, Module)) else program.mod
+    params = tuple(param.name for param in _source(program).params)
+    constants = tuple(
+        sorted((name, repr(v)) for name, v in options.constants.items())
+    )  # not -0.0 == 0
+    trusted = options.check == "off"
+    schedule_key = () if base is program else (program.trace, program.decided, program.lowered)
+    key = content_hash(base), params, options.target, constants, trusted, options.trace
+    return (*key, options.facts, options.fast_math, type(program).__name__, *schedule_key)

@@ -1,0 +1,1 @@
+"""What compile() returns: kernels, and their calls."""

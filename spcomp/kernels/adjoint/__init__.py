@@ -1,0 +1,1 @@
+"""Kernels of gradients: ``spcomp.adjoint``, and what ``compile`` makes of its results."""

@@ -1,0 +1,1 @@
+"""Kernels over composable formats: they convert what they take."""

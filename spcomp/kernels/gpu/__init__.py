@@ -1,0 +1,1 @@
+"""Calls whose kernels run on a GPU: their arguments, memory and results."""

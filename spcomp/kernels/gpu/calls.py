@@ -1,0 +1,162 @@
+"""Calls of a kernel on a GPU: arguments to the device, kernels on its stream, results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spcomp.kernels.call import in_place, prepare
+from spcomp.kernels.gpu.frame import DeviceFrame
+from spcomp.kernels.gpu.replay import MOST, Replay, Taken, kind_of, record, taken
+from spcomp.kernels.gpu.results import deliver, library_of_result
+from spcomp.kernels.results import as_results, with_outputs
+from spcomp.runtime import host
+from spcomp.runtime.cuda.arrays import Place, place_of, wait_for
+from spcomp.runtime.cuda.streams import STREAM
+from spcomp.runtime.gpu import LoadedKernels
+from spcomp.runtime.residents import Resident, Residents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from spcomp.compiler.compiled import Compiled
+    from spcomp.compiler.interface import BufferPlan
+    from spcomp.compiler.options import Options
+    from spcomp.ir.func import Func
+    from spcomp.kernels.frame import Frame
+
+
+class Fixed(Protocol):
+    """A kernel with some arguments fixed, by name; *held*: an array on the GPU they are on."""
+
+    held: Sequence[Any]
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The fixed arguments."""
+
+    def frame(self, named: Mapping[str, Any]) -> Frame:
+        """Return a frame of the fixed arguments; raises ArgumentError if *named* repeats one."""
+
+
+class GpuCalls:
+    """The calls of one kernel whose code runs on a GPU, as ``Calls`` has those of others.
+
+    *name* is the kernel's; *bound*: the same with some arguments fixed. *raw*: arguments are those
+    of parameters, by name.
+    """
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        options: Options,
+        name: str,
+        bound: Fixed | None = None,
+        *,
+        raw: bool = False,
+    ) -> None:
+        self.compiled, self.options, self.name = compiled, options, name
+        self.face, self.bound, self.raw = compiled.interface, bound, raw
+        self._codes: dict[tuple[Any, ...], Compiled] = {}  # of bound matrices, by the numbers
+        self._replays: dict[tuple[Any, ...], Replay] = {}
+
+    def run(self, out: Any, named: dict[str, Any]) -> Any:
+        """Run the call on the stream of its argument ``stream``, else on the library's current one.
+
+        It waits only for what it reads or returns on the host.
+        """
+        face = self.face
+        has_own = STREAM in face.by_name or STREAM in face.scalars or STREAM in face.index_names
+        stream = None if has_own else named.pop(STREAM, None)
+        if out is not None:
+            named = with_outputs(face, self.name, out, named)
+        if self.raw:
+            named = in_place(face, self.name, named)
+        place = self._place(named, stream)
+        alike, arguments = None, self._alone(named, place)
+        if arguments is not None:
+            alike = kind_of(arguments, place.device)
+            known = self._replays.get(alike)
+            if known is not None and known.run(arguments, place.stream):
+                return as_results(face, [named[name] for name in known.outputs])
+        frame = self._frame(named, place)
+        verify = self.options.check == "full"
+        for name, arg in named.items():
+            frame.take(name, arg, verify=verify, raw=self.raw)
+        prepare(frame, verify=verify, make=lambda shape, plan: _output(frame, shape, plan))
+        code = self._code(frame)
+        values = frame.on_device()
+        queue = _Queue(code, frame.memory.place)
+        arrays = host.run(code.host, code.funcs, queue, values, frame.memory)
+        if alike is not None and alike not in self._replays and len(self._replays) < MOST:
+            replay = record(code, frame, values, named)
+            self._replays |= {} if replay is None else {alike: replay}
+        return deliver(frame, values, arrays, verify=bool(arrays) and code.is_measured)
+
+    def _alone(self, named: Mapping[str, Any], place: Place) -> Taken | None:
+        """Return the arguments *named* if only they may differ from an earlier call, else None."""
+        given = self.bound is not None and all(plan.name in named for plan in self.face.outputs)
+        return taken(self.face, named, place) if given else None
+
+    def _place(self, named: Mapping[str, Any], stream: Any) -> Place:
+        """Return where a call with *named* runs: where the bound arguments are, if there are any.
+
+        Its stream then waits for those whose values are used in place.
+        """
+        if self.bound is None:
+            return place_of(named.values(), stream)
+        fixed = self.bound.arguments.values()
+        place = place_of((*self.bound.held, *fixed, *named.values()), stream)
+        wait_for(fixed, place)
+        return place
+
+    def _frame(self, named: Mapping[str, Any], place: Place) -> DeviceFrame:
+        """Return a frame with the bound arguments, in the memory of a call with *named*."""
+        if self.bound is None:
+            return DeviceFrame(self.face, self.options.constants, Residents(place))
+        frame = self.bound.frame(named)
+        assert isinstance(frame, DeviceFrame)
+        frame.memory = Residents(place, frame.memory.known)
+        return frame
+
+    def _code(self, frame: DeviceFrame) -> Compiled:
+        """Return the version of the program for the values of *frame*.
+
+        That for matrices that are bound depends on numbers only.
+        """
+        if not set(self.compiled.deciding) <= set(frame.bound):
+            return self.compiled.variant(frame.values)
+        key = tuple(v for v in frame.values.values() if isinstance(v, (int, float)))
+        if (code := self._codes.get(key)) is None:
+            code = self._codes[key] = self.compiled.variant(frame.values)
+        return code
+
+
+class _Queue:
+    """The kernels of *code* on the stream of *place*."""
+
+    def __init__(self, code: Compiled, place: Place) -> None:
+        self.code, self.place = code, place
+
+    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
+        """Start *func* with its parameters from *values*; return its status."""
+        kernels = self.code.loaded
+        assert isinstance(kernels, LoadedKernels)
+        return kernels.launch(func, values, self.place)
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.code.message(name, status)
+
+
+def _output(frame: DeviceFrame, shape: tuple[int, ...], plan: BufferPlan) -> Resident:
+    """Return a new array for the output of *plan*."""
+    fill = None if plan.full else plan.fill
+    return frame.memory.output(shape, plan.dtype, fill, library_of_result(frame, plan))
+
+
+def new_frame(
+    compiled: Compiled, options: Options, args: Iterable[Any], *, keep: bool = False
+) -> DeviceFrame:
+    """Return an empty frame for *args*; *keep*: they are to be bound."""
+    memory = Residents(place_of(args))
+    return DeviceFrame(compiled.interface, options.constants, memory, keep=keep)

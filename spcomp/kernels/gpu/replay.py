@@ -1,0 +1,99 @@
+"""Calls on a GPU that are like an earlier one: only the pointers of a few arrays are new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spcomp.codegen.nvvm import ALIGN
+from spcomp.ir.access import Load
+from spcomp.ir.module import Launch
+from spcomp.ir.visitor import walk
+from spcomp.kernels.gpu.frame import DeviceFrame
+from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, lies_there
+from spcomp.runtime.gpu import LoadedKernels
+from spcomp.runtime.residents import Resident
+
+if TYPE_CHECKING:
+    from spcomp.compiler.compiled import Compiled
+    from spcomp.compiler.interface import Interface
+    from spcomp.runtime.cuda.arrays import Place
+    from spcomp.runtime.cuda.driver import Prepared
+
+Taken = dict[str, Any]  # the arguments of a call, arrays of the GPU and numbers, by name
+MOST = 16  # kinds of calls that a kernel keeps
+
+
+class Replay(NamedTuple):
+    """The launches of a call, each with the parameters that are arrays of the call, by number.
+
+    *fixed*: the arrays of the bound arguments. *outputs*: the names of what is written.
+    """
+
+    launches: tuple[tuple[Prepared, dict[int, str]], ...]
+    fixed: tuple[DeviceArray, ...]
+    outputs: tuple[str, ...]
+
+    def run(self, taken: Taken, stream: int) -> bool:
+        """Run the call on *taken* and *stream*; do nothing and return False if it is not alike."""
+        arrays = {name: a for name, a in taken.items() if isinstance(a, DeviceArray)}
+        for output in self.outputs:
+            others = [a for name, a in arrays.items() if name != output]
+            if not all(apart(arrays[output], other) for other in (*others, *self.fixed)):
+                return False
+        if any(array.pointer % ALIGN for array in arrays.values()):
+            return False
+        for prepared, places in self.launches:
+            prepared.launch(stream, {at: arrays[name].pointer for at, name in places.items()})
+        return True
+
+
+def taken(face: Interface, named: Mapping[str, Any], place: Place) -> Taken | None:
+    """Return *named* as a Replay takes it; None if something is no dense array there or number."""
+    result: Taken = {}
+    for name, arg in named.items():
+        plan = face.by_name.get(name)
+        if name in face.scalars and type(arg) in (int, float, bool):
+            result[name] = arg
+        elif plan is not None and plan.handle and lies_there(arg) and not is_sparse(arg):
+            result[name] = array_of(arg, place, name, written=plan.role != "in")
+        else:
+            return None
+    return result
+
+
+def kind_of(taken: Taken, device: int) -> tuple[Any, ...]:
+    """Return what the calls have in common that a Replay can repeat."""
+    return device, *(
+        (name, arg.shape, arg.dtype) if isinstance(arg, DeviceArray) else (name, type(arg), arg)
+        for name, arg in taken.items()
+    )
+
+
+def record(
+    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], names: Mapping[str, Any]
+) -> Replay | None:
+    """Return how to repeat the call of *frame* with the arguments called *names*.
+
+    All outputs are among them. None if the bound arguments do not decide everything else, or the
+    host does more than to launch kernels.
+    """
+    face = frame.interface
+    if face.domains or code.is_measured or set(code.deciding) - {*frame.bound}:
+        return None
+    handles = {face.by_name[name].handle: name for name in names if name not in face.scalars}
+    launches, device = [], frame.memory.place.device
+    for op in code.host:
+        abi = code.emitted[op.func] if isinstance(op, Launch) else None
+        if abi is None or abi.grid is None or abi.grid.may_fail:
+            return None
+        if any(isinstance(node, Load) for extent in abi.grid.blocks for node in walk(extent)):
+            return None
+        kernels = code.loaded
+        assert isinstance(kernels, LoadedKernels)
+        prepared = kernels.prepare(code.funcs[abi.name], values, device)
+        places = {k: handles[p.name] for k, p in enumerate(abi.params) if p.name in handles}
+        if prepared is not None:
+            launches.append((prepared, places))
+    arrays = (v.array for h, v in values.items() if isinstance(v, Resident) and h not in handles)
+    return Replay(tuple(launches), tuple(arrays), tuple(plan.name for plan in face.outputs))

@@ -1,0 +1,55 @@
+"""At a call: tensors of PyTorch that require gradients, and what follows their gradients."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from spcomp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from spcomp.compiler.options import Options
+    from spcomp.notation.adjoint.adjoint import Adjoint
+
+Run = Callable[[dict[str, Any]], Any]  # a kernel, on arrays by name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Differentiable:
+    """A program of index notation whose gradients can be followed.
+
+    *results*: their names, in order. *formats*: of its tensors, where the user asked for some.
+    *derive* returns the adjoint by operands. *saves*: whether its forward pass may keep values.
+    *derivatives*: what was derived, by operands.
+    """
+
+    name: str
+    results: tuple[str, ...]
+    formats: Mapping[str, Any]
+    options: Options
+    derive: Callable[[tuple[str, ...]], Adjoint]
+    saves: bool = False
+    derivatives: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+
+def require_gradients(args: Iterable[Any]) -> bool:
+    """Whether one of the tensors in *args* requires gradients, and torch follows them now."""
+    required = any(getattr(arg, "requires_grad", False) is True for arg in args)
+    return required and bool(sys.modules["torch"].is_grad_enabled())
+
+
+def follow(program: Differentiable, out: Any, named: Mapping[str, Any], run: Run) -> Any:
+    """Return the results of *program* as tensors that know their gradients.
+
+    *run* computes them from the arrays of the arguments *named*. Raises ArgumentError.
+    """
+    if out is not None:
+        raise ArgumentError(
+            "argument out: gradients cannot be followed through an array that is overwritten",
+            hint="leave it out, or call the kernel under torch.no_grad()",
+        )
+    autograd = import_module("spcomp.torch.autograd")  # above; it needs torch
+    return autograd.follow(program, named, run)

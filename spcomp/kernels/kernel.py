@@ -1,0 +1,348 @@
+"""The end of the route: a Kernel takes arguments, runs the machine code and returns results."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spcomp.compiler.compiled import Compiled
+from spcomp.errors import (
+    ArgumentError,
+    LoweringError,
+    SpcompError,
+    front_door,
+    outside,
+    refuse_deep_nests,
+)
+from spcomp.kernels.call import CallRecord, in_place, perform
+from spcomp.kernels.calls import Calls
+from spcomp.kernels.frame import Frame
+from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.transposed import TransposedOperand, transpose_of
+from spcomp.target import on_gpu
+from spcomp.tensors.checks import private
+from spcomp.tensors.libraries.scipy import scipy_of_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from spcomp.codegen.abi import Emitted
+    from spcomp.compiler.interface import Interface, Signature
+    from spcomp.compiler.launches import KernelLaunch
+    from spcomp.compiler.options import Options
+    from spcomp.ir.module import HostOp
+    from spcomp.kernels.gpu.calls import GpuCalls
+    from spcomp.runtime.gpu import Resources
+    from spcomp.schedule.step import Trace
+    from spcomp.target import Target
+
+
+class Kernel(Runnable):
+    """A compiled program; made by ``spcomp.compile``.
+
+    Call it by name, ``kernel(A=csr, B=array, out=None)``: sparse buffers take scipy.sparse arrays
+    and matrices (csr, bsr, coo), ``spcomp.Tensor`` or a 1-D array of the stored values; dense
+    ones numpy arrays of their shape. Sizes and index arrays follow from them. Outputs that are
+    not given are allocated, and start at their fill value; one output is returned alone, several
+    as a named tuple in the order of the parameters.
+
+    Or call it by position with one array or number per parameter of the script: it then writes in
+    place and returns None.
+
+    A Kernel for a GPU also takes arrays and sparse matrices that lie there, and ``stream=``: see
+    docs/gpu_runtime.md.
+
+    A Kernel may be called from many threads at once and may be pickled. Every call raises
+    ArgumentError for arguments that it cannot take.
+    """
+
+    def __init__(self, compiled: Compiled, options: Options) -> None:
+        self._compiled, self._options = compiled, options
+        self._face: Interface = compiled.interface
+        self._calls = self._new_calls(None)
+        self._in_place = self._new_calls(None, raw=True)
+
+    @classmethod
+    def of(cls, program: Any, options: Options) -> Kernel:
+        """Return *program*, a Func, a Module or a Schedule, compiled; raises SpcompError."""
+        with refuse_deep_nests(LoweringError):
+            return cls(Compiled.of(program, options), options)
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the program; the class says what it takes and returns."""
+        try:
+            if not args and self._options.threads is None:
+                return self._calls.run(out, named)
+            calls, arguments = self._calls, named
+            if args:
+                calls, arguments, out = self._in_place, self._positional(args, out, named), None
+            with self._threads():
+                result = calls.run(out, arguments)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
+        return None if args else result
+
+    def takes(self, name: str) -> bool:
+        """Whether a call can give an argument called *name*."""
+        face = self._face
+        return name in face.by_name or name in face.scalars or name in face.index_names
+
+    @front_door
+    def bind(self, **named: Any) -> BoundKernel:
+        """Return a callable that takes the rest of the arguments, with *named* fixed.
+
+        Their index arrays are copied and checked now, never again. Values are kept by reference:
+        later calls see changes in place. Where the program scatters along a matrix of at least
+        :data:`~spcomp.kernels.transposed.LEAST` elements, the matrix is transposed now, and calls
+        gather. Raises ArgumentError.
+        """
+        verify = self._options.check != "off"
+        frame = self._frame(named, keep=True)
+        for name, arg in named.items():
+            plan = self._face.by_name.get(name)
+            index = plan is None and name in self._face.index_names
+            frame.take(name, private(arg) if index else frozen(arg), verify=verify)
+            if plan is not None and plan.handle:
+                frame.given[plan.handle] = arg
+        frame.resolve_sizes()
+        frame.freeze()
+        operand = transpose = None
+        if not on_gpu(self.target):
+            transpose = transpose_of(self.program, self._options, frame, named)
+        if transpose is not None:
+            matrix = {transpose.matrix: transpose.transposed}
+            bound = Kernel.of(transpose.func, self._options).bind(**matrix, **transpose.rest)
+            operand = TransposedOperand(bound, transpose)
+        return BoundKernel(self, frame, named, operand)
+
+    def specialize(self, **named: Any) -> Kernel:
+        """Return the Kernel that a call with arguments like these runs; compiled if need be.
+
+        It has the sizes compiled in that the arguments say, and steps that suit the rows of the
+        matrices; where there is no better version, it is this Kernel. Raises ArgumentError.
+        """
+        frame = self._frame(named)
+        for name, arg in named.items():
+            frame.take(name, arg, verify=False)
+        frame.resolve_sizes()
+        frame.require()
+        code = self._compiled.variant(frame.values)
+        return self if code is self._compiled else Kernel(code, code.options)
+
+    def explain(self, **named: Any) -> str:
+        """Return the signature, the schedule steps by function, and what a GPU launches.
+
+        With arguments *named*, they are those of the version that a call with them runs.
+        """
+        if named:
+            return self.specialize(**named).explain()
+        parts = self.note, self.signature, self.trace, self.explain_launches()
+        return "\n".join(text for text in map(str, parts) if text).rstrip()
+
+    @property
+    def note(self) -> str:
+        """What ``explain`` says first: why the Kernel is not the default one; usually nothing."""
+        return ""
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Return this Kernel."""
+        return (self,)
+
+    @property
+    def name(self) -> str:
+        """The name given to ``compile``, else the program's."""
+        return self._options.name or self._face.name
+
+    @property
+    def program(self) -> Any:
+        """What was compiled: a function at any stage, a Module or a Schedule."""
+        return self._compiled.program
+
+    @property
+    def options(self) -> Options:
+        """What ``compile`` was asked for."""
+        return self._options
+
+    @property
+    def target(self) -> Target:
+        """The machine that the code is for."""
+        return self._options.target
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters in the script's order with their dtypes, shapes and roles."""
+        return self._face.signature
+
+    @property
+    def trace(self) -> Trace:
+        """The schedule steps that were applied, in order; ``compile(..., trace=)`` takes them."""
+        return self._compiled.trace
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step of compilation took."""
+        return self._compiled.timings
+
+    @property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and how its functions are called."""
+        return self._compiled.emitted
+
+    @property
+    def object_bytes(self) -> bytes:
+        """The machine code as an object file."""
+        return self._compiled.object_bytes()
+
+    def stage(self, name: str) -> str:
+        """Return the program in the script language at ``coordinate``, ``position`` or ``flat``.
+
+        Raises ArgumentError for another name, or a stage above the one that the program is
+        written at.
+        """
+        return self._compiled.stage(name)
+
+    @property
+    def host(self) -> Sequence[HostOp]:
+        """What a call does on the host, in order, between the parts that are compiled."""
+        return self._compiled.host
+
+    @property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """What a call launches on a GPU, in order; nothing for a CPU."""
+        return self._compiled.launches
+
+    def explain_launches(self) -> str:
+        """Return what a call launches on a GPU as text, a line for each launch."""
+        return "\n".join(f"launch {launch}" for launch in self.launches)
+
+    @property
+    def resources(self) -> Mapping[str, Resources]:
+        """What each kernel takes of a GPU, by name."""
+        return self._compiled.resources
+
+    def source(self, kind: str = "llvm") -> str:
+        """Return what was generated: ``llvm`` IR, or ``asm``, for a GPU ``ptx``.
+
+        Raises ArgumentError for another.
+        """
+        return self._compiled.source(kind)
+
+    def __repr__(self) -> str:
+        params = ", ".join(str(param) for param in self.signature.params if param.kind != "index")
+        return f"<Kernel {self.name} for {self.target}: {params}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kernel.of, (self._compiled.program, self._options)
+
+    def _positional(
+        self, args: tuple[Any, ...], out: Any, named: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return *args* by the names of their parameters; raises ArgumentError."""
+        face = self._face
+        if named or out is not None:
+            raise ArgumentError(
+                f"{self.name}: got arguments by position and by name, expected one or the other"
+            )
+        if len(args) != len(face.params):
+            raise ArgumentError(
+                f"{self.name}: got {len(args)} arguments by position, expected {len(face.params)}"
+                f" ({', '.join(face.params)})",
+                hint="or give buffers by name: " + ", ".join(p.name for p in face.buffers),
+            )
+        return dict(zip(face.params, args, strict=True))
+
+    def _frame(self, named: Mapping[str, Any], *, keep: bool = False) -> Frame:
+        """Return an empty frame for the arguments *named*; *keep*: they are to be bound."""
+        if not on_gpu(self.target):
+            return Frame(self._face, self._options.constants)
+        from spcomp.kernels.gpu.calls import new_frame
+
+        return new_frame(self._compiled, self._options, named.values(), keep=keep)
+
+    def _new_calls(self, bound: BoundKernel | None, *, raw: bool = False) -> Calls | GpuCalls:
+        """Return the calls by name, with the arguments of *bound* if there are any.
+
+        *raw*: by the names of parameters, for calls by position.
+        """
+        if on_gpu(self.target):
+            from spcomp.kernels.gpu.calls import GpuCalls
+
+            return GpuCalls(self._compiled, self._options, self.name, bound, raw=raw)
+        if raw:
+            return Calls(self._face, self.name, self._in_place_call)
+        return Calls(self._face, self.name, lambda named: self._call(named, bound))
+
+    def _in_place_call(self, named: dict[str, Any]) -> CallRecord:
+        """Run on *named*, which has a number or array for each parameter; return the record."""
+        return self._call(in_place(self._face, self.name, named), raw=True)
+
+    def _call(
+        self, named: dict[str, Any], bound: BoundKernel | None = None, *, raw: bool = False
+    ) -> CallRecord:
+        verify = self._options.check == "full"
+        empty = Frame(self._face, self._options.constants)
+        frame = empty if bound is None else bound.frame(named)
+        for name, arg in named.items():
+            frame.take(name, arg, verify=verify, raw=raw)
+        return perform(self._compiled, frame, named, verify=verify)
+
+    def _threads(self) -> AbstractContextManager[Any]:
+        if self._options.threads is None:
+            return nullcontext()
+        from spcomp.runtime.pool import num_threads
+
+        limited: AbstractContextManager[Any] = num_threads(self._options.threads)
+        return limited
+
+
+class BoundKernel(Bound):
+    """A Kernel with some arguments fixed and checked; call it with the others by name."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        frame: Frame,
+        arguments: Mapping[str, Any],
+        transposed: TransposedOperand | None,
+    ) -> None:
+        super().__init__(kernel, arguments)
+        self.kernel: Kernel = kernel
+        self._frame, self.transposed = frame, transposed
+        self.held: Sequence[Any] = getattr(frame, "held", ())  # an array on the GPU they are on
+        self._calls = kernel._new_calls(self)  # noqa: SLF001
+        self._threads = kernel._options.threads  # noqa: SLF001
+        arrays = {k: v for k, v in frame.values.items() if isinstance(v, np.ndarray)}
+        self._sizes = {name: (array, array.shape) for name, array in arrays.items()}
+
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if self.transposed is not None:
+            return self.transposed(out, named)
+        if self._threads is None:
+            return self._calls.run(out, named)
+        with self.kernel._threads():  # noqa: SLF001
+            return self._calls.run(out, named)
+
+    def frame(self, named: Mapping[str, Any]) -> Frame:
+        """Return a frame of the bound arguments; raises ArgumentError if *named* repeats one."""
+        self.refuse_bound(named)
+        plans = self.kernel._face.by_handle  # noqa: SLF001
+        for handle, (array, shape) in self._sizes.items():
+            if array.shape != shape:
+                name = plans[handle].name if handle in plans else handle
+                raise ArgumentError(
+                    f"argument {name}: has shape {array.shape}, was bound with {shape}"
+                )
+        return self._frame.copy()
+
+
+def frozen(arg: Any) -> Any:
+    """Return *arg* with private, read-only index arrays; values and dense arrays are shared."""
+    sparse = getattr(arg, "format", None) in ("csr", "bsr") and hasattr(arg, "indptr")
+    if sparse and isinstance(arg.data, np.ndarray):  # others are refused or corrected later
+        indices, indptr = private(arg.indices), private(arg.indptr)
+        return scipy_of_arrays(type(arg), arg.shape, arg.data, indices, indptr)
+    return arg

@@ -1,0 +1,93 @@
+"""At the call of an index notation kernel: the call as a value, which arguments make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.arguments import CallArguments, call_arguments
+from spcomp.kernels.notation.places import Places
+from spcomp.kernels.results import by_name
+from spcomp.notation.prepare import Prepared
+from spcomp.tensors.libraries.foreign import arrays_of
+
+if TYPE_CHECKING:
+    from spcomp.kernels.notation.planned import CompiledVersion
+
+_NONE: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundArguments:
+    """Arguments that are fixed, and the *kernels*, by version, that have them bound.
+
+    *given*: as the user gave them; *arguments*: the same with arrays for tensors of torch.
+    """
+
+    given: Mapping[str, Any]
+    arguments: CallArguments
+    kernels: dict[CompiledVersion, Callable[..., Any]]
+    has_torch: bool = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> BoundArguments:
+        """Return the bound arguments *given*."""
+        arrays = arrays_of(given)
+        return cls(given, call_arguments(arrays), {}, arrays is not given)
+
+
+NOTHING_BOUND = BoundArguments({}, {}, {})
+
+
+class Call(NamedTuple):
+    """A call: its *arguments*, which include the *bound* ones, and its arrays for results.
+
+    *outputs*: these arrays by result. *in_place*: the results given by ``out``, not by name.
+    *wholes*: the arrays of which parts are assigned.
+    """
+
+    arguments: CallArguments
+    bound: BoundArguments
+    outputs: Mapping[str, Any]
+    in_place: Collection[str]
+    wholes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Makes a Call of what is given to the program called *kernel*."""
+
+    kernel: str
+    prepared: Prepared
+    places: Places
+
+    def call(self, out: Any, arguments: CallArguments, bound: BoundArguments) -> Call:
+        """Return the call with *arguments*, those *bound*, and *out* for results.
+
+        Raises ArgumentError if *out* does not fit, or an array is missing that is written to.
+        """
+        outputs = wholes = _NONE
+        in_place: Collection[str] = ()
+        if self.places.parts:
+            out, arguments, wholes = self.places.with_parts_cut(self.kernel, out, arguments)
+        if out is not None:
+            outputs = by_name(self.prepared.results, out)
+            for name in outputs:
+                if name not in self.prepared.targets:
+                    raise ArgumentError(f"argument out: {name} is no output of {self.kernel}")
+            in_place = outputs.keys() - arguments.keys()
+        for name in self.prepared.accumulated:
+            if name in outputs:
+                arguments = {**arguments, **call_arguments({name: outputs[name]})}
+            elif name in arguments:
+                outputs = {**outputs, name: arguments[name].value}
+            else:
+                raise ArgumentError(
+                    f"missing argument {name} of {self.kernel}, which adds to it",
+                    hint=f"give it by name, {name}=..., or as out",
+                )
+        if bound.arguments:
+            arguments = {**bound.arguments, **arguments}
+        return Call(arguments, bound, outputs, in_place, wholes)

@@ -1,0 +1,133 @@
+"""Around the route: kernels of index notation, which compile for each new kind of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.arguments import call_arguments
+from spcomp.kernels.notation.bound import BoundNotation
+from spcomp.kernels.notation.formats import Formats
+from spcomp.kernels.notation.planned import Planned, Split
+from spcomp.kernels.notation.runner import Runner, SplitVersion
+from spcomp.kernels.protocol import Runnable
+from spcomp.notation.nodes import Program
+from spcomp.notation.semiring import Semiring
+from spcomp.tensors.libraries.foreign import arrays_of
+
+if TYPE_CHECKING:
+    from spcomp.compiler.interface import Signature
+    from spcomp.compiler.options import Options
+    from spcomp.kernels.decomposed.choose import ChoosingKernel
+    from spcomp.kernels.decomposed.kernel import FormatKernel
+    from spcomp.kernels.gradients import Differentiable
+    from spcomp.kernels.kernel import Kernel
+
+
+class NotationKernel(Runnable):
+    """A program of index notation; made by ``spcomp.compile("C[i, k] = A[i, j] * B[j, k]")``.
+
+    Call it by name, ``kernel(A=csr, B=array, out=None)``, with numpy arrays, scipy.sparse arrays
+    and matrices of any format, ``spcomp.Tensor``, and numbers. Formats and dtypes are those of
+    the arguments: the first call with arguments of a new kind compiles. The tensors that are
+    assigned and not read later are returned, one as it is, several as a named tuple.
+    """
+
+    def __init__(
+        self, program: Program, formats: Formats, semiring: Semiring, options: Options
+    ) -> None:
+        self._runner = Runner(program, formats, semiring, options)
+
+    @property
+    def program(self) -> Program:
+        """The program as a value."""
+        return self._runner.program
+
+    @property
+    def semiring(self) -> Semiring:
+        """What ``+`` and ``*`` mean in it."""
+        return self._runner.planner.semiring
+
+    @property
+    def options(self) -> Options:
+        """What ``compile`` was asked for."""
+        return self._runner.options
+
+    @property
+    def differentiable(self) -> Differentiable:
+        """The program as one whose gradients can be followed."""
+        return self._runner.differentiable
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the arguments of a call."""
+        return self._runner.arguments
+
+    @property
+    def name(self) -> str:
+        """The name given to ``compile``, else the text of its first result as an identifier."""
+        return self._runner.name
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the program; the class says what it takes and returns. Raises ArgumentError."""
+        if args:
+            raise ArgumentError(
+                f"{self.name}: got arguments by position",
+                hint=f"give them by name: {', '.join(self.arguments)}",
+            )
+        return self._runner.call(out, named)
+
+    def bind(self, **named: Any) -> BoundNotation:
+        """Return a callable that takes the rest of the arguments, with these fixed.
+
+        The first call with arguments of a kind converts them and checks their index arrays; later
+        calls do not see changes of index arrays.
+        """
+        unknown = [name for name in named if name not in self.arguments]
+        if unknown:
+            raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
+        for name in named:
+            if name in self._runner.assigned_parts:
+                raise ArgumentError(f"argument {name}: a part of it is assigned, so calls take it")
+        return BoundNotation(self, self._runner, named)
+
+    def planned(self, named: Mapping[str, Any]) -> Planned | Split:
+        """Return the program for arguments like these, or its pieces. Raises SpcompError."""
+        return self._runner.planned(call_arguments(named))
+
+    def specialize(self, **named: Any) -> Kernel | FormatKernel | ChoosingKernel:
+        """Return the Kernel that a call with arguments like these runs; compiled if need be."""
+        arguments = call_arguments(arrays_of(named))
+        version = self._runner.version(arguments)
+        if isinstance(version, SplitVersion):
+            programs = "; ".join(str(piece.runner.program) for piece in version.pieces)
+            raise ArgumentError(
+                f"{self.name} runs as {len(version.pieces)} programs, one after the other",
+                hint=f"they are {programs}",
+            )
+        kernel: Kernel | FormatKernel | ChoosingKernel = self._runner.chosen(version, arguments)
+        return kernel
+
+    def explain(self, **named: Any) -> str:
+        """Return what was decided, and why: statements, formats, domains, loops.
+
+        For arguments like *named*; without any, for those of the last call.
+        """
+        return self._runner.explain(call_arguments(arrays_of(named)))
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters of the one program that ran last; raises ArgumentError for several."""
+        return self._only_kernel().signature
+
+    def kernels(self) -> tuple[Runnable, ...]:
+        """Return the kernels that ran last, in order. Raises ArgumentError if none has."""
+        return tuple(self._runner.kernels())
+
+    def __repr__(self) -> str:
+        return repr(self._runner)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        formats = dict(self._runner.planner.formats)
+        return NotationKernel, (self.program, formats, self.semiring, self.options)

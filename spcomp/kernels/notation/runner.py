@@ -1,0 +1,382 @@
+"""Around the route: a program of index notation is compiled for its arguments, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from spcomp.compiler.options import Options
+from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
+from spcomp.formats.rules import ComposableFormat
+from spcomp.kernels.gradients import Differentiable, follow, require_gradients
+from spcomp.kernels.kernel import Kernel
+from spcomp.kernels.notation.arguments import CallArgument, CallArguments, call_arguments
+from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
+from spcomp.kernels.notation.formats import Formats
+from spcomp.kernels.notation.parts import block_formats, format_texts, kernel_in_parts
+from spcomp.kernels.notation.places import Places
+from spcomp.kernels.notation.planned import (
+    CompiledVersion,
+    Execute,
+    Interpretation,
+    NoPlan,
+    Planned,
+    Split,
+)
+from spcomp.kernels.notation.planner import Planner
+from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
+from spcomp.kernels.results import Results
+from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
+from spcomp.notation.explain import explain
+from spcomp.notation.nodes import Program
+from spcomp.notation.semiring import ORDINARY, Semiring
+from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.runtime.cuda.streams import STREAM, chosen_stream
+from spcomp.target import on_gpu
+from spcomp.tensors.libraries.foreign import has_torch, outputs
+
+MOST_VERSIONS = 64
+
+
+class Runner:
+    """Runs a program on arguments by name; keeps a compiled version for each kind of them.
+
+    The steps of a call: arguments are taken in; the version for their kinds is found, or planned
+    and compiled; its kernel runs; results are delivered in the formats that the user wants.
+    """
+
+    def __init__(
+        self, program: Program, formats: Formats, semiring: Semiring, options: Options
+    ) -> None:
+        self.options = options
+        self._on_gpu = on_gpu(options.target)
+        self.planner = planner = Planner.of(program, formats, semiring)
+        prepared = planner.prepared
+        self._places = places = Places.of(planner.parts, prepared.results)
+        self.arguments = places.named(prepared.arguments)
+        first = next(s for s in self.program.statements if s.target.name == places.results[0])
+        self.name = options.name or first.name
+        self._intake = Intake(self.name, prepared, places)
+        self._delivery = Delivery(prepared, planner.formats, planner.wanted)
+        self._versions: dict[object, CompiledVersion | SplitVersion] = {}
+        self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
+        self._last: CompiledVersion | SplitVersion | None = None
+
+    @property
+    def program(self) -> Program:
+        """The program as the user wrote it."""
+        return self.planner.written
+
+    @property
+    def assigned_parts(self) -> frozenset[str]:
+        """The names of arguments of which parts are assigned."""
+        return frozenset(part.name for part in self._places.parts.values())
+
+    def call(self, out: Any, named: dict[str, Any], bound: BoundArguments = NOTHING_BOUND) -> Any:
+        """Run on the arguments *named* and those *bound*; returns as a NotationKernel does."""
+        if self._on_gpu:
+            stream = None if STREAM in self.arguments else named.pop(STREAM, None)
+            there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
+            with chosen_stream(stream):
+                if there:
+                    return self.run(out, call_arguments(named), bound)
+                return self._call(out, named, bound)
+        return self._call(out, named, bound)
+
+    def _call(self, out: Any, named: dict[str, Any], bound: BoundArguments) -> Any:
+        """Run on the arguments, which lie on the host."""
+        if not bound.has_torch and not has_torch(named.values(), out):
+            return self.run(out, call_arguments(named), bound)
+        written = {*self.planner.prepared.accumulated, *self.assigned_parts}
+        if require_gradients(named.values()):
+            return self._followed(out, named, bound, written)
+        from spcomp.kernels.notation.torch_calls import TorchCall  # torch is optional
+
+        call = TorchCall(named, out, written, bound.given.values())
+        return call.results(self.run(call.out, call_arguments(call.arguments), bound))
+
+    def _followed(
+        self, out: Any, named: dict[str, Any], bound: BoundArguments, written: Collection[str]
+    ) -> Any:
+        """Run on torch tensors that require gradients; the results know them."""
+        for name in (name for name in written if name in named):
+            raise ArgumentError(
+                f"argument {name}: is written to, so gradients cannot be followed",
+                hint="assign a result of its own, or call the kernel under torch.no_grad()",
+            )
+
+        def run(arrays: dict[str, Any]) -> Any:
+            rest = {name: x for name, x in arrays.items() if name not in bound.given}
+            return self.run(None, call_arguments(rest), bound)
+
+        return follow(self.differentiable, out, {**bound.given, **named}, run)
+
+    @cached_property
+    def differentiable(self) -> Differentiable:
+        """The program as one whose gradients can be followed."""
+        results = self.planner.prepared.results
+        return Differentiable(
+            self.name, results, self.planner.formats, self.options, self._adjoint, saves=True
+        )
+
+    def _adjoint(self, wrt: tuple[str, ...]) -> Adjoint:
+        if self.planner.semiring != ORDINARY:
+            raise ArgumentError(
+                f"argument {wrt[0]}: requires gradients, and a program over a semiring has none",
+                hint="give what it holds with .detach()",
+            )
+        return adjoint_of(self.program, wrt)
+
+    def run(
+        self,
+        out: Any,
+        arguments: CallArguments,
+        bound: BoundArguments = NOTHING_BOUND,
+        execute: Execute | None = None,
+    ) -> Any:
+        """Run on *arguments*, none of torch, and those *bound*; returns as a NotationKernel does.
+
+        *execute* runs a planned program in the place of machine code, on arguments by name.
+        """
+        call = self._intake.call(out, arguments, bound)
+        results = self._run(call, execute)
+        if call.wholes:
+            self._places.put_back(call.outputs, call.wholes)
+            results = {**results, **call.wholes}
+        names = self._places.results
+        if len(names) == 1:
+            return results[names[0]]
+        return Results.of(names, tuple(results[name] for name in names))
+
+    def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
+        """Return the results by name; assigned parts have names of their own."""
+        version = self._interpretation(call, execute) if execute else self.version(call.arguments)
+        if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
+            version = self._renewal(version.planned, call) or version
+        if isinstance(version, SplitVersion):
+            return version.run(call, execute)
+        planned, arguments = version.planned, call.arguments
+        for index in planned.unbound:
+            index.check(call.outputs)
+        self._delivery.check(planned.plans, arguments, call.outputs)
+        kernel, bound = self._kernel(version, call.bound)
+        named = {
+            name: make(arguments[source].value)
+            for name, source, make in version.arguments
+            if source not in bound
+        }
+        if call.outputs:
+            for plan in planned.plans:
+                if (name := plan.stmt.target.name) in call.outputs:
+                    named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
+        returned = kernel(**named)
+        return self._delivery.results(planned.plans, returned, arguments, call.outputs)
+
+    def _kernel(
+        self, version: CompiledVersion, bound: BoundArguments
+    ) -> tuple[Callable[..., Any], Collection[str]]:
+        """Return the kernel of *version*, and the arguments that it has bound.
+
+        It has none bound if a matrix that is stored in parts comes with the call.
+        """
+        if not bound.arguments:
+            return version.kernel, ()
+        if version not in bound.kernels:
+            sources = {argument.name: argument.source for argument in version.arguments}
+            if any(sources[name] not in bound.arguments for name in version.stored):
+                return version.kernel, ()
+            named = {
+                name: make(bound.arguments[source].value)
+                for name, source, make in version.arguments
+                if source in bound.arguments
+            }
+            bound.kernels[version] = version.kernel.bind(**named)
+        return bound.kernels[version], bound.arguments
+
+    def _interpretation(self, call: Call, execute: Execute) -> CompiledVersion | SplitVersion:
+        decision = self.planned(call.arguments)
+        if isinstance(decision, Split):
+            return self._split_version(decision)
+        return CompiledVersion.of(decision, Interpretation(decision, execute), call.arguments, {})
+
+    def _renewal(self, planned: Planned, call: Call) -> SplitVersion | None:
+        """Return a version that makes new results where given ones lack elements to add to."""
+        lacks: set[str] = set()
+        for plan in (p for p in planned.plans if p.stmt.accumulates):
+            name, like = plan.stmt.target.name, plan.output.like
+            argument = planned.arguments.get(like.name) if like else None
+            if name in call.outputs and argument is not None:
+                pattern = argument.adapt(call.arguments[argument.source].whole)
+                lacks |= set() if stores_as(call.outputs[name], pattern) else {name}
+        if not lacks:
+            return None
+        key = planned, frozenset(lacks)
+        if key not in self._renewals:
+            plans = [
+                replace(plan, output=replace(plan.output, storage="split"))
+                if plan.stmt.target.name in lacks and plan.stmt.accumulates
+                else plan
+                for plan in planned.plans
+            ]
+            self._renewals[key] = self._split_version(self.planner.split(plans))
+        return self._renewals[key]
+
+    # -- versions -----------------------------------------------------------------------------
+
+    @property
+    def last(self) -> CompiledVersion | SplitVersion:
+        """The version that ran last; raises ArgumentError if none has."""
+        if self._last is None:
+            raise ArgumentError(
+                f"{self.name}: formats and dtypes are not known yet",
+                hint="call it first, or give the arguments here",
+            )
+        return self._last
+
+    def version(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
+        """Return the version for *arguments*, compiled if need be. Raises SpcompError."""
+        key = tuple([(name, kind) for name, kind, _ in arguments.values()])
+        version = self._versions.get(key)
+        if version is None:
+            self._check_names(arguments)
+            version = self._compile(arguments)
+            while len(self._versions) >= MOST_VERSIONS:
+                self._versions.pop(next(iter(self._versions)), None)
+            self._versions[key] = version
+        self._last = version
+        return version
+
+    def _check_names(self, arguments: CallArguments) -> None:
+        for name in arguments:
+            if name not in self.arguments:
+                raise ArgumentError(
+                    f"unexpected argument {name} of {self.name}",
+                    hint=f"its arguments are {', '.join(self.arguments)}",
+                )
+        for name in self.arguments:
+            if name not in arguments and name not in self.planner.prepared.accumulated:
+                raise ArgumentError(f"missing argument {name} of {self.name}")
+
+    def planned(self, arguments: CallArguments) -> Planned | Split:
+        """Return the program for arguments like these, or its pieces. Raises SpcompError."""
+        decision = self.planner.decide(self.name, arguments)
+        if isinstance(decision, NoPlan):
+            raise decision.error
+        return decision
+
+    def _compile(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
+        planner = self.planner
+        with refuse_deep_nests(ScriptError):
+            planned = self.planned(arguments)
+            if isinstance(planned, Split):
+                return self._split_version(planned)
+            requested: dict[str, ComposableFormat] = {}
+            offered = dict(block_formats(planned, planner.wanted, planner.semiring))
+            for name, argument in planned.arguments.items():
+                layout = arguments[argument.source].format
+                if argument.source in planner.stored:
+                    requested[name] = planner.stored[argument.source]
+                elif layout is not None and argument.source not in planner.wanted:
+                    offered |= {} if argument.windowed else {name: layout}
+            kernel = kernel_in_parts(planned, requested, offered, self.options)
+            if kernel is not None:
+                return CompiledVersion.of(planned, kernel, arguments, kernel.program.formats)
+            if (tuner := self.options.tuned) is not None:
+                plain: Kernel = tuner.kernel(planned.func, self.options)
+            else:
+                plain = Kernel.of(planned.func, self.options)
+            return CompiledVersion.of(planned, plain, arguments, {})
+
+    def _split_version(self, split: Split) -> SplitVersion:
+        options, semiring = replace(self.options, name=None), self.planner.semiring
+        return SplitVersion(
+            tuple(
+                PieceRunner(Runner(piece.program, piece.formats, semiring, options), piece.result)
+                for piece in split.pieces
+            )
+        )
+
+    # -- questions about versions -----------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<NotationKernel {self.name}: {str(self.program)!r}>"
+
+    def kernels(self) -> Iterator[Any]:
+        """Yield the Kernels that ran last."""
+        version = self.last
+        if isinstance(version, CompiledVersion):
+            yield version.kernel
+        else:
+            for piece in version.pieces:
+                yield from piece.runner.kernels()
+
+    def chosen(self, version: CompiledVersion, arguments: CallArguments) -> Any:
+        """Return the Kernel of *version*; where matrices decide the format, that for *arguments*.
+
+        Raises ArgumentError.
+        """
+        choose = getattr(version.kernel, "choose", None)
+        in_parts = [a for a in version.arguments if a.name in version.stored]
+        if choose is None or not all(a.source in arguments for a in in_parts):
+            return version.kernel
+        return choose(**{name: make(arguments[source].value) for name, source, make in in_parts})
+
+    def explain(self, arguments: CallArguments) -> str:
+        """Return the decisions for *arguments*, or for those of the last call, as text."""
+        version = self.version(arguments) if arguments else self.last
+        if isinstance(version, SplitVersion):
+            return "\n".join(piece.runner.explain({}) for piece in version.pieces)
+        self.chosen(version, arguments)
+        planned, planner = version.planned, self.planner
+        operands = {name: argument.operand for name, argument in planned.arguments.items()}
+        stored = format_texts(version.kernel, version.stored)
+        levels = version.stored.keys() & (planner.wanted.keys() - planner.stored.keys())
+        stored |= {name: str(planner.wanted[name]) for name in levels}
+        text = explain(planned.plans, operands, planned.converted, planner.semiring, stored)
+        text = f"floats in any order (fast_math)\n{text}" if self.options.fast_math else text
+        if self.options.tuned is not None and isinstance(version.kernel, Kernel):
+            text = f"{version.kernel.note}\n{text}"
+        launched = getattr(version.kernel, "explain_launches", str)()
+        return f"{text}\n{launched}".rstrip() if launched else text
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRunner:
+    """The runner of a piece; *result*: the name of its result in later pieces."""
+
+    runner: Runner
+    result: str
+
+    @property
+    def target(self) -> str:
+        """The name that its statement assigns."""
+        return self.runner.program.statements[0].target.name
+
+    def run(self, known: Mapping[str, CallArgument], call: Call, execute: Execute | None) -> Any:
+        """Return the result for the values *known* so far in *call*, in place if it is given."""
+        if self.target != self.result and self.result in call.in_place:
+            raise ArgumentError(
+                f"argument out: {self.result} gets another pattern, so it has no array to write",
+                hint=f"give it by name, {self.result}=...: what is returned is new",
+            )
+        arguments = {name: known[name] for name in self.runner.arguments if name in known}
+        out = None
+        if self.target in call.outputs and self.target not in arguments:
+            out = {self.target: call.outputs[self.target]}
+        return self.runner.run(out, arguments, execute=execute)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitVersion:
+    """A program split for arguments of one kind: its *pieces* run one after the other."""
+
+    pieces: tuple[PieceRunner, ...]
+
+    def run(self, call: Call, execute: Execute | None) -> dict[str, Any]:
+        """Return all results by name, in place where *call* gives arrays."""
+        known = {**call.arguments, **call_arguments(call.outputs)}
+        for piece in self.pieces:
+            known |= call_arguments({piece.result: piece.run(known, call, execute)})
+        return {name: argument.value for name, argument in known.items()}

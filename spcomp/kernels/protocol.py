@@ -1,0 +1,151 @@
+"""Around the route: what every kernel can do, also with some of its arguments bound."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spcomp.errors import ArgumentError
+from spcomp.kernels.timing import Evaluator
+
+if TYPE_CHECKING:
+    from spcomp.compiler.interface import Signature
+    from spcomp.runtime.gpu import Resources
+    from spcomp.schedule.step import Trace
+
+
+class Runnable(ABC):
+    """A kernel: what ``compile`` and ``bind`` return.
+
+    Some kernels compile when they are called. Before their first call ``trace``, ``stage``,
+    ``source`` and, for index notation, ``signature`` raise ArgumentError.
+    """
+
+    @abstractmethod
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program; raises ArgumentError for arguments that it cannot take."""
+
+    @abstractmethod
+    def bind(self, **named: Any) -> Runnable:
+        """Return a callable that takes the rest of the arguments, with *named* fixed."""
+
+    @abstractmethod
+    def specialize(self, **named: Any) -> Runnable:
+        """Return the kernel that a call with arguments like these runs; compiled if need be."""
+
+    @abstractmethod
+    def explain(self, **named: Any) -> str:
+        """Return what was decided, and why, for arguments like *named* if there are any."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name given to ``compile``, else the program's."""
+
+    @property
+    @abstractmethod
+    def signature(self) -> Signature:
+        """The parameters with their dtypes, shapes and roles, and the names of the results."""
+
+    @abstractmethod
+    def kernels(self) -> tuple[Runnable, ...]:
+        """Return the kernels that a call runs, or ran last, in order: one for each program."""
+
+    def _only_kernel(self) -> Runnable:
+        """Return the one kernel that a call runs; raises ArgumentError if there are several."""
+        kernels = self.kernels()
+        if len(kernels) > 1:
+            raise ArgumentError(
+                f"{self.name} runs as {len(kernels)} programs, one after the other",
+                hint="stage and source show them all, explain says why",
+            )
+        return kernels[0]
+
+    @property
+    def trace(self) -> Trace:
+        """The schedule steps that were applied, in order; ``compile(..., trace=)`` takes them."""
+        return self._only_kernel().trace
+
+    def stage(self, name: str) -> str:
+        """Return the program at ``coordinate``, ``position`` or ``flat``; raises ArgumentError."""
+        return "\n".join(kernel.stage(name) for kernel in self.kernels())
+
+    def source(self, kind: str = "llvm") -> str:
+        """Return what was generated: ``llvm`` IR, or ``asm``, for a GPU ``ptx``.
+
+        Raises ArgumentError for another.
+        """
+        return "\n".join(kernel.source(kind) for kernel in self.kernels())
+
+    @property
+    def resources(self) -> Mapping[str, Resources]:
+        """What each kernel takes of a GPU, by name: registers, spills, shared memory, occupancy.
+
+        Raises BackendError if there is neither ptxas nor a GPU, or the code is for a CPU.
+        """
+        return {
+            name: found for kernel in self.kernels() for name, found in kernel.resources.items()
+        }
+
+    def time_evaluator(self, *, number: int = 10, repeat: int = 1) -> Evaluator:
+        """Return a function that times calls with the arguments it is given, as TVM's does.
+
+        Its result has ``mean``, ``median``, ``min``, ``max``, ``std`` and ``results``, in seconds:
+        *repeat* results, each the mean of *number* calls in a row. One call before them is not
+        counted. To compare kernels, time them in turns: the machine changes. Raises ArgumentError.
+        """
+        for name, count in (("number", number), ("repeat", repeat)):
+            if not isinstance(count, int) or count < 1:
+                raise ArgumentError(f"argument {name}: got {count!r}, expected a positive integer")
+        return Evaluator(self, number, repeat)
+
+
+class Bound(Runnable):
+    """A *kernel* with some *arguments* fixed, by name; calls give the others.
+
+    Its code is that of the kernel.
+    """
+
+    def __init__(self, kernel: Runnable, arguments: Mapping[str, Any]) -> None:
+        self.kernel, self.arguments = kernel, dict(arguments)
+
+    def _with_bound(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *named* with the bound arguments; raises ArgumentError for a name in both."""
+        self.refuse_bound(named)
+        return {**self.arguments, **named}
+
+    def refuse_bound(self, named: Mapping[str, Any]) -> None:
+        """Raise ArgumentError if one of *named* is bound already."""
+        for name in named:
+            if name in self.arguments:
+                raise ArgumentError(f"argument {name}: is bound already")
+
+    def bind(self, **named: Any) -> Runnable:
+        """Return a callable that takes the rest of the arguments, with *named* fixed, too."""
+        return self.kernel.bind(**self._with_bound(named))
+
+    def specialize(self, **named: Any) -> Runnable:
+        """Return the kernel that a call with arguments like these runs; compiled if need be."""
+        return self.kernel.specialize(**self._with_bound(named))
+
+    def explain(self, **named: Any) -> str:
+        """Return what was decided, and why, for arguments like *named* and the bound ones."""
+        return self.kernel.explain(**self._with_bound(named))
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel."""
+        return self.kernel.name
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the kernel without the bound arguments."""
+        return self.kernel.signature.without(self.arguments)
+
+    def kernels(self) -> tuple[Runnable, ...]:
+        """Return the kernels that a call runs, or ran last, in order: one for each program."""
+        return self.kernel.kernels()
+
+    def __repr__(self) -> str:
+        return f"<{self.name} with {', '.join(self.arguments)} bound>"

@@ -1,0 +1,205 @@
+"""Beside the route, for all of it: the thresholds of all decisions, one value per target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spcomp.errors import BackendError
+
+if TYPE_CHECKING:
+    from spcomp.target import Target, TargetKind
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """The thresholds of one target, for its default schedule, its passes and its code generator.
+
+    None of them changes what a program means. The default schedule copies those that a step needs
+    into the step's own fields, so that a trace replays to the same program whatever they are.
+    """
+
+    # register tiles of the default schedule
+    tile_vectors: int  # vectors of accumulators beside what the loop body needs
+    stream_vectors: int  # the same where the body only adds up rows that follow each other
+
+    # rows asked for before they are used
+    prefetch_distance: int  # positions from asking for a row to its use
+    prefetch_distance_least: int  # positions: the same for a row read in many passes
+    prefetch_parts: int  # parts of such a row that are asked for ahead, in all
+    prefetch_bytes_least: int  # bytes of a row that is worth asking for
+    prefetch_bytes_most: int  # bytes, at most, of several rows at one coordinate that are worth it
+
+    # shares of parallel loops
+    chunk_elements: int  # elements in a chunk of rows where each is one operation
+    chunk_nested: int  # the same where each element is a loop
+    chunk_sorted: int  # iterations over sorted coordinates in a chunk
+    chunk_fibers: int  # the same where each iteration is a fiber
+    chunk_workspace: int  # elements in a chunk of rows that share workspaces
+    chunk_workspace_rows: int  # rows in it where no array says how long they are
+    run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
+    hub_piece: int  # elements of a very long row that are worth a thread's attention
+    scatter_parts: int  # parts of a scattered row that run at the same time, each over all elements
+    scatter_bytes: int  # bytes that no two threads should write to, half as many at worst
+
+    # versions of a program that are compiled for the extents and the data of a call
+    extent_small: int  # elements: up to it every inner dense extent is compiled in
+    extent_large: int  # elements: beyond it none is
+    extent_multiple: int  # elements: extents in between are compiled in if they are a multiple
+    narrow_operations: int  # with so few operations an element, a row costs several elements
+    run_samples: int  # keys to look at, equally far apart: two that are equal show a long run
+    run_keys: int  # with at most so many sorted keys, long runs are not looked for
+    skew_factor: int  # a part so many times heavier than the average is worth balancing
+
+    # merges
+    search_factor: int  # a fiber so many times longer than the other is searched, not merged
+    union_operands: int  # operands, at most, of a union with a loop for each point of its lattice
+    surprise_limit: int  # excess of surprises over repetitions from which branches are avoided
+    meeting_limit: int  # excess of pairs that meet over others from which no test comes first
+    meeting_shorter: int  # coordinates, at most, of the shorter fiber in that test
+    meeting_longer: int  # coordinates, at most, of the longer fiber in that test
+
+    # rows of assembled results
+    fiber_ordered: int  # elements, at most, of a fiber that is sorted by comparing all pairs
+    fiber_unordered: int  # elements, at most, of a short fiber that is not sorted
+    table_small: int  # a fiber with up to so many elements has a table for so many: a power of two
+    table_spare: int  # a table has 2**table_spare slots an element
+    mark_words: int  # words of marks, at most, that are sorted by comparing all pairs
+    rank_lanes: int  # words compared at once, a power of two
+    block_elements: int  # elements that operands have in a block of rows, on average
+    block_rows: int  # rows in it, at most
+    block_products: int  # products in a block of rows of a matrix product, at least
+    part_elements: int  # elements of the operands in one part of a result that is a single row
+    result_parts: int  # such parts, at most
+    asks_rows: bool  # whether it matters how long rows are on average
+    packs_results: bool  # whether elements are made once, not counted and then made again
+
+    # vectors
+    dot_accumulators: int  # independent partial sums of a dot product, a power of two
+    unrolled_vectors: int  # vectors of a loop with a constant trip count that are written out
+    gather_bits: int  # registers with at least so many bits gather a whole vector at once
+    short_lanes: int  # lanes of gathered vectors on narrower registers, and along short rows
+    mask_bits: int  # registers with at least so many bits load the last vector under a mask
+
+    # code
+    single_lanes: int  # up to so many lanes are loaded one by one, not gathered
+    run_lanes: int  # elements compared at once to find the end of a run: 8, 16, 32 or 64
+    unrolled_copies: int  # copies of a body, at most, that nested unrolled loops write out
+    unrolled_group: int  # trips that a longer unrolled loop writes out, a power of two
+    line_bytes: int  # bytes that one prefetch brings, and that vectors should not straddle
+
+
+CPU_KNOBS = Knobs(
+    tile_vectors=8,
+    stream_vectors=16,
+    prefetch_distance=16,
+    prefetch_distance_least=4,
+    prefetch_parts=32,  # with more, the first have left the cache before their use
+    prefetch_bytes_least=64,  # a cache line
+    prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
+    chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
+    chunk_nested=4096,
+    chunk_sorted=4096,
+    chunk_fibers=64,
+    chunk_workspace=1024,
+    chunk_workspace_rows=64,
+    run_chunks=2,
+    hub_piece=2048,
+    scatter_parts=4,  # each reads the pattern again
+    scatter_bytes=128,  # processors fetch cache lines in pairs
+    extent_small=128,
+    extent_large=1024,  # beyond it, what is known of the extent no longer matters
+    extent_multiple=8,  # most are
+    narrow_operations=16,
+    run_samples=32,  # a run that fills two of so many parts is shared
+    run_keys=32 * 1024,
+    skew_factor=8,
+    search_factor=4,
+    union_operands=3,
+    surprise_limit=8,
+    meeting_limit=8,
+    meeting_shorter=64,  # each is compared with all of the other
+    meeting_longer=1 << 12,
+    fiber_ordered=64,
+    fiber_unordered=256,
+    table_small=32,
+    table_spare=2,
+    mark_words=32,  # no branch depends on the data
+    rank_lanes=8,
+    block_elements=12 << 10,  # what a block makes stays in the processor's caches
+    block_rows=1 << 12,
+    block_products=12 << 10,
+    part_elements=1 << 15,
+    result_parts=1 << 10,
+    asks_rows=False,
+    packs_results=True,
+    dot_accumulators=4,  # an addition takes four cycles
+    unrolled_vectors=32,
+    gather_bits=512,  # narrower processors load as fast as they gather
+    short_lanes=4,
+    mask_bits=256,  # under a mask of 32 bits a lane or more
+    single_lanes=4,
+    run_lanes=8,
+    unrolled_copies=256,
+    unrolled_group=8,
+    line_bytes=64,
+)
+
+# What these decide happens before loops are bound to threads: a lane is a thread's, and no thread
+# reads ahead for another.
+CUDA_KNOBS = replace(
+    CPU_KNOBS,
+    asks_rows=True,  # as many threads share a row
+    packs_results=False,  # blocks cannot wait for each other to pass on where each begins
+    single_lanes=128,  # a thread has no vectors but those that it loads and stores
+    unrolled_group=4,
+    dot_accumulators=1,  # other threads run while one waits
+    chunk_elements=256,  # for one thread
+    chunk_nested=64,
+    chunk_sorted=64,
+    chunk_fibers=8,
+    chunk_workspace=64,
+    chunk_workspace_rows=4,
+    hub_piece=1 << 30,  # hubs are left to their threads
+)
+
+KNOBS: dict[TargetKind, Knobs] = {"cpu": CPU_KNOBS, "cuda": CUDA_KNOBS}
+
+
+@dataclass(frozen=True, slots=True)
+class GridKnobs:
+    """The thresholds of a GPU, for how loops run on its blocks and threads."""
+
+    block_threads: int  # threads in a block where nothing else decides
+    warp_threads: int  # threads that share a row, at most: they run in step
+    row_threads: int  # threads that share a row of which nothing else is known, a power of two
+    sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
+    resident_threads: int  # threads of a multiprocessor that registers are kept for
+    thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
+    thread_sums: int  # elements that a thread adds up in registers, at most
+    compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+
+
+CUDA_GRID = GridKnobs(
+    block_threads=128,
+    warp_threads=32,
+    row_threads=8,
+    sharing_blocks=512,  # some for each multiprocessor
+    resident_threads=1024,  # with fewer registers, code waits for each load before the next
+    thread_bytes=1024,
+    thread_sums=64,
+    compact_elements=1 << 16,
+)
+
+
+def knobs_of(target: Target) -> Knobs:
+    """Return the thresholds for *target*.
+
+    Raises BackendError for a kind of target that has none: nobody has measured what is best there.
+    """
+    knobs = KNOBS.get(target.kind)
+    if knobs is None:
+        raise BackendError(
+            f"no thresholds are known for {target}", hint=f"targets with some: {', '.join(KNOBS)}"
+        )
+    return knobs

@@ -1,0 +1,1 @@
+"""Index notation to index notation: the gradients of a program, as a program."""

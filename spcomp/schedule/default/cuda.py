@@ -1,0 +1,288 @@
+"""In position space: the default schedule on GPUs, the only place of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.vectors import lane_bits
+from spcomp.ir.expr import Const
+from spcomp.ir.position import Block
+from spcomp.ir.stmt import WARPS, For, Store
+from spcomp.ir.visitor import walk
+from spcomp.knobs import CUDA_GRID
+from spcomp.schedule.default.cpu import CpuPlan
+from spcomp.schedule.default.facts import UNKNOWN, Facts
+from spcomp.schedule.default.plan import (
+    base_name,
+    is_contiguous,
+    outermost_legal,
+    tile_nest,
+)
+from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
+from spcomp.schedule.legality.dependence import conflicts, loops_of
+from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.nests.nests import chain, runs_once
+from spcomp.schedule.steps.blocks.blocks import LiftLoop
+from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope
+from spcomp.schedule.steps.blocks.rfactor import RFactor
+from spcomp.schedule.steps.loops.bind import Bind
+from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
+from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.workspaces import has_workspace
+
+if TYPE_CHECKING:
+    from spcomp.ir.func import Func
+    from spcomp.ir.program import PosFunc
+    from spcomp.schedule.steps.base import Step
+    from spcomp.target import Target
+
+WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
+
+
+def default_schedule(
+    func: PosFunc, target: Target, facts: Facts = UNKNOWN
+) -> tuple[Func, tuple[Step, ...]]:
+    """Return *func* with the default steps applied, and the steps.
+
+    The rows of a nest run on groups of neighbouring threads. Where its innermost loop runs along
+    memory, each thread has some elements of the row in registers, loaded 16 bytes at a time; where
+    it reduces, the threads of a group share its iterations, and add up their partial results. Other
+    nests run one iteration of their outermost independent loop on each thread.
+    """
+    if any(loop.kind != "serial" for loop in loops_of(func.body)):
+        return func, ()  # the user has already decided how loops run
+    plan = _Plan(func, target, facts)
+    plan.parts()
+    plan.attempt(plan.marks())
+    for loop in list(outermost(plan.func.body)):
+        if loop.kind == "serial":
+            plan.attempt(plan.key_rows(loop))
+    for nest in list(outermost(plan.func.body)):
+        if all(loop.kind == "serial" for loop in loops_of(nest)):
+            plan.decide(nest.var.name)
+    return plan.func, plan.steps
+
+
+class _Plan(CpuPlan):
+    """The default schedule being made for a GPU.
+
+    What it decides otherwise than for a CPU is how rows, and what is inside them, run.
+    """
+
+    @property
+    def row_threads(self) -> int:
+        """How many threads share the elements of a row: about as many as there are."""
+        return max(2, self.facts.row) if self.facts.row else LANES
+
+    def decide(self, name: str) -> None:
+        """Apply the steps for the nest *name*."""
+        nest = self.loop(name)
+        assert nest is not None
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.dots(name))
+        if not decided and not self.group(name):
+            self.attempt(self.nest(nest))
+
+    def tiles(self, nest_name: str) -> Iterator[Step]:
+        """Yield steps for a nest whose rows are combined from other rows, as in SpMM."""
+        nest = self.loop(nest_name)
+        assert nest is not None
+        row = outermost_legal(nest)
+        if row is None:
+            return
+        inner = [x for x in loops_of(nest) if is_contiguous(x)]
+        tiles = [(x, tile_nest(self.func, x.var.name)) for x in inner]
+        if len(tiles) != 1 or tiles[0][1] is None or not _is_alone(nest, tiles[0][1].block):
+            return
+        loop, tile = tiles[0]
+        assert tile is not None
+        columns = loop.var.name
+        width, threads = _shares(loop, tile.block)
+        yield Reorder((*tile.spatial, columns, *tile.reductions))
+        yield Split(columns, (None, threads, width))
+        blocks, lanes, own = (f"{columns}_{k}" for k in range(3))
+        yield Reorder((blocks, lanes, *tile.reductions, own))
+        yield CacheWrite(tile.block.name, at=lanes)
+        inside = self.loop(lanes)
+        for part in loops_of(inside) if inside is not None else ():
+            name = part.var.name
+            if width > 1 and part.kind == "serial" and own in (name, base_name(name)):
+                yield Vectorize(name)
+        yield from map(Unroll, tile.reductions[-1:])
+        yield Bind(lanes, "threadIdx.x")
+        yield Bind(blocks, "blockIdx.y")
+        yield from self._rows_on_groups(row.var.name, threads)
+
+    def dots(self, name: str) -> Iterator[Step]:
+        """Yield steps for a nest whose innermost loop reduces into one element, as in SpMV."""
+        nest = self.loop(name)
+        assert nest is not None
+        row = outermost_legal(nest)
+        dots = [x for x in loops_of(nest) if _reduces(x)]
+        if row is None or len(dots) != 1:
+            return
+        (dot,) = dots
+        block, loop = dot.body, dot.var.name
+        if not isinstance(block, Block) or not _is_alone(nest, block) or dot is row:
+            return
+        width, threads = _shares(dot, block) if is_contiguous(dot) else (1, LANES)
+        known = isinstance(dot.end, Const)
+        threads = min(threads & -threads, LANES) if known else self.row_threads
+        if threads == 1:
+            return
+        yield from self._wide_dot(loop, threads, width) if known else self._dot(loop, threads)
+        yield Unroll(f"{loop}_0" if known else f"{loop}_o")
+        inside = (x for x in loops_of(row.body) if not runs_once(x))
+        first = next(inside, dot)
+        if first is not dot and _holds(first, dot) and not conflicts(first):
+            yield from self._row_on_block(row.var.name, first.var.name, threads)
+        else:
+            yield from self._rows_on_groups(row.var.name, threads)
+
+    def _wide_dot(self, name: str, threads: int, width: int) -> Iterator[Step]:
+        """Yield steps as ``_dot`` does, with *width* neighbours at a time on each thread."""
+        loop = self.loop(name)
+        assert loop is not None
+        assert isinstance(loop.body, Block)
+        block, (trips, lanes, own) = loop.body.name, (f"{name}_{k}" for k in range(3))
+        yield Split(name, (None, threads, width))
+        yield Reorder((lanes, trips, own))
+        yield RFactor(lanes)
+        if width > 1:
+            yield RFactor(own, -1)
+            yield SetScope(f"{block}_rf_rf", 0, "local")
+            yield Vectorize(own)
+            yield Unroll(f"{own}_1")
+        yield SetScope(f"{block}_rf", 0, "local")
+        yield from self._bound(lanes)
+
+    def _row_on_block(self, row: str, inner: str, threads: int) -> Iterator[Step]:
+        """Yield steps that run a *row* on a block, and *inner*, in it, on groups of *threads*."""
+        trips, group = f"{inner}_o", f"{inner}_i"
+        yield Bind(row, "blockIdx.x")
+        yield Split(inner, CUDA_GRID.block_threads // threads)
+        yield Reorder((group, trips))
+        yield Unroll(trips)
+        yield Bind(group, "threadIdx.y")
+
+    def group(self, name: str) -> bool:
+        """Run the rows of the nest *name* on groups of threads, and the loops inside on these.
+
+        Returns whether some loop inside does; the others run on every thread of the group.
+        """
+        nest = self.loop(name)
+        assert nest is not None
+        row = outermost_legal(nest)
+        if row is None or has_workspace(row):
+            return False
+        before = self.func, self.steps
+        leaves = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
+        width = _group_size(leaves, self.row_threads)
+        shared = [self._on_threads(leaf.var.name, width) for leaf in leaves if not runs_once(leaf)]
+        if any(shared) and self.attempt(self._rows_on_groups(row.var.name, width)):
+            return True
+        self.func, self.steps = before
+        return False
+
+    def _on_threads(self, name: str, threads: int) -> bool:
+        """Run the innermost loop *name* on *threads* threads if it is legal; whether it is."""
+        choices = self._accumulated, self._dot, self._each
+        return any(self.attempt(choice(name, threads)) for choice in choices)
+
+    def _accumulated(self, name: str, threads: int) -> Iterator[Step]:
+        """Yield steps that keep the elements that the loop *name* picks in registers."""
+        tile = tile_nest(self.func, name)
+        loop = self.loop(name)
+        if tile is None or loop is None:
+            return
+        yield Reorder((*tile.spatial, name, *tile.reductions))
+        yield Split(name, (None, threads))
+        yield Reorder((f"{name}_o", f"{name}_i", *tile.reductions))
+        yield CacheWrite(tile.block.name, at=f"{name}_i")
+        yield Bind(f"{name}_i", "threadIdx.x")
+
+    def _dot(self, name: str, threads: int) -> Iterator[Step]:
+        """Yield steps that let threads share the iterations of the loop *name*, which reduces."""
+        loop = self.loop(name)
+        if loop is None or not _reduces(loop) or threads not in WARPS:
+            return
+        block = loop.body
+        assert isinstance(block, Block)
+        yield Split(name, threads)
+        yield Reorder((f"{name}_i", f"{name}_o"))
+        yield RFactor(f"{name}_i")
+        yield SetScope(f"{block.name}_rf", 0, "local")
+        yield from self._bound(f"{name}_i")
+
+    def _bound(self, name: str) -> Iterator[Step]:
+        """Yield steps that run the loop *name*, and its copies, on the threads of a group."""
+        for loop in list(loops_of(self.func.body)):
+            if name in (loop.var.name, base_name(loop.var.name)):
+                yield Bind(loop.var.name, "threadIdx.x")
+
+    def _each(self, name: str, threads: int) -> Iterator[Step]:
+        """Yield steps that run the iterations of the loop *name*, which are independent."""
+        loop = self.loop(name)
+        if loop is not None and not conflicts(loop):
+            yield Split(name, threads)
+            yield Bind(f"{name}_i", "threadIdx.x")
+
+    def scatter(self, nest: For) -> Scatter | None:
+        """Return how *nest* scatters rows, if threads can have elements of these."""
+        return as_scatter(nest, self.knobs, single=True)
+
+    def by_columns(self, nest: Scatter) -> Iterator[Step]:
+        """Yield steps that run a nest that scatters rows with one column on each thread."""
+        for depth, loops in enumerate(nest.levels):
+            if depth:
+                yield LiftLoop(nest.inner)
+            yield Reorder((nest.inner, *loops))
+        yield Parallel(nest.inner)
+
+    def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:
+        """Yield steps that run each iteration of the loop *row* on a group of *threads*."""
+        yield Split(row, max(1, CUDA_GRID.block_threads // threads))
+        yield Bind(f"{row}_o", "blockIdx.x")
+        yield Bind(f"{row}_i", "threadIdx.y")
+
+
+def _holds(loop: For, inner: For) -> bool:
+    return any(x is inner for x in loops_of(loop.body))
+
+
+def _is_alone(nest: For, block: Block) -> bool:
+    """Whether the loops of *nest* are nested perfectly, block by block, around *block*."""
+    _, inner = chain(nest)
+    while inner is not block:
+        if not isinstance(inner, Block) or not isinstance(inner.body, For):
+            return False
+        _, inner = chain(inner.body)
+    return True
+
+
+def _reduces(loop: For) -> bool:
+    """Whether *loop* is innermost and reduces into one element."""
+    return isinstance(loop.body, Block) and not runs_once(loop) and is_dot(*innermost(loop))
+
+
+def _shares(loop: For, block: Block) -> tuple[int, int]:
+    """Return how many neighbours of *loop* a thread has, and how many threads are side by side."""
+    if not isinstance(loop.end, Const):
+        return 1, WARP
+    extent = int(loop.end.value)
+    accesses = (n for n in walk(block) if isinstance(n, Load | Store))
+    bits = max((lane_bits(n.buffer.dtype) for n in accesses), default=64)
+    width = next(w for w in (128 // bits, 64 // bits, 1) if w and extent % w == 0)
+    lanes = -(-extent // width)
+    if lanes <= WARP:
+        return width, max(1, lanes)
+    shares = [n for n in range(LANES, WARP + 1) if lanes % n == 0]
+    return width, max(shares, default=WARP)
+
+
+def _group_size(leaves: list[For], otherwise: int) -> int:
+    """Return how many threads share the loops *leaves* of a row: a power of two."""
+    extents = [int(x.end.value) for x in leaves if isinstance(x.end, Const)]
+    longest = max(extents, default=0)
+    return min(WARP, 1 << max(0, longest - 1).bit_length()) if extents else otherwise

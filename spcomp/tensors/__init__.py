@@ -1,0 +1,1 @@
+"""What a call takes and returns: tensors, their levels, arguments as storage, conversions."""

@@ -1,0 +1,1 @@
+"""Conversions: elements are put in order, then stored as the levels of a format."""

@@ -1,0 +1,1 @@
+"""Tensors of other libraries: reading and building them."""

@@ -1,0 +1,182 @@
+"""At a call or a conversion: the arrays of PyTorch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from spcomp.arrays import Array
+from spcomp.dtypes import DType, bfloat16, promote
+from spcomp.dtypes import dtype as dtype_of
+from spcomp.errors import ArgumentError, expect
+from spcomp.tensors import checks as validate
+
+_ORDERS = {"sparse_csr": (0, 1), "sparse_csc": (1, 0)}
+BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
+
+
+def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
+    """Return the numpy array over the memory of a strided *tensor*, the argument *who*."""
+    if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+    try:
+        return np.asarray(tensor.numpy())
+    except TypeError as error:
+        raise ArgumentError(
+            f"argument {who}: numpy has no {tensor.dtype}: {error}", hint="convert it with .float()"
+        ) from None
+    except RuntimeError as error:
+        raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
+
+
+def compressed(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return shape, pointers, indices, values and order of a csr or csc matrix, else None."""
+    order = _ORDERS.get(layout_of(tensor))
+    if order is None:
+        return None
+    pointers, indices = _index_arrays(tensor, order)
+    return tuple(tensor.shape), pointers, indices, array_of(tensor.values()), order
+
+
+def elements(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[Array, ...], Array]:
+    """Return the shape, the coordinates by dimension, and the values of the stored elements."""
+    kind, shape = layout_of(tensor), tuple(tensor.shape)
+    if kind == "strided":
+        array = array_of(tensor)
+        coordinates = array.nonzero() if array.ndim else ()
+        return shape, coordinates, array[coordinates]
+    if kind == "sparse_coo":
+        at = array_of(tensor._indices())  # noqa: SLF001 (repeated elements stay apart here)
+        return shape, tuple(at), array_of(tensor._values())  # noqa: SLF001
+    order = {**_ORDERS, **BLOCKED}[kind]
+    pointers, indices = _index_arrays(tensor, order)
+    values = array_of(tensor.values())
+    major = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
+    pair = [(major, indices)[order.index(dim)].astype(np.int64) for dim in (0, 1)]
+    if kind in BLOCKED:
+        block = values.shape[1:]
+        inner = np.indices(block).reshape(2, 1, -1)
+        pair = [
+            (p[:, None] * b + i).reshape(-1) for p, b, i in zip(pair, block, inner, strict=True)
+        ]
+    return shape, tuple(pair), values.reshape(-1)
+
+
+def _index_arrays(tensor: torch.Tensor, order: tuple[int, int]) -> tuple[Array, Array]:
+    by_rows = order == (0, 1)
+    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
+    indices = tensor.col_indices() if by_rows else tensor.row_indices()
+    arrays = array_of(pointers), array_of(indices)
+    blocks = tensor.values().shape[1:] or (1, 1)
+    rows, columns = (tensor.shape[dim] // blocks[dim] for dim in order)
+    validate.pointers("x", arrays[0], rows, len(arrays[1]), exact=True)
+    validate.in_range("x", arrays[1], 0, columns - 1)
+    return arrays
+
+
+def layout_of(tensor: torch.Tensor, who: str = "x") -> str:
+    """Return the name of the layout of *tensor*; raises ArgumentError for unsupported tensors."""
+    expect("tensor", tensor, torch.Tensor, "a tensor of torch")
+    followed = tensor.requires_grad and torch.is_grad_enabled()
+    if tensor.layout is torch.strided and tensor.is_cpu and not followed:
+        return "strided"
+    kind = str(tensor.layout).removeprefix("torch.")
+    if tensor.device.type != "cpu":
+        raise ArgumentError(
+            f"argument {who}: lies on {tensor.device}, expected the CPU", hint="move it with .cpu()"
+        )
+    if followed:
+        raise ArgumentError(
+            f"argument {who}: requires gradients, which are not followed here",
+            hint="give what it holds with .detach()",
+        )
+    layouts = {"strided", "sparse_coo", *_ORDERS, *BLOCKED}
+    if kind not in layouts:
+        raise ArgumentError(
+            f"argument {who}: got the layout {kind}, expected {', '.join(sorted(layouts))}"
+        )
+    plain = (
+        tensor.dense_dim() == 0 if kind == "sparse_coo" else kind == "strided" or tensor.ndim == 2
+    )
+    if not plain:
+        raise ArgumentError(
+            f"argument {who}: has dense dimensions inside of sparse ones, or batches",
+            hint="give its parts one by one",
+        )
+    return kind
+
+
+def array_for(who: str, tensor: torch.Tensor, dtype: DType, *, written: bool) -> Array:
+    """Return the array over the memory of a strided *tensor*, for a buffer of type *dtype*.
+
+    bfloat16 travels as its bits. *written*: the memory itself is needed. Raises ArgumentError.
+    """
+    if written:
+        require_memory(who, tensor)
+    _require_strided(who, tensor)
+    return bits_of(tensor) if dtype == bfloat16 and is_bfloat16(tensor) else array_of(tensor, who)
+
+
+def number(who: str, tensor: torch.Tensor) -> Any:
+    """Return a *tensor* without dimensions as a Python number; raises ArgumentError."""
+    _require_strided(who, tensor)
+    if tensor.ndim:
+        raise ArgumentError(f"argument {who}: got {tensor.ndim} dimensions, expected a number")
+    return array_of(tensor.float() if is_bfloat16(tensor) else tensor, who).item()
+
+
+def argument(who: str, tensor: torch.Tensor) -> Any:
+    """Return what index notation takes for *tensor*: an array over the memory of a strided one.
+
+    bfloat16 becomes a copy in float32, which holds the same numbers. Raises ArgumentError.
+    """
+    kind = layout_of(tensor, who)
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return array_of(tensor, who) if kind == "strided" else tensor
+
+
+def is_bfloat16(tensor: torch.Tensor) -> bool:
+    """Return whether *tensor* is a strided one of bfloat16."""
+    return bool(tensor.dtype == torch.bfloat16 and tensor.layout == torch.strided)
+
+
+def bits_of(tensor: torch.Tensor) -> Array:
+    """The numpy array over the memory of a strided bfloat16 *tensor*, of its bits."""
+    return array_of(tensor.detach().view(torch.int16)).view(np.uint16)
+
+
+def all_bfloat16(args: Iterable[Any]) -> bool:
+    """Whether *args* include a bfloat16 tensor, and their types promote to bfloat16."""
+    types = [arg.dtype for arg in args if hasattr(arg, "dtype")]
+    if all(kind is not torch.bfloat16 for kind in types):
+        return False
+    names = (str(kind).removeprefix("torch.") for kind in types)
+    try:
+        return reduce(promote, map(dtype_of, names)) == bfloat16
+    except ValueError:  # a type that the kernel refuses
+        return False
+
+
+def _require_strided(who: str, tensor: torch.Tensor) -> None:
+    kind = layout_of(tensor, who)
+    if kind != "strided":
+        raise ArgumentError(
+            f"argument {who}: got a tensor of layout {kind}, expected a strided one",
+            hint=f'spcomp.convert({who}, "csr") makes a scipy array of it',
+        )
+
+
+def require_memory(who: str, tensor: torch.Tensor) -> None:
+    """Raise ArgumentError unless the elements of *tensor* lie in its memory, in order."""
+    strided = layout_of(tensor, who) == "strided"
+    if not strided or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        raise ArgumentError(
+            f"argument {who}: is {'not contiguous' if strided else 'sparse'},"
+            " and the program writes it",
+            hint="give a tensor made by torch.empty, or leave it out",
+        )

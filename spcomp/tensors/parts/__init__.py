@@ -1,0 +1,1 @@
+"""Composable formats: a matrix split into parts by the rules of its format."""

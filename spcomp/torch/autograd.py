@@ -1,0 +1,187 @@
+"""Around a call with torch tensors that require gradients: their adjoint is the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from spcomp.kernels.adjoint.kernel import AdjointKernel
+from spcomp.kernels.gradients import Differentiable, Run
+from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.results import Results
+from spcomp.notation.semiring import ORDINARY
+from spcomp.tensors.libraries.torch import all_bfloat16, argument
+from spcomp.tensors.tensor import Tensor
+from spcomp.tensors.torch import to_torch
+from spcomp.torch.patterns import Pattern, pattern_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derivative:
+    """The gradients of a program by some operands: the *kernel* of its adjoint.
+
+    *saves*: the values that are kept for it. *forward*: runs in the place of the program, and
+    returns those, too; None: they are results. *needed*: the operands whose values are read.
+    """
+
+    kernel: AdjointKernel
+    saves: tuple[str, ...]
+    forward: NotationKernel | None
+    needed: frozenset[str]
+
+    @classmethod
+    def of(cls, program: Differentiable, wrt: tuple[str, ...]) -> Derivative:
+        """Return the derivative of *program* by *wrt*, derived once; raises SpcompError."""
+        known: Derivative | None = program.derivatives.get(wrt)
+        if known is None:
+            adjoint, formats = program.derive(wrt), program.formats
+            operands = {name: formats[name] for name in formats.keys() & {*adjoint.arguments}}
+            kernel = AdjointKernel(adjoint, operands, program.options)
+            saves, forward = adjoint.saves, None
+            if not program.saves:
+                saves = tuple(name for name in saves if name in program.results)
+            elif not {*saves} <= {*program.results}:
+                everything = adjoint.forward_and_saves
+                forward = NotationKernel(everything, formats, ORDINARY, program.options)
+            known = cls(kernel, saves, forward, frozenset(adjoint.needed))
+            program.derivatives[wrt] = known
+        return known
+
+
+class Operands:
+    """The arguments of a call: those that are *tensors*, and *arrays* of all of them by name."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self.tensors = {n: x for n, x in named.items() if isinstance(x, torch.Tensor)}
+        self.patterns: dict[str, Pattern] = {}
+        self.is_half = all_bfloat16(named.values())
+        self.arrays = {name: self._array(name, x) for name, x in named.items()}
+
+    def _array(self, name: str, arg: Any) -> Any:
+        if not isinstance(arg, torch.Tensor):
+            return arg
+        if arg.layout == torch.strided:
+            return argument(name, arg)
+        pattern = self.patterns[name] = pattern_of(name, arg)
+        return pattern.with_values_of(arg)
+
+    def as_torch(self, result: Any) -> torch.Tensor:
+        """Return the *result* of a kernel as a tensor, of bfloat16 if all arguments are."""
+        if isinstance(result, Tensor):
+            likes = (name for name, pattern in self.patterns.items() if pattern.is_of(result))
+            if (name := next(likes, None)) is not None:
+                like = self.tensors[name]
+                return self.patterns[name].as_torch(result, like, half=self.is_half)
+            tensor = to_torch(result)
+        else:
+            tensor = to_torch(result if getattr(result, "ndim", 0) else np.asarray(result))
+        return tensor.bfloat16() if self.is_half and tensor.dtype == torch.float32 else tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Followed:
+    """A call of *program* on the tensors *names* and the arguments *others*, to be followed."""
+
+    program: Differentiable
+    derivative: Derivative
+    run: Run
+    names: tuple[str, ...]
+    others: Mapping[str, Any]
+
+    def forward(self, operands: Operands) -> dict[str, Any]:
+        """Return the results by name, and what is kept for the way back."""
+        names = self.program.results
+        if self.derivative.forward is None:
+            return dict(zip(names, _several(self.run(operands.arrays)), strict=True))
+        returned = self.derivative.forward(**operands.arrays)
+        return dict(zip(returned._fields, returned, strict=True))
+
+
+class Function(torch.autograd.Function):  # type: ignore[misc]
+    """A program as torch follows it. Values that the adjoint does not read are not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Followed, *tensors: torch.Tensor) -> Any:
+        """Return the results of *call* as tensors."""
+        adjoint = call.derivative.kernel.adjoint
+        operands = Operands({**dict(zip(call.names, tensors, strict=True)), **call.others})
+        values = call.forward(operands)
+        results = {name: operands.as_torch(values[name]) for name in call.program.results}
+        stepwise = [t for name, t in results.items() if name not in adjoint.results]
+        ctx.mark_non_differentiable(*stepwise)
+        ctx.set_materialize_grads(False)
+        kept = {
+            name: tensor
+            for name, tensor in zip(call.names, tensors, strict=True)
+            if name in call.derivative.needed or tensor.layout != torch.strided
+        }
+        saves = call.derivative.saves
+        kept |= {name: results[name] for name in saves if name in results}
+        ctx.save_for_backward(*kept.values())
+        ctx.call, ctx.kept = call, tuple(kept)
+        ctx.saves = {n: values[f"saved_{n}"] for n in saves if n not in results}
+        ctx.likes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        ctx.results = [(tensor.shape, tensor.dtype) for tensor in results.values()]
+        return tuple(results.values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        """Return the gradients of the tensors."""
+        call: Followed = ctx.call
+        kernel = call.derivative.kernel
+        adjoint, again = kernel.adjoint, torch.is_grad_enabled()
+        given: dict[str, Any] = {}
+        for name, grad, (shape, dtype) in zip(
+            call.program.results, grads, ctx.results, strict=True
+        ):
+            if name in adjoint.results and (again or grad is not None):
+                given[adjoint.names[name]] = (
+                    torch.zeros(shape, dtype=dtype) if grad is None else grad
+                )
+        if not any(grad is not None for grad in grads):
+            return (None,) * (1 + len(call.names))
+        kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
+        named = {**call.others, **given}
+        for name, (shape, dtype) in zip(call.names, ctx.likes, strict=True):
+            named[name] = kept[name] if name in kept else torch.zeros((), dtype=dtype).expand(shape)
+        if not again:  # a value that was kept has no gradient: for those it is computed again
+            named |= {n: kept[n] for n in call.derivative.saves if n in kept} | ctx.saves
+        results = follow(kernel.differentiable, named, lambda arrays: kernel.run(None, arrays))
+        found = dict(zip(adjoint.wrt, _several(results), strict=True))
+        dtypes = {name: dtype for name, (_, dtype) in zip(call.names, ctx.likes, strict=True)}
+        return None, *(
+            found[name].to(dtypes[name]) if name in found else None for name in call.names
+        )
+
+
+def follow(program: Differentiable, named: Mapping[str, Any], run: Run) -> Any:
+    """Return the results of *program* on the arguments *named* as tensors with their gradients.
+
+    *run* computes them from arrays. Raises SpcompError.
+    """
+    named = {name: _coalesced(x) for name, x in named.items()}
+    tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
+    wrt = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
+    if wrt and torch.is_grad_enabled():
+        derivative = Derivative.of(program, wrt)
+        others = {name: x for name, x in named.items() if name not in tensors}
+        call = Followed(program, derivative, run, tuple(tensors), others)
+        results: Sequence[Any] = Function.apply(call, *tensors.values())
+    else:
+        operands = Operands(named)
+        results = [operands.as_torch(result) for result in _several(run(operands.arrays))]
+    return Results.of(program.results, tuple(results)) if len(results) > 1 else results[0]
+
+
+def _several(results: Any) -> Sequence[Any]:
+    return results if isinstance(results, Results) else (results,)
+
+
+def _coalesced(arg: Any) -> Any:
+    """Return *arg*; elements of a coo tensor that are repeated are summed."""
+    is_coo = isinstance(arg, torch.Tensor) and arg.layout == torch.sparse_coo
+    return arg.coalesce() if is_coo else arg

@@ -1,0 +1,262 @@
+"""Around torch.compile and torch.export: programs of index notation as operators of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from spcomp.errors import ArgumentError, expect
+from spcomp.kernels.compile import compile as compile_program
+from spcomp.kernels.gradients import Differentiable
+from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.notation.nodes import accesses
+from spcomp.notation.prepare import prepare
+from spcomp.torch.autograd import Derivative, follow
+
+_PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
+Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operator:
+    """A program as an operator: its arguments are flat, a csr matrix gives four of them.
+
+    *sparse*: the names of the csr matrices. *kinds*: for types of arguments, the type of each
+    result, and the csr matrix that it has the pattern of, if any.
+    """
+
+    kernel: NotationKernel
+    sparse: frozenset[str]
+    kinds: dict[tuple[Any, ...], list[tuple[torch.dtype, str | None]]] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Differentiable:
+        """The program as one whose gradients can be followed."""
+        return self.kernel.differentiable
+
+    def flat_names(self) -> Iterator[tuple[str, str]]:
+        """Yield each flat argument: the operand, and the part of it or nothing."""
+        for name in self.kernel.arguments:
+            yield from ((name, part) for part in (_PARTS if name in self.sparse else ("",)))
+
+    def schema(self) -> str:
+        """Return the arguments as torch writes them."""
+        kinds = {"columns": "SymInt"}
+        return ", ".join(
+            f"{kinds.get(part, 'Tensor')} {name}{'_' if part else ''}{part}"
+            for name, part in self.flat_names()
+        )
+
+    def named(self, flat: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments by name: tensors, and the parts of csr matrices by their names."""
+        found: dict[str, Any] = {}
+        for (name, part), arg in zip(self.flat_names(), flat, strict=True):
+            if part:
+                found.setdefault(name, {})[part] = arg
+            else:
+                found[name] = arg
+        return found
+
+    def call(self, *flat: Any) -> Any:
+        """Run the program on *flat* arguments; sparse results are their values."""
+        results = self.results(self.tensors(self.named(flat)))
+        kinds = self.kinds_for(self.named(flat))
+        found = [
+            (result.values() if like else result).contiguous()
+            for result, (_, like) in zip(results, kinds, strict=True)
+        ]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def fake(self, *flat: Any) -> Any:
+        """Return results without elements: types and shapes only."""
+        named = self.named(flat)
+        shapes, kinds = self.shapes(named), self.kinds_for(named)
+        first = next(arg for arg in flat if isinstance(arg, torch.Tensor))
+        found = [
+            first.new_empty(shapes[name] if not like else named[like]["values"].shape, dtype=dtype)
+            for name, (dtype, like) in zip(self.program.results, kinds, strict=True)
+        ]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def tensors(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments *named* with csr tensors in the place of their parts."""
+        return {name: _csr(x) if name in self.sparse else x for name, x in named.items()}
+
+    def results(self, tensors: dict[str, Any]) -> Sequence[Any]:
+        """Return the results of the program, without gradients."""
+        with torch.no_grad():
+            found = follow(self.program, tensors, lambda arrays: self.kernel(**arrays))
+        return [found] if isinstance(found, torch.Tensor) else list(found)
+
+    def kinds_for(self, named: Mapping[str, Any]) -> list[tuple[torch.dtype, str | None]]:
+        """Return what the results are for arguments like *named*; raises ArgumentError.
+
+        A call with an element along each dimension shows it.
+        """
+        types = [x["values"].dtype if n in self.sparse else x.dtype for n, x in named.items()]
+        ranks = [x["values"].ndim + 1 if n in self.sparse else x.ndim for n, x in named.items()]
+        key = (*types, *ranks)
+        if key not in self.kinds:
+            with _disable_current_modes():  # real tensors, also where torch traces
+                small = zip(named, types, ranks, strict=True)
+                self.kinds[key] = self._tried({name: (t, rank) for name, t, rank in small})
+        return self.kinds[key]
+
+    def _tried(
+        self, types: Mapping[str, tuple[torch.dtype, int]]
+    ) -> list[tuple[torch.dtype, str | None]]:
+        small: dict[str, Any] = {}
+        for name, (dtype, rank) in types.items():
+            small[name] = torch.ones((1,) * rank, dtype=dtype)
+            if name in self.sparse:
+                at = torch.tensor([0, 1]), torch.tensor([0])
+                parts = (*at, torch.ones(1, dtype=dtype), 1)
+                small[name] = _csr(dict(zip(_PARTS, parts, strict=True)))
+        found = []
+        for name, result in zip(self.program.results, self.results(small), strict=True):
+            like = None
+            if result.layout != torch.strided:
+                is_csr = result.layout == torch.sparse_csr
+                place = result.crow_indices().data_ptr() if is_csr else 0
+                of = (n for n in self.sparse if small[n].crow_indices().data_ptr() == place)
+                like = next(of, None)
+                if like is None:
+                    raise ArgumentError(
+                        f"argument program: the pattern of {name} is that of no operand",
+                        hint=f'ask for a dense result, formats={{"{name}": "dense"}}',
+                    )
+            found.append((result.dtype, like))
+        return found
+
+    def shapes(self, named: Mapping[str, Any]) -> dict[str, Shape]:
+        """Return the shapes of all tensors of the program for the arguments *named*."""
+        shapes: dict[str, Shape] = {}
+        for name, arg in named.items():
+            if name in self.sparse:
+                shapes[name] = arg["crow_indices"].shape[0] - 1, arg["columns"]
+            else:
+                shapes[name] = tuple(arg.shape)
+        for stmt in self.kernel.program.statements:
+            extents: dict[str, Any] = {}
+            for access in accesses(stmt.value):
+                extents.update(zip(access.indices, shapes[access.name], strict=True))
+            shapes[stmt.target.name] = tuple(extents[index] for index in stmt.target.indices)
+        return shapes
+
+    # -- gradients --------------------------------------------------------------------------------
+
+    def gradients(self, *args: Any) -> list[torch.Tensor]:
+        """Return gradients: *args* are the flat arguments, the gradients given, and by what."""
+        *flat, grads, wrt = args
+        named, kinds = self.named(flat), self.kinds_for(self.named(flat))
+        by = tuple(name for at, name in enumerate(named) if at in wrt)
+        derivative = Derivative.of(self.program, by)
+        adjoint = derivative.kernel.adjoint
+        tensors = self.tensors(named)
+        for name, grad, (_, like) in zip(self.program.results, grads, kinds, strict=True):
+            if name in adjoint.results:
+                given = _csr({**named[like], "values": grad}) if like else grad
+                tensors[adjoint.names[name]] = given
+        with torch.no_grad():
+            program, run = derivative.kernel.differentiable, derivative.kernel.run
+            found = follow(program, tensors, lambda arrays: run(None, arrays))
+        results = [found] if isinstance(found, torch.Tensor) else list(found)
+        values = [x.values() if n in self.sparse else x for n, x in zip(by, results, strict=True)]
+        return [x.to(_leaf(named[n]).dtype).contiguous() for n, x in zip(by, values, strict=True)]
+
+    def fake_gradients(self, *args: Any) -> list[torch.Tensor]:
+        """Return gradients without elements."""
+        *flat, _, wrt = args
+        leaves = [_leaf(arg) for at, arg in enumerate(self.named(flat).values()) if at in wrt]
+        return [leaf.new_empty(leaf.shape) for leaf in leaves]
+
+    def backward(self, backward: Any, ctx: Any, grads: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the gradients of the flat arguments; *backward* is the operator of gradients."""
+        tensors = iter(ctx.saved_tensors)
+        flat = [next(tensors) if x is None else x for x in ctx.flat]
+        places = [k for k, (_, part) in enumerate(self.flat_names()) if part in ("", "values")]
+        wrt = [n for n, where in enumerate(places) if ctx.needs_input_grad[where]]
+        given = [torch.zeros(()) if grad is None else grad for grad in grads]  # None: of integers
+        found = backward(*flat, given, wrt)
+        gradients = dict(zip((places[n] for n in wrt), found, strict=True))
+        return tuple(gradients.get(k) for k in range(len(flat)))
+
+
+def op(program: Any, name: str, formats: Mapping[str, str] | None = None) -> Any:
+    """Return *program* as an operator of torch called *name*, for torch.compile and torch.export.
+
+    Args:
+        program: Index notation, without parts of tensors, that assigns its results.
+        name: ``library::name``, or a name in the library ``spcomp``. It is registered once.
+        formats: The operands that are ``"csr"``; others are dense. The operator takes a csr matrix
+            A as ``A_crow_indices, A_col_indices, A_values, A_columns``, its number of columns;
+            arguments come in the order of the program. A result with the pattern of a matrix is
+            its values. Results may be asked for as ``"dense"``.
+
+    Raises:
+        ArgumentError: For programs and formats that are no such operator.
+    """
+    expect("name", name, str, "a name", hint='write name="mylib::spmm"')
+    if not all(part.isidentifier() for part in name.split("::")) or name.count("::") > 1:
+        raise ArgumentError(f"argument name: got {name!r}", hint='write name="mylib::spmm"')
+    operator = _operator(program, dict(formats or {}))
+    full = name if "::" in name else f"spcomp::{name}"
+    schema, count = operator.schema(), len(operator.program.results)
+    results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+    define = partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
+    made = define(full, operator.call, schema=f"({schema}) -> {results}")
+    made.register_fake(operator.fake)
+    schema = f"({schema}, Tensor[] grads, int[] wrt) -> Tensor[]"
+    back = define(f"{full}_backward", operator.gradients, schema=schema)
+    back.register_fake(operator.fake_gradients)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+        ctx.flat = [None if isinstance(x, torch.Tensor) else x for x in inputs]
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)))
+
+    made.register_autograd(
+        lambda ctx, *grads: operator.backward(back, ctx, grads), setup_context=keep
+    )
+    return made
+
+
+def _operator(program: Any, formats: dict[str, str]) -> Operator:
+    """Return *program* as an operator; raises ArgumentError."""
+    kernel = compile_program(program)
+    if not isinstance(kernel, NotationKernel):
+        raise ArgumentError("argument program: expected index notation")
+    prepared = prepare(kernel.program)
+    sparse = frozenset(n for n in kernel.arguments if formats.get(n) == "csr")
+    wide = {n: text for n, text in formats.items() if n in prepared.results and text == "dense"}
+    for unknown in formats.keys() - wide.keys() - sparse:
+        raise ArgumentError(
+            f"argument formats: got {formats[unknown]!r} for {unknown}",
+            hint='an operand may be "csr", and a result "dense"',
+        )
+    everything = (a for s in kernel.program.statements for a in (s.target, *accesses(s.value)))
+    if prepared.accumulated or any(access.windows for access in everything):
+        raise ArgumentError(
+            "argument program: adds to a result, or reads or assigns parts of tensors",
+            hint="an operator returns new tensors; cut parts out before it",
+        )
+    operator = Operator(compile_program(kernel.program, formats=wide), sparse)
+    flat = [f"{name}_{part}" if part else name for name, part in operator.flat_names()]
+    for name in (name for name in flat if flat.count(name) > 1 or name in ("grads", "wrt")):
+        raise ArgumentError(f"argument program: an operator cannot have an operand {name}")
+    return operator
+
+
+def _csr(parts: Mapping[str, Any]) -> torch.Tensor:
+    pointers, columns, values, count = (parts[name] for name in _PARTS)
+    shape = (len(pointers) - 1, count)
+    return torch.sparse_csr_tensor(pointers, columns, values, shape, check_invariants=False)
+
+
+def _leaf(arg: Any) -> Any:
+    """Return the tensor of the values of the argument *arg*."""
+    return arg["values"] if isinstance(arg, dict) else arg

@@ -1,0 +1,145 @@
+"""For graph learning: reductions over segments, named and called as pytorch_scatter's."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from spcomp.arrays import Array
+from spcomp.errors import ArgumentError, nearest_or_all
+from spcomp.kernels.compile import compile as compile_program
+from spcomp.tensors.libraries.torch import array_of, layout_of
+from spcomp.tensors.tensor import Tensor
+from spcomp.torch.patterns import Cache
+
+if TYPE_CHECKING:
+    from spcomp.kernels.notation.kernel import NotationKernel
+
+# Element e of the rows X belongs to segment n if P stores (n, e).
+_LINES = {
+    "sum": "Y[n, f] = sum(e, X[e, f] if P[n, e])",
+    "mul": "Y[n, f] = prod(e, X[e, f] if P[n, e])",
+    "min": "Y[n, f] = argmin(e, X[e, f] if P[n, e])",
+    "max": "Y[n, f] = argmax(e, X[e, f] if P[n, e])",
+    "weighted": "Y[n, f] = P[n, e] * X[e, f]",
+    "gather": "Y[e, f] = sum(n, X[n, f] if P[n, e])",
+}
+_SAME = {"add": "sum", "prod": "mul", "amin": "min", "amax": "max"}
+REDUCTIONS = ("sum", "add", "mean", "mul", "min", "max")
+
+
+@cache
+def kernel(reduce: str) -> NotationKernel:
+    """Return the kernel that reduces segments by *reduce*."""
+    made: NotationKernel = compile_program(_LINES[reduce])
+    return made
+
+
+_SEGMENTS: Cache[Tensor] = Cache()
+
+
+def _index_array(who: str, index: Any) -> Array:
+    if not isinstance(index, torch.Tensor) or layout_of(index, who) != "strided":
+        raise ArgumentError(f"argument {who}: expected a strided tensor of integers")
+    array = array_of(index, who)
+    if array.dtype.kind not in "iu":
+        raise ArgumentError(f"argument {who}: got {index.dtype}, expected integers")
+    return array
+
+
+def of_index(index: torch.Tensor, count: int) -> Tensor:
+    """Return the pattern of *count* segments where element e is in segment ``index[e]``.
+
+    Sorted once: a later call with the same index, by its contents, gets the same pattern.
+    """
+    array = np.ascontiguousarray(_index_array("index", index).reshape(-1))
+
+    def make() -> Tensor:
+        least, most = int(array.min(initial=0)), int(array.max(initial=-1))
+        if least < 0 or most >= count:
+            raise ArgumentError(
+                f"argument index: has {least if least < 0 else most}, expected 0 to {count - 1}"
+            )
+        return _matrix(array, np.arange(len(array)), (count, len(array)))
+
+    return _SEGMENTS.get(("index", count), (array,), make)
+
+
+def _matrix(rows: Array, columns: Array, shape: tuple[int, int]) -> Tensor:
+    """Return the csr matrix that counts how often each row comes with each column."""
+    return Tensor.from_coo((rows, columns), np.ones(len(rows), np.int32), shape, "csr")
+
+
+def of_pointers(indptr: torch.Tensor, size: int) -> Tensor:
+    """Return the pattern of segments that follow one another in *size* elements."""
+    array = _index_array("indptr", indptr)
+
+    def make() -> Tensor:
+        if array.ndim != 1 or not len(array) or array[0] < 0 or np.any(np.diff(array) < 0):
+            raise ArgumentError("argument indptr: expected ascending positions from 0 on")
+        first, last = int(array[0]), int(array[-1])
+        if last > size:
+            raise ArgumentError(f"argument indptr: ends at {last}, and src has {size} elements")
+        level = ("compressed", array - first, np.arange(first, last))
+        return Tensor((len(array) - 1, size), [None, level], np.ones(last - first, np.int32))
+
+    return _SEGMENTS.get(("pointers", size), (np.ascontiguousarray(array),), make)
+
+
+def of_edges(edge_index: torch.Tensor, targets: int, sources: int) -> Tensor:
+    """Return a matrix of how many edges go to each of *targets* nodes from each of *sources*."""
+    array = np.ascontiguousarray(_index_array("edge_index", edge_index))
+
+    def make() -> Tensor:
+        for at, count in zip(array, (sources, targets), strict=True):
+            if at.size and not 0 <= at.min() <= at.max() < count:
+                raise ArgumentError(f"argument edge_index: expected numbers from 0 to {count - 1}")
+        return _matrix(array[1], array[0], (targets, sources))
+
+    return _SEGMENTS.get(("edges", targets, sources), (array,), make)
+
+
+def _counts(pattern: Tensor, *, weighted: bool) -> torch.Tensor:
+    """Return how many elements each segment of *pattern* has; *weighted*: its values say it."""
+    level = pattern.levels[1]
+    assert level is not None
+    assert level.indptr is not None
+    before = np.concatenate([[0], np.cumsum(pattern.values, dtype=np.int64)]) if weighted else None
+    pointers = level.indptr.astype(np.int64) if before is None else before[level.indptr]
+    return torch.from_numpy(np.diff(pointers))
+
+
+def reduced(
+    rows: torch.Tensor, pattern: Tensor, reduce: str, add: str = "sum"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the *rows* reduced by segments, and for min and max which element it was.
+
+    Empty segments are 0, of a product 1; their element is the number of rows. *add* names the
+    kernel that adds: ``weighted`` counts elements as often as *pattern* says.
+    """
+    if reduce in ("min", "max"):
+        arg = kernel(reduce)(X=rows.detach(), P=pattern)
+        arg = torch.where(arg < 0, len(rows), arg)
+        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
+        return padded.gather(0, arg), arg
+    found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)
+    if reduce == "mean":
+        found = _divided(found, _counts(pattern, weighted=add == "weighted")[:, None])
+    return found, found
+
+
+def _divided(sums: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    mode = None if sums.is_floating_point() else "floor"
+    return torch.div(sums, count.clamp(min=1).to(sums.dtype), rounding_mode=mode)
+
+
+def known(reduce: str) -> str:
+    """Return the reduction called *reduce*; raises ArgumentError."""
+    name = _SAME.get(reduce, reduce)
+    if name not in ("sum", "mean", "mul", "min", "max"):
+        hint = nearest_or_all(str(reduce), REDUCTIONS)
+        raise ArgumentError(f"argument reduce: got {reduce!r}", hint=hint)
+    return name

@@ -1,0 +1,158 @@
+"""Under the tuner: what a candidate cannot be faster than, and its rank before it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spcomp.errors import SpcompError
+from spcomp.ir.axis import SparseBuffer
+from spcomp.kernels.compile import compile as compiled
+from spcomp.runtime.pool import get_num_threads
+from spcomp.tune.candidates import CandidateFeatures, candidate_features
+from spcomp.tune.layouts import stored_per_element
+from spcomp.tune.machine import this_machine
+from spcomp.tune.space import Candidate, Space
+
+if TYPE_CHECKING:
+    from spcomp.ir.axis import AnyBuffer
+    from spcomp.tune.statistics import MatrixStatistics
+
+FAR = 64 << 20  # bytes, at most, of an array that is read from memory, or from a larger cache
+SAMPLES = 3  # the best of so many readings counts
+CLOCK = 4e9  # operations on vectors in a second, for each thread, at most two at once
+SHARE = 1e-6  # seconds that a thread needs to take a share of a parallel loop
+MOST_SHARES = 256  # of a loop, where iterations are taken several at once
+SLACK = 1.25  # the bound assumes so many times the bandwidth that was measured
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes in a second that all threads together read: *near*, from caches, and *far*."""
+
+    near: float
+    far: float
+
+
+def rates() -> Rates:
+    """Return the rates of this machine, with the threads that calls now use; measured once."""
+    return _rates(get_num_threads())
+
+
+@cache
+def _rates(threads: int) -> Rates:
+    machine = this_machine()
+    read = compiled("s = x[i]", name="read", fast_math=True, tuned=False)
+    near = _rate(read, min(machine.l2 // 2, 1 << 20) * threads)
+    return Rates(near, _rate(read, min(4 * machine.l3, FAR)))
+
+
+def _rate(read: object, size: int) -> float:
+    """Return the bytes in a second that *read* gets from an array of *size* bytes."""
+    assert callable(read)
+    array = np.zeros(max(size // 4, 1), np.float32)
+    array[::1024] = 1.0  # the system gives each page memory of its own
+    seconds = []
+    for _ in range(SAMPLES):
+        begin = perf_counter()
+        read(x=array)
+        seconds.append(perf_counter() - begin)
+    return array.nbytes / max(min(seconds), 1e-9)
+
+
+class Bounds:
+    """What candidates of *space* need at least, and an estimate of what they take, in seconds.
+
+    *statistics* by buffer. Where the program cannot be walked, nothing is bounded and all are
+    alike.
+    """
+
+    def __init__(self, space: Space, statistics: Mapping[str, MatrixStatistics]) -> None:
+        self.space, self.statistics = space, statistics
+        self.machine, self.rates = this_machine(), rates()
+        self._matrices = {
+            name: statistics[key]
+            for buffer in space.func.buffers
+            for name, key in _keys(buffer)
+            if key in statistics
+        }
+
+    def features(self, candidate: Candidate) -> dict[str, float]:
+        """Return numbers of *candidate* for a cost model; of a format, with those of its storage.
+
+        The loops are those over the matrices as they come, with the candidate's decisions.
+        """
+        found = self._features(candidate)
+        return {
+            **(found.numbers if found is not None else {}),
+            **candidate.numbers,
+            **{f"{k}.{n}": v for k, s in self.statistics.items() for n, v in s.numbers.items()},
+            "stored": self.stored(candidate),
+            "format": float(_kind(candidate)),
+        }
+
+    def stored(self, candidate: Candidate) -> float:
+        """Return the values that the formats store for each element of the matrices."""
+        ratios = [
+            stored_per_element(text, self.statistics[name])
+            for name, text in candidate.formats
+            if name in self.statistics
+        ]
+        return max(ratios, default=1.0)
+
+    def least(self, candidate: Candidate, best: Candidate, seconds: float) -> float:
+        """Return the seconds that all bytes in use take to be read once, padding included.
+
+        *best* takes *seconds*, which shows what rate there is at least.
+        """
+        size = self._size(candidate)
+        rate = self.rates.far if size > self.machine.l3 else max(self.rates.near, self.rates.far)
+        return size / max(rate * SLACK, self._size(best) / seconds)
+
+    def _size(self, candidate: Candidate) -> float:
+        """Return the bytes that *candidate* has in use; 0 if that is not known."""
+        found = self._features(Candidate())
+        extra = sum(
+            (stored_per_element(text, s) - 1.0) * s.nnz * 4.0
+            for name, text in candidate.formats
+            if (s := self.statistics.get(name)) is not None
+        )
+        return 0.0 if found is None else found.working_set + max(extra, 0.0)
+
+    def estimate(self, candidate: Candidate) -> float:
+        """Return about how many seconds *candidate* takes; only the order of these means much."""
+        found = self._features(candidate)
+        if found is None:
+            return 0.0
+        near = (found.from_l2 + found.from_l3) / self.rates.near
+        memory = near + found.from_memory * self.stored(candidate) / self.rates.far
+        work = found.operations / found.lanes / (CLOCK * self.machine.threads)
+        shares = min(found.chunks, MOST_SHARES) * SHARE / self.machine.threads
+        return (max(memory, work) + 0.25 * min(memory, work)) / max(found.balance, 1e-6) + shares
+
+    def _features(self, candidate: Candidate) -> CandidateFeatures | None:
+        try:
+            func = self.space.scheduled(Candidate((), candidate.decisions))
+            if func is None:
+                return None
+            return candidate_features(func, self._matrices, {}, machine=self.machine)
+        except SpcompError:  # a size that no matrix says, or several phases
+            return None
+
+
+def _keys(buffer: AnyBuffer) -> Iterator[tuple[str, str]]:
+    """Yield the name of *buffer* with each argument that may say what its pattern is."""
+    yield buffer.name, buffer.name
+    if isinstance(buffer, SparseBuffer):  # a pattern may be given for an axis
+        yield from ((buffer.name, axis.name) for axis in buffer.axes if axis.is_sparse)
+
+
+def _kind(candidate: Candidate) -> int:
+    kinds = ("", "sliced_diagonal", "dia", "ell", "bsr", "dbsr", "sr_bcrs", "hyb", "padding")
+    first = candidate.formats[0][1].partition("(")[0] if candidate.formats else ""
+    return kinds.index(first) if first in kinds else len(kinds)

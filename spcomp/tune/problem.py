@@ -1,0 +1,125 @@
+"""Under the tuner: what is tuned, as a key: program, sizes, statistics of matrices, machine."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from math import inf, log
+from typing import TYPE_CHECKING, Any
+
+from spcomp.codegen.cpu.machine import resolve
+from spcomp.codegen.llvm.module import LLVM_VERSION
+from spcomp.errors import ArgumentError
+from spcomp.ir.printer.program import print_program
+from spcomp.target import Target
+from spcomp.tune.machine import Machine, this_machine
+from spcomp.tune.statistics import MatrixStatistics, matrix_statistics
+
+if TYPE_CHECKING:
+    from spcomp.compiler.options import Options
+    from spcomp.ir.func import Func
+
+NEAR = 0.25  # at this distance a matrix is still near enough for what was found with another
+_SIZES = ("rows", "columns", "nnz")  # a tenth of their difference counts: they only scale the work
+_SHAPES = ("mean", "longest", "ell", "hyb", "sliced", "dia")  # compared as ratios
+_SHARES = ("block_fill", "reuse")  # compared as differences
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A program with matrices, as the store keeps it.
+
+    *program*: a digest of it and of the options that change its code. *extents*: the sizes that are
+    compiled in, by name. *matrices*: their statistics, by argument.
+    """
+
+    program: str
+    extents: tuple[tuple[str, int], ...]
+    matrices: tuple[tuple[str, MatrixStatistics], ...]
+
+    @property
+    def extents_text(self) -> str:
+        """The extents as text, equal for equal extents."""
+        return json.dumps(dict(sorted(self.extents)))
+
+    @property
+    def matrices_text(self) -> str:
+        """The statistics as text."""
+        return json.dumps({name: matrix.numbers for name, matrix in sorted(self.matrices)})
+
+    def distance(self, other: Mapping[str, Mapping[str, float]]) -> float:
+        """Return how far the matrices are from those of *other*, statistics by name: 0 if alike."""
+        mine = {name: matrix.numbers for name, matrix in self.matrices}
+        if mine.keys() != other.keys():
+            return inf
+        return max((_distance(mine[name], other[name]) for name in mine), default=0.0)
+
+
+def digest(func: Func, options: Options) -> str:
+    """Return the digest of a program: of *func* and the options that change its code."""
+    constants = sorted((name, repr(value)) for name, value in options.constants.items())
+    how = constants, options.fast_math, options.check == "off", str(options.target)
+    text = f"{print_program(func)}\n{how}"  # printed: traces refer to loops by name
+    return sha256(text.encode()).hexdigest()
+
+
+def statistics_of(matrices: Mapping[str, Any]) -> tuple[tuple[str, MatrixStatistics], ...]:
+    """Return the statistics of those *matrices* that have two dimensions; raises ArgumentError."""
+    flat = {name: m for name, m in matrices.items() if len(getattr(m, "shape", ())) == 2}
+    return tuple((name, matrix_statistics(matrix)) for name, matrix in sorted(flat.items()))
+
+
+def statistics_from(numbers: Mapping[str, float]) -> MatrixStatistics:
+    """Return the statistics with these *numbers*; raises ArgumentError if some are missing."""
+    values: dict[str, Any] = {}
+    try:
+        for field in fields(MatrixStatistics):
+            if field.name in _SHARES:
+                parts = sorted((int(k.rpartition("_")[2]), v) for k, v in numbers.items()
+                               if k.rpartition("_")[0] == field.name)  # fmt: skip
+                values[field.name] = tuple(v for _, v in parts)
+            else:
+                values[field.name] = numbers[field.name]
+        return MatrixStatistics(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(f"statistics of a matrix lack {error}") from error
+
+
+def _distance(mine: Mapping[str, float], other: Mapping[str, float]) -> float:
+    """Return the distance between matrices: the largest of those in any one respect."""
+    if mine == other:
+        return 0.0
+    sizes = [abs(_ratio(mine, other, name)) / 10 for name in _SIZES]
+    shapes = [abs(_ratio(mine, other, name)) for name in _SHAPES]
+    shares = [abs(mine[k] - other.get(k, mine[k])) for k in mine if k.startswith(_SHARES)]
+    uneven = abs(mine["spread"] - other.get("spread", inf)) / max(mine["mean"], 1.0)
+    return max(*sizes, *shapes, *shares, uneven)
+
+
+def _ratio(mine: Mapping[str, float], other: Mapping[str, float], name: str) -> float:
+    return log(max(mine[name], 1e-9) / max(other.get(name, 1e-9), 1e-9))
+
+
+def fingerprint(machine: Machine | None = None) -> str:
+    """Return what measurements depend on: processor, caches, threads."""
+    where = machine or this_machine()
+    target = resolve(Target())
+    return (
+        f"{platform.system()} {platform.machine()} {target.cpu}, {where.vector_bits} bits,"
+        f" caches {where.l1} {where.l2} {where.l3}, {where.threads} threads"
+    )
+
+
+@cache
+def versions() -> str:
+    """Return the versions that machine code depends on."""
+    try:
+        ours = version("spcomp")
+    except PackageNotFoundError:
+        ours = "source"
+    return f"spcomp {ours}, llvmlite {version('llvmlite')}, LLVM {LLVM_VERSION}"

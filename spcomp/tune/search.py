@@ -1,0 +1,418 @@
+"""The tuner: searches formats and schedules for a program and its matrices, within a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spcomp.errors import ArgumentError, ScheduleError, expect, front_door
+from spcomp.formats.rules import ComposableFormat
+from spcomp.ir.program import CoordFunc
+from spcomp.runtime.pool import get_num_threads
+from spcomp.schedule.default.facts import UNKNOWN
+from spcomp.schedule.schedule import Schedule
+from spcomp.schedule.step import Trace
+from spcomp.tune.bound import Bounds
+from spcomp.tune.choice import Choice, layouts_of
+from spcomp.tune.layouts import format_text
+from spcomp.tune.measure import MOST, Bench, Entry, Interval, race
+from spcomp.tune.model import Model, has_xgboost
+from spcomp.tune.problem import fingerprint, versions
+from spcomp.tune.space import Candidate, Space
+from spcomp.tune.store import Kind, Record, Store, user_store
+from spcomp.tune.strategy import Listed, Strategy, strategy_of
+from spcomp.tune.task import Expected, Task
+from spcomp.tune.tuned import Status, Trial, Tuned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UserSpace: TypeAlias = Callable[..., Iterator[Any]]
+SHARE = 0.15  # of the budget that is kept to time the winner against the default once more
+MOST_SHARE = 0.4
+FINAL = 25  # rounds of that
+CONVERSION = 30.0  # calls, and LEAST_LEFT seconds: what must be left to try another format
+LEAST_LEFT = 1.0
+SLOWER = 4.0  # a first call so many times slower than the best is enough to know
+NO_GAIN = Interval(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a search stands: seconds, candidates that were tried, and the *best* so far."""
+
+    elapsed: float
+    budget: float
+    tried: int
+    best: Candidate
+    speedup: Interval
+
+
+@front_door
+def tune(
+    program: Any,
+    /,
+    *,
+    budget: float = 60.0,
+    space: UserSpace | None = None,
+    strategy: str | None = None,
+    seed: int = 0,
+    store: Store | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **named: Any,
+) -> Tuned:
+    """Return the fastest way to run *program* on arguments like these that is found in *budget*.
+
+    Candidates are timed in turns with the fastest so far, after their results were compared with
+    those of the default. What is measured is kept in a store, from which ``compile(...,
+    tuned=True)`` takes the winner.
+
+    Args:
+        program: A function without a schedule, or a line of index notation.
+        budget: Seconds, all in all.
+        space: A function that yields candidates in place of the built-in ones, called with the
+            program and the arguments: Schedules, or pairs of formats by buffer (or None) and a
+            Trace (or None).
+        strategy: ``evolution``, the default, or ``tpe``, which needs optuna.
+        seed: Of random choices. What is found also depends on the times that are measured.
+        store: Where measurements go; the user's store if not given.
+        progress: Called after each candidate.
+        options: Options of ``compile``, such as ``{"fast_math": True}``.
+        arguments: Arguments of the program by name, as an alternative to *named*.
+        **named: The arguments of the program. Sparse ones are bound; arrays that the program
+            changes are copied first.
+
+    Raises:
+        SpcompError: The program cannot be compiled, or an argument is wrong. KeyboardInterrupt
+            leaves what was found in the store.
+    """
+    begin = perf_counter()
+    task = Task.of(program, {**(arguments or {}), **named}, **(options or {}))
+    session = Session(
+        task,
+        begin=begin,
+        budget=budget,
+        space=space,
+        strategy=strategy,
+        seed=seed,
+        store=store,
+        progress=progress,
+    )
+    try:
+        session.run()
+    except KeyboardInterrupt:
+        session.result("interrupted")
+        raise
+    return session.result()
+
+
+class Session:
+    """A search, from the default to a winner; *result* can be asked for at any time."""
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        budget: float,
+        space: UserSpace | None = None,
+        strategy: str | None = None,
+        seed: int = 0,
+        store: Store | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        begin: float | None = None,
+    ) -> None:
+        self._begin = perf_counter() if begin is None else begin
+        expect("budget", budget, (int, float), "seconds")
+        if not 0 < budget < inf:
+            raise ArgumentError(f"argument budget: got {budget!r}, expected positive seconds")
+        if task.options.target.kind != "cpu":
+            raise ArgumentError(f"tune times calls on the CPU, not on {task.options.target}")
+        self.task, self.budget, self.progress = task, float(budget), progress
+        self.store = store or user_store()
+        self.trials: list[Trial] = []
+        self._records: list[Record] = []  # that are not in the store yet
+        self.known: dict[Candidate, Status] = {}
+        self._codes: dict[str, Candidate] = {}
+        steps = Choice((), task.version.trace, tuple(sorted(task.problem.extents)))
+        self._compiled = {Choice(): Candidate(), steps: Candidate()}
+        self._stopped = "budget"
+        self.default = self.best = self.as_is = Entry(Candidate(), Choice())
+        self._speedups = {Candidate(): NO_GAIN}
+        self._last = Candidate(), Choice(), NO_GAIN
+        self._confirmations: dict[Candidate, tuple[Entry, Interval]] = {}
+        statistics = dict(task.problem.matrices)
+        self.space = Space(
+            task.func,
+            task.options,
+            dict(task.problem.extents),
+            task.version.options.facts or UNKNOWN,
+            statistics,
+            get_num_threads(),
+        )
+        self.bounds = Bounds(self.space, statistics)
+        self.model = Model.of(self.store, fingerprint()) if has_xgboost() else None
+        self.strategy: Strategy = (
+            strategy_of(strategy, self.space, self._rank, seed)
+            if space is None
+            else Listed(_user_candidates(space, task))
+        )
+        self._built_in = space is None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the search began."""
+        return perf_counter() - self._begin
+
+    def run(self) -> None:
+        """Search until the budget is used up, or nothing is left to try."""
+        self.bench = Bench(self.task, Expected.of(self.task))
+        (default,) = self.bench.compile([(Candidate(), Choice())])
+        self.bench.prepare(default)
+        if default.call is None:
+            raise ArgumentError(f"the default kernel fails: {default.error}")
+        self.default = self.best = self.as_is = default
+        self._codes[default.code] = default.candidate
+        self._note(default, "measured", NO_GAIN)
+        seeds = [seed for seed in self.space.seeds() if seed.formats] if self._built_in else []
+        seeds.sort(key=self.bounds.estimate)  # those alike stay in the order of the library
+        while self._has_time():
+            batch = self.strategy.propose(self._batch(), self.known)
+            if not batch and not seeds:
+                self._stopped = "exhausted"
+                break
+            self._try(batch)
+            if seeds:  # a format with its default steps; if it is fast, it will have children
+                self._try([seeds.pop(0)])
+        self._last = self._validated()
+
+    def result(self, stopped: str | None = None) -> Tuned:
+        """Return what was found, after keeping it in the store."""
+        if stopped is not None:
+            self._stopped = stopped
+            best = self.best
+            if best.call is not None and self._last[1] == Choice():
+                self._last = best.candidate, best.choice, self._speedups[best.candidate]
+                self._keep("any", best, self._last[2])
+                self._keep("as_is", self.as_is, self._speedups[self.as_is.candidate])
+        candidate, choice, speedup = self._last
+        latest = {e.candidate: e.seconds for e in (self.default, self.best, self.as_is)}
+        return Tuned(
+            self.task,
+            candidate,
+            choice,
+            speedup,
+            tuple(replace(t, seconds=latest.get(t.candidate, t.seconds)) for t in self.trials),
+            self.elapsed,
+            self._stopped,
+            self.space.refused,
+        )
+
+    # -- candidates -------------------------------------------------------------------------------
+
+    def _batch(self) -> int:
+        return 2 * get_num_threads() if self._left() > 2 * LEAST_LEFT else 1
+
+    def _left(self) -> float:
+        """Return the seconds that are left for the search."""
+        each = sum(entry.seconds * entry.calls for entry in (self.default, self.best))
+        final = min(FINAL * each, MOST_SHARE * self.budget)
+        return self.budget - self.elapsed - max(SHARE * self.budget, final)
+
+    def _has_time(self) -> bool:
+        return self._left() > 2 * self.best.seconds
+
+    def _try(self, candidates: Sequence[Candidate]) -> None:
+        """Compile and measure *candidates*, in batches while there is time."""
+        waiting = [c for c in candidates if self._is_worth(c)]
+        while waiting and self._has_time():
+            count = self._batch()
+            batch, waiting = waiting[:count], waiting[count:]
+            entries = self.bench.compile(self._choices(batch))
+            try:
+                for entry in entries:
+                    self._measure(entry)
+            finally:  # also after Ctrl-C
+                self.store.add(self._records)
+                self._records = []
+            self.bench.release((self.best, self.as_is))
+
+    def _choices(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Choice]]:
+        """Yield how *candidates* are compiled, those that differ from all others so far."""
+        for candidate in candidates:
+            choice = self.space.choice(candidate)
+            if choice is None:
+                self._dismiss(candidate, "refused", "its steps do not apply")
+            elif (other := self._compiled.setdefault(choice, candidate)) != candidate:
+                self._dismiss(candidate, "same", f"as {other}")
+            else:
+                yield candidate, choice
+
+    def _is_worth(self, candidate: Candidate) -> bool:
+        best = self.best
+        least = self.bounds.least(candidate, best.candidate, best.seconds)
+        if self._built_in and least > best.seconds:
+            self._dismiss(candidate, "pruned", f"reading all takes {1e3 * least:.3g} ms")
+            return False
+        return candidate not in self.known
+
+    def _measure(self, entry: Entry) -> None:
+        """Measure a compiled candidate, unless there is a reason not to."""
+        candidate = entry.candidate
+        if entry.error:
+            self._dismiss(candidate, "refused", entry.error)
+            return
+        if entry.code in self._codes:
+            self._dismiss(candidate, "same", f"as {self._codes[entry.code]}")
+            return
+        left = self._left()
+        needs = CONVERSION * self.default.seconds + LEAST_LEFT if entry.choice.layouts else 0.0
+        if left < max(needs, 4 * self.best.seconds):
+            return  # it stays unknown
+        self._codes[entry.code] = candidate
+        self.bench.prepare(entry)
+        if entry.call is None:
+            wrong = entry.error.startswith("wrong")
+            self._dismiss(candidate, "wrong" if wrong else "refused", entry.error)
+            return
+        base = self._speedups[self.best.candidate]
+        if entry.seconds > SLOWER * self.best.seconds:
+            guess = self.best.seconds / entry.seconds
+            self._note(entry, "slow", Interval(guess, 0.0, guess).times(base.value))
+            return
+        ratio = race(entry, self.best, perf_counter() + max(self._left(), 0.0))
+        speedup = ratio.times(base.value)
+        self._speedups[candidate] = speedup
+        self._note(entry, "measured", speedup)
+        if not entry.choice.layouts and (
+            ratio.is_faster or speedup.value > self._speedups[self.as_is.candidate].value
+        ):
+            self.as_is = entry
+        if ratio.is_faster:
+            self.best = entry
+
+    def _dismiss(self, candidate: Candidate, status: Status, note: str) -> None:
+        self.trials.append(Trial(candidate, status, note=note))
+        self.known[candidate] = status
+        self.strategy.tell(candidate, 0.0)
+
+    def _note(self, entry: Entry, status: Status, speedup: Interval) -> None:
+        """Take note of a measurement."""
+        candidate = entry.candidate
+        self.known[candidate] = status
+        self.trials.append(Trial(candidate, status, entry.seconds, speedup, entry.conversion))
+        self.strategy.tell(candidate, speedup.value)
+        features = self.bounds.features(candidate) if self._built_in else {}
+        if self.model is not None and features:
+            self.model.add(features, speedup.value)
+        if entry.choice.is_stored:
+            self._records.append(self._record("measured", entry, speedup, features))
+        if self.progress is not None:
+            best = self._speedups[self.best.candidate]
+            self.progress(
+                Progress(self.elapsed, self.budget, len(self.trials), self.best.candidate, best)
+            )
+
+    def _rank(self, candidates: Sequence[Candidate]) -> list[float]:
+        if self.model is not None and self.model.is_ready:
+            return self.model.predict([self.bounds.features(c) for c in candidates])
+        return [-self.bounds.estimate(candidate) for candidate in candidates]
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _validated(self) -> tuple[Candidate, Choice, Interval]:
+        """Time the best against the default once more, and keep what is faster.
+
+        The best of many is the one that was lucky, too: this measurement is a new one.
+        """
+        entries = dict.fromkeys((self.best.candidate, self.as_is.candidate))
+        best, as_is = (self._confirmed(e, len(entries)) for e in (self.best, self.as_is))
+        winner, speedup = max(best, as_is, key=lambda pair: pair[1].value)
+        self._keep("any", winner, speedup)
+        self._keep("as_is", *as_is)
+        return winner.candidate, winner.choice, speedup
+
+    def _confirmed(self, entry: Entry, entries: int) -> tuple[Entry, Interval]:
+        """Return *entry*, one of so many, and its speed-up if it is faster; else the default."""
+        if entry.candidate not in self._confirmations:
+            found: tuple[Entry, Interval] = self.default, NO_GAIN
+            if entry is not self.default:
+                left = max(self.budget - self.elapsed, 0.0)
+                until = perf_counter() + left / (entries - len(self._confirmations))
+                speedup = race(entry, self.default, until, most=max(FINAL, MOST), patient=True)
+                found = (entry, speedup) if speedup.is_faster else found
+            self._confirmations[entry.candidate] = found
+        return self._confirmations[entry.candidate]
+
+    def _keep(self, kind: Kind, entry: Entry, speedup: Interval) -> None:
+        if entry.choice.is_stored:
+            self.store.add([self._record(kind, entry, speedup, {})])
+
+    def _record(
+        self,
+        kind: Kind,
+        entry: Entry,
+        speedup: Interval,
+        features: Mapping[str, float],
+    ) -> Record:
+        problem = self.task.problem
+        return Record(
+            kind=kind,
+            program=problem.program,
+            extents=problem.extents_text,
+            matrices=problem.matrices_text,
+            machine=fingerprint(),
+            versions=versions(),
+            choice=entry.choice.to_json(),
+            seconds=entry.seconds,
+            speedup=speedup.value,
+            low=speedup.low,
+            high=speedup.high,
+            conversion=entry.conversion,
+            features=json.dumps(features),
+            created=time.time(),
+        )
+
+
+def _user_candidates(space: UserSpace, task: Task) -> Iterator[Candidate]:
+    """Yield the candidates of a user's space; raises ArgumentError for what is none."""
+    extents = task.problem.extents
+    for item in space(task.program, **task.arguments):
+        formats, trace = (None, item.trace) if isinstance(item, Schedule) else _pair(item)
+        texts: list[tuple[str, str]] = []
+        rules: list[tuple[str, ComposableFormat]] = []
+        for name, layout in layouts_of(formats).items():
+            expect(f"format of {name}", layout, ComposableFormat, "one of spcomp.formats")
+            if text := format_text(layout):
+                texts.append((name, text))
+            else:
+                rules.append((name, layout))
+        fixed = extents if trace is not None and _fits(task, trace, not formats) else ()
+        choice = Choice(tuple(texts), trace, fixed, rules=tuple(rules))
+        yield Candidate(choice.formats, own=choice)
+
+
+def _pair(item: Any) -> tuple[Any, Trace | None]:
+    if isinstance(item, tuple) and len(item) == 2:
+        expect("trace", item[1], (Trace, type(None)), "a Trace, or None")
+        return item
+    raise ArgumentError(
+        f"a space yielded {type(item).__name__}", hint="yield Schedules, or (formats, trace)"
+    )
+
+
+def _fits(task: Task, trace: Trace, as_it_comes: bool) -> bool:  # noqa: FBT001
+    """Whether *trace* applies to the program with its sizes compiled in."""
+    if not isinstance(task.func, CoordFunc) or not as_it_comes or not task.problem.extents:
+        return not as_it_comes
+    try:
+        Schedule(task.func.specialize(dict(task.problem.extents))).replay(trace)
+    except ScheduleError:
+        return False
+    return True

@@ -1,0 +1,313 @@
+"""Under the tuner: its search space, formats and traces, made of the program and its matrices.
+
+A candidate is what it changes of the default: formats, and decisions of the default schedule. Its
+trace is what the default schedule gives with these decisions, so that it is always a legal one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spcomp.codegen.cpu.machine import resolve
+from spcomp.compiler.pipeline import as_module
+from spcomp.errors import LoweringError, SpcompError, without_warnings
+from spcomp.formats.rules import ComposableFormat
+from spcomp.ir.analysis.names import distinct
+from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.func import Func
+from spcomp.ir.program import CoordFunc, PosFunc
+from spcomp.kernels.decomposed.kernel import with_parts
+from spcomp.knobs import knobs_of
+from spcomp.passes.pipelines import legal, to_position
+from spcomp.schedule.default.cpu import default_schedule
+from spcomp.schedule.default.facts import UNKNOWN, Facts
+from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.nests import reduction_loops
+from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.base import Problem as Refusal
+from spcomp.schedule.steps.loops.loops import Unroll
+from spcomp.tune.choice import Choice
+from spcomp.tune.layouts import format_of, formats_for
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from spcomp.compiler.options import Options
+    from spcomp.tune.statistics import MatrixStatistics
+
+Value: TypeAlias = int | str
+Formats: TypeAlias = tuple[tuple[str, str], ...]
+Decisions: TypeAlias = tuple[tuple[str, Value], ...]
+
+# Decisions, with their values; the first is what the default schedule does.
+DEFAULT = "default"
+VALUES: Mapping[str, tuple[Value, ...]] = {
+    "tile": (DEFAULT, 1, 2, 4, 8, 12, 16),  # vectors of accumulators
+    "prefetch": (DEFAULT, 0, 4, 8, 16, 32, 64),  # positions ahead; 0: none
+    "rows": (DEFAULT, "equal", "balanced", "hubs"),  # shares by rows, by elements, pieces of rows
+    "chunk": (DEFAULT, 512, 1024, 2048, 4096, 8192, 16384, 65536),  # elements of a share
+    "hub": (DEFAULT, 512, 2048, 8192, 32768),  # elements of a piece of a long row
+    "scatter": (DEFAULT, 1, 2, 8, 16),  # parts of scattered rows
+    "unroll": (DEFAULT, "sparse"),  # the innermost loops that reduce over stored elements
+}
+_ROWS = {
+    "equal": UNKNOWN,
+    "balanced": Facts(skewed=True),
+    "hubs": Facts(hubs=True, skewed=True),
+}
+_CUTS = {"horizontal_fuse", "split_nnz", "split_sorted", "sorted_rows", "partial_results"}
+_NEVER = 1 << 60  # bytes: nothing is worth a prefetch
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Formats by buffer, and the decisions that differ from the default schedule's, by name.
+
+    *own*: what a user's space yielded, in place of decisions.
+    """
+
+    formats: Formats = ()
+    decisions: Decisions = ()
+    own: Choice | None = None
+
+    def with_decision(self, name: str, value: Value) -> Candidate:
+        """Return the candidate with another decision."""
+        others = {k: v for k, v in self.decisions if k != name}
+        chosen = others if value == DEFAULT else {**others, name: value}
+        return replace(self, decisions=tuple(sorted(chosen.items())))
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The decisions as a cost model takes them; 0 stands for the default."""
+        values = dict(self.decisions)
+        return {
+            f"decides_{name}": float(known.index(values.get(name, DEFAULT)))
+            for name, known in VALUES.items()
+        }
+
+    def __str__(self) -> str:
+        if self.own is not None:
+            return str(self.own)
+        formats = [f"{name} in {text}" for name, text in self.formats]
+        decisions = [f"{name}={value}" for name, value in self.decisions]
+        return "; ".join(filter(None, (", ".join(formats), ", ".join(decisions)))) or DEFAULT
+
+
+class Space:
+    """The candidates of *func* for matrices with these *statistics*, by buffer.
+
+    *extents*: the sizes that are compiled in; *facts*: those of the default version of the call.
+    *refused* says why a format of the library is not in the space.
+    """
+
+    def __init__(
+        self,
+        func: Func,
+        options: Options,
+        extents: Mapping[str, int],
+        facts: Facts,
+        statistics: Mapping[str, MatrixStatistics],
+        threads: int,
+    ) -> None:
+        self.func, self.options, self.facts = func, options, facts
+        self.extents, self.threads = dict(extents), threads
+        self.refused: dict[str, str] = {}
+        self._bases: dict[Formats, _Base] = {}
+        self._dimensions: dict[Formats, dict[str, tuple[Value, ...]]] = {}
+        self.formats: tuple[Formats, ...] = ((), *self._formats(statistics))
+
+    def _formats(self, statistics: Mapping[str, MatrixStatistics]) -> Iterator[Formats]:
+        """Yield the formats of the library in which one of the matrices may be stored."""
+        buffers = {b.name for b in self.func.buffers if isinstance(b, SparseBuffer)}
+        for name, matrix in statistics.items():
+            for text in formats_for(matrix) if name in buffers else ():
+                try:
+                    self._bases[(name, text),] = self._base({name: format_of(text)})
+                except SpcompError as error:
+                    self.refused[f"{name} in {text}"] = error.message
+                else:
+                    yield ((name, text),)
+
+    def seeds(self) -> Iterator[Candidate]:
+        """Yield the default, and then each format with its default steps."""
+        for formats in self.formats:
+            yield Candidate(formats)
+
+    def dimensions(self, formats: Formats) -> Mapping[str, tuple[Value, ...]]:
+        """Return the decisions that may change something with *formats*, and their values."""
+        if formats not in self._dimensions:
+            plain = self._steps(Candidate(formats))
+            cut = self._steps(Candidate(formats, (("rows", "balanced"),)))
+            if plain is None or cut is None:
+                return {}
+            steps = {step.name for _, step in (*plain, *cut)}
+            threads: tuple[Value, ...] = (DEFAULT, *_fewer(self.threads))
+            relevant = {
+                "tile": "cache_write" in steps,
+                "prefetch": True,
+                "rows": plain != cut or "split_nnz" in steps,
+                "chunk": bool(steps & _CUTS),
+                "hub": plain != cut or "split_hubs" in steps,
+                "scatter": "lift_loop" in steps,
+                "unroll": True,
+            }
+            found = {name: VALUES[name] for name, matters in relevant.items() if matters}
+            if threads[1:]:
+                found["threads"] = threads
+            self._dimensions[formats] = found
+        return self._dimensions[formats]
+
+    def choice(self, candidate: Candidate) -> Choice | None:
+        """Return how *candidate* is compiled; None where its steps cannot be."""
+        if candidate.own is not None:
+            return candidate.own
+        threads = dict(candidate.decisions).get("threads")
+        count = threads if isinstance(threads, int) else None
+        if candidate.with_decision("threads", DEFAULT).decisions == ():
+            return Choice(candidate.formats, threads=count)
+        trace = self._steps(candidate)
+        if trace is None:
+            return None
+        return Choice(candidate.formats, trace, tuple(sorted(self.extents.items())), count)
+
+    def scheduled(self, candidate: Candidate) -> Func | None:
+        """Return the program of *candidate* in position space; None if it has several phases."""
+        base = self._base_of(candidate.formats)
+        return base.schedule(self, dict(candidate.decisions))[1] if base.is_single else None
+
+    def random(self, rng: Random, formats: Formats, changes: int) -> Candidate:
+        """Return a candidate with *formats* and up to so many decisions drawn at random."""
+        candidate = Candidate(formats)
+        for _ in range(changes):
+            candidate = self.mutated(rng, candidate)
+        return candidate
+
+    def mutated(self, rng: Random, candidate: Candidate) -> Candidate:
+        """Return *candidate* with one decision changed; the same if there is none."""
+        dimensions = self.dimensions(candidate.formats)
+        if not dimensions:
+            return candidate
+        name = rng.choice(sorted(dimensions))
+        now = dict(candidate.decisions).get(name, DEFAULT)
+        return candidate.with_decision(
+            name, rng.choice([value for value in dimensions[name] if value != now])
+        )
+
+    def crossed(self, rng: Random, first: Candidate, second: Candidate) -> Candidate:
+        """Return a candidate with the formats of *first* and decisions of either."""
+        mine, other = dict(first.decisions), dict(second.decisions)
+        child = Candidate(first.formats)
+        for name, values in self.dimensions(first.formats).items():
+            value = rng.choice((mine, other)).get(name, DEFAULT)
+            child = child.with_decision(name, value if value in values else DEFAULT)
+        return child
+
+    def everything(self, formats: Formats) -> Iterator[Candidate]:
+        """Yield all candidates with *formats*, the default first."""
+        dimensions = self.dimensions(formats)
+        for values in product(*dimensions.values()):
+            chosen = zip(dimensions, values, strict=True)
+            decisions = tuple(sorted((k, v) for k, v in chosen if v != DEFAULT))
+            yield Candidate(formats, decisions)
+
+    def _steps(self, candidate: Candidate) -> Trace | None:
+        base = self._base_of(candidate.formats)
+        return base.schedule(self, dict(candidate.decisions))[0]
+
+    def _base_of(self, formats: Formats) -> _Base:
+        if formats not in self._bases:
+            self._bases[formats] = self._base({name: format_of(text) for name, text in formats})
+        return self._bases[formats]
+
+    def _base(self, layouts: Mapping[str, ComposableFormat]) -> _Base:
+        """Return the program with matrices in *layouts*, in position space; raises SpcompError."""
+        func = self.func
+        if layouts:
+            if not isinstance(func, CoordFunc):
+                raise LoweringError("the program is below coordinate space")
+            func = with_parts(func, layouts).func
+        target = resolve(self.options.target)
+        constants = {**self.options.constants, **self.extents}
+        with without_warnings():
+            module = legal(as_module(func, constants))
+            if isinstance(func, CoordFunc):
+                module = to_position(target).run(module, None)
+        return _Base(tuple(map(distinct, module.funcs)), {})
+
+
+def _fewer(threads: int) -> Sequence[int]:
+    """Return smaller numbers of threads that are worth a try."""
+    return tuple(sorted({1, max(threads // 2, 1)} - {threads}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The functions of a program in position space, before steps, and traces made of them."""
+
+    funcs: tuple[Func, ...]
+    made: dict[tuple[Any, ...], tuple[Trace | None, Func | None]]
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.funcs) == 1
+
+    def schedule(
+        self, space: Space, decisions: Mapping[str, Value]
+    ) -> tuple[Trace | None, Func | None]:
+        """Return the steps with these decisions, and the last function after them."""
+        key = tuple(sorted((k, v) for k, v in decisions.items() if k != "threads"))
+        if key not in self.made:
+            self.made[key] = self._schedule(space, dict(key))
+        return self.made[key]
+
+    def _schedule(
+        self, space: Space, decisions: dict[str, Value]
+    ) -> tuple[Trace | None, Func | None]:
+        target = resolve(space.options.target)
+        knobs = replace(knobs_of(target), **_knobs(decisions))
+        facts = _ROWS[str(decisions["rows"])] if "rows" in decisions else space.facts
+        trace, last = Trace(), None
+        for func in self.funcs:
+            if not isinstance(func, PosFunc):
+                return None, None
+            last, steps = default_schedule(func, target, facts, knobs)
+            if decisions.get("unroll") == "sparse":
+                for loop in _reducing(last):
+                    step = Unroll(loop)
+                    after = step.result(last)
+                    if not isinstance(after, Refusal):
+                        last, steps = after, (*steps, step)
+            trace = trace.extend(func.name, steps)
+        return trace, last
+
+
+def _knobs(decisions: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the thresholds that *decisions* change."""
+    changed: dict[str, Any] = {}
+    if "tile" in decisions:
+        changed |= dict.fromkeys(("tile_vectors", "stream_vectors"), decisions["tile"])
+    if (ahead := decisions.get("prefetch")) is not None:
+        changed |= dict.fromkeys(("prefetch_distance", "prefetch_distance_least"), ahead or 1)
+        changed["prefetch_bytes_least"] = 0 if ahead else _NEVER
+    if "chunk" in decisions:
+        names = ("chunk_elements", "chunk_nested", "chunk_sorted", "chunk_workspace")
+        changed |= dict.fromkeys(names, decisions["chunk"])
+    if "hub" in decisions:
+        changed["hub_piece"] = decisions["hub"]
+    if "scatter" in decisions:
+        changed["scatter_parts"] = decisions["scatter"]
+    return changed
+
+
+def _reducing(func: Func) -> list[str]:
+    """Return the names of serial loops that reduce, and have none inside that does."""
+    reducing = reduction_loops(func)
+    names = []
+    for loop in loops_of(func.body):
+        inner = any(x.var in reducing for x in loops_of(loop.body))
+        if loop.var in reducing and loop.kind == "serial" and not inner:
+            names.append(loop.var.name)
+    return names

@@ -1,0 +1,184 @@
+"""Under the tuner: what it found, with everything that it tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from spcomp.errors import BackendError
+from spcomp.kernels.compile import compile as compiled
+from spcomp.locks import cached_property
+from spcomp.tune.choice import Choice
+from spcomp.tune.measure import Interval
+from spcomp.tune.space import Candidate
+from spcomp.tune.winners import FixedWinner
+
+if TYPE_CHECKING:
+    from spcomp.kernels.protocol import Runnable
+    from spcomp.schedule.step import Trace
+    from spcomp.tune.task import Task
+
+Status: TypeAlias = Literal["measured", "slow", "same", "pruned", "refused", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate and what came of it.
+
+    *status*: ``measured``; ``slow``, so clearly that it was not timed to the end; ``same`` code as
+    another one; ``pruned``, since it cannot be faster; ``refused`` by the compiler; ``wrong``.
+    *seconds*: of a call; *speedup*: over the default, None unless it was timed; *conversion*:
+    seconds, once for each matrix; *note*: why.
+    """
+
+    candidate: Candidate
+    status: Status
+    seconds: float = 0.0
+    speedup: Interval | None = None
+    conversion: float = 0.0
+    note: str = ""
+
+    def __str__(self) -> str:
+        ratio = f"{self.speedup}" if self.speedup is not None else self.status
+        seconds = f"{1e3 * self.seconds:10.4g} ms" if self.seconds else " " * 13
+        return f"{seconds}  {ratio:<22}{self.candidate}{f' ({self.note})' if self.note else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What ``spcomp.tune`` returns.
+
+    *candidate* won, compiled as *choice* says; it is *speedup* times as fast as the default, which
+    is 1 if none was shown to be faster. *trials*: everything that was tried, in order; *elapsed*:
+    seconds; *stopped*: why the search ended: ``budget``, ``exhausted`` or ``interrupted``.
+    """
+
+    task: Task
+    candidate: Candidate
+    choice: Choice
+    speedup: Interval
+    trials: tuple[Trial, ...]
+    elapsed: float
+    stopped: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def kernel(self) -> Runnable:
+        """The kernel that does what won; called like that of the program.
+
+        One that stores a matrix in another format converts it at every call, unless its arrays are
+        read-only: bind it, or use :attr:`bound`.
+        """
+        options = self.task.options
+        given: dict[str, Any] = {
+            "target": options.target,
+            "name": options.name,
+            "threads": options.threads,
+            "check": options.check,
+            "fast_math": options.fast_math,
+        }
+        if self.task.func is self.task.program:
+            given["constants"] = options.constants
+        kernel: Runnable = compiled(self.task.program, **given, tuned=FixedWinner(self.choice))
+        return kernel
+
+    @cached_property
+    def bound(self) -> Runnable:
+        """The kernel with the matrices bound that it was tuned on: what was measured.
+
+        It takes the arguments of the program, or of what index notation made of it.
+        """
+        return self.task.bind(
+            self.choice.kernel(self.task.func, self.task.options), self.choice, {}
+        )
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """The formats in which matrices are stored, by name; empty if as they come."""
+        return dict(self.choice.formats) | {name: str(rule) for name, rule in self.choice.rules}
+
+    @property
+    def trace(self) -> Trace:
+        """The steps of what won."""
+        return self.bound.specialize(**self.task.rest).trace
+
+    @property
+    def seconds(self) -> float:
+        """The median of the seconds of a call of what won."""
+        return next(t.seconds for t in self.trials if t.candidate == self.candidate)
+
+    def table(self) -> str:
+        """Return all trials as text, the fastest first, then those that were not timed."""
+        timed = [t for t in self.trials if t.speedup is not None]
+        ordered = sorted(timed, key=lambda t: -(t.speedup.value if t.speedup else 0.0))
+        return "\n".join(map(str, [*ordered, *(t for t in self.trials if t.speedup is None)]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all that was found as values of JSON."""
+        return {
+            "candidate": str(self.candidate),
+            "formats": self.formats,
+            "trace": self.trace.to_json_lines(),
+            "speedup": asdict(self.speedup),
+            "seconds": self.seconds,
+            "elapsed": self.elapsed,
+            "stopped": self.stopped,
+            "refused": dict(self.refused),
+            "trials": [
+                {
+                    "candidate": str(t.candidate),
+                    "status": t.status,
+                    "seconds": t.seconds,
+                    "speedup": None if t.speedup is None else asdict(t.speedup),
+                    "conversion": t.conversion,
+                    "note": t.note,
+                }
+                for t in self.trials
+            ],
+        }
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the speed-ups in the order of the trials, and the best so far; return the figure.
+
+        *path*: where to save it. Raises BackendError without matplotlib.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise BackendError(
+                f"plots need matplotlib: {error}", hint="pip install spcomp[viz]"
+            ) from error
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        timed = [(at, t.speedup) for at, t in enumerate(self.trials) if t.speedup is not None]
+        values = [ratio.value for _, ratio in timed]
+        below = [ratio.value - ratio.low for _, ratio in timed]
+        above = [ratio.high - ratio.value for _, ratio in timed]
+        places = [at for at, _ in timed]
+        axes.errorbar(places, values, yerr=[below, above], fmt="o", label="candidates")
+        axes.step(places, _running(values), where="post", label="best so far")
+        axes.axhline(1.0, linestyle=":", color="gray", label="default")
+        axes.set(xlabel="trial", ylabel="times as fast as the default")
+        axes.set_title(f"{self.task.name}: {self.candidate}", fontsize=10)
+        axes.legend()
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task.name}: {self.candidate}, {self.speedup} times as fast as the"
+            f" default; {len(self.trials)} candidates in {self.elapsed:.1f} s ({self.stopped})"
+        )
+
+    __repr__ = __str__
+
+
+def _running(values: Sequence[float]) -> list[float]:
+    """Return the largest value so far at each place."""
+    best: list[float] = []
+    for value in values:
+        best.append(max(value, best[-1]) if best else value)
+    return best

@@ -1,0 +1,289 @@
+"""Around the route: kernels that do what was found to be fastest for matrices like theirs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import localtime, strftime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from spcomp.compiler.compiled import Compiled
+from spcomp.errors import (
+    ArgumentError,
+    LoweringError,
+    ScheduleError,
+    SpcompError,
+    outside,
+    refuse_deep_nests,
+)
+from spcomp.kernels.decomposed.kernel import immutable_arrays
+from spcomp.kernels.kernel import BoundKernel, Kernel, frozen
+from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.locks import Lock
+from spcomp.tensors.parts.parts import Parts
+from spcomp.tensors.tensor import Tensor
+from spcomp.tune.choice import Choice
+from spcomp.tune.problem import Problem, digest, fingerprint, statistics_of, versions
+from spcomp.tune.store import Kind, Store, user_store
+
+if TYPE_CHECKING:
+    from spcomp.compiler.options import Options
+    from spcomp.ir.func import Func
+
+Extents: TypeAlias = tuple[tuple[str, int], ...]
+
+MOST = 32  # kinds of arguments for which a kernel remembers what it does
+NONE = "tuned: nothing was found for this program with matrices like these"
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A *choice*, and a *note* that says where it comes from."""
+
+    choice: Choice
+    note: str
+
+
+class Winners(ABC):
+    """What won: the tuner of ``compile(..., tuned=)``."""
+
+    def kernel(self, func: Func, options: Options) -> TunedKernel:
+        """Return the kernel of *func* that does what won for its arguments."""
+        with refuse_deep_nests(LoweringError):
+            return TunedKernel(func, options, self)
+
+    @abstractmethod
+    def knows(self, program: str) -> bool:
+        """Whether anything won for the program with this digest."""
+
+    @abstractmethod
+    def find(
+        self, program: str, extents: Callable[[], Extents], matrices: Mapping[str, Any]
+    ) -> Winner | None:
+        """Return what won for the program with this digest on *matrices*.
+
+        *extents* finds the sizes of the call that are compiled in. A choice that stores a matrix in
+        another format is for *matrices* that cannot change.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWinners(Winners):
+    """The winners in a store, by default the user's."""
+
+    store: Store | None = None
+
+    @property
+    def _store(self) -> Store:
+        return self.store or user_store()
+
+    def knows(self, program: str) -> bool:
+        """Whether the store has a winner for the program."""
+        return self._store.has(program)
+
+    def find(
+        self, program: str, extents: Callable[[], Extents], matrices: Mapping[str, Any]
+    ) -> Winner | None:
+        """Return the stored winner for the same matrices or near ones, on such a machine."""
+        posed = Problem(program, extents(), statistics_of(matrices))
+        kept = all(map(_is_kept, matrices.values()))
+        kinds: tuple[Kind, ...] = ("any", "as_is") if kept else ("as_is",)
+        for kind in kinds:
+            found = self._store.winner(posed, fingerprint(), versions(), kind)
+            if found is not None:
+                record, distance = found
+                like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"
+                when = strftime("%Y-%m-%d", localtime(record.created))
+                choice = Choice.from_json(record.choice)
+                note = (
+                    f"tuned: {choice}; {record.speedup:.2f} ({record.low:.2f} to {record.high:.2f})"
+                    f" times as fast as the default, measured on {when} with {like}"
+                )
+                return Winner(choice, note if choice != Choice() else f"{note}: it is the default")
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredWinners, ()  # a connection cannot be pickled
+
+
+@dataclass(frozen=True, slots=True)
+class FixedWinner(Winners):
+    """One *choice* for all matrices; it is taken wherever its extents are those of the call."""
+
+    choice: Choice
+
+    def knows(self, program: str) -> bool:  # noqa: ARG002
+        """Whether anything won: it did."""
+        return True
+
+    def find(
+        self,
+        program: str,  # noqa: ARG002
+        extents: Callable[[], Extents],
+        matrices: Mapping[str, Any],  # noqa: ARG002
+    ) -> Winner | None:
+        """Return the choice, if it is for these extents."""
+        if self.choice.extents and self.choice.extents != extents():
+            return None
+        return Winner(self.choice, f"tuned: {self.choice}")
+
+
+class TunedKernel(Kernel):
+    """A Kernel that does for its arguments what won for them, and otherwise what Kernels do.
+
+    It decides at the first call with arguments of these shapes. A winner that stores a matrix in
+    another format is for matrices whose arrays are all read-only, since others may change between
+    calls. ``explain`` says what was decided last.
+    """
+
+    def __init__(self, func: Func, options: Options, winners: Winners) -> None:
+        super().__init__(Compiled.of(func, options), options)
+        self._func, self._winners = func, winners
+        self._decisions: OrderedDict[object, tuple[Runnable | None, str]] = OrderedDict()
+        self._note = NONE
+        self._choosing = Lock()
+
+    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+        """Run the program as Kernels do; calls by position run the default steps."""
+        if args:
+            return super().__call__(*args, out=out, **named)
+        try:
+            kernel = self.decide(named)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
+        if kernel is None:
+            return super().__call__(out=out, **named)
+        return kernel(out=out, **named)
+
+    def decide(self, named: Mapping[str, Any]) -> Runnable | None:
+        """Return the kernel for the arguments *named*; None if the default one is the best."""
+        key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
+        try:
+            kernel, self._note = self._decisions[key]
+        except KeyError:
+            with self._choosing:
+                kernel, self._note = self._decisions[key] = self._decision(named)
+                while len(self._decisions) > MOST:
+                    self._decisions.popitem(last=False)
+        except TypeError:  # an argument of no known kind: the call says what is wrong
+            return None
+        return kernel
+
+    def bind(self, **named: Any) -> BoundKernel | TunedBound:  # type: ignore[override]
+        """Return a callable for the other arguments, as Kernels do; it decides at its first call.
+
+        Where a winner stores a matrix in a format, its values are copied, too.
+        """
+        bound = super().bind(**named)  # what is wrong is refused now
+        steady = {name: frozen(arg) for name, arg in named.items()}
+        if not all(_is_steady(arg) for arg in steady.values()):
+            return bound
+        return TunedBound(self, bound, steady)
+
+    def specialize(self, **named: Any) -> Runnable:  # type: ignore[override]
+        """Return the kernel that a call with arguments like these runs; compiled if need be."""
+        kernel = self.decide(named)
+        return super().specialize(**named) if kernel is None else kernel.specialize(**named)
+
+    def explain(self, **named: Any) -> str:
+        """Return what won and where, the signature and the steps."""
+        if not named:
+            return super().explain()
+        kernel = self.specialize(**named)
+        return f"{self.note}\n{kernel.explain()}"
+
+    @property
+    def note(self) -> str:
+        """What won for the arguments of the last call, and when that was measured."""
+        return self._note
+
+    def _decision(self, named: Mapping[str, Any]) -> tuple[Runnable | None, str]:
+        """Return the kernel for *named*, None for the default one, and the reason."""
+        program = digest(self._func, self._options)
+        if not self._winners.knows(program):
+            return None, NONE
+        matrices = {name: arg for name, arg in named.items() if is_matrix(arg)}
+        winner = self._winners.find(program, lambda: extents_of(self, named), matrices)
+        if winner is None:
+            return None, NONE
+        if winner.choice == Choice():
+            return None, winner.note
+        try:
+            kernel = winner.choice.kernel(self._func, self._options)
+            if winner.choice.formats:
+                kernel.bind(**matrices)  # whether the format suits the matrix
+        except (ScheduleError, ArgumentError, LoweringError) as error:
+            return None, f"{winner.note}\nit does not fit, so the default is used: {error.message}"
+        return kernel, winner.note
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TunedKernel, (self._func, self._options, self._winners)
+
+
+class TunedBound(Bound):
+    """A TunedKernel with arguments bound: decides at the first call with the others."""
+
+    def __init__(
+        self, kernel: TunedKernel, default: BoundKernel, arguments: Mapping[str, Any]
+    ) -> None:
+        super().__init__(kernel, arguments)
+        self.kernel: TunedKernel = kernel
+        self._default = default
+        self._bound: dict[Runnable, Runnable] = {}
+
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        self.refuse_bound(named)
+        kernel = self.kernel.decide({**self.arguments, **named})
+        if kernel is None:
+            return self._default(out=out, **named)
+        bound = self._bound.get(kernel)
+        if bound is None:
+            bound = self._bound[kernel] = kernel.bind(**self.arguments)
+        return bound(out=out, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        """Other attributes are those of the default kernel with these arguments bound."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._default, name)
+
+
+def extents_of(kernel: Kernel, named: Mapping[str, Any]) -> Extents:
+    """Return the sizes that the version of *kernel* for the arguments *named* has compiled in."""
+    found = Kernel.specialize(kernel, **named).options.constants
+    own = kernel.options.constants
+    return tuple(sorted((name, int(value)) for name, value in found.items() if name not in own))
+
+
+def is_matrix(arg: Any) -> bool:
+    """Whether *arg* is a tensor that stores some elements only, in any library."""
+    if isinstance(arg, (Tensor, Parts)):
+        return True
+    return hasattr(arg, "nnz") or getattr(arg, "is_sparse", False) is True
+
+
+def _kind(arg: Any) -> tuple[Any, ...]:
+    """Return what tells an argument from others: its type, shape, elements, and if it may change.
+
+    A matrix of the same shape with as many elements is taken for the same.
+    """
+    shape = getattr(arg, "shape", None)
+    if shape is None:
+        return type(arg), arg if isinstance(arg, int) else None
+    if not is_matrix(arg):
+        return (shape,)
+    stored = arg.values.size if isinstance(arg, Tensor) else getattr(arg, "nnz", 0)
+    return type(arg), tuple(shape), stored, _is_kept(arg)
+
+
+def _is_kept(arg: Any) -> bool:
+    """Whether none of the arrays of the matrix *arg* can change."""
+    return bool(immutable_arrays(("A",), {"A": arg}))
+
+
+def _is_steady(arg: Any) -> bool:
+    """Whether later changes of *arg* by its owner are none of index arrays."""
+    return not is_matrix(arg) or getattr(arg, "format", "") in ("csr", "bsr") or _is_kept(arg)

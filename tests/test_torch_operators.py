@@ -1,0 +1,153 @@
+"""Programs as operators of torch: torch's own checks, torch.compile and torch.export."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spcomp
+from spcomp.errors import ArgumentError, SpcompError
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+op: Any = pytest.importorskip("spcomp.torch").op
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+NUMBERS = count()
+DENSE = [[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 0, 5]]
+SDDMM = "C[i, j] = A[i, j] * X[i, k] * Y[k, j]"
+SOFTMAX = """
+    m[i] = max(j, A[i, j])
+    e[i, j] = exp(A[i, j] - m[i]) if A[i, j]
+    C[i, j] = e[i, j] / sum(k, e[i, k])
+    d[i] = sum(j, A[i, j] is not None)
+"""
+
+
+def registered(program: str, formats: dict[str, str] | None = None) -> Any:
+    """The operator of *program*, under a name of its own."""
+    return op(program, name=f"spcomp_test::op{next(NUMBERS)}", formats=formats)
+
+
+def parts(dtype: Any = None) -> tuple[Any, ...]:
+    """The parts of the matrix, of which the values require gradients."""
+    csr = torch.tensor(DENSE).to(dtype or torch.float32).to_sparse_csr()
+    return csr.crow_indices(), csr.col_indices(), csr.values().clone().requires_grad_(), 4
+
+
+def numbers(*shape: int, dtype: Any = None) -> Any:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return made.to(dtype or torch.float32).requires_grad_()
+
+
+@pytest.fixture(scope="module")
+def spmm() -> Any:
+    return registered("C[i, k] = A[i, j] * B[j, k]", {"A": "csr"})
+
+
+@pytest.mark.parametrize("name", ["float64", "float32", "bfloat16"])
+def test_operators_pass_the_checks_of_torch(spmm: Any, name: str) -> None:
+    dtype = getattr(torch, name)
+    for call, args in (
+        (spmm, (*parts(dtype), numbers(4, 3, dtype=dtype))),
+        (spmm, (*parts(dtype), numbers(3, 4, dtype=dtype).T)),
+        (
+            registered(SDDMM, {"A": "csr"}),
+            (*parts(dtype), numbers(3, 2, dtype=dtype), numbers(2, 4, dtype=dtype)),
+        ),
+        (registered(SOFTMAX, {"A": "csr"}), parts(dtype)),
+        (registered("y[i] = alpha * x[i]"), (numbers(dtype=dtype), numbers(3, dtype=dtype))),
+    ):
+        found = torch.library.opcheck(call, args)
+        assert set(found.values()) == {"SUCCESS"}
+
+
+def test_values_and_gradients_of_operators(spmm: Any) -> None:
+    full, dense = torch.tensor(DENSE).double(), numbers(4, 3, dtype=torch.float64)
+    rows, columns, values, count = parts(torch.float64)
+    assert torch.allclose(spmm(rows, columns, values, count, dense), full @ dense)
+    assert torch.autograd.gradcheck(
+        lambda values, dense: spmm(rows, columns, values, count, dense), (values, dense)
+    )
+    softmax = registered(SOFTMAX, {"A": "csr"})
+    found, sizes = softmax(rows, columns, values, count)
+    assert sizes.tolist() == [2, 1, 2]
+    assert torch.allclose(found[:2], torch.tensor([1.0, 2]).double().softmax(0))
+    assert torch.autograd.gradcheck(lambda v: softmax(rows, columns, v, count)[0], (values,))
+
+
+def test_one_graph_for_all_sizes(spmm: Any) -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    def layer(*args: Any) -> Any:
+        return torch.relu(spmm(*args)) * 2
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=backend)
+    full = torch.tensor(DENSE)
+    for width in (3, 5, 7):
+        args, dense = parts(), numbers(4, width)
+        compiled(*args, dense).sum().backward()
+        grads = args[2].grad, dense.grad
+        other, plain = full.clone().requires_grad_(), dense.detach().clone().requires_grad_()
+        (torch.relu(other @ plain) * 2).sum().backward()
+        assert torch.allclose(grads[0], other.grad[full != 0], atol=1e-5)
+        assert torch.allclose(grads[1], plain.grad, atol=1e-5)
+    assert len(graphs) == 1
+
+
+def test_operators_can_be_exported(spmm: Any) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, rows: Any, columns: Any, values: Any, dense: Any) -> Any:
+            return spmm(rows, columns, values, 4, dense)
+
+    args = (*(x.detach() for x in parts()[:3]), numbers(4, 3).detach())
+    exported = torch.export.export(Layer(), args)
+    assert "spcomp_test" in str(exported.graph)
+    assert torch.allclose(exported.module()(*args), torch.tensor(DENSE) @ args[-1])
+
+
+def test_kernels_that_torch_does_not_look_into_break_the_graph() -> None:
+    torch._dynamo.reset()
+    kernel = torch.compiler.disable(spcomp.compile("y[i] = A[i, j] * x[j]"))
+    gather = torch.compiler.disable(spcomp.torch.gather_scatter)
+    edges, x = torch.tensor([[0, 1, 2], [2, 0, 0]]), numbers(3)
+
+    def layer(x: Any) -> Any:
+        return gather(kernel(A=np.eye(3, dtype=np.float32), x=x * 2)[:, None], edges) * 2
+
+    torch.compile(layer, backend="aot_eager")(x).sum().backward()
+    assert x.grad.tolist() == [4, 4, 4]
+
+
+def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
+    line = "C[i, k] = A[i, j] * B[j, k]"
+    for program, name, formats, message in (
+        (line, "a b", None, "argument name"),
+        (line, "x", {"A": "bsr(2)"}, "argument formats"),
+        (line, "x", {"D": "csr"}, "argument formats"),
+        ("y[i] = x[i, 0]", "x", None, "argument program"),
+        ("y[i] += x[i]", "x", None, "argument program"),
+        ("C[i, j] = A[i, j] * A_values[i, j]", "x", {"A": "csr"}, "operand A_values"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            op(program, name=name, formats=formats)
+    union = registered("C[i, j] = A[i, j] + B[i, j]", {"A": "csr", "B": "csr"})
+    with pytest.raises(ArgumentError, match="the pattern of C is that of no operand"):
+        union(*parts(), *parts())
+    rows, columns, values, count = parts()
+    dense = numbers(4, 3)
+    for args in (
+        (rows, columns + 2, values, count, dense),
+        (rows, columns, values[:3], count, dense),
+        (rows + 1, columns, values, count, dense),
+        (rows, columns, values, 5, dense),
+    ):
+        with pytest.raises((SpcompError, RuntimeError)):
+            spmm(*args)

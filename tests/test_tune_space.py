@@ -1,0 +1,234 @@
+"""The search space of the tuner: formats that statistics allow, decisions, and legal traces."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp import formats as F
+from spcomp import script as T
+from spcomp.compiler.options import Options
+from spcomp.errors import ArgumentError
+from spcomp.schedule.default.facts import Facts
+from spcomp.tune.bound import Bounds
+from spcomp.tune.choice import Choice
+from spcomp.tune.layouts import format_of, format_text, formats_for, stored_per_element
+from spcomp.tune.space import DEFAULT, VALUES, Candidate, Space
+from spcomp.tune.statistics import matrix_statistics
+
+ROWS, FEAT = 120, 40
+
+
+@T.prim_func
+def spmm(
+    a: T.handle,
+    b: T.handle,
+    c: T.handle,
+    indptr: T.handle,
+    indices: T.handle,
+    m: T.int32,
+    n: T.int32,
+    feat: T.int32,
+    nnz: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    J_detach = T.dense_fixed(n)
+    K = T.dense_fixed(feat)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    B = T.match_sparse_buffer(b, (J_detach, K), "float32")
+    C = T.match_sparse_buffer(c, (I, K), "float32")
+    with T.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
+        with T.init():
+            C[i, k] = 0.0
+        C[i, k] = C[i, k] + A[i, j] * B[j, k]
+
+
+def band() -> sps.csr_array:
+    offsets = [-2, -1, 0, 1, 2]
+    return sps.diags_array([1.0, 2, 3, 4, 5], offsets=offsets, shape=(ROWS, ROWS)).tocsr()
+
+
+def blocks() -> sps.csr_array:
+    pattern = sps.random_array((ROWS // 4, ROWS // 4), density=0.2, rng=0)
+    return sps.csr_array(sps.kron(pattern, np.ones((4, 4))))
+
+
+def scattered() -> sps.csr_array:
+    return sps.random_array((ROWS, ROWS), density=0.1, format="csr", rng=1)
+
+
+MATRICES = {"band": band, "blocks": blocks, "scattered": scattered}
+
+
+def space_of(name: str, *, extents: dict[str, int] | None = None) -> tuple[Space, sps.csr_array]:
+    csr = MATRICES[name]().astype(np.float32)
+    statistics = {"A": matrix_statistics(csr)}
+    sizes = {"feat": FEAT} if extents is None else extents
+    return Space(spmm, Options.of(), sizes, Facts(), statistics, threads=4), csr
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dia(), F.ell(), F.ell(7), F.ell3d([(2, 1), (4, 8)]),
+        F.hyb(2, [1, 2, 4]), F.hyb(1, [2, 8], padded=True), F.hyb(), F.hyb(3), F.padding(4),
+        F.sliced_diagonal(), F.sliced_diagonal(8, 0.5), F.sr_bcrs(4, 8), F.Kept(),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_format_is_the_same_after_it_was_text(layout):
+    assert format_of(format_text(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    "text", ["", "csc", "bsr", "bsr(0)", "bsr(x)", "F.bsr(2)", "ell(", "ell(1)()"]
+)
+def test_text_that_is_no_format_is_refused(text):
+    with pytest.raises(ArgumentError, match="no format"):
+        format_of(text)
+
+
+def test_rules_of_the_users_have_no_text():
+    rules = F.ell().rules(next(b for b in spmm.buffers if b.name == "A"))
+    assert format_text(spcomp.decompose(spmm, A=list(rules)).formats["A"]) == ""
+
+
+def test_formats_are_those_that_statistics_allow():
+    found = {name: set(formats_for(matrix_statistics(make()))) for name, make in MATRICES.items()}
+    assert {"dia()", "sliced_diagonal(None, 0.25)", "ell()"} <= found["band"]
+    assert {"bsr((2, 2))", "bsr((4, 4))", "sr_bcrs(4, 8)"} <= found["blocks"]
+    assert not any(text.startswith(("dia", "bsr", "sliced")) for text in found["scattered"])
+    assert all(any(text.startswith("hyb") for text in texts) for texts in found.values())
+    assert not set(formats_for(matrix_statistics(sps.csr_array((5, 5)))))
+
+
+def test_what_a_format_stores_is_known_and_bounded():
+    s = matrix_statistics(blocks())
+    assert stored_per_element("bsr((4, 4))", s) == pytest.approx(1.0)
+    assert all(stored_per_element(text, s) <= 2.0 for text in formats_for(s))
+
+
+def test_the_first_candidate_is_the_default():
+    space, _ = space_of("band")
+    first, *others = space.seeds()
+    assert first == Candidate()
+    assert space.choice(first) == Choice()
+    assert str(first) == DEFAULT
+    assert {str(c) for c in others} >= {"A in dia()", "A in ell()"}
+
+
+def test_the_default_decisions_give_the_default_trace():
+    space, csr = space_of("scattered")
+    kernel = spcomp.compile(spmm).specialize(A=csr, B=np.ones((ROWS, FEAT), np.float32))
+    thread = space.choice(Candidate(decisions=(("prefetch", 16),)))
+    assert thread is not None
+    assert thread.trace == kernel.trace
+
+
+@pytest.mark.parametrize(
+    ("decision", "step"),
+    [
+        (("tile", 1), "split('k', 16)"),
+        (("prefetch", 8), "prefetch('j', 8)"),
+        (("rows", "balanced"), "split_nnz('i', 4096)"),
+        (("unroll", "sparse"), "unroll('j')"),
+    ],
+)
+def test_a_decision_shows_in_the_trace(decision, step):
+    space, _ = space_of("scattered")
+    space.options = Options.of("cpu:x86-64-v4")
+    choice = space.choice(Candidate(decisions=(decision,)))
+    assert choice is not None
+    assert step in str(choice.trace)
+    assert choice.extents == (("feat", FEAT),)
+
+
+def test_no_prefetch_is_a_decision():
+    space, _ = space_of("scattered")
+    choice = space.choice(Candidate(decisions=(("prefetch", 0),)))
+    assert choice is not None
+    assert "prefetch" not in str(choice.trace)
+
+
+def test_decisions_that_a_program_does_not_have_are_not_in_the_space():
+    space, _ = space_of("scattered")
+    assert "scatter" not in space.dimensions(())
+    assert {"tile", "prefetch", "rows", "chunk", "hub", "unroll", "threads"} == set(
+        space.dimensions(())
+    )
+    assert space.dimensions(())["threads"] == (DEFAULT, 1, 2)
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_random_candidates_of_all_formats_compile_and_compute_the_same(name):
+    space, csr = space_of(name)
+    rng = random.Random(5)
+    dense = np.random.default_rng(0).random((ROWS, FEAT), dtype=np.float32)
+    want = csr @ dense
+    candidates = [space.random(rng, formats, 3) for formats in space.formats]
+    candidates += [space.random(rng, (), 4) for _ in range(6)]
+    for candidate in dict.fromkeys(candidates):
+        choice = space.choice(candidate)
+        assert choice is not None, candidate
+        kernel = choice.kernel(spmm, space.options)
+        np.testing.assert_allclose(
+            kernel(A=csr, B=dense), want, rtol=1e-4, atol=1e-4, err_msg=str(candidate)
+        )
+        assert Choice.from_json(choice.to_json()) == choice
+
+
+def test_mutations_change_one_decision_and_crossings_take_those_of_either():
+    space, _ = space_of("scattered")
+    rng = random.Random(1)
+    first = Candidate(decisions=(("prefetch", 4), ("tile", 2)))
+    for _ in range(20):
+        child = space.mutated(rng, first)
+        assert child != first
+        names = VALUES.keys() | {"threads"}
+        mine, its = dict(first.decisions), dict(child.decisions)
+        assert sum(mine.get(n, DEFAULT) != its.get(n, DEFAULT) for n in names) == 1
+        other = Candidate(decisions=(("prefetch", 64), ("unroll", "sparse")))
+        crossed = dict(space.crossed(rng, first, other).decisions)
+        assert crossed.get("prefetch") in (4, 64)
+        assert crossed.get("tile") in (2, None)
+
+
+def test_everything_counts_all_candidates_once():
+    space, _ = space_of("scattered")
+    space._dimensions[()] = {"prefetch": (DEFAULT, 0, 8), "unroll": (DEFAULT, "sparse")}
+    listed = list(space.everything(()))
+    assert len(listed) == len(set(listed)) == 6
+    assert listed[0] == Candidate()
+
+
+def test_the_bound_of_a_format_grows_with_what_it_stores():
+    space, csr = space_of("scattered")
+    bounds = Bounds(space, {"A": matrix_statistics(csr)})
+    plain = bounds.least(Candidate(), Candidate(), 1e-3)
+    assert 0 < plain <= 1e-3
+    assert bounds.least(Candidate((("A", "dia()"),)), Candidate(), 1e-3) > plain
+    assert bounds.least(Candidate(), Candidate(), 1e-9) == pytest.approx(1e-9)
+    assert bounds.estimate(Candidate()) > 0
+    features = bounds.features(Candidate(decisions=(("prefetch", 8),)))
+    assert features["prefetch_distance"] == 8
+    assert features["decides_prefetch"] > 0
+    assert features["A.nnz"] == csr.nnz
+
+
+def test_a_program_in_several_phases_has_traces_and_no_bound():
+    csr = scattered().astype(np.float32)
+    kernel = spcomp.compile("C[i, j] = A[i, k] * B[k, j]")
+    planned = kernel.planned({"A": csr, "B": csr})
+    statistics = {"A": matrix_statistics(csr), "B": matrix_statistics(csr)}
+    space = Space(planned.func, Options.of(), {}, Facts(), statistics, threads=2)
+    bounds = Bounds(space, statistics)
+    assert bounds.least(Candidate(), Candidate(), 1e-3) == 0.0
+    choice = space.choice(Candidate(decisions=(("rows", "balanced"),)))
+    assert choice is not None
+    assert choice.trace is not None
+    assert len({func for func, _ in choice.trace}) == 2

@@ -1,0 +1,159 @@
+"""What kernels do with what was tuned: ``compile(..., tuned=True)``, and suggestions."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp import formats as F
+from spcomp.compiler.options import Tuner
+from spcomp.errors import ArgumentError
+from spcomp.schedule.step import Trace
+from spcomp.tune.choice import Choice
+from spcomp.tune.winners import NONE, FixedWinner, StoredWinners, TunedKernel
+from tests.test_tune_space import spmm
+from tests.tune_helpers import (
+    FEAT,
+    ROWS,
+    dense,
+    frozen,
+    keep,
+    matrix,
+    prefetching,
+)
+from tests.tune_helpers import store as store
+
+
+def test_a_kernel_does_what_won(store):
+    keep(store, prefetching(4), "as_is")
+    kernel = spcomp.compile(spmm, tuned=True)
+    plain = spcomp.compile(spmm)
+    want = plain(A=matrix(), B=dense())
+    np.testing.assert_array_equal(kernel(A=matrix(), B=dense()), want)
+    assert "1.50 (1.40 to 1.60) times as fast" in kernel.explain()
+    assert "prefetch('j', 4)" in kernel.explain(A=matrix(), B=dense())
+    bound = kernel.bind(A=matrix())
+    np.testing.assert_array_equal(bound(B=dense()), want)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(kernel))(A=matrix(), B=dense()), want)
+
+
+def test_a_near_matrix_gets_it_too_and_a_far_one_not(store):
+    keep(store, prefetching(4), "as_is")
+    kernel = spcomp.compile(spmm, tuned=True)
+    kernel(A=matrix(seed=7), B=dense())
+    assert "away" in kernel.explain()
+    far = sps.random_array((ROWS, ROWS), density=0.2, format="csr", dtype=np.float32, rng=0)
+    kernel(A=far, B=dense())
+    assert NONE in kernel.explain()
+    other = np.ones((ROWS, 24), np.float32)
+    np.testing.assert_allclose(kernel(A=matrix(), B=other), matrix() @ other, rtol=1e-4)
+    assert NONE in kernel.explain()
+
+
+def test_formats_are_for_matrices_that_cannot_change(store):
+    keep(store, Choice((("A", "bsr((2, 2))"),)), "any")
+    keep(store, prefetching(4), "as_is")
+    kernel = spcomp.compile(spmm, tuned=True)
+    changing, steady = matrix(), frozen(matrix())
+    kernel(A=changing, B=dense())
+    assert "as it comes" in kernel.explain()
+    kernel(A=steady, B=dense())
+    assert "A in bsr((2, 2))" in kernel.explain()
+    bound = kernel.bind(A=changing)
+    before = bound(B=dense())
+    changing.data *= 2
+    np.testing.assert_allclose(bound(B=dense()), 2 * before, rtol=1e-6)
+
+
+def test_index_arrays_are_those_of_the_bind(store):
+    keep(store, prefetching(4), "as_is")
+    csr = matrix()
+    bound = spcomp.compile(spmm, tuned=True).bind(A=csr)
+    want = matrix() @ dense()
+    csr.indices[:] = 0
+    np.testing.assert_allclose(bound(B=dense()), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_winner_that_does_not_fit_leaves_the_default(store):
+    trace = Trace.from_json_lines('{"func": "spmm", "step": "split", "loop": "gone", "factors": 4}')
+    keep(store, Choice((), trace), "as_is")
+    kernel = spcomp.compile(spmm, tuned=True)
+    np.testing.assert_allclose(kernel(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4)
+    assert "does not fit" in kernel.explain()
+
+
+def test_calls_by_position_and_wrong_arguments_are_those_of_kernels(store):
+    keep(store, prefetching(4), "as_is")
+    kernel, plain = spcomp.compile(spmm, tuned=True), spcomp.compile(spmm)
+    csr, out = matrix(), np.zeros((ROWS, FEAT), np.float32)
+    sizes = (ROWS, ROWS, FEAT, csr.nnz)
+    assert kernel(csr.data, dense(), out, csr.indptr, csr.indices, *sizes) is None
+    np.testing.assert_array_equal(out, plain(A=csr, B=dense()))
+    odd = type("Odd", (), {"shape": [ROWS, FEAT]})()
+    for wrong in (
+        {"A": csr},
+        {"A": csr, "B": dense(), "D": 1},
+        {"A": csr, "B": dense()[1:]},
+        {"A": csr, "B": odd},
+        {"A": "a.mtx", "B": dense()},
+    ):
+        with pytest.raises(ArgumentError) as ours:
+            kernel(**wrong)
+        with pytest.raises(ArgumentError) as theirs:
+            plain(**wrong)
+        assert str(ours.value) == str(theirs.value)
+
+
+def test_the_environment_asks_for_winners(store, monkeypatch):
+    monkeypatch.setenv("SPCOMP_TUNED", "1")
+    assert isinstance(spcomp.compile(spmm), TunedKernel)
+    assert not isinstance(spcomp.compile(spmm, tuned=False), TunedKernel)
+    assert not isinstance(spcomp.compile(spmm, trace=Trace()), TunedKernel)
+    schedule = spcomp.Schedule(spmm).lower_sparse_iter().parallel("i")
+    assert not isinstance(spcomp.compile(schedule), TunedKernel)
+    monkeypatch.setenv("SPCOMP_TUNED", "0")
+    assert not isinstance(spcomp.compile(spmm), TunedKernel)
+
+
+def test_where_steps_or_formats_are_given_tuned_is_refused(store):
+    schedule = spcomp.Schedule(spmm).lower_sparse_iter().parallel("i")
+    for program, options in (
+        (spmm, {"trace": Trace()}),
+        (schedule, {}),
+        (spcomp.decompose(spmm, A=F.ell()), {}),
+        (spmm, {"target": "cuda:sm_90"}),
+    ):
+        with pytest.raises(ArgumentError, match="given already") as caught:
+            spcomp.compile(program, **options, tuned=True)
+        assert "index notation, on CPUs" in caught.value.hint
+    with pytest.raises(ArgumentError, match="tuned"):
+        spcomp.compile(spmm, tuned="yes")
+
+
+def test_without_a_store_nothing_changes(store):
+    kernel = spcomp.compile(spmm, tuned=True)
+    np.testing.assert_array_equal(
+        kernel(A=matrix(), B=dense()), spcomp.compile(spmm)(A=matrix(), B=dense())
+    )
+    assert NONE in kernel.explain()
+    assert isinstance(StoredWinners(), Tuner)
+
+
+def test_one_choice_for_all_matrices():
+    kernel = spcomp.compile(spmm, tuned=FixedWinner(Choice((("A", "ell()"),))))
+    np.testing.assert_allclose(kernel(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4)
+    assert "A in ell()" in kernel.explain()
+
+
+def test_a_suggestion_is_the_winner_or_the_default(store):
+    assert spcomp.tune.suggest(spmm, A=matrix(), B=dense()).source == "default"
+    keep(store, prefetching(4), "any")
+    found = spcomp.tune.suggest(spmm, A=matrix(seed=7), B=dense())
+    assert (found.source, found.choice) == ("store", prefetching(4))
+    np.testing.assert_allclose(
+        found.compile()(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4
+    )
