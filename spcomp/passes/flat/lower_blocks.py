@@ -16,7 +16,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 
@@ -37,9 +37,9 @@ class LowerBlocks(FuncPass):
 
 @dataclass(eq=False, slots=True)
 class _Around:
-    """A loop, let or side of an if around the current statement; *inits* go before a loop."""
+    """What is around the current statement, an if by one side; *inits* go before a loop."""
 
-    node: For | While | Let | If
+    node: For | While | Let | If | Alloc
     inits: list[Stmt] = field(default_factory=list)
     holds: bool = True  # whether it is the side where the condition holds
 
@@ -72,6 +72,12 @@ class _LowerBlocks(Rewriter):
     def visit_Let(self, let: Let) -> Node:
         self.around.append(_Around(let))
         new = self.visit_Node(let)
+        self.around.pop()
+        return new
+
+    def visit_Alloc(self, alloc: Alloc) -> Node:
+        self.around.append(_Around(alloc))
+        new = self.visit_Node(alloc)
         self.around.pop()
         return new
 
@@ -116,7 +122,8 @@ class _LowerBlocks(Rewriter):
     def _place(self, block: Block, init: Stmt, body: Stmt) -> Stmt:
         """Put *init* before the outermost loop that drives a reduction; before *body* if none."""
         drivers = self._drivers([i.value for i in block.iters if i.kind == "R"])
-        start = next((k for k in range(len(self.around)) if self._changing(k) & drivers), None)
+        places = range(self._existence(init), len(self.around))
+        start = next((k for k in places if self._changing(k) & drivers), None)
         if start is None:
             return seq(init, body)
         inside = self.around[start:]
@@ -136,7 +143,7 @@ class _LowerBlocks(Rewriter):
                 nest = self._guard(
                     self._side_terms(around.node, lost, holds=around.holds), nest, needed
                 )
-            elif not isinstance(around.node, While):
+            elif isinstance(around.node, (For, Let)):
                 nest = self._copy(around.node, nest, needed, lost)
         if variables(nest) & lost:
             raise LoweringError(
@@ -145,6 +152,16 @@ class _LowerBlocks(Rewriter):
             )
         self.around[start].inits.append(nest)
         return body
+
+    def _existence(self, init: Stmt) -> int:
+        """Return the first place where all that *init* stores to is allocated."""
+        stored = {memory_of(n.buffer) for n in walk(init) if isinstance(n, Store)}
+        allocs = (
+            k
+            for k, around in enumerate(self.around)
+            if isinstance(around.node, Alloc) and memory_of(around.node.buffer) in stored
+        )
+        return max(allocs, default=-1) + 1
 
     def _needed_vars(self, block: Block, init: Stmt, inside: list[_Around]) -> set[Var]:
         """Return the variables behind the elements that *init* sets, and behind their ranges."""
