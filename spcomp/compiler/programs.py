@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
-from spcomp.runtime.gpu import LoadedKernels, Queue
 from spcomp.runtime.host import launch, run
-from spcomp.runtime.residents import Residents
 from spcomp.target import Target
+
+if TYPE_CHECKING:
+    from spcomp.runtime.residents import Residents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,8 @@ class Program:
 
         *word*: where kernels that fail say so, instead of being waited for.
         """
+        from spcomp.runtime.gpu import LoadedKernels, Queue
+
         kernels = self.code.loaded
         assert isinstance(kernels, LoadedKernels)
         names = (param.name for param in self.func.params)

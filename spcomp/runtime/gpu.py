@@ -112,14 +112,16 @@ class LoadedKernels:
         memory.download(pointer, status, place.device, place.stream)
         return int(status[0]) + 1
 
-    def prepare(self, func: Func, values: Mapping[str, Any], device: int) -> driver.Prepared | None:
-        """Return the launch of *func*, which cannot fail, on *device*; None without any blocks."""
+    def prepare(
+        self, func: Func, values: Mapping[str, Any], device: int, word: int | None = None
+    ) -> driver.Prepared | None:
+        """Return the launch of *func* on *device*, which fails to *word*; None without blocks."""
         abi = self.emitted[func.name]
         assert abi.grid is not None
         blocks = tuple(int(evaluate(extent, values)) for extent in abi.grid.blocks)
         if min(blocks) <= 0:
             return None
-        args = self._arguments(func, abi, values)
+        args = self._arguments(func, abi, values) + [word] * abi.grid.may_fail
         return self.function(abi, device).prepare(blocks, abi.grid.threads, abi.grid.shared, args)
 
     def _arguments(self, func: Func, abi: FunctionABI, values: Mapping[str, Any]) -> list[Any]:

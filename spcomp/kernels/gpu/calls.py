@@ -11,6 +11,7 @@ from spcomp.kernels.gpu.results import deliver, library_of_result
 from spcomp.kernels.results import as_results, with_outputs
 from spcomp.runtime import host
 from spcomp.runtime.cuda.arrays import Place, place_of, wait_for
+from spcomp.runtime.cuda.driver import LEGACY
 from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.gpu import LoadedKernels, Queue
 from spcomp.runtime.residents import Resident, Residents
@@ -71,6 +72,7 @@ class GpuCalls:
         if self.raw:
             named = in_place(face, self.name, named)
         place = self._place(named, stream)
+        self._raise_known(place.stream)
         alike, arguments = None, self._alone(named, place)
         if arguments is not None:
             alike = kind_of(arguments, place.device)
@@ -92,6 +94,19 @@ class GpuCalls:
             replay = record(code, frame, values, named)
             self._replays |= {} if replay is None else {alike: replay}
         return deliver(frame, values, arrays, verify=bool(arrays) and code.is_measured)
+
+    def check(self) -> None:
+        """Wait for the calls so far; raises ArgumentError if a kernel failed in one of them."""
+        for replay in self._replays.values():
+            if (error := replay.failure(LEGACY)) is not None:
+                raise error
+
+    def _raise_known(self, stream: int) -> None:
+        """Raise ArgumentError if an earlier call is known to have failed, without waiting."""
+        for replay in self._replays.values():
+            known = replay.status is not None and replay.status.failed
+            if known and (error := replay.failure(stream)) is not None:
+                raise error
 
     def _alone(self, named: Mapping[str, Any], place: Place) -> Taken | None:
         """Return the arguments *named* if only they may differ from an earlier call, else None."""
