@@ -39,6 +39,7 @@ class Knobs:
     chunk_workspace_rows: int  # rows in it where no array says how long they are
     run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
     hub_piece: int  # elements of a very long row that are worth a thread's attention
+    hub_share: int  # a very long row has more than one of so many parts of all elements
     scatter_parts: int  # parts of a scattered row that run at the same time, each over all elements
     scatter_bytes: int  # bytes that no two threads should write to, half as many at worst
 
@@ -71,7 +72,7 @@ class Knobs:
     block_products: int  # products in a block of rows of a matrix product, at least
     part_elements: int  # elements of the operands in one part of a result that is a single row
     result_parts: int  # such parts, at most
-    asks_rows: bool  # whether it matters how long rows are on average
+    asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
 
     # vectors
@@ -105,6 +106,7 @@ CPU_KNOBS = Knobs(
     chunk_workspace_rows=64,
     run_chunks=2,
     hub_piece=2048,
+    hub_share=32,
     scatter_parts=4,  # each reads the pattern again
     scatter_bytes=128,  # processors fetch cache lines in pairs
     extent_small=128,
@@ -160,7 +162,10 @@ CUDA_KNOBS = replace(
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
-    hub_piece=1 << 30,  # hubs are left to their threads
+    hub_piece=256,  # for the threads that have a row
+    hub_share=1 << 14,  # about as many rows are worked on at a time
+    skew_factor=1 << 30,  # as threads without work make room for others
+    narrow_operations=0,  # rows run at the same time, however many there are
 )
 
 KNOBS: dict[TargetKind, Knobs] = {"cpu": CPU_KNOBS, "cuda": CUDA_KNOBS}

@@ -31,6 +31,7 @@ from spcomp.schedule.steps.blocks.rfactor import RFactor
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def default_schedule(
 
     The rows of a nest run on groups of neighbouring threads. Where its innermost loop runs along
     memory, each thread has some elements of the row in registers, loaded 16 bytes at a time; where
-    it reduces, the threads of a group share its iterations, and add up their partial results. Other
-    nests run one iteration of their outermost independent loop on each thread.
+    it reduces, the threads of a group share its iterations, and add up their partial results. If
+    there are very long rows, other groups do their pieces. Other nests run one iteration of their
+    outermost independent loop on each thread.
     """
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
@@ -60,6 +62,9 @@ def default_schedule(
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
             plan.attempt(plan.key_rows(loop))
+    if facts.hubs:
+        for nest in list(outermost(plan.func.body)):
+            plan.attempt(plan.long_rows(nest))
     for nest in list(outermost(plan.func.body)):
         if all(loop.kind == "serial" for loop in loops_of(nest)):
             plan.decide(nest.var.name)
@@ -76,6 +81,15 @@ class _Plan(CpuPlan):
     def row_threads(self) -> int:
         """How many threads share the elements of a row: about as many as there are."""
         return max(2, self.facts.row) if self.facts.row else LANES
+
+    def long_rows(self, nest: For) -> Iterator[Step]:
+        """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
+        row = outermost_legal(nest)
+        inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
+        size = self.knobs.hub_piece
+        cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
+        if (step := next(filter(None, cuts), None)) is not None:
+            yield step
 
     def decide(self, name: str) -> None:
         """Apply the steps for the nest *name*."""
