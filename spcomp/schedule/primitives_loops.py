@@ -223,7 +223,7 @@ class LoopPrimitives(Sampling):
         Rows of more than *size* elements are cut at its multiples; see :class:`SplitRows`.
 
         >>> stage2.split_rows("i", "j", 256).made
-        ('i_cut', 'i_piece', 'j_hub', 'k_hub', 'i_1', 'i_other', 'k_1')
+        ('i_cut', 'i_piece', 'j_hub', 'k_hub', 'i_sum', 'i_part', 'k_sum')
         """
         return self.apply(SplitRows(loop, inner, size))
 
