@@ -179,6 +179,7 @@ class GridKnobs:
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
+    processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
@@ -190,6 +191,7 @@ CUDA_GRID = GridKnobs(
     warp_threads=32,
     row_threads=8,
     sharing_blocks=512,  # some for each multiprocessor
+    processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
     thread_bytes=1024,
     thread_sums=64,
