@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
@@ -24,10 +25,11 @@ from spcomp.schedule.default.plan import (
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
-from spcomp.schedule.nests.nests import chain, runs_once
+from spcomp.schedule.nests.nests import blocks_of, chain, runs_once
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
 from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope
 from spcomp.schedule.steps.blocks.rfactor import RFactor
+from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
@@ -35,11 +37,13 @@ from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
 if TYPE_CHECKING:
+    from spcomp.dtypes import DType
     from spcomp.ir.func import Func
     from spcomp.ir.program import PosFunc
     from spcomp.schedule.steps.base import Step
     from spcomp.target import Target
 
+ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
 WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
@@ -96,8 +100,16 @@ class _Plan(CpuPlan):
         nest = self.loop(name)
         assert nest is not None
         decided = self.attempt(self.tiles(name)) or self.attempt(self.dots(name))
-        if not decided and not self.group(name):
-            self.attempt(self.nest(nest))
+        if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
+            self.attempt(self.counts(nest))
+
+    def counts(self, nest: For) -> Iterator[Step]:
+        """Yield steps that let threads update shared integers: the result is that of any order."""
+        for block in blocks_of(nest):
+            update = as_reduction(block.body) if isinstance(block.body, Store) else None
+            if update is not None and update.combiner in ATOMIC and _is_word(update.buffer.dtype):
+                yield Annotate(block.name, "atomic", value=True)
+        yield Parallel(nest.var.name)
 
     def tiles(self, nest_name: str) -> Iterator[Step]:
         """Yield steps for a nest whose rows are combined from other rows, as in SpMM."""
@@ -249,6 +261,11 @@ class _Plan(CpuPlan):
         yield Split(row, max(1, CUDA_GRID.block_threads // threads))
         yield Bind(f"{row}_o", "blockIdx.x")
         yield Bind(f"{row}_i", "threadIdx.y")
+
+
+def _is_word(dtype: DType) -> bool:
+    """Whether *dtype* is an integer that the hardware updates in memory."""
+    return dtype.is_integer and dtype.bits in (32, 64)
 
 
 def _holds(loop: For, inner: For) -> bool:
