@@ -135,11 +135,13 @@ class Kernel(Runnable):
     def explain(self, **named: Any) -> str:
         """Return the signature, the schedule steps by function, and what a GPU launches.
 
-        With arguments *named*, they are those of the version that a call with them runs.
+        With arguments *named*, they are those of the version that a call with them runs, and what
+        was seen in the data is said first.
         """
         if named:
             return self.specialize(**named).explain()
-        parts = self.note, self.signature, self.trace, self.explain_launches()
+        known = f"data: {self._options.facts or ''}".removesuffix("data: ")
+        parts = self.note, known, self.signature, self.trace, self.explain_launches()
         return "\n".join(text for text in map(str, parts) if text).rstrip()
 
     @property
