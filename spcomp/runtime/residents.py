@@ -103,7 +103,6 @@ class Residents:
         self, place: Place, known: Mapping[Key, tuple[Array, Resident]] | None = None
     ) -> None:
         self.place, self.known = place, dict(known or {})
-        self._read: dict[tuple[int, tuple[int, ...], DType], Array] = {}
 
     def resident(self, array: DeviceArray) -> Resident:
         """Return *array* as one of this call."""
@@ -115,14 +114,6 @@ class Residents:
             array = array_of(host, self.place)
             found = self.known[memory_of(host)] = host, Resident(array, self.place.stream, host)
         return Resident(found[1].array, self.place.stream, host)
-
-    def fetch(self, array: DeviceArray) -> Array:
-        """Return the content of *array*, which does not change during the call."""
-        key = array.pointer, array.shape, array.dtype
-        if (host := self._read.get(key)) is None:
-            host = self._read[key] = to_host(array, self.place.stream)
-            self.known[memory_of(host)] = host, Resident(array, self.place.stream, host)
-        return host
 
     def clone(self, array: DeviceArray) -> DeviceArray:
         """Return a copy of *array*, of the same library."""
