@@ -312,6 +312,11 @@ PROVED = {  # in a loop of s
         for t in T.thread_binding(4, thread="threadIdx.x"):
             if t < 2 and s < 2 and d * 2 + t < n:
                 A[s * n + (d * 2 + t)] = A[s * n + (d * 2 + t)] + 3.0""",
+    "a loop without iterations": """
+    for k in T.serial(0):
+        C[k] = 1.0
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        C[b] = C[b] * 2.0""",
     "a bound that is at least 0": """
     for b in T.thread_binding((T.max(n, 0) + 3) // 4, thread="blockIdx.x"):
         for t in T.thread_binding(4, thread="threadIdx.x"):

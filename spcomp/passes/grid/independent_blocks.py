@@ -164,6 +164,8 @@ class _Access:
 
 def _accesses(node: Node, axis: str, place: _Place) -> Iterator[_Access]:
     """Yield the accesses in *node*, which is at *place*."""
+    if isinstance(node, For) and trip_count(node) == 0:
+        return
     if isinstance(node, (Load, Search, Store)) and node.buffer not in place.inner:
         yield _Access(node, place)
     if isinstance(node, If):
