@@ -51,7 +51,9 @@ class Emitter:
         """Return the program that runs *body*, with all declarations."""
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
-        return CoordFunc(self.name, params, axes, tuple(self.buffers.values()), seq(*body))
+        attrs = (("fuse_rows", True),) if len(self.plans) > 1 else ()
+        buffers = tuple(self.buffers.values())
+        return CoordFunc(self.name, params, axes, buffers, seq(*body), attrs=attrs)
 
     def unique(self, wish: str) -> str:
         """Return the name *wish*, or one like it that is free."""
