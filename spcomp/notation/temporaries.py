@@ -50,6 +50,8 @@ def in_place(func: CoordFunc, names: Collection[str]) -> tuple[CoordFunc, tuple[
         if not isinstance(buffer, SparseBuffer):
             continue
         place = _place(func.body, buffer)
+        if any(domain.buffer is buffer for domain in func.domains):
+            place = "its values are coordinates"
         if isinstance(place, str):
             decisions.append(Temporary(name, "", place))
             continue

@@ -116,21 +116,19 @@ def _unrelated(func: Func, head: str, nest: For) -> str:
         return f"it reads nothing that {head} computes"
     if not any(isinstance(n, For) for n in (*walk(rows.body), *walk(nest.body))):
         return "a row is one element, and loops over elements run in vectors"
-    ours, theirs = _gathered(func, rows), _gathered(func, nest)
+    ours, theirs = _gathered(rows), _gathered(nest)
     if ours and theirs and not ours & theirs:
         names = " and of ".join(sorted(buffer.name for buffer in (ours | theirs)))
         return f"rows of {names}, at coordinates, would take each other's place in cache"
     return ""
 
 
-def _gathered(func: Func, nest: Stmt) -> set[AnyBuffer]:
-    """Return the arrays of which *nest* reads rows at stored coordinates."""
-    stored = {axis.indices for axis in func.axes if axis.indices is not None}
+def _gathered(nest: Stmt) -> set[AnyBuffer]:
+    """Return the arrays of which *nest* reads rows at coordinates that are data."""
     return {
         load.buffer
         for load in walk(nest)
-        if isinstance(load, Load) and len(load.indices) > 1
+        if isinstance(load, Load)
         for index in load.indices[:-1]
-        if index is not None
-        if any(isinstance(n, Load) and n.buffer.data in stored for n in walk(index))
+        if index is not None and any(isinstance(n, Load) for n in walk(index))
     }
