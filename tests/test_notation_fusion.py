@@ -132,7 +132,7 @@ def test_an_epilogue_runs_in_the_loop_of_its_product():
 
 def test_a_softmax_and_its_product_are_one_loop():
     assert loops(SOFTMAX) == [["m", "e", "s", "O"]]
-    assert loops(SCORES) == [["e", "e", "m", "e", "s", "O"]]
+    assert loops(SCORES) == [["e", "m", "e", "s", "O"]]
 
 
 def test_two_products_over_rows_of_different_arrays_are_apart():
@@ -248,6 +248,63 @@ def test_a_matrix_in_parts_has_all_temporaries():
     assert not kernel.planned(arguments(kernel)).temporaries
     expected = unfused(LAYER, arguments(kernel))
     np.testing.assert_allclose(kernel(**arguments(kernel)), expected, rtol=1e-5, atol=1e-6)
+
+
+def merged(text, **others):
+    return [t.name for t in planned(text, **others).temporaries if t.merged]
+
+
+def test_a_temporary_that_one_statement_reads_is_computed_there():
+    assert merged(SCORES) == ["z"]
+    assert merged("t[i] = p[i] * 2; Y[i] = exp(t[i])") == ["t"]
+    assert merged("t[i] = p[i] * 2; u[i] = t[i] * t[i]; Y[i] = exp(u[i])") == ["t", "u"]
+    kernel = spcomp.compile("t[i] = p[i] * 2; u[i] = t[i] * t[i]; Y[i] = exp(u[i])")
+    p = ARGUMENTS["p"]
+    np.testing.assert_allclose(kernel(p=p), np.exp(4 * p * p), rtol=1e-6)
+    assert "memory: t: computed where it is read" in kernel.explain(p=p)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAYER,  # a reduction
+        "t[i] = p[i] * 2; u[i] = t[i] + 1; Y[i] = t[i] * u[i]",  # two statements read it
+        "t[i, j] = q[j] if A[i, j]; Y[i, j] = exp(t[i, j])",  # a gather before a function
+    ],
+)
+def test_other_temporaries_are_computed_before(text):
+    assert "t" not in merged(text)
+    kernel = spcomp.compile(text)
+    result, expected = kernel(**arguments(kernel)), unfused(text, arguments(kernel))
+    if sps.issparse(result):
+        result, expected = result.toarray(), expected.toarray()
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_value_of_16_bits_is_rounded_where_it_is_assigned():
+    p, text = ARGUMENTS["p"].astype(np.float16), "t[i] = p[i] * p[i]; Y[i] = t[i] * 3"
+    assert not merged(text, p=p)
+    np.testing.assert_array_equal(spcomp.compile(text)(p=p), (p * p) * np.float16(3))
+
+
+def test_long_chains_of_statements_do_not_grow_without_bound():
+    lines = ["t0[i] = p[i]"]
+    lines += [f"t{k}[i] = t{k - 1}[i] * t{k - 1}[i] - t{k - 1}[i]" for k in range(1, 40)]
+    kernel = spcomp.compile("; ".join(lines))
+    p = ARGUMENTS["p"] * 0.1
+    expected = p.astype(np.float64)
+    for _ in range(39):
+        expected = expected * expected - expected
+    np.testing.assert_allclose(kernel(p=p), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_temporaries_on_a_gpu():
+    for text in (LAYER, SCORES):
+        kernel = spcomp.compile(text, target="cuda:sm_90,emulate")
+        result = kernel(**arguments(kernel))
+        expected = unfused(text, arguments(kernel))
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+        assert "rows: statements do not share loops on cuda" in kernel.explain()
 
 
 # -- values ----------------------------------------------------------------------------------------
