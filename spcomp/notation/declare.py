@@ -53,7 +53,8 @@ class Emitter:
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
         domains, buffers = tuple(self.domains.values()), tuple(self.buffers.values())
-        return CoordFunc(self.name, params, axes, buffers, seq(*body), domains)
+        attrs = (("fuse_rows", True),) if len(self.plans) > 1 else ()
+        return CoordFunc(self.name, params, axes, buffers, seq(*body), domains, attrs)
 
     def unique(self, wish: str) -> str:
         """Return the name *wish*, or one like it that is free."""

@@ -153,10 +153,13 @@ class Planner:
         wanted, stored = requested_layouts(formats, prepared)
         return cls(program, inner, parts, prepared, semiring, formats, wanted, stored)
 
-    def decide(self, name: str, from_call: CallArguments) -> Decision:
+    def decide(
+        self, name: str, from_call: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> Decision:
         """Return the program *name* for arguments like those *from_call*, its pieces, or no plan.
 
-        Raises ScriptError if the program is wrong over these, ArgumentError if an argument is.
+        *asked*: the tensors that the call wants beside the results. Raises ScriptError if the
+        program is wrong over these, ArgumentError if an argument is.
         """
         operands = _Operands(self.prepared, self.wanted, from_call)
         refusals: list[Refusal] = []
@@ -176,7 +179,7 @@ class Planner:
                 if reason is None:
                     return self.split(attempt.plans, refusals)
             if reason is None:
-                return self._program(name, from_call, attempt, refusals)
+                return self._program(name, from_call, attempt, refusals, asked)
             tried = frozenset(n for n, layout in attempt.layouts.items() if is_direct(layout))
             refusals.append(Refusal(candidate, reason))
         return NoPlan(tuple(refusals))
@@ -246,12 +249,20 @@ class Planner:
         return tuple(plans)
 
     def _program(
-        self, name: str, from_call: CallArguments, attempt: _Attempt, refusals: Sequence[Refusal]
+        self,
+        name: str,
+        from_call: CallArguments,
+        attempt: _Attempt,
+        refusals: Sequence[Refusal],
+        asked: frozenset[str],
     ) -> Planned:
         """Return the program that *attempt* has planned; raises ScriptError if types do not fit."""
         plans, arguments = attempt.plans, attempt.arguments
         operands = {name: argument.operand for name, argument in arguments.items()}
-        func, numbers = emit(f"{name}_kernel", plans, operands, self.semiring)
+        seen = {*self.prepared.results, *self.prepared.accumulated, *asked}
+        in_parts = self.stored or any(given.format is not None for given in from_call.values())
+        unseen = [name for name in self.prepared.targets if name not in seen and not in_parts]
+        func, numbers, temporaries = emit(f"{name}_kernel", plans, operands, self.semiring, unseen)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         needed = {name: argument for name, argument in arguments.items() if name in used}
         types = {param.name: param.dtype for param in func.params}
@@ -263,7 +274,7 @@ class Planner:
                 needed[operand] = replace(argument, operand=shown)
         unbound = tuple(Sizes(plans, str).unbound(self.prepared.operands))
         converted = frozenset(attempt.converts)
-        return Planned(plans, needed, func, converted, unbound, tuple(refusals))
+        return Planned(plans, needed, func, converted, unbound, tuple(refusals), temporaries)
 
 
 def _no_pieces(plans: Sequence[Plan]) -> Reason | None:

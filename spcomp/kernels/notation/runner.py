@@ -15,6 +15,7 @@ from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.arguments import CallArgument, CallArguments, call_arguments
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
 from spcomp.kernels.notation.formats import Formats
+from spcomp.kernels.notation.fused import explain_rows
 from spcomp.kernels.notation.parts import block_formats, format_texts, kernel_in_parts
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.planned import (
@@ -152,7 +153,11 @@ class Runner:
 
     def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
-        version = self._interpretation(call, execute) if execute else self.version(call.arguments)
+        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
+        if execute:
+            version = self._interpretation(call, execute, asked)
+        else:
+            version = self.version(call.arguments, asked)
         if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
             version = self._renewal(version.planned, call) or version
         if isinstance(version, SplitVersion):
@@ -172,7 +177,7 @@ class Runner:
                 if (name := plan.stmt.target.name) in call.outputs:
                     named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
         returned = kernel(**named)
-        return self._delivery.results(planned.plans, returned, arguments, call.outputs)
+        return self._delivery.results(planned, returned, arguments, call.outputs)
 
     def _kernel(
         self, version: CompiledVersion, bound: BoundArguments
@@ -195,8 +200,10 @@ class Runner:
             bound.kernels[version] = version.kernel.bind(**named)
         return bound.kernels[version], bound.arguments
 
-    def _interpretation(self, call: Call, execute: Execute) -> CompiledVersion | SplitVersion:
-        decision = self.planned(call.arguments)
+    def _interpretation(
+        self, call: Call, execute: Execute, asked: frozenset[str]
+    ) -> CompiledVersion | SplitVersion:
+        decision = self.planned(call.arguments, asked)
         if isinstance(decision, Split):
             return self._split_version(decision)
         return CompiledVersion.of(decision, Interpretation(decision, execute), call.arguments, {})
@@ -235,13 +242,18 @@ class Runner:
             )
         return self._last
 
-    def version(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
-        """Return the version for *arguments*, compiled if need be. Raises SpcompError."""
-        key = tuple([(name, kind) for name, kind, _ in arguments.values()])
+    def version(
+        self, arguments: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> CompiledVersion | SplitVersion:
+        """Return the version for *arguments*, compiled if need be. Raises SpcompError.
+
+        *asked*: the tensors that the call wants beside the results.
+        """
+        key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
             self._check_names(arguments)
-            version = self._compile(arguments)
+            version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
             self._versions[key] = version
@@ -259,17 +271,21 @@ class Runner:
             if name not in arguments and name not in self.planner.prepared.accumulated:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
 
-    def planned(self, arguments: CallArguments) -> Planned | Split:
+    def planned(
+        self, arguments: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
-        decision = self.planner.decide(self.name, arguments)
+        decision = self.planner.decide(self.name, arguments, asked)
         if isinstance(decision, NoPlan):
             raise decision.error
         return decision
 
-    def _compile(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
+    def _compile(
+        self, arguments: CallArguments, asked: frozenset[str]
+    ) -> CompiledVersion | SplitVersion:
         planner = self.planner
         with refuse_deep_nests(ScriptError):
-            planned = self.planned(arguments)
+            planned = self.planned(arguments, asked)
             if isinstance(planned, Split):
                 return self._split_version(planned)
             requested: dict[str, ComposableFormat] = {}
@@ -338,6 +354,8 @@ class Runner:
         text = f"floats in any order (fast_math)\n{text}" if self.options.fast_math else text
         if self.options.tuned is not None and isinstance(version.kernel, Kernel):
             text = f"{version.kernel.note}\n{text}"
+        if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
+            text = f"{text}\n{rows}"
         launched = getattr(version.kernel, "explain_launches", str)()
         return f"{text}\n{launched}".rstrip() if launched else text
 

@@ -29,6 +29,7 @@ from spcomp.schedule.default.plan import (
     picks,
     tile_nest,
 )
+from spcomp.schedule.default.rows import row_fusion
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.reductions import innermost
@@ -74,6 +75,7 @@ def default_schedule(
         return func, ()  # the user has already decided how loops run
     plan = CpuPlan(func, target, facts, knobs)
     plan.parts()
+    plan.attempt(plan.shared_rows())
     plan.attempt(plan.marks())
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
@@ -165,6 +167,13 @@ class CpuPlan(Plan):
         if self.func.attr("horizontal_fuse"):
             for nests in siblings(self.func.body):
                 self.attempt(self.fuse_siblings(nests))
+
+    def shared_rows(self) -> tuple[Step, ...]:
+        """Return the steps that run nests which share rows in one loop.
+
+        None if a row is very long: threads share that only where nothing else is in its loop.
+        """
+        return () if self.facts.hubs else row_fusion(self.func).steps
 
     def marks(self) -> Iterator[Step]:
         """Yield steps that mark operands which several intersections share."""
