@@ -11,9 +11,9 @@ import torch
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
+from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
-from spcomp.torch.patterns import Cache
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
