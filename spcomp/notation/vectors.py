@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spcomp.dtypes import DType
 from spcomp.errors import ArgumentError, ScriptError
-from spcomp.notation.algebra import with_reductions
+from spcomp.notation.algebra import rebuilt, with_reductions
 from spcomp.notation.layout import Layout
 from spcomp.notation.nodes import (
     Access,
@@ -78,12 +78,14 @@ class Scattered:
     """The rows of an operand: row n has the positions at which the index vector *vector* has n.
 
     *places*: the results, and their dimensions, that have as many coordinates as there are rows.
-    *known*: the same of arguments.
+    *known*: the same of arguments. *read*: arguments that are read at the vector, which have as
+    many if nothing else says how many there are.
     """
 
     vector: str
     places: tuple[tuple[str, int], ...] = ()
     known: tuple[tuple[str, int], ...] = ()
+    read: tuple[tuple[str, int], ...] = ()
 
 
 def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[str, Scattered]]:
@@ -109,7 +111,7 @@ def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[s
                 )
             name, row = operands[vector]
             indices[name] = row, at
-            stmt = _over_rows(stmt, index, Access(name, (row, index)), semiring)
+            stmt = _over_rows(stmt, Access(name, (row, index)), semiring)
         statements.append(stmt)
     sizes = Sizes(statements, str)
     targets = {stmt.target.name for stmt in statements}
@@ -117,8 +119,18 @@ def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[s
     for vector, (name, _) in operands.items():
         having = [key for key in sizes.having(*indices[name]) if key[0] != name]
         places = tuple(key for key in having if key[0] in targets)
-        rows[name] = Scattered(vector, places, tuple(k for k in having if k[0] not in targets))
+        known = tuple(key for key in having if key[0] not in targets)
+        read = tuple(k for k in _read_at(vector, statements) if k[0] not in targets)
+        rows[name] = Scattered(vector, places, known, read)
     return Program(tuple(statements)), rows
+
+
+def _read_at(vector: str, statements: Sequence[Assignment]) -> Iterator[tuple[str, int]]:
+    """Yield the tensors, and their dimensions, that *statements* read at *vector*."""
+    for access in (access for stmt in statements for access in accesses(stmt.value)):
+        for dim, part in enumerate(access.vectors):
+            if part is not None and part.name == vector:
+                yield access.name, dim
 
 
 def _names(stmt: Assignment) -> set[str]:
@@ -150,24 +162,38 @@ def _only_vector(target: Access) -> tuple[str, str]:
     return found[0].name, index
 
 
-def _over_rows(stmt: Assignment, index: str, rows: Access, semiring: Semiring) -> Assignment:
-    """Return *stmt*, which scatters over *index*, as a reduction over *rows*."""
+def _over_rows(stmt: Assignment, rows: Access, semiring: Semiring) -> Assignment:
+    """Return *stmt*, which has an index vector on its left side, as a reduction over *rows*."""
+    stmt = with_written_reduction(stmt, semiring)
     names = iter(stmt.target.indices)
     pairs = [(next(names), vector) for vector in stmt.target.vectors]
     indices = tuple(rows.indices[0] if vector else name for name, vector in pairs)
     target = Access(stmt.target.name, indices, at=stmt.target.at)
-    value = stmt.value
-    if stmt.subtracts and isinstance(value, Op):
-        value = replace(value, args=(_reduced(stmt, value.args[0], index, rows, semiring),))
-    else:
-        value = _reduced(stmt, value, index, rows, semiring)
-    return replace(stmt, target=target, value=value, is_dense=True)
+
+    def masked(term: Expr) -> Expr:
+        if isinstance(term, Reduce):
+            return replace(term, body=Masked(term.body, rows))
+        return rebuilt(term, masked)  # it is subtracted
+
+    return replace(stmt, target=target, value=masked(stmt.value), is_dense=True)
 
 
-def _reduced(stmt: Assignment, value: Expr, index: str, rows: Access, semiring: Semiring) -> Reduce:
-    """Return *value* reduced over *index*, where *rows* has it; by itself it is summed."""
+def with_written_reduction(stmt: Assignment, semiring: Semiring) -> Assignment:
+    """Return *stmt*, which has an index vector on its left side, with its reduction written.
+
+    It is subtracted in a statement that subtracts. Raises ScriptError.
+    """
+    _, index = _only_vector(stmt.target)
+    if stmt.subtracts and isinstance(stmt.value, Op):
+        args = tuple(_reduced(stmt, arg, index, semiring) for arg in stmt.value.args)
+        return replace(stmt, value=replace(stmt.value, args=args))
+    return replace(stmt, value=_reduced(stmt, stmt.value, index, semiring))
+
+
+def _reduced(stmt: Assignment, value: Expr, index: str, semiring: Semiring) -> Reduce:
+    """Return *value* reduced over *index*; by itself it is summed."""
     if isinstance(value, Reduce) and index in value.indices:
-        return replace(value, body=Masked(value.body, rows))
+        return value
     if any(isinstance(t, Reduce) and index in t.indices for t in walk(value)):
         raise ScriptError(
             f"{index} is reduced inside the value, and {stmt.target} reduces over it",
@@ -176,10 +202,21 @@ def _reduced(stmt: Assignment, value: Expr, index: str, rows: Access, semiring: 
         )
     summed = with_reductions(replace(stmt, value=value), semiring).value
     if isinstance(summed, Reduce) and not summed.is_written:
-        return replace(
-            summed,
-            indices=(index, *summed.indices),
-            body=Masked(summed.body, rows),
-            is_written=True,
-        )
-    return Reduce(semiring.add, (index,), Masked(summed, rows), at=value.at)
+        return replace(summed, indices=(index, *summed.indices), is_written=True)
+    return Reduce(semiring.add, (index,), summed, at=value.at)
+
+
+def at_every_coordinate(access: Access) -> Access:
+    """Return *access* with an index in the place of each index vector."""
+    indices = tuple(f"{s.name}_row" if isinstance(s, Access) else s for s in access.subscripts)
+    return Access(access.name, indices, at=access.at) if access.vectors else access
+
+
+def dense_at_vectors(program: Program) -> frozenset[str]:
+    """Return the names of the tensors of *program* that are dense, as index vectors say."""
+    found: set[str] = set()
+    for stmt in program.statements:
+        for access in (stmt.target, *accesses(stmt.value)):
+            if access.vectors:
+                found |= {access.name, *(v.name for v in access.vectors if v)}
+    return frozenset(found)

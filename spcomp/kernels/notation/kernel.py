@@ -49,6 +49,12 @@ class NotationKernel(Runnable):
         return self._runner.planner.semiring
 
     @property
+    def at_vectors(self) -> Mapping[str, int]:
+        """The results at index vectors, and the dimension of each that has it."""
+        rows = self._runner.planner.rows.values()
+        return {name: dim for scattered in rows for name, dim in scattered.places}
+
+    @property
     def options(self) -> Options:
         """What ``compile`` was asked for."""
         return self._runner.options

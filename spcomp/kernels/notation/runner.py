@@ -122,7 +122,7 @@ class Runner:
             rest = {name: x for name, x in arrays.items() if name not in bound.given}
             return self.run(None, call_arguments(rest), bound, sizes=sizes)
 
-        return follow(self.differentiable, out, {**bound.given, **named}, run)
+        return follow(self.differentiable, out, {**bound.given, **named}, run, sizes)
 
     @cached_property
     def differentiable(self) -> Differentiable:

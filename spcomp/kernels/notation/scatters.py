@@ -129,12 +129,16 @@ class Scatters:
     ) -> int:
         """Return how many rows there are; raises ArgumentError if that is unknown."""
         counts = {name: int(sizes[name]) for name, _ in scattered.places if name in sizes}
-        arrays = [(name, dim, outputs.get(name)) for name, dim in scattered.places]
-        arrays += [(n, dim, arguments[n].whole) for n, dim in scattered.known if n in arguments]
-        for name, dim, array in arrays:
-            shape = getattr(array, "shape", ())
-            if dim < len(shape):
-                counts.setdefault(name, int(shape[dim]))
+        for name, dim in scattered.places:
+            if name in outputs:
+                counts.setdefault(name, _length(outputs[name], dim))
+        for name, dim in scattered.known:
+            if name in arguments:
+                counts.setdefault(name, _length(arguments[name].whole, dim))
+        for name, dim in () if counts else scattered.read:
+            if name in arguments:
+                counts.setdefault(name, _length(arguments[name].whole, dim))
+        counts = {name: count for name, count in counts.items() if count >= 0}
         if not counts:
             name = scattered.places[-1][0]
             raise ArgumentError(
@@ -148,6 +152,12 @@ class Scatters:
                 hint=f"{shown}: what is written at one index vector has one length",
             )
         return next(iter(counts.values()))
+
+
+def _length(array: Any, dim: int) -> int:
+    """Return the length of dimension *dim* of *array*; -1 if it has none (refused later)."""
+    shape = getattr(array, "shape", ())
+    return int(shape[dim]) if dim < len(shape) else -1
 
 
 def _vector(who: str, arg: Any) -> Array:
