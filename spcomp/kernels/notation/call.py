@@ -25,14 +25,14 @@ _NONE: Mapping[str, Any] = {}
 class BoundArguments:
     """Arguments that are fixed, and the *kernels*, by version, that have them bound.
 
-    *rows*: those of index vectors among them, by operand and number of rows. *given*: as the user
+    *rows*: those of index vectors among them, by operand. *given*: as the user
     gave them; *arguments*: the same with arrays for tensors of torch.
     """
 
     given: Mapping[str, Any]
     arguments: CallArguments
     kernels: dict[CompiledVersion, Callable[..., Any]]
-    rows: dict[tuple[str, int], Tensor]
+    rows: dict[str, Tensor]
     has_torch: bool = False
 
     @classmethod
@@ -100,5 +100,7 @@ class Intake:
         if bound.arguments:
             arguments = {**bound.arguments, **arguments}
         if self.scatters.rows or sizes is not _NONE:
-            arguments = self.scatters.with_rows(arguments, outputs, sizes, bound)
+            arguments = self.scatters.with_rows(
+                arguments, outputs, sizes, bound.arguments, bound.rows
+            )
         return Call(arguments, bound, outputs, in_place, wholes)

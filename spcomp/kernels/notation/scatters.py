@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.foreign import hint_about
 from spcomp.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from spcomp.kernels.notation.call import BoundArguments
 
 Sizes = Mapping[str, int]  # the lengths of results along the dimension of an index vector, by name
 _ROWS: Cache[Tensor] = Cache()
@@ -66,12 +63,13 @@ class Scatters:
         arguments: CallArguments,
         outputs: Mapping[str, Any],
         sizes: Sizes,
-        bound: BoundArguments | None = None,
+        fixed: Collection[str] = (),
+        kept: dict[str, Tensor] | None = None,
     ) -> CallArguments:
         """Return the *arguments* of a call with the rows of its index vectors.
 
-        Results have the length of the array among *outputs*, or that in *sizes*. The rows
-        of *bound* vectors are kept with them. Raises ArgumentError.
+        Results have the length of the array among *outputs*, or that in *sizes*. Rows of the
+        vectors *fixed* are *kept*, by operand. Raises ArgumentError.
         """
         self._check_names(arguments, sizes)
         found = dict(arguments)
@@ -80,11 +78,11 @@ class Scatters:
             if vector not in arguments:
                 raise ArgumentError(f"missing argument {vector}, an index vector")
             count = self._count(scattered, arguments, outputs, sizes)
-            known = bound.rows if bound and vector in bound.arguments else {}
-            rows = known.get((name, count))
-            if rows is None:
+            known = kept if kept is not None and vector in fixed else {}
+            rows = known.get(name)
+            if rows is None or rows.shape[0] != count:
                 rows = rows_of(vector, _vector(vector, arguments[vector].value), count)
-                known[name, count] = rows
+                known[name] = rows
             found[name] = CallArgument(name, kind_of(rows), rows)
         for vector in {s.vector for s in self.rows.values()} - {*self.operands}:
             found.pop(vector)
