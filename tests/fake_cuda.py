@@ -324,6 +324,9 @@ class Functions:
         gpu.at(pointer, size)[:] = np.frombuffer(ctypes.string_at(address, size), np.uint8)
 
     def cuMemcpyDtoHAsync(gpu, address, pointer, size, stream):
+        if int(stream) in gpu.graphs:
+            gpu.graphs[int(stream)].append(("download", address, pointer, size))
+            return
         gpu.log.append(("download", size, int(stream)))
         ctypes.memmove(address, gpu.at(pointer, size).tobytes(), size)
 
@@ -346,6 +349,9 @@ class Functions:
 
     def cuStreamWaitEvent(gpu, stream, event, flags):
         gpu.log.append(("wait", int(event), int(stream)))
+
+    def cuCtxSynchronize(gpu):
+        gpu.log.append(("synchronize", 0))
 
     def cuStreamSynchronize(gpu, stream):
         if int(stream) in gpu.graphs:
@@ -370,8 +376,11 @@ class Functions:
         return gpu.handle(gpu.objects[graph])
 
     def cuGraphLaunch(gpu, executable, stream):
-        for launch in gpu.objects[executable]:
-            gpu.start(Launch(**{**launch.__dict__, "stream": int(stream)}))
+        for work in gpu.objects[executable]:
+            if isinstance(work, Launch):
+                gpu.start(Launch(**{**work.__dict__, "stream": int(stream)}))
+            else:
+                Functions.cuMemcpyDtoHAsync(gpu, *work[1:], stream)
 
     def cuGraphDestroy(gpu, graph):
         del gpu.objects[graph]
@@ -428,13 +437,21 @@ def front_door(gpu: FakeGPU) -> dict[str, Any]:
         device = current_context().device.id
         return DeviceNDArray(gpu, gpu.put(array, device), array.shape, array.dtype)
 
+    def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        return np.full(shape, 0xAB, np.uint8).astype(dtype)
+
     gpus = dict.fromkeys(range(gpu.devices), using)
 
     class Gpus:
         def __getitem__(self, number: int) -> Any:
             return gpus[number](number)
 
-    arrays = {"device_array": device_array, "to_device": to_device, "as_cuda_array": lambda a: a}
+    arrays = {
+        "device_array": device_array,
+        "pinned_array": pinned_array,
+        "to_device": to_device,
+        "as_cuda_array": lambda a: a,
+    }
     return {"gpus": Gpus(), "current_context": current_context, **arrays}
 
 

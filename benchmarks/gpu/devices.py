@@ -152,7 +152,7 @@ class Gpu:
             import cupy  # type: ignore[import-not-found,unused-ignore]
 
             self.xp = cupy
-        except ImportError:
+        except Exception:  # it is not there, or for another CUDA
             pass  # workloads are then drawn on the host
 
     def array(self, x: Any) -> Any:

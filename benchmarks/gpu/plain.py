@@ -1,4 +1,6 @@
-"""Test files run without pytest, which a machine with a GPU may not have: ``python -m ... FILES``.
+"""Test files run without pytest, which a machine with a GPU may not have.
+
+``python -m benchmarks.gpu.plain SECONDS FILES`` ends by itself after about so many seconds.
 
 It stands in for what the tests that need a GPU use of pytest: marks, parameters, ``raises``,
 ``importorskip`` and ``skip``. Tests with fixtures are not run, and counted.
@@ -8,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import re
 import sys
+import time
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,26 +94,41 @@ def stand_in() -> ModuleType:
     return stand
 
 
-def run(paths: list[str], mark: str = "gpu") -> dict[str, int]:
-    """Run the tests with *mark* in the files *paths*; print failures; return how many did what."""
+def run(paths: list[str], mark: str = "gpu", until: float = math.inf) -> dict[str, int]:
+    """Run the tests with *mark* in the files *paths* until the time *until*; print failures.
+
+    Those with few cases come first. Returns how many did what.
+    """
     counts = {"passed": 0, "failed": 0, "skipped": 0, "not run": 0}
+    found = []
     for path in paths:
         name = ".".join(Path(path).with_suffix("").parts)
         try:
-            module = importlib.import_module(name)
+            found += [(f"{path}::{test.__name__}", test) for test in marked(name, mark)]
         except Exception:
             counts["failed"] += 1
             sys.stdout.write(f"FAILED {path}: {traceback.format_exc(limit=-1)}")
-            continue
-        marks = getattr(module, "pytestmark", [])
-        whole = mark in {
-            getattr(m, "name", "") for m in (marks if isinstance(marks, list) else [marks])
-        }
-        for title, test in vars(module).items():
-            if title.startswith("test_") and (whole or mark in getattr(test, "marks", ())):
-                for case in getattr(test, "cases", [{}]):
-                    counts[_outcome(f"{path}::{title}", test, case)] += 1
+    for title, test in sorted(found, key=lambda item: len(_cases(item[1]))):
+        for case in _cases(test):
+            late = time.time() > until
+            counts["not run" if late else _outcome(title, test, case)] += 1
     return counts
+
+
+def marked(module: str, mark: str) -> list[Any]:
+    """Return the tests of *module* with *mark*, in order; raises what its import does."""
+    names = vars(importlib.import_module(module))
+    marks = names.get("pytestmark", [])
+    whole = mark in {
+        getattr(m, "name", "") for m in (marks if isinstance(marks, list) else [marks])
+    }
+    tests = (test for title, test in names.items() if title.startswith("test_"))
+    return [test for test in tests if whole or mark in getattr(test, "marks", ())]
+
+
+def _cases(test: Any) -> list[dict[str, Any]]:
+    cases: list[dict[str, Any]] = getattr(test, "cases", [{}])
+    return cases
 
 
 def _outcome(title: str, test: Any, case: dict[str, Any]) -> str:
@@ -126,10 +145,14 @@ def _outcome(title: str, test: Any, case: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the files on the command line; returns the exit status."""
+    """Run the files on the command line, behind the seconds that it may take; returns the status.
+
+    The process may be killed, so everything is printed at once.
+    """
     sys.path.insert(0, str(Path.cwd()))
-    sys.modules.setdefault("pytest", stand_in())
-    counts = run(sys.argv[1:])
+    sys.modules["pytest"] = stand_in()
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    counts = run(sys.argv[2:], until=time.time() + float(sys.argv[1]))
     sys.stdout.write(", ".join(f"{count} {what}" for what, count in counts.items()) + "\n")
     return 1 if counts["failed"] else 0
 

@@ -6,12 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu.harness import MODES, OURS, Row, geometric_mean
+from benchmarks.gpu.harness import MODES, OURS, Row, geometric_mean, message
 from benchmarks.gpu.lines import SHARES
 from benchmarks.gpu.picture import picture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 COLUMNS = (
@@ -125,8 +125,11 @@ def markdown(about: Mapping[str, Any], tests: Mapping[str, Any], rows: Sequence[
 
 def write(
     folder: Path, about: Mapping[str, Any], tests: Mapping[str, Any], rows: Sequence[Row]
-) -> list[Path]:
-    """Write the three files of the run to *folder*, each whole or not at all."""
+) -> list[str]:
+    """Write the three files of the run to *folder*, each whole or not at all.
+
+    Returns what went wrong with one of them, which keeps none of the others from being written.
+    """
     content = {
         "about": dict(about),
         "tests": dict(tests),
@@ -134,17 +137,20 @@ def write(
         "rows": [row.to_json() for row in rows],
     }
     title = f"fastest rival's time / ours, L2 flushed: {about.get('gpu', '')}"
-    texts = {
-        ".json": json.dumps(content, indent=1) + "\n",
-        ".md": markdown(about, tests, rows),
-        ".svg": picture(title, bars(rows)),
+    texts: dict[str, Callable[[], str]] = {
+        ".json": lambda: json.dumps(content, indent=1) + "\n",
+        ".md": lambda: markdown(about, tests, rows),
+        ".svg": lambda: picture(title, bars(rows)),
     }
-    stem = f"cuda-{short_name(about.get('gpu', ''))}"
+    stem, problems = f"cuda-{short_name(about.get('gpu', ''))}", []
     for suffix, text in texts.items():
         draft = folder / f"{stem}{suffix}.tmp"
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(folder / f"{stem}{suffix}")
-    return [folder / f"{stem}{suffix}" for suffix in texts]
+        try:
+            draft.write_text(text(), encoding="utf-8")
+            draft.replace(folder / f"{stem}{suffix}")
+        except Exception as error:
+            problems.append(f"{stem}{suffix} was not written: {message(error)}")
+    return problems
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, Any], list[Row]]:

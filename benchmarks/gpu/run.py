@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu import checks, report
-from benchmarks.gpu.harness import Row
+from benchmarks.gpu.harness import Row, message
 from benchmarks.gpu.worker import parse
 from benchmarks.machine import describe
 
@@ -94,7 +95,8 @@ class Run:
     def save(self) -> None:
         """Write the results so far."""
         rows = [self.rows[line.label] for line in self.lines if line.label in self.rows]
-        report.write(self.folder, self.about, self.tests, rows)
+        for problem in report.write(self.folder, self.about, self.tests, rows):
+            sys.stderr.write(f"{problem}\n")
 
 
 def start(
@@ -117,7 +119,7 @@ def start(
         place.mkdir(parents=True, exist_ok=True)
     run = Run(lines, folder, logs, {**describe(0), "dry": dry})
     if tests:
-        run.tests = checks.run(TESTS * seconds, logs)
+        run.tests = _tested(TESTS * seconds, logs)
         sys.stderr.write(f"tests: {run.tests['summary']}\n")
     idle = 0
     while run.left and time.time() < until - RESERVE / 2 and idle < 3:
@@ -126,6 +128,14 @@ def start(
         idle = 0 if len(run.rows) + sum(map(len, run.blocked.values())) > before else idle + 1
     run.close()
     return run
+
+
+def _tested(seconds: float, logs: Path) -> dict[str, Any]:
+    """Return what the tests said; what is wrong with running them ends nothing else."""
+    try:
+        return checks.run(seconds, logs)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return {"summary": f"they could not be run: {message(error)}", "status": -1, "seconds": 0.0}
 
 
 def work(run: Run, until: float, *, dry: bool) -> None:
@@ -147,8 +157,9 @@ def work(run: Run, until: float, *, dry: bool) -> None:
             text=True,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps(task))
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended: what it is watched for
+            process.stdin.write(json.dumps(task))
+            process.stdin.close()
         why = _watch(run, process, events, seen, until + RESERVE / 2)
     if why:
         run.gone(why)

@@ -11,10 +11,12 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.contenders import MissingError
 from benchmarks.gpu.devices import DeviceLostError, Gpu, Host
 from benchmarks.gpu.harness import Row, message, run_line
 from benchmarks.gpu.lines import SUITE, allowance
@@ -36,8 +38,15 @@ def contenders(operation: str, device: Device) -> dict[str, Callable[[Problem], 
     """Return who computes *operation* on *device*, by name; rivals need a GPU."""
     found: dict[str, Any] = {}
     for name in MODULES if device.is_gpu else MODULES[:1]:
-        found |= import_module(f"benchmarks.gpu.{name}").CONTENDERS.get(operation, {})
+        try:
+            found |= import_module(f"benchmarks.gpu.{name}").CONTENDERS.get(operation, {})
+        except Exception as error:  # of a library that is there and does not work
+            found[name] = partial(_refuse, message(error))
     return found
+
+
+def _refuse(why: str, work: Problem) -> None:
+    raise MissingError(f"{why}, for {work.line.label}")
 
 
 def measure(
@@ -88,6 +97,15 @@ def _measured(
     device.release()
 
 
+def _bandwidth(device: Device) -> float:
+    """Return the bandwidth of a copy; 0, and limits are not shown, where it cannot be measured."""
+    try:
+        return device.copy_bandwidth()
+    except Exception as error:
+        sys.stderr.write(f"the bandwidth of a copy: {message(error)}\n")
+        return 0.0
+
+
 def main() -> int:
     """Do the task on standard input; returns the exit status."""
     task = json.load(sys.stdin)
@@ -100,8 +118,8 @@ def main() -> int:
             file.flush()
 
         device = Host() if task["dry"] else Gpu()
-        about = device.describe()
-        emit({"about": {**about, "copy_bandwidth": device.copy_bandwidth()}})
+        emit({"about": device.describe()})
+        emit({"about": {"copy_bandwidth": _bandwidth(device)}})
         try:
             measure(lines, device, task["until"], task["blocked"], emit)
         except DeviceLostError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import walk
-from spcomp.runtime.host import launch
+from spcomp.runtime.host import launch, run
+from spcomp.target import Target
+
+if TYPE_CHECKING:
+    from spcomp.runtime.residents import Residents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +34,9 @@ class Program:
     code: Compiled
 
     @classmethod
-    def of(cls, func: Func) -> Program:
+    def of(cls, func: Func, target: str | Target = "cpu") -> Program:
         """Return *func* compiled; it is a program without sparse iterations."""
-        code = Compiled.of(func, Options.of(check="off"))
+        code = Compiled.of(func, Options.of(target, check="off"))
         return cls(next(iter(code.funcs.values())), code)
 
     def __call__(self, *args: Any) -> None:
@@ -40,6 +44,19 @@ class Program:
         plain = (np.require(x, None, ("C", "A")) if isinstance(x, np.ndarray) else x for x in args)
         names = (param.name for param in self.func.params)
         launch(self.func, self.code, dict(zip(names, plain, strict=True)))
+
+    def start(self, args: Sequence[Any], memory: Residents, word: int | None = None) -> None:
+        """Run on Residents and numbers, in the order of the parameters, on the GPU of *memory*.
+
+        *word*: where kernels that fail say so, instead of being waited for.
+        """
+        from spcomp.runtime.gpu import LoadedKernels, Queue
+
+        kernels = self.code.loaded
+        assert isinstance(kernels, LoadedKernels)
+        names = (param.name for param in self.func.params)
+        queue, values = Queue(kernels, memory.place, word), dict(zip(names, args, strict=True))
+        run(self.code.host, self.code.funcs, queue, values, memory)
 
     def run(self, values: Mapping[str, Any]) -> None:
         """Run on *values*, arrays and numbers by name; those it does not take are ignored."""
@@ -50,13 +67,13 @@ def program(make: Callable[..., Func]) -> Callable[..., Program]:
     """Return a function like *make* that returns the compiled program of its script function.
 
     *make* takes the dtypes and constants that the script uses. The script is read from its source
-    file and compiled at the first call with these. A wheel has that file; an installation with
-    compiled Python files only has not.
+    file and compiled at the first call with these, for *target*. A wheel has that file; an
+    installation with compiled Python files only has not.
     """
 
     @lru_cache(maxsize=512)
-    def compiled(*args: Any) -> Program:
-        return Program.of(make(*args))
+    def compiled(*args: Any, target: str | Target = "cpu") -> Program:
+        return Program.of(make(*args), target)
 
     return compiled
 

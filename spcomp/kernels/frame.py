@@ -193,7 +193,7 @@ class Frame:
         Its size is unified for every axis that has it, except *measured*.
         """
         previous = self.values.setdefault(handle, array)
-        if previous is not array and not _same_array(previous, array):
+        if previous is not array and not self._same(previous, array):
             raise ArgumentError(
                 f"argument {who}: its {handle} differs from that of {self.origin[handle]},"
                 " expected the same pattern"
@@ -203,6 +203,16 @@ class Frame:
         for axis in self.interface.index_of[handle]:
             if axis is not measured:
                 self._unify_length(axis, handle, array)
+
+    def _same(self, a: Array, b: Array) -> bool:
+        """Return whether two index arrays hold the same."""
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            first, second = (array.__array_interface__["data"][0] for array in (a, b))
+            if first == second:
+                return True
+        return bool(np.array_equal(a, b))
 
     def _unify_room(self, handle: str, array: Array) -> None:
         """Note that *array* must have room for the other buffers that are matched to it."""
@@ -343,16 +353,6 @@ class Frame:
             return plan.name
         source = self.origin[handle]
         return handle if source == handle else f"{source} ({handle})"
-
-
-def _same_array(a: Array, b: Array) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        first, second = (array.__array_interface__["data"][0] for array in (a, b))
-        if first == second:
-            return True
-    return bool(np.array_equal(a, b))
 
 
 def number_of(name: str, arg: Any, dtype: DType) -> int | float:

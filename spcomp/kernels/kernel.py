@@ -326,6 +326,11 @@ class BoundKernel(Bound):
         with self.kernel._threads():  # noqa: SLF001
             return self._calls.run(out, named)
 
+    def check(self) -> None:
+        """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
+        if not isinstance(self._calls, Calls):
+            self._calls.check()
+
     def frame(self, named: Mapping[str, Any]) -> Frame:
         """Return a frame of the bound arguments; raises ArgumentError if *named* repeats one."""
         self.refuse_bound(named)

@@ -52,6 +52,12 @@ class Runnable(ABC):
     def kernels(self) -> tuple[Runnable, ...]:
         """Return the kernels that a call runs, or ran last, in order: one for each program."""
 
+    def check(self) -> None:  # noqa: B027 (only calls on a GPU are not waited for)
+        """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed.
+
+        Other calls that fail have raised it.
+        """
+
     def _only_kernel(self) -> Runnable:
         """Return the one kernel that a call runs; raises ArgumentError if there are several."""
         kernels = self.kernels()

@@ -76,10 +76,17 @@ class LoadedKernels:
             self._functions[key] = found
         return found
 
-    def launch(self, func: Func, values: Mapping[str, Any], place: Place | None = None) -> int:
+    def launch(
+        self,
+        func: Func,
+        values: Mapping[str, Any],
+        place: Place | None = None,
+        word: int | None = None,
+    ) -> int:
         """Start *func* at *place* with its parameters from *values*, without waiting.
 
-        Return 0. A kernel that may fail is waited for, and its status is returned.
+        Return 0. A kernel that may fail is waited for, and its status is returned, unless there is
+        a *word* of the GPU for it, which is -1 or what a kernel before has said.
         """
         abi = self.emitted[func.name]
         assert abi.grid is not None
@@ -94,22 +101,27 @@ class LoadedKernels:
         if not grid.may_fail:
             function.launch(blocks, grid.threads, grid.shared, place.stream, args)
             return 0
-        word = memory.allocate((1,), "int32", place.device)
-        pointer = int(word.__cuda_array_interface__["data"][0])
+        if word is not None:
+            function.launch(blocks, grid.threads, grid.shared, place.stream, [*args, word])
+            return 0
+        status_word = memory.allocate((1,), "int32", place.device)
+        pointer = int(status_word.__cuda_array_interface__["data"][0])
         memory.fill(pointer, b"\xff" * 4, 1, place.device, place.stream)
         function.launch(blocks, grid.threads, grid.shared, place.stream, [*args, pointer])
         status = np.empty(1, np.int32)
         memory.download(pointer, status, place.device, place.stream)
         return int(status[0]) + 1
 
-    def prepare(self, func: Func, values: Mapping[str, Any], device: int) -> driver.Prepared | None:
-        """Return the launch of *func*, which cannot fail, on *device*; None without any blocks."""
+    def prepare(
+        self, func: Func, values: Mapping[str, Any], device: int, word: int | None = None
+    ) -> driver.Prepared | None:
+        """Return the launch of *func* on *device*, which fails to *word*; None without blocks."""
         abi = self.emitted[func.name]
         assert abi.grid is not None
         blocks = tuple(int(evaluate(extent, values)) for extent in abi.grid.blocks)
         if min(blocks) <= 0:
             return None
-        args = self._arguments(func, abi, values)
+        args = self._arguments(func, abi, values) + [word] * abi.grid.may_fail
         return self.function(abi, device).prepare(blocks, abi.grid.threads, abi.grid.shared, args)
 
     def _arguments(self, func: Func, abi: FunctionABI, values: Mapping[str, Any]) -> list[Any]:
@@ -124,6 +136,26 @@ class LoadedKernels:
             if resident is not None and param.written:
                 resident.copy = None
         return result
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The *kernels* of a program on the stream of *place*, as a host program starts them.
+
+    *word*: where kernels that may fail say so; None: they are waited for.
+    """
+
+    kernels: LoadedKernels
+    place: Place
+    word: int | None = None
+
+    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
+        """Start *func* with its parameters from *values*; return its status."""
+        return self.kernels.launch(func, values, self.place, self.word)
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.kernels.emitted[name].message(status)
 
 
 @dataclass(frozen=True, slots=True)

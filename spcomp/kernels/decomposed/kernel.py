@@ -312,6 +312,10 @@ class BoundFormats(Bound):
             named = _agree(self._sizes, named, add=False)
         return self.inner(out=out, **named)
 
+    def check(self) -> None:
+        """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
+        self.inner.check()
+
     def specialize(self, **named: Any) -> Runnable:
         """Return the Kernel over the parts that a call with arguments like these runs."""
         self.refuse_bound(named)

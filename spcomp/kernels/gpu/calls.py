@@ -11,8 +11,9 @@ from spcomp.kernels.gpu.results import deliver, library_of_result
 from spcomp.kernels.results import as_results, with_outputs
 from spcomp.runtime import host
 from spcomp.runtime.cuda.arrays import Place, place_of, wait_for
+from spcomp.runtime.cuda.driver import LEGACY
 from spcomp.runtime.cuda.streams import STREAM
-from spcomp.runtime.gpu import LoadedKernels
+from spcomp.runtime.gpu import LoadedKernels, Queue
 from spcomp.runtime.residents import Resident, Residents
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from spcomp.compiler.compiled import Compiled
     from spcomp.compiler.interface import BufferPlan
     from spcomp.compiler.options import Options
-    from spcomp.ir.func import Func
     from spcomp.kernels.frame import Frame
 
 
@@ -72,6 +72,7 @@ class GpuCalls:
         if self.raw:
             named = in_place(face, self.name, named)
         place = self._place(named, stream)
+        self._raise_known(place.stream)
         alike, arguments = None, self._alone(named, place)
         if arguments is not None:
             alike = kind_of(arguments, place.device)
@@ -85,12 +86,27 @@ class GpuCalls:
         prepare(frame, verify=verify, make=lambda shape, plan: _output(frame, shape, plan))
         code = self._code(frame)
         values = frame.on_device()
-        queue = _Queue(code, frame.memory.place)
+        kernels = code.loaded
+        assert isinstance(kernels, LoadedKernels)
+        queue = Queue(kernels, frame.memory.place)
         arrays = host.run(code.host, code.funcs, queue, values, frame.memory)
         if alike is not None and alike not in self._replays and len(self._replays) < MOST:
             replay = record(code, frame, values, named)
             self._replays |= {} if replay is None else {alike: replay}
         return deliver(frame, values, arrays, verify=bool(arrays) and code.is_measured)
+
+    def check(self) -> None:
+        """Wait for the calls so far; raises ArgumentError if a kernel failed in one of them."""
+        for replay in self._replays.values():
+            if (error := replay.failure(LEGACY)) is not None:
+                raise error
+
+    def _raise_known(self, stream: int) -> None:
+        """Raise ArgumentError if an earlier call is known to have failed, without waiting."""
+        for replay in self._replays.values():
+            known = replay.status is not None and replay.status.failed
+            if known and (error := replay.failure(stream)) is not None:
+                raise error
 
     def _alone(self, named: Mapping[str, Any], place: Place) -> Taken | None:
         """Return the arguments *named* if only they may differ from an earlier call, else None."""
@@ -112,10 +128,10 @@ class GpuCalls:
     def _frame(self, named: Mapping[str, Any], place: Place) -> DeviceFrame:
         """Return a frame with the bound arguments, in the memory of a call with *named*."""
         if self.bound is None:
-            return DeviceFrame(self.face, self.options.constants, Residents(place))
+            return DeviceFrame(self.face, self.options, Residents(place))
         frame = self.bound.frame(named)
         assert isinstance(frame, DeviceFrame)
-        frame.memory = Residents(place, frame.memory.known)
+        frame.at(Residents(place, frame.memory.known))
         return frame
 
     def _code(self, frame: DeviceFrame) -> Compiled:
@@ -131,23 +147,6 @@ class GpuCalls:
         return code
 
 
-class _Queue:
-    """The kernels of *code* on the stream of *place*."""
-
-    def __init__(self, code: Compiled, place: Place) -> None:
-        self.code, self.place = code, place
-
-    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
-        """Start *func* with its parameters from *values*; return its status."""
-        kernels = self.code.loaded
-        assert isinstance(kernels, LoadedKernels)
-        return kernels.launch(func, values, self.place)
-
-    def message(self, name: str, status: int) -> str:
-        """Return what the *status* of the function *name* means."""
-        return self.code.message(name, status)
-
-
 def _output(frame: DeviceFrame, shape: tuple[int, ...], plan: BufferPlan) -> Resident:
     """Return a new array for the output of *plan*."""
     fill = None if plan.full else plan.fill
@@ -159,4 +158,4 @@ def new_frame(
 ) -> DeviceFrame:
     """Return an empty frame for *args*; *keep*: they are to be bound."""
     memory = Residents(place_of(args))
-    return DeviceFrame(compiled.interface, options.constants, memory, keep=keep)
+    return DeviceFrame(compiled.interface, options, memory, keep=keep)

@@ -1,8 +1,7 @@
-"""At a call on a GPU: arguments that lie there, taken apart; index arrays are checked on the host.
+"""At a call on a GPU: arguments that lie there, taken apart; index arrays are checked there.
 
-Index arrays in a frame are arrays of the host, also those of arguments on the GPU: they are copied
-from there once, as sizes, checks and the choice of a version depend on what they hold. Values stay
-where they are.
+All arrays stay where they are. Those on the GPU are read on the host where the choice of a version
+depends on what they hold, and where a check fails.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from spcomp.codegen.nvvm import ALIGN
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
 from spcomp.kernels.frame import Frame
+from spcomp.kernels.gpu.checks import Verdict, arrays_of
 from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, lies_there
 from spcomp.runtime.cuda.sparse import DeviceSparse, sparse_of
 from spcomp.runtime.residents import Resident, Residents, aligned, memory_of
@@ -25,9 +25,10 @@ from spcomp.tensors.storage import Storage
 from spcomp.tensors.tensor import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from spcomp.compiler.interface import BufferPlan, Interface
+    from spcomp.compiler.interface import AxisPlan, BufferPlan, Interface
+    from spcomp.compiler.options import Options
     from spcomp.dtypes import DType
 
 _HINT = "make one with .tocsr() of CuPy or .to_sparse_csr() of PyTorch"
@@ -37,22 +38,19 @@ class DeviceFrame(Frame):
     """The parameters of a call on a GPU, in *memory*.
 
     *patterns_there*: by the name of an axis, the argument on the GPU that has its arrays. *keep*:
-    index arrays are copied, so that nobody changes them (``bind``).
+    index arrays are copied, so that nobody changes them, and checked now (``bind``). *verdict*:
+    the checks of what arrays on the GPU hold; *verify*: those asked for by the call.
     """
 
-    __slots__ = ("keep", "memory", "patterns_there")
+    __slots__ = ("keep", "memory", "options", "patterns_there", "verdict", "verify")
 
     def __init__(
-        self,
-        interface: Interface,
-        constants: dict[str, int | float],
-        memory: Residents,
-        *,
-        keep: bool = False,
+        self, interface: Interface, options: Options, memory: Residents, *, keep: bool = False
     ) -> None:
-        super().__init__(interface, constants)
-        self.memory, self.keep = memory, keep
+        super().__init__(interface, options.constants)
+        self.options, self.memory, self.keep = options, memory, keep
         self.patterns_there: dict[str, DeviceSparse] = {}
+        self.verdict, self.verify = Verdict(memory, options.target), False
 
     @property
     def held(self) -> list[DeviceArray]:
@@ -61,12 +59,29 @@ class DeviceFrame(Frame):
         return [array for array, _ in zip(there, range(1), strict=False)]
 
     def _new(self) -> DeviceFrame:
-        frame = DeviceFrame(self.interface, {}, self.memory)
+        frame = DeviceFrame(self.interface, self.options, self.memory)
         frame.patterns_there = dict(self.patterns_there)
         return frame
 
+    def at(self, memory: Residents) -> None:
+        """Let the call run in *memory*, where nothing was checked yet."""
+        self.memory, self.verdict = memory, Verdict(memory, self.options.target)
+        stream = memory.place.stream
+        for name, value in self.values.items():
+            if isinstance(value, Resident):
+                self.values[name] = Resident(value.array, stream, value.copy)
+
+    def take(self, name: str, arg: Any, *, verify: bool, raw: bool = False) -> None:
+        """Bind the argument called *name*, as ``Frame.take``."""
+        self.verify |= verify
+        super().take(name, arg, verify=verify, raw=raw)
+
     def freeze(self) -> None:
-        """Put what the host has on the GPU, to stay: index arrays and inputs."""
+        """Put what the host has on the GPU, to stay: index arrays and inputs.
+
+        What the kernels read of index arrays is checked as far as their sizes are known.
+        """
+        self._check_bound()
         for handle in self.interface.index_of:
             if isinstance(array := self.values.get(handle), np.ndarray):
                 if memory_of(array) not in self.memory.known:
@@ -76,6 +91,17 @@ class DeviceFrame(Frame):
             array = self.values.get(plan.handle)
             if plan.role == "in" and isinstance(array, np.ndarray):
                 self.values[plan.handle] = self.memory.put(array)
+
+    def _check_bound(self) -> None:
+        for axis in self.interface.sparse_axes if self.verify else ():
+            if axis.name not in self.checked and self._has(axis):
+                for check in self._axis_checks(axis):
+                    self._run(check)
+                self.checked.add(axis.name)
+        self.verdict.read()
+        for axis in self.interface.sparse_axes:
+            if axis.indptr in self.values:
+                np.asarray(self.values[axis.indptr])  # which decides a version: no call waits
 
     def _storage(self, plan: BufferPlan, arg: Any, *, verify: bool, raw: bool) -> Storage:
         if not lies_there(arg):
@@ -101,8 +127,8 @@ class DeviceFrame(Frame):
         array = array_of(arg, self.memory.place, handle)
         if array.dtype.numpy_name != dtype:
             raise ArgumentError(f"argument {handle}: got {array.dtype}, expected {dtype}")
-        pointers = any(axis.indptr == handle for axis in self.interface.index_of[handle])
-        return Storage(arg, self._index(handle, array, read=verify or pointers))
+        aligned(array, handle, ALIGN)
+        return Storage(arg, self._value(self.memory.clone(array) if self.keep else array))
 
     def _value(self, array: DeviceArray) -> Any:
         return self.memory.resident(array)
@@ -116,13 +142,6 @@ class DeviceFrame(Frame):
         if not same:
             raise ArgumentError(f"argument {who}: got {array.dtype}, expected {dtype}")
         return aligned(array, who, ALIGN)
-
-    def _index(self, who: str, array: DeviceArray, *, read: bool = True) -> Any:
-        """Return an index array as the frame has it; *read*: its content is asked for."""
-        aligned(array, who, ALIGN)
-        if self.keep:
-            array = self.memory.clone(array)
-        return self.memory.fetch(array) if read or self.keep else self._value(array)
 
     def _sparse(self, plan: BufferPlan, arg: Any, *, verify: bool, raw: bool) -> Storage:
         """Return the sparse matrix *arg*, in the layout of *plan*, as arrays."""
@@ -154,31 +173,64 @@ class DeviceFrame(Frame):
         """Return the index arrays of *matrix*; *verify*: after a check of what they hold."""
         who, axis = plan.name, plan.axes[1]
         assert matrix.indptr is not None
-        read = verify or self.keep or matrix.indices[0].dtype.numpy_name != axis.idtype
-        indptr = self.memory.fetch(aligned(matrix.indptr, f"{who}.indptr", ALIGN))
-        place = aligned(matrix.indices[0], f"{who}.indices", ALIGN)
-        indices = self.memory.fetch(place) if read else self._value(place)
-        arrays = {f"{who}.indptr": indptr, f"{who}.indices": indices}
-        stored = len(indices)
+        given = {"indptr": matrix.indptr, "indices": matrix.indices[0]}
+        arrays = {f"{who}.{part}": array for part, array in given.items()}
+        indptr, indices = (
+            self._as_index(name, self._value(aligned(array, name, ALIGN)), axis.idtype)
+            for name, array in arrays.items()
+        )
+        stored = indices.size
         if len(matrix.data.shape) and matrix.data.shape[0] != stored:
             raise ArgumentError(
                 f"argument {who}: has {matrix.data.shape[0]} values and {stored} indices"
             )
         begins, coordinates = arrays
-        Pointers(begins, rows, 0, stored, stored).run(arrays, str)
+        levels = {begins: indptr, coordinates: indices}
+        self._run(Pointers(begins, rows, 0, stored, stored), levels)
         if verify:
-            Coordinates(coordinates, 0, columns - 1, 2, begins).run(arrays, str)
-        return Level("compressed", indptr, indices)
+            self._run(Coordinates(coordinates, 0, columns - 1, 2, begins), levels)
+        return Level("compressed", indptr, indices)  # type: ignore[arg-type]
+
+    def _as_index(self, who: str, array: Resident, idtype: np.dtype[Any]) -> Resident:
+        """Return an index *array* as *idtype*, converted on the GPU."""
+        same = array.dtype == idtype
+        return array if same else self.verdict.converted(who, array, np.dtype(idtype).name)
+
+    def _has(self, axis: AxisPlan) -> bool:
+        """Return whether the arrays of *axis* are there, and the sizes that its checks need."""
+        sizes = axis.fibers, axis.length, axis.positions, axis.nnz_cols, axis.least
+        try:
+            for size in filter(None, sizes):
+                self.size_of(size)
+        except KeyError:
+            return False
+        return all(name in self.values for name in axis.arrays)
+
+    def _run(self, check: checks.Check, arrays: Mapping[str, Any] | None = None) -> None:
+        """Run *check*; of arrays on the GPU, which are those of the frame or *arrays*, there."""
+        given, names = (self.values, self.shown) if arrays is None else (arrays, str)
+        if self.verdict.takes(check, given):
+            self.verdict.ask(check, given, names)
+            return
+        if not isinstance(check, checks.Apart):
+            given = {name: np.asarray(given[name]) for name in arrays_of(check)}
+        check.run(given, names)
+
+    def require(self) -> None:
+        """Raise ArgumentError if a parameter is unknown, as ``Frame.require``; or for an array."""
+        super().require()
+        self.verdict.read()
 
     def check(self, *, verify: bool) -> None:
         """Run the checks that were not made before, as ``Frame.check``."""
         for check in self._checks(verify=verify):
-            names = {check.array, getattr(check, "indptr", "")} - {""}
-            arrays = self.values
-            if not isinstance(check, checks.Apart):
-                arrays = {name: np.asarray(self.values[name]) for name in names}
-            check.run(arrays, self.shown)
+            self._run(check)
             self.checks.append(check)
+        self.verdict.read()
+
+    def _same(self, a: Any, b: Any) -> bool:
+        there = isinstance(a, Resident) and isinstance(b, Resident)
+        return self.verdict.same(a, b) if there else super()._same(a, b)
 
     def _apart(self, handle: str) -> Iterator[checks.Check]:
         output = self.values[handle]

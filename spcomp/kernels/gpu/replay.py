@@ -1,4 +1,7 @@
-"""Calls on a GPU that are like an earlier one: only the pointers of a few arrays are new."""
+"""Calls on a GPU that are like an earlier one: only the pointers of a few arrays are new.
+
+They wait for nothing. Kernels that may fail say so later: see ``Replay.failure``.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from spcomp.ir.module import Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
 from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, lies_there
+from spcomp.runtime.cuda.status import Status, late
 from spcomp.runtime.gpu import LoadedKernels
+from spcomp.runtime.host import failure
 from spcomp.runtime.residents import Resident
 
 if TYPE_CHECKING:
     from spcomp.compiler.compiled import Compiled
     from spcomp.compiler.interface import Interface
+    from spcomp.errors import ArgumentError
     from spcomp.runtime.cuda.arrays import Place
     from spcomp.runtime.cuda.driver import Prepared
 
@@ -27,12 +33,15 @@ MOST = 16  # kinds of calls that a kernel keeps
 class Replay(NamedTuple):
     """The launches of a call, each with the parameters that are arrays of the call, by number.
 
-    *fixed*: the arrays of the bound arguments. *outputs*: the names of what is written.
+    *fixed*: the arrays of the bound arguments. *outputs*: the names of what is written. *status*:
+    that of the kernels of *code* that may fail, None if none may.
     """
 
     launches: tuple[tuple[Prepared, dict[int, str]], ...]
     fixed: tuple[DeviceArray, ...]
     outputs: tuple[str, ...]
+    code: Compiled
+    status: Status | None
 
     def run(self, taken: Taken, stream: int) -> bool:
         """Run the call on *taken* and *stream*; do nothing and return False if it is not alike."""
@@ -45,7 +54,18 @@ class Replay(NamedTuple):
             return False
         for prepared, places in self.launches:
             prepared.launch(stream, {at: arrays[name].pointer for at, name in places.items()})
+        if self.status is not None:
+            self.status.follow(stream)
         return True
+
+    def failure(self, stream: int) -> ArgumentError | None:
+        """Wait for the GPU; return the error of the first kernel that failed, and forget it."""
+        found = None if self.status is None else self.status.take(stream)
+        if found is None or self.status is None:
+            return None
+        number, status = found
+        name = self.status.names[number]
+        return late(failure(name, self.code.message(name, status)))
 
 
 def taken(face: Interface, named: Mapping[str, Any], place: Place) -> Taken | None:
@@ -81,19 +101,27 @@ def record(
     face = frame.interface
     if face.domains or code.is_measured or set(code.deciding) - {*frame.bound}:
         return None
+    if not all(isinstance(op, Launch) for op in code.host):
+        return None
     handles = {face.by_name[name].handle: name for name in names if name not in face.scalars}
-    launches, device = [], frame.memory.place.device
+    grids = {op.func: code.emitted[op.func].grid for op in code.host if isinstance(op, Launch)}
+    for grid in grids.values():
+        extents = () if grid is None else grid.blocks
+        if any(isinstance(node, Load) for extent in extents for node in walk(extent)):
+            return None
+    place, launches = frame.memory.place, []
+    failing = [name for name, grid in grids.items() if grid is not None and grid.may_fail]
+    status = Status(failing, place.device, place.stream) if failing else None
+    kernels = code.loaded
+    assert isinstance(kernels, LoadedKernels)
     for op in code.host:
-        abi = code.emitted[op.func] if isinstance(op, Launch) else None
-        if abi is None or abi.grid is None or abi.grid.may_fail:
-            return None
-        if any(isinstance(node, Load) for extent in abi.grid.blocks for node in walk(extent)):
-            return None
-        kernels = code.loaded
-        assert isinstance(kernels, LoadedKernels)
-        prepared = kernels.prepare(code.funcs[abi.name], values, device)
+        assert isinstance(op, Launch)
+        abi = code.emitted[op.func]
+        word = status.word(failing.index(abi.name)) if status and abi.name in failing else None
+        prepared = kernels.prepare(code.funcs[abi.name], values, place.device, word)
         places = {k: handles[p.name] for k, p in enumerate(abi.params) if p.name in handles}
         if prepared is not None:
             launches.append((prepared, places))
     arrays = (v.array for h, v in values.items() if isinstance(v, Resident) and h not in handles)
-    return Replay(tuple(launches), tuple(arrays), tuple(plan.name for plan in face.outputs))
+    outputs = tuple(plan.name for plan in face.outputs)
+    return Replay(tuple(launches), tuple(arrays), outputs, code, status)

@@ -20,3 +20,9 @@ class BoundNotation(Bound):
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         self.refuse_bound(named)
         return self._runner.call(out, named, self._bound)
+
+    def check(self) -> None:
+        """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
+        for kernel in self._bound.kernels.values():
+            if isinstance(kernel, Runnable):
+                kernel.check()

@@ -42,6 +42,21 @@ def download(pointer: int, array: Array, device: int, stream: int) -> None:
         numba.driver.cuStreamSynchronize(stream)
 
 
+def pinned(shape: tuple[int, ...], dtype: str, device: int) -> Array:
+    """Return an array of the host with any content that the GPU copies to without waiting."""
+    with on(device, f"an array of shape {shape}"):
+        from numba.cuda import pinned_array
+
+        array: Array = pinned_array(shape, dtype)
+        return array
+
+
+def fetch(pointer: int, array: Array, device: int, stream: int) -> None:
+    """Let *stream* fill the ``pinned`` *array* from *pointer*, without waiting."""
+    with on(device, "copying from the GPU") as numba:
+        numba.driver.cuMemcpyDtoHAsync(array.ctypes.data, pointer, array.nbytes, stream or LEGACY)
+
+
 def copy(pointer: int, source: int, count: int, device: int, stream: int) -> None:
     """Copy *count* bytes of the GPU from *source* to *pointer*, in the order of *stream*."""
     if count:
@@ -87,6 +102,12 @@ def wait(stream: int, producer: int, device: int) -> None:
         event = current_context().create_event(timing=False)
         numba.driver.cuEventRecord(int(event.handle), producer or LEGACY)
         numba.driver.cuStreamWaitEvent(stream or LEGACY, int(event.handle), 0)
+
+
+def synchronize_device(device: int) -> None:
+    """Wait until *device* has done all that it was given; raises what failed there."""
+    with on(device, "the GPU") as numba:
+        numba.driver.cuCtxSynchronize()
 
 
 def synchronize(stream: int, device: int) -> None:
