@@ -165,8 +165,8 @@ def test_results_that_are_given_and_what_is_refused() -> None:
     assert torch.allclose(out, 1 + st.scatter(src, index, 0))
     for call, message in (
         (lambda: st.scatter(src, index, 0, out=out, reduce="max"), "argument out"),
-        (lambda: st.scatter(src, index - 1, 0), "argument index: has -1"),
-        (lambda: st.scatter(src, index, 0, dim_size=1), "argument index: has 1"),
+        (lambda: st.scatter(src, index - 1, 0), "argument index: got -1 at position"),
+        (lambda: st.scatter(src, index, 0, dim_size=1), "argument index: got 1 at position"),
         (lambda: st.scatter(src, index.double(), 0), "expected integers"),
         (lambda: st.scatter(src, index[:2], 0), "does not fit"),
         (lambda: st.scatter(src, index, 2), "argument dim"),

@@ -44,7 +44,7 @@ class Emitter:
         self.axes: dict[object, Axis] = {}
         self.buffers: dict[str, SparseBuffer] = {}
         self.domains: dict[tuple[str, Var], BufferDomain] = {}
-        self.sizes = Sizes(plans, self.unique)
+        self.sizes = Sizes([plan.stmt for plan in plans], self.unique)
         self.layouts: dict[str, Layout] = {n: o.layout for n, o in operands.items()}
         self.outputs: dict[str, Output] = {}
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
-from spcomp.kernels.notation.arguments import call_arguments
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
@@ -48,6 +47,12 @@ class NotationKernel(Runnable):
     def semiring(self) -> Semiring:
         """What ``+`` and ``*`` mean in it."""
         return self._runner.planner.semiring
+
+    @property
+    def at_vectors(self) -> Mapping[str, int]:
+        """The results at index vectors, and the dimension of each that has it."""
+        rows = self._runner.planner.rows.values()
+        return {name: dim for scattered in rows for name, dim in scattered.places}
 
     @property
     def options(self) -> Options:
@@ -94,11 +99,11 @@ class NotationKernel(Runnable):
 
     def planned(self, named: Mapping[str, Any]) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
-        return self._runner.planned(call_arguments(named))
+        return self._runner.planned(self._runner.operands(named))
 
     def specialize(self, **named: Any) -> Kernel | FormatKernel | ChoosingKernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be."""
-        arguments = call_arguments(arrays_of(named))
+        arguments = self._runner.operands(arrays_of(named))
         version = self._runner.version(arguments)
         if isinstance(version, SplitVersion):
             programs = "; ".join(str(piece.runner.program) for piece in version.pieces)
@@ -114,7 +119,7 @@ class NotationKernel(Runnable):
 
         For arguments like *named*; without any, for those of the last call.
         """
-        return self._runner.explain(call_arguments(arrays_of(named)))
+        return self._runner.explain(self._runner.operands(arrays_of(named)))
 
     @property
     def signature(self) -> Signature:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spcomp.dtypes import bool_
+from spcomp.errors import ArgumentError
 from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import (
@@ -46,7 +47,7 @@ from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes
 from spcomp.notation.split import fits_one, split_statements
 from spcomp.notation.types import Types
-from spcomp.notation.vectors import check_vectors, only_vectors
+from spcomp.notation.vectors import Scattered, check_vectors, only_vectors, with_scatters
 
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
 
@@ -128,13 +129,15 @@ class Planner:
     """Decides how one program is computed, for the arguments of each call.
 
     *written*: the program as the user wrote it; *inner*: the same, in which assigned *parts* are
-    results of their own; *prepared*: *inner* with its names resolved. *wanted*: the requested
-    layouts; *stored*: the requested formats of several parts.
+    results of their own, and *rows* of index vectors are operands; *prepared*: *inner* with its
+    names resolved. *wanted*: the requested layouts; *stored*: the requested formats of several
+    parts.
     """
 
     written: Program
     inner: Program
     parts: Mapping[str, Windowed]
+    rows: Mapping[str, Scattered]
     prepared: Prepared
     semiring: Semiring
     formats: Formats
@@ -146,12 +149,14 @@ class Planner:
         """Return the planner of *program*; raises SpcompError if it is wrong for all arguments."""
         if any(map(composable, formats.values())):
             program = with_inner_hoisted(program)
-        inner, parts = with_assigned_parts(program)
+        inner, rows = with_scatters(program, semiring)
+        formats = _without_scattered(formats, program)
+        inner, parts = with_assigned_parts(inner)
         prepared = prepare(inner)
         assigned = (name for name in parts if prepared.ranks[name] and name not in formats)
         formats = {**formats, **dict.fromkeys(assigned, "dense")}
         wanted, stored = requested_layouts(formats, prepared)
-        return cls(program, inner, parts, prepared, semiring, formats, wanted, stored)
+        return cls(program, inner, parts, rows, prepared, semiring, formats, wanted, stored)
 
     def decide(
         self, name: str, from_call: CallArguments, asked: frozenset[str] = frozenset()
@@ -272,9 +277,21 @@ class Planner:
             if (form := from_call[argument.source].format) is not None:
                 shown = replace(argument.operand, given=str(form))
                 needed[operand] = replace(argument, operand=shown)
-        unbound = tuple(Sizes(plans, str).unbound(self.prepared.operands))
+        unbound = tuple(Sizes([plan.stmt for plan in plans], str).unbound(self.prepared.operands))
         converted = frozenset(attempt.converts)
         return Planned(plans, needed, func, converted, unbound, tuple(refusals), temporaries)
+
+
+def _without_scattered(formats: Formats, program: Program) -> Formats:
+    """Return *formats* without results at index vectors, which are dense; raises ArgumentError."""
+    names = {stmt.target.name for stmt in program.statements if stmt.target.vectors}
+    for name in names & formats.keys():
+        if str(formats[name]) != "dense":
+            raise ArgumentError(
+                f"argument formats: {name} is dense, as it is written at an index vector",
+                hint="convert it with spcomp.convert",
+            )
+    return {name: format_ for name, format_ in formats.items() if name not in names}
 
 
 def _no_pieces(plans: Sequence[Plan]) -> Reason | None:

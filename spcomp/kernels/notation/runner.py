@@ -28,6 +28,7 @@ from spcomp.kernels.notation.planned import (
 )
 from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
+from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.results import Results
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.explain import explain
@@ -39,6 +40,7 @@ from spcomp.target import on_gpu
 from spcomp.tensors.libraries.foreign import has_torch, outputs
 
 MOST_VERSIONS = 64
+_NONE: Sizes = {}
 
 
 class Runner:
@@ -56,10 +58,12 @@ class Runner:
         self.planner = planner = Planner.of(program, formats, semiring)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
-        self.arguments = places.named(prepared.arguments)
+        self._operands = places.named(prepared.arguments)
+        self._scatters = Scatters(planner.rows, self._operands)
+        self.arguments = self._scatters.named(self._operands)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
-        self._intake = Intake(self.name, prepared, places)
+        self._intake = Intake(self.name, prepared, places, self._scatters)
         self._delivery = Delivery(prepared, planner.formats, planner.wanted)
         self._versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
@@ -77,29 +81,36 @@ class Runner:
 
     def call(self, out: Any, named: dict[str, Any], bound: BoundArguments = NOTHING_BOUND) -> Any:
         """Run on the arguments *named* and those *bound*; returns as a NotationKernel does."""
+        sizes = _NONE if "sizes" in self.arguments else named.pop("sizes", _NONE)
         if self._on_gpu:
             stream = None if STREAM in self.arguments else named.pop(STREAM, None)
             there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
             with chosen_stream(stream):
                 if there:
-                    return self.run(out, call_arguments(named), bound)
-                return self._call(out, named, bound)
-        return self._call(out, named, bound)
+                    return self.run(out, call_arguments(named), bound, sizes=sizes)
+                return self._call(out, named, bound, sizes)
+        return self._call(out, named, bound, sizes)
 
-    def _call(self, out: Any, named: dict[str, Any], bound: BoundArguments) -> Any:
+    def _call(self, out: Any, named: dict[str, Any], bound: BoundArguments, sizes: Sizes) -> Any:
         """Run on the arguments, which lie on the host."""
         if not bound.has_torch and not has_torch(named.values(), out):
-            return self.run(out, call_arguments(named), bound)
+            return self.run(out, call_arguments(named), bound, sizes=sizes)
         written = {*self.planner.prepared.accumulated, *self.assigned_parts}
         if require_gradients(named.values()):
-            return self._followed(out, named, bound, written)
+            return self._followed(out, named, bound, written, sizes)
         from spcomp.kernels.notation.torch_calls import TorchCall  # torch is optional
 
         call = TorchCall(named, out, written, bound.given.values())
-        return call.results(self.run(call.out, call_arguments(call.arguments), bound))
+        arguments = call_arguments(call.arguments)
+        return call.results(self.run(call.out, arguments, bound, sizes=sizes))
 
     def _followed(
-        self, out: Any, named: dict[str, Any], bound: BoundArguments, written: Collection[str]
+        self,
+        out: Any,
+        named: dict[str, Any],
+        bound: BoundArguments,
+        written: Collection[str],
+        sizes: Sizes,
     ) -> Any:
         """Run on torch tensors that require gradients; the results know them."""
         for name in (name for name in written if name in named):
@@ -110,9 +121,9 @@ class Runner:
 
         def run(arrays: dict[str, Any]) -> Any:
             rest = {name: x for name, x in arrays.items() if name not in bound.given}
-            return self.run(None, call_arguments(rest), bound)
+            return self.run(None, call_arguments(rest), bound, sizes=sizes)
 
-        return follow(self.differentiable, out, {**bound.given, **named}, run)
+        return follow(self.differentiable, out, {**bound.given, **named}, run, sizes)
 
     @cached_property
     def differentiable(self) -> Differentiable:
@@ -136,12 +147,15 @@ class Runner:
         arguments: CallArguments,
         bound: BoundArguments = NOTHING_BOUND,
         execute: Execute | None = None,
+        sizes: Sizes = _NONE,
     ) -> Any:
         """Run on *arguments*, none of torch, and those *bound*; returns as a NotationKernel does.
 
+        *sizes*: the lengths of results at index vectors, by name.
+
         *execute* runs a planned program in the place of machine code, on arguments by name.
         """
-        call = self._intake.call(out, arguments, bound)
+        call = self._intake.call(out, arguments, bound, sizes)
         results = self._run(call, execute)
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
@@ -230,6 +244,11 @@ class Runner:
             self._renewals[key] = self._split_version(self.planner.split(plans))
         return self._renewals[key]
 
+    def operands(self, named: Mapping[str, Any]) -> CallArguments:
+        """Return the arguments of a call, whose kinds say what runs, in any size of results."""
+        arguments = call_arguments(named)
+        return self._scatters.like(arguments) if arguments else {}
+
     # -- versions -----------------------------------------------------------------------------
 
     @property
@@ -262,12 +281,12 @@ class Runner:
 
     def _check_names(self, arguments: CallArguments) -> None:
         for name in arguments:
-            if name not in self.arguments:
+            if name not in self._operands:
                 raise ArgumentError(
                     f"unexpected argument {name} of {self.name}",
                     hint=f"its arguments are {', '.join(self.arguments)}",
                 )
-        for name in self.arguments:
+        for name in self._operands:
             if name not in arguments and name not in self.planner.prepared.accumulated:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
 
