@@ -9,7 +9,8 @@ import torch
 
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
 
-_LIBRARY = torch.library.Library("spcomp", "FRAGMENT")
+LIBRARY = "spcomp_inductor"  # not "spcomp": that is for operators of users
+_LIBRARY = torch.library.Library(LIBRARY, "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY.define("index_key(Tensor index) -> Tensor", tags=_TAGS)
 _LIBRARY.define("degree(Tensor index, Tensor key, SymInt size, bool wraps) -> Tensor", tags=_TAGS)
@@ -93,8 +94,8 @@ for _name, _call, _fake in (
     ("aggregate", _aggregate, _fake_aggregate),
 ):
     _LIBRARY.impl(_name, _call, "CPU")
-    torch.library.register_fake(f"spcomp::{_name}", _fake, lib=_LIBRARY)
+    torch.library.register_fake(f"{LIBRARY}::{_name}", _fake, lib=_LIBRARY)
 
-index_key = torch.ops.spcomp.index_key.default
-degree = torch.ops.spcomp.degree.default
-aggregate = torch.ops.spcomp.aggregate.default
+index_key = torch.ops.spcomp_inductor.index_key.default
+degree = torch.ops.spcomp_inductor.degree.default
+aggregate = torch.ops.spcomp_inductor.aggregate.default
