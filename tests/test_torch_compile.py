@@ -250,15 +250,21 @@ def test_an_index_that_changed_is_sorted_again() -> None:
         both(by_scatter_add, call, x, ei)
         both(by_scatter_add, call, x, ei.clone())
         both(by_scatter_add, compiled(by_scatter_add), x, view)
-    for seed in range(100):  # more than are kept
-        both(by_scatter_add, call, x, edges(seed))
 
 
-def test_a_vector_forgotten_before_the_way_back_is_sorted_again() -> None:
+@pytest.mark.parametrize("bound", ["MOST_VECTORS", "MOST_ELEMENTS"])
+def test_a_vector_forgotten_before_the_way_back_is_sorted_again(
+    bound: str, monkeypatch: Any
+) -> None:
+    sorting: Any = pytest.importorskip("spcomp.torch.inductor.sorting")
+    few = sorting._Few(10 if bound == "MOST_VECTORS" else 1000)
+    monkeypatch.setattr(sorting, "_VECTORS", few)
+    monkeypatch.setattr(sorting, "MOST_ELEMENTS", 10 * E)
     x, ei, call = numbers(N, F), edges(), compiled(by_scatter_add)
     found = call(x, ei).square().sum()
-    for seed in range(1, 100):
-        call(x.detach(), edges(seed))
+    for seed in range(1, 30):
+        both(by_scatter_add, call, x.detach(), edges(seed))
+    assert len(few._made) == len(few._sizes) == 10
     ours, theirs = (
         torch.autograd.grad(y, x)[0] for y in (found, by_scatter_add(x, ei).square().sum())
     )
