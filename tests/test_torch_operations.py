@@ -179,5 +179,6 @@ def test_results_that_are_given_and_what_is_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             call()
-    empty = st.scatter(src[:0], index[:0], 0, dim_size=2, reduce="mean")
-    assert torch.equal(empty, torch.zeros(2, 2).double())
+    for reduce in ("mean", "max"):
+        empty = st.scatter(src[:0], index[:0], 0, dim_size=2, reduce=reduce)
+        assert torch.equal(empty, torch.zeros(2, 2).double())

@@ -101,7 +101,7 @@ class Followed:
         """Return the results by name, and what is kept for the way back."""
         names = self.program.results
         if self.derivative.forward is None:
-            return dict(zip(names, _several(self.run(operands.arrays)), strict=True))
+            return dict(zip(names, several(self.run(operands.arrays)), strict=True))
         sizes = {"sizes": self.sizes} if self.sizes else {}
         returned = self.derivative.forward(**operands.arrays, **sizes)
         return dict(zip(returned._fields, returned, strict=True))
@@ -166,7 +166,7 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
             return kernel.run(None, {**arrays, "sizes": sizes} if sizes else arrays)
 
         results = follow(kernel.differentiable, named, run, sizes)
-        found = dict(zip(adjoint.wrt, _several(results), strict=True))
+        found = dict(zip(adjoint.wrt, several(results), strict=True))
         dtypes = {name: dtype for name, (_, dtype) in zip(call.names, ctx.likes, strict=True)}
         return None, *(
             found[name].to(dtypes[name]) if name in found else None for name in call.names
@@ -193,11 +193,12 @@ def follow(
         results: Sequence[Any] = Function.apply(call, *tensors.values())
     else:
         operands = Operands(named)
-        results = [operands.as_torch(result) for result in _several(run(operands.arrays))]
+        results = [operands.as_torch(result) for result in several(run(operands.arrays))]
     return Results.of(program.results, tuple(results)) if len(results) > 1 else results[0]
 
 
-def _several(results: Any) -> Sequence[Any]:
+def several(results: Any) -> Sequence[Any]:
+    """Return the results of a call as a sequence, also if it has one only."""
     return results if isinstance(results, Results) else (results,)
 
 

@@ -113,9 +113,11 @@ def reduced(
     """
     if reduce in ("min", "max"):
         arg = kernel(reduce)(X=rows.detach(), P=pattern)
-        arg = torch.where(arg < 0, len(rows), arg)
-        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        return padded.gather(0, arg), arg
+        empty = arg < 0
+        if not len(rows):
+            return rows.new_zeros(arg.shape), torch.zeros_like(arg)
+        found = rows.gather(0, arg.clamp(min=0)).masked_fill(empty, 0)
+        return found, arg.masked_fill(empty, len(rows))
     found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)
     if reduce == "mean":
         found = _divided(found, _counts(pattern, weighted=add == "weighted")[:, None])
