@@ -95,6 +95,24 @@ def test_index_notation_is_inspected_too(diagonal):
     assert "A in sliced_diagonal" in bound.explain(x=x)
 
 
+def _tensor(csr):
+    return spcomp.convert(csr, "csr")
+
+
+@pytest.mark.parametrize("kind", [sps.csr_matrix, sps.coo_array, _tensor])
+def test_matrices_of_any_kind_are_copied(diagonal, kind):
+    b, arg = dense(), kind(band())
+    want = band() @ b
+    bound = spcomp.compile(spmm).bind(A=arg, inspect=True)  # the choice comes with the call
+    (arg.values if isinstance(arg, spcomp.Tensor) else arg.data)[:] = 0
+    np.testing.assert_allclose(bound(B=b), want, rtol=1e-5)
+    again = bound.bind(B=b)
+    np.testing.assert_allclose(again(), want, rtol=1e-5)
+    few = bound.bind(B=b, calls=2)
+    np.testing.assert_allclose(few(), want, rtol=1e-5)
+    assert "inspected for 2 calls: the default is kept" in few.explain()
+
+
 @pytest.mark.parametrize(
     "csr",
     [sps.csr_array((6, 6), dtype=np.float32), sps.csr_array((0, 6), dtype=np.float32), band(2)],

@@ -9,8 +9,10 @@ import numpy as np
 
 from spcomp.errors import ArgumentError
 from spcomp.ir.func import Func
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import Kernel, frozen
 from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
 from spcomp.tune.store import Store, user_store
 from spcomp.tune.suggestion import advised
@@ -18,7 +20,6 @@ from spcomp.tune.winners import NONE, Asked, TunedBound, TunedKernel, Winner, Wi
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
-    from spcomp.kernels.inspection import Inspection
     from spcomp.kernels.protocol import Runnable
 
 
@@ -62,20 +63,25 @@ class InspectingKernel(TunedKernel):
 
     def bind(self, **named: Any) -> TunedBound:  # type: ignore[override]
         """Return a callable for the other arguments; matrices in it are copies."""
-        default = Kernel.bind(self, **named)  # what is wrong is refused now
+        if (inspection := Inspection.take(named, self.takes)) is not None:
+            return Inspector(inspection.calls).kernel(self._func, self._options).bind(**named)
         steady = {name: _copied(arg) for name, arg in named.items()}
+        default = Kernel.bind(self, **steady)  # what is wrong is refused now
         return TunedBound(self, default, steady, at_once=True)
 
 
 def _copied(arg: Any) -> Any:
     """Return *arg*; a matrix as a copy that nobody changes."""
+    if isinstance(arg, Tensor):  # its levels cannot change
+        return arg.with_values(np.array(arg.values))
     if not is_matrix(arg):
         return arg
     if getattr(arg, "format", "") in ("csr", "bsr") and isinstance(arg.data, np.ndarray):
-        copy = frozen(arg)
-        copy.data = np.array(arg.data)
-        return copy
-    return arg.copy() if hasattr(arg, "copy") else arg
+        steady = frozen(arg)
+        steady.data = np.array(arg.data)
+        return steady
+    copy = getattr(arg, "copy", None) or getattr(arg, "clone", None)
+    return arg if copy is None else copy()
 
 
 def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable:
