@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
+from spcomp.kernels.inspection import Inspection
+from spcomp.kernels.notation.arguments import call_arguments
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
@@ -87,8 +89,12 @@ class NotationKernel(Runnable):
         """Return a callable that takes the rest of the arguments, with these fixed.
 
         The first call with arguments of a kind converts them and checks their index arrays; later
-        calls do not see changes of index arrays.
+        calls do not see changes of index arrays. With ``calls=1000`` or ``inspect=True`` that call
+        takes what is expected to be fastest for these matrices, as docs/tuning.md says.
         """
+        if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
+            inspected: BoundNotation = inspection.bound(self, named)
+            return inspected
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
@@ -132,6 +138,11 @@ class NotationKernel(Runnable):
 
     def __repr__(self) -> str:
         return repr(self._runner)
+
+    def with_options(self, options: Options) -> NotationKernel:
+        """Return the kernel of the same program compiled with *options*."""
+        formats = dict(self._runner.planner.formats)
+        return NotationKernel(self.program, formats, self.semiring, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         formats = dict(self._runner.planner.formats)
