@@ -30,6 +30,10 @@ class Knobs:
     prefetch_bytes_least: int  # bytes of a row that is worth asking for
     prefetch_bytes_most: int  # bytes, at most, of several rows at one coordinate that are worth it
 
+    stream_ahead: (
+        int  # elements from asking for what a sparse dot product reads in order to its use
+    )
+
     # shares of parallel loops
     chunk_elements: int  # elements in a chunk of rows where each is one operation
     chunk_nested: int  # the same where each element is a loop
@@ -97,6 +101,7 @@ CPU_KNOBS = Knobs(
     prefetch_parts=32,  # with more, the first have left the cache before their use
     prefetch_bytes_least=64,  # a cache line
     prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
+    stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
     chunk_nested=4096,
     chunk_sorted=4096,

@@ -151,6 +151,16 @@ def test_assembled_results_are_sparse_matrices_there(gpu, libraries, kind):
     assert tuple(shape) == A.shape
 
 
+def test_the_host_reads_one_number_of_an_assembled_result(gpu, libraries):
+    """How many elements it has; and that its index arrays hold as many."""
+    there, (A, _, _), (B, _, _) = Torch(gpu), operands(), operands(8)
+    bound = compiled("csr_add").bind(A=there.csr(A), B=there.csr(B))
+    gpu.log.clear()
+    bound()
+    assert [size for _, size, _ in kinds(gpu, "download")] == [4, 4]
+    assert not kinds(gpu, "upload")
+
+
 def test_operands_of_the_host_and_the_gpu_may_be_mixed(gpu, libraries):
     there, (A, B, _) = Torch(gpu), operands()
     C = compiled("csrmm")(A=A, B=there.put(B))

@@ -1,11 +1,14 @@
-"""The Python in README.md and docs/ runs: a page is typed in from top to bottom."""
+"""What README.md and the pages of docs/ show is run, from top to bottom, and does what they say."""
 
 from __future__ import annotations
 
+import doctest
 import pkgutil
 import re
 from pathlib import Path
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -14,68 +17,71 @@ import spcomp
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
-PAGES = ["README", "notation", "adjoints", "formats", "calling", "io", "sparsetir", "torch"]
-BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+WITH_TORCH = ("formats", "torch")
+BLOCK = re.compile(r"```(python fragment|python|pycon|bash|json|)\n(.*?)```", re.DOTALL)
+PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
 
 
-def text_of(page: str) -> str:
-    return (ROOT / (f"{page}.md" if page == "README" else f"docs/{page}.md")).read_text()
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """The names that a page uses: the README's program and graph; files lie in the folder."""
+    monkeypatch.chdir(tmp_path)
+    spcomp.write("matrix.mtx", CSR)
+    spcomp.write("dense.mtx", np.ones((34, 64), np.float32))
+    spcomp.write("tensor.tns.gz", spcomp.convert(np.ones((2, 2, 2)), "csf"))
+    names: dict[str, Any] = {
+        "graph": nx.to_scipy_sparse_array(nx.karate_club_graph(), dtype=np.float32, format="csr"),
+        "B": np.ones((34, 64), np.float32),
+    }
+    run(PROGRAM, names, tmp_path / "readme.py")
+    return names
 
 
-def run(block: str, path: Path, names: dict[str, object]) -> None:
-    path.write_text(block)  # the script language reads its source
-    exec(compile(block, str(path), "exec"), names)
+def run(text: str, names: dict[str, Any], path: Path) -> None:
+    path.write_text(text)  # the script language reads its source
+    exec(compile(text, str(path), "exec"), names)
+
+
+def converse(text: str, names: dict[str, Any]) -> None:
+    """Type in the inputs of *text* and compare what is printed."""
+    test = doctest.DocTestParser().get_doctest(text, names, "page", None, 0)
+    out: list[str] = []
+    failed = doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed
+    assert not failed, "".join(out)
+    names.update(test.globs)
+
+
+def page_of(path: Path) -> Any:
+    marks = [pytest.mark.torch] if path.stem in WITH_TORCH else []
+    return pytest.param(path, marks=marks, id=path.stem)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README",
-        "notation",
-        "adjoints",
-        "formats",
-        "calling",
-        "io",
-        "sparsetir",
-        "torch",
-        "emulator",
-        "gpu",
-    ],
-)
-def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
-    """What a page does not say itself, it takes from the first block of the README, and says so.
-
-    A piece of a program, which starts inside of it, is left out.
-    """
-    monkeypatch.chdir(tmp_path)
-    text = text_of(page)
-    names: dict[str, object] = {}
-    if "of [the README]" in text or "of\n[the README]" in text:
-        run(BLOCK.findall(text_of("README"))[0], tmp_path / "readme.py", names)
-    if page in ("formats", "torch"):
-        pytest.importorskip("torch")
-    if page == "io":
-        spcomp.write("matrix.mtx", CSR)
-        spcomp.write("dense.mtx", np.ones((34, 64), np.float32))
-        spcomp.write("tensor.tns.gz", spcomp.convert(np.ones((2, 2, 2)), "csf"))
-    blocks = [block for block in BLOCK.findall(text) if not block.startswith("with T.")]
-    for number, block in enumerate(blocks):
-        run(block, tmp_path / f"{page}_{number}.py", names)
-    assert blocks
+@pytest.mark.parametrize("page", [page_of(path) for path in PAGES])
+def test_what_a_page_shows_happens(page, session, tmp_path):
+    """Blocks run in order, as one session; a ``python fragment`` is a piece of a program."""
+    text = page.read_text()
+    blocks = BLOCK.findall(text)
+    assert len(blocks) == text.count("\n```") // 2  # each block is of a kind known here
+    for number, (kind, block) in enumerate(blocks):
+        if kind == "python":
+            run(block, session, tmp_path / f"block_{number}.py")
+        elif kind == "pycon":
+            converse(block, session)
 
 
 BENCH = re.compile(r"spcomp bench (\S+) (\w+) --data A=(\S+)([^`\n]*)")
 
 
-@pytest.mark.parametrize("page", ["README", "cli"])
+@pytest.mark.parametrize("page", [PAGES[0], ROOT / "docs/cli.md"])
 def test_what_a_page_times_can_be_timed(page, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from spcomp.cli.main import main
 
     monkeypatch.chdir(tmp_path)
-    ((file, name, data, rest),) = BENCH.findall(text_of(page))
+    ((file, name, data, rest),) = BENCH.findall(page.read_text())
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text((ROOT / "examples" / "kernel.py").read_text())
     spcomp.write(data, CSR)

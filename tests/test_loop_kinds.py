@@ -86,6 +86,31 @@ def test_only_targets_that_load_under_a_mask_mask_what_is_left():
     assert "masked_load" not in spcomp.compile(narrow, target="cpu:x86-64-v3").stage("flat")
 
 
+def test_a_sparse_dot_product_asks_for_what_comes_next_and_makes_no_vector_of_a_short_row():
+    flat = spcomp.compile(source("spmv"), target=parse_target("cpu:x86-64-v4")).stage("flat")
+    asked = [line.split("(")[1] for line in flat.splitlines() if "T.prefetch" in line]
+    assert asked == ["A, J_indptr[i] + T.int64", "J_indices, J_indptr[i] + T.int64"]
+    before, _, rest = flat.partition("if 16 <= T.cast(J_indptr[i + 1] - J_indptr[i], ")
+    assert "vector_reduce" in rest
+    assert "ramp" not in before
+    dense = spcomp.compile(reduction("sum", "float32"), target=parse_target("cpu:x86-64-v4"))
+    assert "prefetch" not in dense.stage("flat")
+
+
+@pytest.mark.parametrize("longest", [3, 15, 16, 17, 60])
+def test_sparse_dot_products_of_all_lengths(longest):
+    rng = np.random.default_rng(longest)
+    lengths = [*range(longest + 1), 0, longest]
+    indptr = np.cumsum([0, *lengths]).astype(np.int32)
+    indices = np.concatenate([rng.permutation(64)[:n] for n in lengths]).astype(np.int32)
+    values = rng.integers(-4, 5, len(indices)).astype(np.float32)
+    csr = sps.csr_array((values, indices, indptr), shape=(len(lengths), 64))
+    csr.sort_indices()
+    x = rng.integers(-4, 5, 64).astype(np.float32)
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    np.testing.assert_array_equal(kernel(A=csr, x=x), csr @ x)
+
+
 GUARDED = """
 @T.prim_func
 def f(x: T.handle, w: T.handle, y: T.handle, n: T.int64) -> None:

@@ -6,7 +6,6 @@ import doctest
 import importlib
 import inspect
 import pkgutil
-import re
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,6 @@ METHODS = {
 }
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "schedules.md").read_text()
-PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]
 WORKSPACE = """from spcomp import script as T
 
 @T.prim_func
@@ -72,26 +70,6 @@ def test_every_method_of_a_schedule_shows_an_example(name):
 @pytest.mark.parametrize("name", STEPS)
 def test_every_step_says_what_becomes_of_a_program(name):
     assert "->" in inspect.getdoc(STEPS[name])
-
-
-def test_the_page_on_schedules_says_what_happens(tmp_path):
-    """Blocks run in order, as one session after the program of the README."""
-    names: dict[str, object] = {}
-    (tmp_path / "spmm.py").write_text(PROGRAM)
-    exec(compile(PROGRAM, str(tmp_path / "spmm.py"), "exec"), names)
-    blocks = re.findall(r"```(python|pycon)\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) > 5
-    for number, (kind, text) in enumerate(blocks):
-        if kind == "python":
-            path = tmp_path / f"block_{number}.py"
-            path.write_text(text)
-            exec(compile(text, str(path), "exec"), names)
-            continue
-        test = doctest.DocTestParser().get_doctest(text, names, f"block {number}", None, 0)
-        out: list[str] = []
-        failed = doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed
-        assert not failed, "".join(out)
-        names = test.globs
 
 
 @pytest.mark.parametrize("name", [*STEPS, *METHODS])

@@ -24,6 +24,7 @@ from spcomp.tune import (
     get_itervar_feature,
     get_itervar_feature_flatten,
 )
+from tests.layers import source
 from tests.programs import PROGRAMS
 
 
@@ -40,28 +41,7 @@ def gemm(a: T.handle, b: T.handle, c: T.handle) -> None:
             C[vy, vx] = C[vy, vx] + A[vy, vk] * B[vk, vx]
 
 
-@T.prim_func
-def csrmm(
-    a: T.handle,
-    b: T.handle,
-    c: T.handle,
-    indptr: T.handle,
-    indices: T.handle,
-    m: T.int32,
-    n: T.int32,
-    nnz: T.int32,
-) -> None:
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
-    J_detach = T.dense_fixed(n)
-    K = T.dense_fixed(64)
-    A = T.match_sparse_buffer(a, (I, J), "float32")
-    B = T.match_sparse_buffer(b, (J_detach, K), "float32")
-    C = T.match_sparse_buffer(c, (I, K), "float32")
-    with T.sp_iter([I, J, K], "SRS", "csrmm") as [i, j, k]:
-        with T.init():
-            C[i, k] = 0.0
-        C[i, k] = C[i, k] + A[i, j] * B[j, k]
+csrmm = source("csrmm").specialize({"feat": 64})
 
 
 LISTING = """
@@ -277,8 +257,8 @@ def test_a_prefetch_touches_nothing():
 
 
 def test_a_merge_is_a_while_loop():
-    source = next(p for p in PROGRAMS if "T.intersect" in p.source and not p.assembles)
-    fea = get_itervar_feature(single(source.build()), extents={"while": 7})
+    merging = next(p for p in PROGRAMS if "T.intersect" in p.source and not p.assembles)
+    fea = get_itervar_feature(single(merging.build()), extents={"while": 7})
     (length, *_) = next(row[1][1:] for row in fea if row[0][1] == "while")
     assert length == 7
 

@@ -128,7 +128,7 @@ def test_equal_code_is_one_candidate():
 
 def test_what_cannot_be_compiled_says_why():
     bench = Bench(task_of(), Expected.of(task_of()))
-    trace = Trace.from_json_lines('{"func": "spmm", "step": "parallel", "loop": "j"}')
+    trace = Trace.from_json_lines('{"func": "csrmm", "step": "parallel", "loop": "j"}')
     (bad,) = bench.compile([(Candidate(), Choice((), trace))])
     assert "may write the same element" in bad.error
 

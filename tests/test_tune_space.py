@@ -10,7 +10,6 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import formats as F
-from spcomp import script as T
 from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError
 from spcomp.schedule.default.facts import Facts
@@ -19,33 +18,12 @@ from spcomp.tune.choice import Choice
 from spcomp.tune.layouts import format_of, format_text, formats_for, stored_per_element
 from spcomp.tune.space import DEFAULT, VALUES, Candidate, Space
 from spcomp.tune.statistics import matrix_statistics
+from tests.layers import source
 
 ROWS, FEAT = 120, 40
 
 
-@T.prim_func
-def spmm(
-    a: T.handle,
-    b: T.handle,
-    c: T.handle,
-    indptr: T.handle,
-    indices: T.handle,
-    m: T.int32,
-    n: T.int32,
-    feat: T.int32,
-    nnz: T.int32,
-) -> None:
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
-    J_detach = T.dense_fixed(n)
-    K = T.dense_fixed(feat)
-    A = T.match_sparse_buffer(a, (I, J), "float32")
-    B = T.match_sparse_buffer(b, (J_detach, K), "float32")
-    C = T.match_sparse_buffer(c, (I, K), "float32")
-    with T.sp_iter([I, J, K], "SRS", "spmm") as [i, j, k]:
-        with T.init():
-            C[i, k] = 0.0
-        C[i, k] = C[i, k] + A[i, j] * B[j, k]
+spmm = source("csrmm")
 
 
 def band() -> sps.csr_array:

@@ -79,7 +79,9 @@ def test_index_arrays_are_those_of_the_bind(store):
 
 
 def test_a_winner_that_does_not_fit_leaves_the_default(store):
-    trace = Trace.from_json_lines('{"func": "spmm", "step": "split", "loop": "gone", "factors": 4}')
+    trace = Trace.from_json_lines(
+        '{"func": "csrmm", "step": "split", "loop": "gone", "factors": 4}'
+    )
     keep(store, Choice((), trace), "as_is")
     kernel = spcomp.compile(spmm, tuned=True)
     np.testing.assert_allclose(kernel(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4)

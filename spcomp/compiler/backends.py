@@ -97,6 +97,7 @@ def _cuda() -> Backend:
     from spcomp.passes.grid.fuse_kernels import FuseKernels
     from spcomp.passes.grid.independent_blocks import IndependentBlocks
     from spcomp.passes.grid.reduce_threads import ReduceThreads
+    from spcomp.passes.grid.scan_kernels import ScanKernels
     from spcomp.passes.grid.split_kernels import SplitKernels
     from spcomp.passes.grid.spread_fills import SpreadFills
     from spcomp.passes.grid.synchronize import Synchronize
@@ -105,10 +106,11 @@ def _cuda() -> Backend:
 
     def finish(target: Target) -> Pipeline:
         vectors = LoopKinds(knobs_of(target), target.vector_bits)
+        scans = ScanKernels(CUDA_GRID)
         nests = CompactBuffers(), FuseKernels(), Accumulate(), SpreadFills(), SplitKernels()
         threads = GatherGuards(), ReduceThreads(), BindParallel(CUDA_GRID)
         alike = IndependentBlocks(), Synchronize()
-        return Pipeline((*nests, *threads, *alike, ExactTrips(), vectors, Cleanup()))
+        return Pipeline((scans, *nests, *threads, *alike, ExactTrips(), vectors, Cleanup()))
 
     def machine_code(llvm_ir: str, target: Target) -> bytes:
         return nvvm.ptx(llvm_ir, target).encode()

@@ -89,6 +89,18 @@ class Walker(Visitor[None]):
                 self.visit(child)
 
 
+def below(node: Node) -> list[Node]:
+    """Return the nodes directly below *node*, in order."""
+    result: list[Node] = []
+    for name in node.CHILDREN:
+        child = getattr(node, name)
+        if type(child) is tuple:
+            result += [item for item in child if item is not None]
+        elif child is not None:
+            result.append(child)
+    return result
+
+
 def walk(node: Node, skip: type[Node] | None = None) -> Iterator[Node]:
     """Yield *node* and everything below it, parents first; leave out nodes of class *skip*."""
     stack = [node]

@@ -9,7 +9,7 @@ from typing import cast as typed
 from spcomp.dtypes import DType, bool_, handle, int64
 from spcomp.errors import ScriptError
 from spcomp.ir.access import Load
-from spcomp.ir.axis import Axis, SparseBuffer
+from spcomp.ir.axis import Axis, BufferDomain, SparseBuffer
 from spcomp.ir.expr import Expr, Var, binary, const
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.promotion import Value
@@ -43,6 +43,7 @@ class Emitter:
         self.numbers: dict[tuple[str, DType], Var] = {}
         self.axes: dict[object, Axis] = {}
         self.buffers: dict[str, SparseBuffer] = {}
+        self.domains: dict[tuple[str, Var], BufferDomain] = {}
         self.sizes = Sizes(plans, self.unique)
         self.layouts: dict[str, Layout] = {n: o.layout for n, o in operands.items()}
         self.outputs: dict[str, Output] = {}
@@ -51,7 +52,8 @@ class Emitter:
         """Return the program that runs *body*, with all declarations."""
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
-        return CoordFunc(self.name, params, axes, tuple(self.buffers.values()), seq(*body))
+        domains, buffers = tuple(self.domains.values()), tuple(self.buffers.values())
+        return CoordFunc(self.name, params, axes, buffers, seq(*body), domains)
 
     def unique(self, wish: str) -> str:
         """Return the name *wish*, or one like it that is free."""
@@ -88,7 +90,8 @@ class Emitter:
         length = self.sizes.of(index)
         key = (length, index, again)
         if key not in self.axes:
-            name = self.unique(index.upper() if index.upper() != index else f"{index}_all")
+            name = index.replace(".", "_")
+            name = self.unique(name.upper() if name.upper() != name else f"{name}_all")
             self.axes[key] = Axis(name, "dense_fixed", length)
         return self.axes[key]
 
@@ -108,15 +111,23 @@ class Emitter:
             if operand.mask:
                 mask = self.handle(f"{operand.mask}_values")
                 self.buffers[operand.mask] = SparseBuffer(operand.mask, mask, axes, bool_)
+        for subscript, dimension in zip(access.subscripts, access.dimensions, strict=True):
+            if not isinstance(subscript, str):
+                self._promise(subscript, self.sizes.of(dimension))
         return self.buffers[access.name]
+
+    def _promise(self, vector: Access, length: Var) -> None:
+        """Note that the numbers in *vector* are below *length*, which calls check."""
+        domain = BufferDomain(self.buffer(vector), ZERO, binary("-", length, ONE))
+        self.domains.setdefault((vector.name, length), domain)
 
     def _levels(self, access: Access, layout: Layout) -> tuple[Axis, ...]:
         name, sizes = access.name, self.sizes
         axes: list[Axis] = [] if layout.is_rooted and layout.order else [self.unit_axis()]
         for level, (kind, dim) in enumerate(zip(layout.kinds, layout.order, strict=True)):
-            index = access.indices[dim]
+            index = access.dimensions[dim]
             if kind.axis == "dense_fixed":
-                above = [access.indices[at] for at in layout.order[:level]]
+                above = [access.dimensions[at] for at in layout.order[:level]]
                 axes.append(self.dense_axis(index, above.count(index)))
                 continue
             wish = self.unique(f"{name}_{index}" if index.isidentifier() else f"{name}_{level}")
@@ -204,6 +215,14 @@ class Emitter:
     def load(self, access: Access, variables: Mapping[str, Expr], unit: Expr) -> Load:
         """Return the element of *access* at the coordinates *variables*."""
         layout = self.layouts[access.name]
-        where = [variables[access.indices[dim]] for dim in layout.order]
+        where = [self._coordinate(access.subscripts[dim], variables, unit) for dim in layout.order]
         rooted = layout.is_rooted and bool(layout.order)
         return Load(self.buffers[access.name], (*(() if rooted else (unit,)), *where))
+
+    def _coordinate(
+        self, subscript: str | Access, variables: Mapping[str, Expr], unit: Expr
+    ) -> Expr:
+        """Return the coordinate that *subscript* is: that of an index, or one that is data."""
+        if isinstance(subscript, str):
+            return variables[subscript]
+        return self.load(subscript, variables, unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from spcomp.dtypes import SCALARS
@@ -82,19 +83,56 @@ class IndexValue(Term):
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """An index vector: whole numbers, read at *rank* indices, that are coordinates elsewhere."""
+
+    name: str
+    rank: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Access(Term):
     """``A[i, j]``; without indices a scalar that the program computes.
 
     *windows*: for each dimension a window, a fixed coordinate (which has no index), or None.
+    *vectors*: for each dimension an index vector, whose indices stand in *indices*, or None;
+    ``X[src[e], f]`` has the indices e and f. An access has windows, or vectors, or neither.
     """
 
     name: str
     indices: tuple[str, ...]
     windows: Windows = ()
+    vectors: tuple[Vector | None, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """The number of dimensions."""
+        return len(self.windows or self.vectors or self.indices)
+
+    @property
+    def subscripts(self) -> tuple[str | Access, ...]:
+        """For each dimension its index, or the access to its index vector."""
+        if not self.vectors:
+            return self.indices
+        names = iter(self.indices)
+        return tuple(
+            next(names)
+            if vector is None
+            else Access(vector.name, tuple(islice(names, vector.rank)), at=self.at)
+            for vector in self.vectors
+        )
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """The index of each dimension; one with an index vector has an index of its own."""
+        pairs = enumerate(self.subscripts)
+        return tuple(s if isinstance(s, str) else f"{self.name}.{dim}" for dim, s in pairs)
 
     def __str__(self) -> str:
         if not self.indices and not self.windows:
             return self.name
+        if self.vectors:
+            return f"{self.name}[{', '.join(map(str, self.subscripts))}]"
         names = iter(self.indices)
         shown = []
         for window in self.windows or (None,) * len(self.indices):
@@ -252,6 +290,8 @@ def stored_fault(args: tuple[Expr, ...]) -> tuple[str, str] | None:
 def children(term: Expr) -> tuple[Expr, ...]:
     """Return the terms directly below *term*."""
     match term:
+        case Access(vectors=vectors) if vectors:
+            return tuple(s for s in term.subscripts if not isinstance(s, str))
         case Op(args=args) | Call(args=args):
             return args
         case Declared(body=body) | Reduce(body=body):
@@ -280,9 +320,17 @@ def free(term: Expr) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for child in children(term) for name in free(child)))
 
 
-def accesses(term: Expr) -> tuple[Access, ...]:
-    """Return the accesses in *term*, each once."""
-    return tuple(dict.fromkeys(t for t in walk(term) if isinstance(t, Access)))
+def accesses(term: Expr, *, vectors: bool = True) -> tuple[Access, ...]:
+    """Return the accesses in *term*, each once, with those to its index *vectors* or without."""
+    found = walk(term) if vectors else _above_accesses(term)
+    return tuple(dict.fromkeys(t for t in found if isinstance(t, Access)))
+
+
+def _above_accesses(term: Expr) -> Iterator[Expr]:
+    """Yield *term* and everything below it, without the index vectors of accesses."""
+    yield term
+    for child in () if isinstance(term, Access) else children(term):
+        yield from _above_accesses(child)
 
 
 def _inside(term: Expr, strength: int) -> str:

@@ -28,6 +28,7 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
+    Vector,
     stored_fault,
     target_fault,
     walk,
@@ -215,8 +216,16 @@ class Symbol(Value):
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
         names: list[str] = []
         windows: list[Part] = []
+        vectors: list[Vector | None] = []
         for part in parts:
-            if isinstance(part, Index):
+            vector = part.term if isinstance(part, Value) else None
+            vectors.append(None)
+            if isinstance(vector, Access):
+                vectors[-1] = Vector(vector.name, vector.rank)
+                if not vector.indices or vector.windows or vector.vectors:
+                    raise ScriptError(f"an index vector is read at plain indices, not {vector}")
+                names += vector.indices
+            elif isinstance(part, Index):
                 names.append(part.name)
                 windows.append(None)
             elif _is_window(part):
@@ -233,6 +242,10 @@ class Symbol(Value):
                     hint='make indices with i, j = spcomp.indices("i j")',
                 )
         plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
+        if any(vectors):
+            if not plain:
+                raise ScriptError(f"{self.name} has a part and an index vector, which is too much")
+            return Access(self.name, tuple(names), vectors=tuple(vectors))
         return Access(self.name, tuple(names), () if plain else tuple(windows))
 
 

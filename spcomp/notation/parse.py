@@ -23,6 +23,7 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
+    Vector,
     stored_fault,
     target_fault,
 )
@@ -168,14 +169,34 @@ class _Parser:
             raise self.text.error(node, "only a tensor, called by its name, has indices", hint)
         indices: list[str] = []
         windows: list[Part] = []
+        vectors: list[Vector | None] = []
         for part in _parts(node.slice):
+            vectors.append(None)
+            if isinstance(part, ast.Subscript):
+                vector = self._vector(part)
+                vectors[-1] = Vector(vector.name, vector.rank)
+                indices += vector.indices
+                continue
             slices = sum(name.startswith("_") for name in indices)
             name, window = self._index(part, slices)
             indices += [] if name is None else [name]
             windows.append(window)
         plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
         at = self.text.span(node)
+        if any(vectors):
+            if not plain:
+                hint = "read the part in a statement of its own, or give it as an argument"
+                raise self.text.error(node, "a part and an index vector do not go together", hint)
+            return Access(node.value.id, tuple(indices), vectors=tuple(vectors), at=at)
         return Access(node.value.id, tuple(indices), () if plain else tuple(windows), at=at)
+
+    def _vector(self, node: ast.Subscript) -> Access:
+        """Return the index vector that stands for an index."""
+        vector = self._subscript(node)
+        if not vector.indices or vector.windows or vector.vectors:
+            hint = "X[src[e], f], where e is an index; what else is meant, compute before"
+            raise self.text.error(node, "an index vector is read at plain indices", hint)
+        return vector
 
     def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Part]:
         """Return the index in *part*, if there is one, and the window that it runs over."""
@@ -191,10 +212,8 @@ class _Parser:
         whole = self._whole(part)
         if whole is None:
             hint = "an index is a name, a part of one, i(0, 10, 2) or i([1, 5]), a slice, a number"
-            if isinstance(part, ast.Subscript):
-                hint = (
-                    "gather by a matrix of ones, P[i, j] * x[j]: its row i has a 1 in column p[i]"
-                )
+            if any(isinstance(inner, ast.Subscript) for inner in ast.walk(part)):
+                hint = "an index vector stands alone, X[p[i], k]: compute it before"
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
         return None, whole
 

@@ -300,7 +300,7 @@ class _Planner:
         formula = presence(value, self.sparse) if formula is None else formula
         indices = (*target.indices, *over)
         chains = [*hard, *(chain(a, self.layouts[a.name]) for a in _needed_first(formula))]
-        operands = (target, *accesses(value))
+        operands = (target, *accesses(value, vectors=False))
         asked = [a for a in _outer_accesses(value) if a.name in self.sparse]
         order = order_indices(indices, chains, operands)
         loops: list[Loop] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from spcomp.errors import ScriptError
 from spcomp.notation.algebra import Windowed, rebuilt
@@ -16,9 +17,12 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
+    Vector,
     free,
     walk,
 )
+
+Subscripts: TypeAlias = tuple[str | Access, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,9 @@ def prepare(program: Program) -> Prepared:
     )
     program = Program(tuple(replace(s, value=with_distinct_indices(s)) for s in program.statements))
     ranks = _ranks(program)
-    program, parts = _with_own_names(program, frozenset(targets), set(ranks))
+    named = _Operands(frozenset(targets), set(ranks))
+    program = Program(tuple(replace(s, value=named.rewrite(s.value)) for s in program.statements))
+    parts = {name: part for (part, _), name in named.names.items()}
     operands: dict[str, int] = {}
     read: list[str] = []
     assigned: set[str] = set()
@@ -70,7 +76,7 @@ def prepare(program: Program) -> Prepared:
                         term.at,
                         hint=hint if term.name == stmt.target.name else "",
                     )
-                operands[term.name] = len(term.indices) if isinstance(term, Access) else 0
+                operands[term.name] = term.rank if isinstance(term, Access) else 0
         if stmt.accumulates and stmt.target.name not in assigned:
             accumulated.append(stmt.target.name)
             operands.setdefault(stmt.target.name, len(stmt.target.indices))
@@ -150,9 +156,7 @@ def _ranks(program: Program) -> dict[str, int]:
         for term in (*walk(stmt.value), stmt.target):
             if not isinstance(term, (Access, Scalar)):
                 continue
-            rank = 0
-            if isinstance(term, Access):
-                rank = len(term.windows or term.indices)
+            rank = term.rank if isinstance(term, Access) else 0
             if term.name in indices:
                 raise ScriptError(f"{term.name} is an index and a tensor", term.at)
             if ranks.setdefault(term.name, rank) != rank:
@@ -167,30 +171,46 @@ def _ranks(program: Program) -> dict[str, int]:
     return ranks
 
 
-def _with_own_names(
-    program: Program, targets: frozenset[str], taken: set[str]
-) -> tuple[Program, dict[str, Windowed]]:
-    """Give each window, and each further tuple of indices, of an argument its own name."""
-    first: dict[str, tuple[str, ...]] = {}
-    names: dict[tuple[Windowed, tuple[str, ...]], str] = {}
+@dataclass(slots=True)
+class _Operands:
+    """Gives each window, and each further tuple of subscripts, of an argument its own name."""
 
-    def rewrite(term: Expr) -> Expr:
-        if not isinstance(term, Access):
-            return rebuilt(term, rewrite)
-        if term.name in targets:
+    targets: frozenset[str]
+    taken: set[str]
+    first: dict[str, Subscripts] = field(default_factory=dict)
+    names: dict[tuple[Windowed, Subscripts], str] = field(default_factory=dict)
+
+    def rewrite(self, term: Expr) -> Expr:
+        """Return *term* with these names."""
+        return self.operand(term) if isinstance(term, Access) else rebuilt(term, self.rewrite)
+
+    def operand(self, term: Access) -> Access:
+        """Return *term* as an access to an operand of its own."""
+        if term.vectors:
+            pairs = zip(term.vectors, term.subscripts, strict=True)
+            term = replace(term, vectors=tuple(v and self.vector(v, s) for v, s in pairs))
+        if term.name in self.targets:
             if term.windows:
                 raise ScriptError(f"{term.name} is computed here, it has no windows yet", term.at)
             return term
         plain = not term.windows
-        if plain and first.setdefault(term.name, term.indices) == term.indices:
+        if plain and self.first.setdefault(term.name, term.subscripts) == term.subscripts:
             return term
-        key = Windowed(term.name, term.windows), term.indices
-        if key not in names:
-            names[key] = free_name(term.name, taken)
-        return Access(names[key], term.indices, at=term.at)
+        key = Windowed(term.name, term.windows), term.subscripts if plain else term.indices
+        if key not in self.names:
+            self.names[key] = free_name(term.name, self.taken)
+        return Access(self.names[key], term.indices, vectors=term.vectors, at=term.at)
 
-    statements = tuple(replace(s, value=rewrite(s.value)) for s in program.statements)
-    return Program(statements), {name: key[0] for key, name in names.items()}
+    def vector(self, vector: Vector, subscript: str | Access) -> Vector:
+        """Return *vector*, which *subscript* reads, under the name of its operand."""
+        assert isinstance(subscript, Access)
+        if vector.name in self.targets:
+            raise ScriptError(
+                f"{vector.name} is computed here, so its range is not known before",
+                subscript.at,
+                hint="compute it in a program of its own, and give it as an argument",
+            )
+        return replace(vector, name=self.operand(subscript).name)
 
 
 def free_name(wish: str, taken: set[str]) -> str:

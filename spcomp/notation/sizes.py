@@ -44,7 +44,7 @@ class Sizes:
         self._params: dict[Key, Var] = {}
         for at, plan in enumerate(plans):
             for access in (*accesses(plan.stmt.value), plan.stmt.target):
-                for dim, index in enumerate(access.indices):
+                for dim, index in enumerate(access.dimensions):
                     self._join((index, at), (f"[{access.name}]", dim))
             self._reserve(plan, at)
 
@@ -52,7 +52,8 @@ class Sizes:
         """Return the length of *index* in the current statement."""
         root = self._root((index, self.statement))
         if root not in self._params:
-            self._params[root] = Var(self._unique(f"n_{index.strip('_') or index}"), int64)
+            name = index.strip("_").replace(".", "_") or index
+            self._params[root] = Var(self._unique(f"n_{name}"), int64)
         return self._params[root]
 
     def params(self) -> Iterator[Var]:

@@ -24,10 +24,20 @@ class Resident:
     *copy* is the content on the host, where it is known: otherwise reading waits for *stream*.
     """
 
-    __slots__ = ("array", "copy", "stream")
+    __slots__ = ("_copy", "array", "elements", "stream")
 
     def __init__(self, array: DeviceArray, stream: int, copy: Array | None = None) -> None:
         self.array, self.stream, self.copy = array, stream, copy
+
+    @property
+    def copy(self) -> Array | None:
+        """The content on the host, None where it is not known."""
+        return self._copy
+
+    @copy.setter
+    def copy(self, copy: Array | None) -> None:
+        self._copy = copy
+        self.elements: dict[int, Any] = {}  # those that were read one by one
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,9 +86,11 @@ class _Elements:
         at = range(whole.size)[at]  # from the end, if negative; raises IndexError
         if self.resident.copy is not None:
             return self.resident.copy.flat[at]
-        pointer = whole.pointer + at * whole.dtype.itemsize
-        one = replace(whole, pointer=pointer, shape=(1,), strides=(whole.dtype.itemsize,))
-        return to_host(one, self.resident.stream)[0]
+        if at not in self.resident.elements:
+            pointer = whole.pointer + at * whole.dtype.itemsize
+            one = replace(whole, pointer=pointer, shape=(1,), strides=(whole.dtype.itemsize,))
+            self.resident.elements[at] = to_host(one, self.resident.stream)[0]
+        return self.resident.elements[at]
 
 
 class Residents:

@@ -173,7 +173,7 @@ def call_libm(code: Code, dtype: DType, func: str, *args: str) -> str:
             return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {above}')}")
     name = func + ("f" if scalar == "float" else "")
     code.unit.declare(name, scalar, ", ".join([scalar] * len(args)), PURE)
-    return _per_lane(code, name, kind, args, dtype.lanes)
+    return per_lane(code, name, kind, args, dtype.lanes)
 
 
 def _call_of_integers(code: Code, func: str, dtype: DType, args: list[str]) -> str:
@@ -192,7 +192,7 @@ def _call_of_integers(code: Code, func: str, dtype: DType, args: list[str]) -> s
         name = f"spcomp.pow.{dtype.kind}{dtype.bits}"
         text = integer_power(name, scalar, "slt" if dtype.kind == "int" else "ult")
         code.unit.declarations.setdefault(name, text)
-        return _per_lane(code, name, kind, args, dtype.lanes)
+        return per_lane(code, name, kind, args, dtype.lanes)
     raise LoweringError(f"{func} of {dtype} values", hint="cast the argument to a float type")
 
 
@@ -226,7 +226,7 @@ exit:
 }}"""
 
 
-def _per_lane(code: Code, name: str, kind: str, args: Sequence[str], lanes: int) -> str:
+def per_lane(code: Code, name: str, kind: str, args: Sequence[str], lanes: int) -> str:
     """Return the scalar function *name* applied to each lane of *args*."""
     scalar = kind if lanes == 1 else kind[1:-1].partition(" x ")[2]
     if lanes == 1:
@@ -235,7 +235,7 @@ def _per_lane(code: Code, name: str, kind: str, args: Sequence[str], lanes: int)
     result = "poison"
     for lane in range(lanes):
         parts = [code.value(f"extractelement {kind} {arg}, i64 {lane}") for arg in args]
-        value = _per_lane(code, name, scalar, parts, 1)
+        value = per_lane(code, name, scalar, parts, 1)
         result = code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
     return result
 

@@ -6,9 +6,10 @@ NVPTX back end knows exactly: fma, fabs, copysign, sqrt, trunc, fshl. It ends th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from spcomp.codegen.llvm.code import Code, Unit
+from spcomp.codegen.llvm.math import per_lane
 from spcomp.codegen.llvm.ops import register, suffix
 from spcomp.codegen.nvvm import angles, exponentials, logarithms, special, trigonometry
 from spcomp.codegen.nvvm.values import Value
@@ -33,20 +34,8 @@ OF_TWO = ("pow", "atan2", "hypot", "fmod")
 
 def function(code: Code, dtype: DType, func: str, *args: str) -> str:
     """Return *func* of *args*, all of the float *dtype*, lane by lane."""
-    kind, scalar = register(dtype), register(dtype.element)
-    name = declare(code.unit, func, scalar)
-    if dtype.lanes == 1:
-        return code.value(_call(name, scalar, args))
-    result = "poison"
-    for lane in range(dtype.lanes):
-        parts = [code.value(f"extractelement {kind} {arg}, i64 {lane}") for arg in args]
-        value = code.value(_call(name, scalar, parts))
-        result = code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
-    return result
-
-
-def _call(name: str, kind: str, args: Sequence[str]) -> str:
-    return f"call {kind} @{name}({', '.join(f'{kind} {arg}' for arg in args)})"
+    name = declare(code.unit, func, register(dtype.element))
+    return per_lane(code, name, register(dtype), args, dtype.lanes)
 
 
 def declare(unit: Unit, func: str, kind: str) -> str:

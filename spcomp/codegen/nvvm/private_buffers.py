@@ -14,6 +14,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Relink, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store
+from spcomp.ir.visitor import below
 
 
 def with_private_buffers(func: FlatFunc) -> FlatFunc:
@@ -85,11 +86,8 @@ def _accesses(
     if isinstance(node, For) and node.thread == thread:
         loop = node
     result = [(node, loop)] if isinstance(node, Load | Store) and node.buffer is buffer else []
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        for item in child if isinstance(child, tuple) else (child,):
-            if item is not None:
-                result += _accesses(item, buffer, thread, loop)
+    for item in below(node):
+        result += _accesses(item, buffer, thread, loop)
     return result
 
 

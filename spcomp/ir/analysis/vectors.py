@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import dropwhile
 
 from spcomp.dtypes import DType
-from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
 from spcomp.ir.stmt import If, Seq, Stmt, Store
@@ -28,14 +28,13 @@ def conditions_of(stmt: Stmt) -> tuple[list[Expr], Stmt]:
 def is_invariant(cond: Expr, var: Var, body: Stmt) -> bool:
     """Whether *cond* has the same value for every *var*, whatever *body* does, and cannot fail."""
     written = {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
-    reads = (n.buffer for n in walk(cond) if isinstance(n, (Load, Search)))
-    moves = var in variables(cond) or any(memory_of(buffer) in written for buffer in reads)
+    moves = var in variables(cond) or any(memory_of(buffer) in written for buffer in read_by(cond))
     return not moves and not may_fail(cond)
 
 
 def reads_memory(terms: list[Expr]) -> bool:
     """Whether one of *terms* loads or searches."""
-    return any(isinstance(n, (Load, Search)) for term in terms for n in walk(term))
+    return any(read_by(*terms))
 
 
 REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})

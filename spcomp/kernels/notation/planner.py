@@ -46,6 +46,7 @@ from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes
 from spcomp.notation.split import fits_one, split_statements
 from spcomp.notation.types import Types
+from spcomp.notation.vectors import check_vectors, only_vectors
 
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
 
@@ -217,7 +218,8 @@ class Planner:
         layouts = {name: operand.layout for name, operand in operands.items()}
         types = {name: operand.dtype for name, operand in operands.items()}
         weak = frozenset(name for name, operand in operands.items() if operand.weak)
-        first, *others = {dtype for name, dtype in types.items() if name not in weak} or {bool_}
+        no_factors = weak | only_vectors(self.prepared.program)
+        first, *others = {t for name, t in types.items() if name not in no_factors} or {bool_}
         alike = not others and first.kind != "bool" and (first.bits > 16 or not first.is_float)
         bools = {sources[name] for name, dtype in types.items() if dtype == bool_}
         plans: list[Plan] = []
@@ -234,6 +236,7 @@ class Planner:
                 wanted = layouts[target]
             types_of_terms = Types(types, self.semiring, weak)
             names = frozenset(arguments if alike and types_of_terms.result(stmt) == first else ())
+            check_vectors(stmt, layouts, types)
             plan = plan_statement(stmt, layouts, wanted, self.semiring, names, types_of_terms)
             if isinstance(plan, Reason):
                 return plan

@@ -113,7 +113,9 @@ class Delivery:
             part = self.prepared.parts.get(access.name, Windowed(access.name, ()))
             if access.indices and part.name in arguments:
                 shape = arguments[part.name].value.shape
-                lengths |= zip(access.indices, extents(part.name, shape, part.windows), strict=True)
+                lengths |= zip(
+                    access.dimensions, extents(part.name, shape, part.windows), strict=True
+                )
         return lengths
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from spcomp.errors import ScriptError
 from spcomp.notation.adjoint.terms import is_active, joined, masked, names_of, present, stored
 from spcomp.notation.algebra import presence, rebuilt, required, with_reductions
 from spcomp.notation.nodes import (
@@ -23,6 +24,7 @@ from spcomp.notation.nodes import (
     Op,
     Program,
     Reduce,
+    accesses,
     free,
     walk,
 )
@@ -36,6 +38,11 @@ def normal(program: Program, wrt: Sequence[str]) -> Program:
     *wrt*: the operands that it is derived by. Raises ScriptError if the program is wrong.
     """
     prepare(program)
+    for stmt in program.statements:
+        for access in accesses(stmt.value):
+            if access.vectors:
+                hint = "gather by a matrix of ones, P[e, i] * X[i, f]"
+                raise ScriptError("no gradient is derived at an index vector", access.at, hint=hint)
     targets = frozenset(stmt.target.name for stmt in program.statements)
     return Program(tuple(_Hoist(names_of(program), targets, {*wrt}).statements(program)))
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from spcomp.dtypes import bool_, int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, both, may_fail
+from spcomp.ir.analysis.exprs import ZERO, both, may_fail, read_by
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import AnyBuffer, Buffer
@@ -120,8 +120,7 @@ class _Guard(Rewriter):
 
         Its own accesses are guarded, so that it may be read even where it is not needed.
         """
-        reads = any(isinstance(n, (Load, Search)) for n in walk(value))
-        if not reads or not self.ahead or value.dtype.lanes > 1 or may_fail(value):
+        if not any(read_by(value)) or not self.ahead or value.dtype.lanes > 1 or may_fail(value):
             return value
         var = self.names.var("at", value.dtype)
         self.misses.append((var, value))
@@ -214,7 +213,7 @@ class _Guard(Rewriter):
         begin, end = self.rewrite(loop.begin), self.rewrite(loop.end)
         misses, self.misses = self.misses, []
         ends = tuple(substitute(x, self.values) for x in (begin, end))
-        if not any(isinstance(n, (Load, Search)) for x in ends for n in walk(x)):
+        if not any(read_by(*ends)):
             self.ranges[loop.var] = ends[0], ends[1]
         body = self.rewrite(loop.body)
         self.ranges.pop(loop.var, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
@@ -12,7 +12,7 @@ from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE, can_vectorize, lane_bits
-from spcomp.ir.arith.simplify import Interval, simplify
+from spcomp.ir.arith.simplify import Interval, coefficient, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
     BinOp,
@@ -33,7 +33,7 @@ from spcomp.ir.expr import (
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
+from spcomp.ir.stmt import Alloc, For, If, Let, Prefetch, Stmt, Store, seq
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
@@ -140,8 +140,7 @@ class _Vectorizer(Rewriter):
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
         """Return the vector loop and the loop over the remainder."""
-        count = binary("-", loop.end, loop.begin) if not from_zero(loop) else loop.end
-        vectors = binary("//", count, lanes)
+        vectors = binary("//", _length(loop), lanes)
         k = self.names.var(f"{loop.var.name}_v")
         base = binary("+", loop.begin, binary("*", k, lanes))
         trips = simplify(vectors)
@@ -200,14 +199,53 @@ class _Vectorizer(Rewriter):
             if nest:  # elements read for all lanes are sure to exist only if a lane runs
                 masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)
             remainder, last = seq(remainder, masked), None
-        partial: list[Expr] = [Load(acc, at(k)) for k in range(count)]
-        while len(partial) > 1:
-            partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
-        total = Store(sum_, (ZERO,), Reduce(op, partial[0]))
+        partial = _combined(op, [Load(acc, at(k)) for k in range(count)])
+        total: Stmt = Store(sum_, (ZERO,), Reduce(op, partial))
         finish = store.replace(value=so_far)
-        body = seq(*start, main, remainder, total, last, finish)
+        ragged = self._is_ragged(loop)
+        if ragged and last is not None:  # a fiber that fills no vector is added up as it is
+            whole = If(BinOp("<=", const(lanes, int64), _length(loop)), seq(*start, main, total))
+            begin = Store(sum_, (ZERO,), Load(store.buffer, store.indices))
+            body = seq(begin, whole, last, finish)
+        else:
+            body = seq(*start, main, remainder, total, last, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
-        return If(BinOp("<", loop.begin, loop.end), result) if self._is_ragged(loop) else result
+        return self._along_fiber(loop, result) if ragged else result
+
+    def _along_fiber(self, loop: For, dot: Stmt) -> Stmt:
+        """Return *dot*, the vectorized *loop*, for fibers with elements, after its prefetches."""
+        ahead = _streams(loop, self.knobs.stream_ahead) if _gathers(loop) else ()
+        return If(BinOp("<", loop.begin, loop.end), seq(*ahead, dot))
+
+
+def _combined(op: Combiner, partial: list[Expr]) -> Expr:
+    """Return the values *partial*, a power of two of them, combined in pairs."""
+    while len(partial) > 1:
+        partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
+    return partial[0]
+
+
+def _length(loop: For) -> Expr:
+    """Return how many iterations *loop* has; less than one if none."""
+    return loop.end if from_zero(loop) else binary("-", loop.end, loop.begin)
+
+
+def _streams(loop: For, ahead: int) -> Iterator[Stmt]:
+    """Yield prefetches of what *loop* reads in order, *ahead* elements after its begin.
+
+    Fibers follow each other in memory. Where they are short, a processor that is busy with the
+    ends of loops does not run far enough ahead by itself.
+    """
+    seen: set[Buffer] = set()
+    for load in (n for n in walk(loop.body) if isinstance(n, Load)):
+        (index,), buffer = load.indices, load.buffer
+        if index is None or buffer in seen or not isinstance(buffer, Buffer):
+            continue
+        inner = any(isinstance(n, Load) and loop.var in variables(n) for n in walk(index))
+        if buffer.data is not None and not inner and coefficient(index, loop.var) == 1:
+            seen.add(buffer)
+            at = plus(substitute(index, {loop.var: loop.begin}), ahead)
+            yield Prefetch(buffer, (at,))  # maybe beyond the end, which a hint may be
 
 
 def _reduction_nest(loop: For) -> tuple[Nest, Store | None]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.errors import LoweringError
-from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
+from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import memory_of
@@ -226,5 +225,4 @@ class _LowerBlocks(Rewriter):
 
 def _depends(value: Expr, changing: set[Var], stored: set[object]) -> bool:
     """Whether *value* uses a variable of *changing*, or reads memory in *stored*."""
-    reads = (n for n in walk(value) if isinstance(n, (Load, Search)))
-    return bool(variables(value) & changing) or any(memory_of(n.buffer) in stored for n in reads)
+    return bool(variables(value) & changing) or any(memory_of(b) in stored for b in read_by(value))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, plus, variables
+from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import from_zero, plus, read_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
 from spcomp.ir.axis import Buffer, memory_of
@@ -16,7 +16,6 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Stmt, Store, seq
-from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.passes.base import FuncPass, Stage
 
@@ -103,7 +102,6 @@ def _repeated(loop: For) -> tuple[Store, tuple[For, ...], Reduction] | None:
     if prod(int(p.end.value) for p in picks if isinstance(p.end, Const)) > CUDA_GRID.thread_sums:
         return None
     others = (*(end for x in inner for end in (x.begin, x.end)), reduction.value, index)
-    reads = (n for expr in others for n in walk(expr) if isinstance(n, Load | Search))
-    if any(memory_of(n.buffer) is memory_of(stmt.buffer) for n in reads):
+    if any(memory_of(buffer) is memory_of(stmt.buffer) for buffer in read_by(*others)):
         return None
     return stmt, picks, reduction

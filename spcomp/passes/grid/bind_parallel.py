@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from spcomp.dtypes import handle
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import plus, variables
+from spcomp.ir.analysis.exprs import plus, read_by, variables
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
@@ -20,7 +20,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Relink, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Stmt, Store, seq
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import statements
 from spcomp.knobs import GridKnobs
 from spcomp.passes.base import Pass, Stage
 
@@ -110,7 +110,7 @@ class _Binder(Rewriter):
         size = 1 if inner else self.knobs.block_threads
         trips = simplify(binary("max", binary("-", loop.end, loop.begin), 0))
         needed = simplify(binary("//", binary("+", trips, size - 1), size))
-        known = not variables(trips) - self.params and not _loads(trips)
+        known = not variables(trips) - self.params and not any(read_by(trips))
         large = any(self._is_large(n) for n in statements(loop.body))
         shared = large or not known or axis != BLOCKS[0]  # along others there are few blocks
         blocks: Expr = needed
@@ -244,7 +244,3 @@ def _shift(index: Expr, offset: Expr) -> Expr:
     """Return ``index + offset``, of which *offset* is a scalar and *index* may be a vector."""
     lanes = index.dtype.lanes
     return plus(index, Broadcast(offset, lanes) if lanes > 1 else offset)
-
-
-def _loads(expr: Expr) -> bool:
-    return any(isinstance(node, Load) for node in walk(expr))

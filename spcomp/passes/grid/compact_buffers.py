@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import read_by
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
 from spcomp.ir.arith.simplify import simplify
-from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store
-from spcomp.ir.visitor import Walker, statements, walk
+from spcomp.ir.visitor import Walker, statements
 from spcomp.knobs import CUDA_GRID
 from spcomp.passes.base import FuncPass, Stage
 
@@ -82,8 +82,8 @@ def _part_of(buffer: Buffer, body: Stmt) -> tuple[Linear, int, int] | None:
         bounds = interval if bounds is None else bounds | interval
         bases[base.key] = base
     (base, *others) = bases.values()
-    stored = {node.buffer for node in statements(body) if isinstance(node, Store)}
-    if others or bounds is None or any(buffer in stored for buffer in _reads(*base.atoms)):
+    stored = {memory_of(n.buffer) for n in statements(body) if isinstance(n, Store)}
+    if others or bounds is None or any(memory_of(b) in stored for b in read_by(*base.atoms)):
         return None
     if (
         bounds.low is None
@@ -126,7 +126,7 @@ class _Places(Walker):
         """Note the value of the variable, if that is arithmetic."""
         self.inner.add(let.var)
         value = substitute(let.value, self.values)
-        if not any(_reads(value)) and let.var.dtype == int64:
+        if not any(read_by(value)) and let.var.dtype == int64:
             self.values[let.var] = value
         self.visit_Node(let)
 
@@ -146,11 +146,6 @@ class _Places(Walker):
         """A search reads places that are not known."""
         self.complete &= search.buffer is not self.buffer
         self.visit_Node(search)
-
-
-def _reads(*exprs: Expr) -> Iterator[AnyBuffer]:
-    """Yield the buffers that *exprs* read."""
-    return (n.buffer for expr in exprs for n in walk(expr) if isinstance(n, Load | Search))
 
 
 class _Rebase(Rewriter):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, may_fail, trip_count, variables
+from spcomp.ir.analysis.exprs import from_zero, may_fail, read_by, trip_count, variables
 from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
@@ -29,7 +28,7 @@ from spcomp.ir.stmt import (
     While,
 )
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import children, statements
 from spcomp.passes.base import FuncPass, Stage
 
 
@@ -78,8 +77,7 @@ def _common_guard(body: Stmt) -> Expr | None:
 
 def _is_plain(cond: Expr) -> bool:
     """Whether *cond* can be evaluated anywhere: others may guard what it reads."""
-    reads = any(isinstance(n, Load | Search) for n in walk(cond))
-    return isinstance(cond, BinOp) and not reads and not may_fail(cond)
+    return isinstance(cond, BinOp) and not any(read_by(cond)) and not may_fail(cond)
 
 
 def _is_evaluated(stmt: Stmt, cond: Expr) -> bool:
@@ -107,11 +105,9 @@ def _guarded_effects(
         if stmt.otherwise is not None:
             yield from _guarded_effects(stmt.otherwise, conds)
         return
-    for name in stmt.CHILDREN:
-        child = getattr(stmt, name)
-        for item in child if isinstance(child, tuple) else (child,):
-            if isinstance(item, Stmt):
-                yield from _guarded_effects(item, conds)
+    for child in children(stmt):
+        assert isinstance(child, Stmt)
+        yield from _guarded_effects(child, conds)
 
 
 class _Strip(Rewriter):
@@ -184,5 +180,5 @@ class _Exact(Rewriter):
 
 def _changes(body: Stmt, cond: Expr) -> bool:
     """Whether *body* may change *cond*."""
-    read = {memory_of(n.buffer) for n in walk(cond) if isinstance(n, Load | Search)}
-    return any(memory_of(n.buffer) in read for n in walk(body) if isinstance(n, Store))
+    read = set(map(memory_of, read_by(cond)))
+    return any(memory_of(n.buffer) in read for n in statements(body) if isinstance(n, Store))

@@ -21,7 +21,7 @@ from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements
+from spcomp.ir.visitor import below, statements
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.grid.places import tells
 
@@ -179,16 +179,12 @@ def _accesses(node: Node, axis: str, place: _Place) -> Iterator[_Access]:
         yield from _accesses(item, axis, inner if isinstance(item, Stmt) else place)
 
 
-def _parts(node: Node) -> Iterator[Node]:
-    """Yield the children of *node*; of an atomic update, without the element that it updates."""
+def _parts(node: Node) -> list[Node]:
+    """Return the children of *node*; of an atomic update, without the element that it updates."""
     update = as_reduction(node) if isinstance(node, Store) and node.atomic else None
     if update is not None and isinstance(node, Store):
-        yield from (part for part in (*node.indices, *update.values) if part is not None)
-        return
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        parts = child if isinstance(child, tuple) else (child,)
-        yield from (part for part in parts if part is not None)
+        return [part for part in (*node.indices, *update.values) if part is not None]
+    return below(node)
 
 
 def _check(body: Stmt, axis: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import WARPS, Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import children, statements, walk
 from spcomp.passes.base import FuncPass, Stage
 
 
@@ -125,7 +124,7 @@ class _Reducer(Rewriter):
         aligned = size in WARPS and (self.is_row or self.wide % size == 0)
         return aligned and loop.thread == THREADS[0]
 
-    def _as_around(self, node: Stmt, stmt: Stmt, inner: dict[Var, bool]) -> Stmt:
+    def _as_around(self, node: Node, stmt: Stmt, inner: dict[Var, bool]) -> Stmt:
         """Return *stmt*, the same for all threads, inside what *node* puts around a statement.
 
         *inner*: the variables that are not there any more, and whether they begin at 0.
@@ -245,31 +244,23 @@ def _in_index(store: Store) -> frozenset[Var]:
     return variables(index)
 
 
-def _around(stmt: Stmt, inner: Stmt) -> list[Stmt] | None:
+def _around(stmt: Node, inner: Stmt) -> list[Node] | None:
     """Return the statements from *stmt* inwards to *inner*, without it; None if it is not there.
 
     A condition is there negated if *inner* is what is done otherwise.
     """
     if stmt is inner:
         return []
-    parts: tuple[tuple[Stmt, Stmt], ...]
+    parts: tuple[tuple[Node, Node], ...]
     if isinstance(stmt, If) and stmt.otherwise is not None:
         parts = ((stmt, stmt.then), (If(UnOp("not", stmt.cond), seq()), stmt.otherwise))
     else:
-        parts = tuple((stmt, child) for child in _statements_of(stmt))
+        parts = tuple((stmt, child) for child in children(stmt))
     for around, child in parts:
         path = _around(child, inner)
         if path is not None:
             return [around, *path]
     return None
-
-
-def _statements_of(stmt: Stmt) -> Iterator[Stmt]:
-    for name in stmt.CHILDREN:
-        child = getattr(stmt, name)
-        for part in child if isinstance(child, tuple) else (child,):
-            if isinstance(part, Stmt):
-                yield part
 
 
 class _Swap(Rewriter):

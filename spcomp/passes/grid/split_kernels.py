@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from spcomp.dtypes import handle
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, plus, variables
+from spcomp.ir.analysis.exprs import from_zero, plus, read_by, variables
 from spcomp.ir.analysis.grid import trips
-from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import Expr, UnOp, Var, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module
 from spcomp.ir.node import Node
@@ -53,7 +53,7 @@ class _Parts:
 
     def __init__(self, func: FlatFunc, taken: set[str]) -> None:
         self.func, self.taken = func, taken
-        self.written = {n.buffer for n in walk(func.body) if isinstance(n, Store)}
+        self.written = {memory_of(n.buffer) for n in statements(func.body) if isinstance(n, Store)}
         self.hoisted: dict[Buffer, Buffer] = {}  # allocated by the host instead
         self.bodies: list[Stmt] = []
         self.allocs: list[HostAlloc] = []
@@ -89,8 +89,7 @@ class _Parts:
 
     def _is_stable(self, value: Expr) -> bool:
         """Whether *value* is the same in all kernels."""
-        accesses = (n for n in walk(value) if isinstance(n, (Load, Search)))
-        return not any(access.buffer in self.written for access in accesses)
+        return not any(memory_of(buffer) in self.written for buffer in read_by(value))
 
     def _hoist(self, alloc: Alloc) -> bool:
         """Let the host allocate the buffer of *alloc* if it can tell its size."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, variables
+from spcomp.ir.analysis.exprs import from_zero, read_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import memory_of
@@ -15,7 +14,6 @@ from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import For, Store
-from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
 
 
@@ -76,6 +74,5 @@ def _fill(loop: For) -> tuple[list[For], Store | None]:
         return loops, None
     ranges = {x.var: (x.begin, x.end) for x in loops}
     apart = all(injective(stmt.indices, x.var, ranges) for x in loops)
-    reads = (n for n in walk(stmt.value) if isinstance(n, Load | Search))
-    own = any(memory_of(n.buffer) is memory_of(stmt.buffer) for n in reads)
+    own = any(memory_of(buffer) is memory_of(stmt.buffer) for buffer in read_by(stmt.value))
     return loops, stmt if apart and not own else None

@@ -9,7 +9,7 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, trip_count, variables
+from spcomp.ir.analysis.exprs import from_zero, read_by, trip_count, variables
 from spcomp.ir.analysis.fragments import is_fragment, role_of
 from spcomp.ir.analysis.grid import THREADS, grid_of
 from spcomp.ir.analysis.names import Names
@@ -33,11 +33,10 @@ from spcomp.ir.stmt import (
     seq,
 )
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import below, statements, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.grid.places import tells
 
-BLOCKS = tuple(f"blockIdx.{axis}" for axis in "xyz")
 _INDEX = {thread: Var(thread, int64) for thread in THREADS}  # one for all loops over it
 PRIVATE = ("local", WARP)  # scopes of buffers that threads do not read of each other in memory
 
@@ -141,12 +140,9 @@ def _accesses(
         first |= {node.thread} if isinstance(node.end, Const) and node.end.value == 1 else set()
     if isinstance(node, Load | Search | Store):
         yield _Access(node, first, conditions)
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        more = (node.cond,) if isinstance(node, If) and name == "then" else ()
-        for item in child if isinstance(child, tuple) else (child,):
-            if item is not None:
-                yield from _accesses(item, first, (*conditions, *more))
+    for item in below(node):
+        more = (node.cond,) if isinstance(node, If) and item is node.then else ()
+        yield from _accesses(item, first, (*conditions, *more))
 
 
 class _Alike:
@@ -168,13 +164,13 @@ class _Alike:
             _INDEX[t]: (const(0), const(size)) for t, size in sizes.items()
         }
         self.other: frozenset[Var] = frozenset()  # other variables that differ, of any value
-        self.written: set[AnyBuffer] = set()  # what they read may differ
+        self.written: set[object] = set()  # memory of which they may read different content
         if again is not None:
             nodes = [again, *statements(again.body)]
             loops = [n for n in nodes if isinstance(n, For) and n.var not in threads]
             self.ranges |= {n.var: (n.begin, n.end) for n in loops}
             self.other = frozenset(n.var for n in nodes if isinstance(n, Let))
-            self.written = {n.buffer for n in nodes if isinstance(n, Store)}
+            self.written = {memory_of(n.buffer) for n in nodes if isinstance(n, Store)}
 
     def same(self, write: _Access, access: _Access) -> bool:
         """Whether one thread alone makes both accesses where they meet."""
@@ -190,8 +186,10 @@ class _Alike:
 
     def _is_own(self, place: Expr, conditions: tuple[Expr, ...]) -> bool:
         """Whether no other thread has *place*, which is touched under *conditions*."""
-        used, reads = variables(place), {n.buffer for n in walk(place) if isinstance(n, Load)}
-        if used & self.other or reads & self.written or any(b.scope in PRIVATE for b in reads):
+        used, reads = variables(place), set(read_by(place))
+        if used & self.other or any(b.scope in PRIVATE for b in reads):
+            return False
+        if {memory_of(buffer) for buffer in reads} & self.written:
             return False
         indices = [_INDEX[thread] for thread in self.needed]
         if reads and not used & (self.ranges.keys() - {*_INDEX.values()}):

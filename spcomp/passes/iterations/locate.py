@@ -16,8 +16,9 @@ from spcomp.ir.access import Load, Search, Stored
 from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, guarded, may_fail
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos, is_unit, path_indices
-from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, cast, const
+from spcomp.ir.arith.linear import same_value
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Let, Stmt
@@ -50,8 +51,14 @@ class Locator:
     """
 
     def __init__(
-        self, aux: Auxiliary, names: Names, written: frozenset[AnyBuffer], assembly: Assembly
+        self,
+        aux: Auxiliary,
+        names: Names,
+        written: frozenset[AnyBuffer],
+        assembly: Assembly,
+        promises: tuple[BufferDomain, ...] = (),
     ) -> None:
+        self.promises = promises
         self.aux, self.names, self.written, self.assembly = aux, names, written, assembly
         self.local: list[Lookup] = []  # lookups that stay in the current statement
         self.hoists = True  # whether lookups may move out of the current statement
@@ -258,11 +265,24 @@ class Locator:
         if parent is None and scope.proves_inside(coord, size):
             return Pos(axis, None, value)
         if parent is not None or not any(spans_axis(axis, other) for other in runs_over):
+            promised = isinstance(value, Load) and self._is_promised(coord, size)
             value = self.lookup(scope, f"{axis.name}_at", value)
-            guard = inside(value, size)
+            guard = None if promised else inside(value, size)
             if guard is not None:
                 guard = self.lookup(scope, f"{axis.name}_in", guard)
         return Pos(axis, parent, value, guard=both(parent.guard if parent else None, guard))
+
+    def _is_promised(self, coord: Expr, size: Expr) -> bool:
+        """Whether *coord* is read from an array whose promised values lie in ``0..size-1``."""
+        if not isinstance(coord, Load) or coord.buffer in self.written:
+            return False
+        return any(
+            isinstance(domain.low, Const)
+            and domain.low.value >= 0
+            and same_value(binary("+", domain.high, 1), size)
+            for domain in self.promises
+            if domain.buffer is coord.buffer
+        )
 
     def _search(self, axis: Axis, parent: Pos | None, key: Expr, scope: Scope) -> Pos:
         if axis.indices is None:

@@ -120,7 +120,7 @@ class _Lowerer(Visitor[Stmt]):
 
     def __init__(self, func: CoordFunc, aux: Auxiliary, assembly: Assembly) -> None:
         written = frozenset(n.buffer for n in walk(func.body) if isinstance(n, Store))
-        self.locator = Locator(aux, Names(func), written, assembly)
+        self.locator = Locator(aux, Names(func), written, assembly, func.domains)
         self.aux, self.assembly = aux, assembly
         self.scope = Scope()
         self.skips_misses = False

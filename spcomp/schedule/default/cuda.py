@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
@@ -98,20 +99,10 @@ class _Plan(CpuPlan):
         loop, tile = tiles[0]
         assert tile is not None
         columns = loop.var.name
-        width, threads = _shares(loop, tile.block)
-        yield Reorder((*tile.spatial, columns, *tile.reductions))
-        yield Split(columns, (None, threads, width))
-        blocks, lanes, own = (f"{columns}_{k}" for k in range(3))
-        yield Reorder((blocks, lanes, *tile.reductions, own))
-        yield CacheWrite(tile.block.name, at=lanes)
-        inside = self.loop(lanes)
-        for part in loops_of(inside) if inside is not None else ():
-            name = part.var.name
-            if width > 1 and part.kind == "serial" and own in (name, base_name(name)):
-                yield Vectorize(name)
+        width, threads = _shares(loop)
+        yield from self._columns(columns, threads, width)
         yield from map(Unroll, tile.reductions[-1:])
-        yield Bind(lanes, "threadIdx.x")
-        yield Bind(blocks, "blockIdx.y")
+        yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
     def dots(self, name: str) -> Iterator[Step]:
@@ -126,36 +117,19 @@ class _Plan(CpuPlan):
         block, loop = dot.body, dot.var.name
         if not isinstance(block, Block) or not _is_alone(nest, block) or dot is row:
             return
-        width, threads = _shares(dot, block) if is_contiguous(dot) else (1, LANES)
+        width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
         known = isinstance(dot.end, Const)
         threads = min(threads & -threads, LANES) if known else self.row_threads
         if threads == 1:
             return
-        yield from self._wide_dot(loop, threads, width) if known else self._dot(loop, threads)
-        yield Unroll(f"{loop}_0" if known else f"{loop}_o")
+        yield from self._terms(loop, threads, width)
+        yield Unroll(f"{loop}_0" if width > 1 else f"{loop}_o")
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
         if first is not dot and _holds(first, dot) and not conflicts(first):
             yield from self._row_on_block(row.var.name, first.var.name, threads)
         else:
             yield from self._rows_on_groups(row.var.name, threads)
-
-    def _wide_dot(self, name: str, threads: int, width: int) -> Iterator[Step]:
-        """Yield steps as ``_dot`` does, with *width* neighbours at a time on each thread."""
-        loop = self.loop(name)
-        assert loop is not None
-        assert isinstance(loop.body, Block)
-        block, (trips, lanes, own) = loop.body.name, (f"{name}_{k}" for k in range(3))
-        yield Split(name, (None, threads, width))
-        yield Reorder((lanes, trips, own))
-        yield RFactor(lanes)
-        if width > 1:
-            yield RFactor(own, -1)
-            yield SetScope(f"{block}_rf_rf", 0, "local")
-            yield Vectorize(own)
-            yield Unroll(f"{own}_1")
-        yield SetScope(f"{block}_rf", 0, "local")
-        yield from self._bound(lanes)
 
     def _row_on_block(self, row: str, inner: str, threads: int) -> Iterator[Step]:
         """Yield steps that run a *row* on a block, and *inner*, in it, on groups of *threads*."""
@@ -187,33 +161,49 @@ class _Plan(CpuPlan):
 
     def _on_threads(self, name: str, threads: int) -> bool:
         """Run the innermost loop *name* on *threads* threads if it is legal; whether it is."""
-        choices = self._accumulated, self._dot, self._each
+        choices = self._columns, self._terms, self._each
         return any(self.attempt(choice(name, threads)) for choice in choices)
 
-    def _accumulated(self, name: str, threads: int) -> Iterator[Step]:
-        """Yield steps that keep the elements that the loop *name* picks in registers."""
-        tile = tile_nest(self.func, name)
-        loop = self.loop(name)
-        if tile is None or loop is None:
-            return
-        yield Reorder((*tile.spatial, name, *tile.reductions))
-        yield Split(name, (None, threads))
-        yield Reorder((f"{name}_o", f"{name}_i", *tile.reductions))
-        yield CacheWrite(tile.block.name, at=f"{name}_i")
-        yield Bind(f"{name}_i", "threadIdx.x")
+    def _columns(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
+        """Yield steps that give each thread *width* neighbours that the loop *name* picks.
 
-    def _dot(self, name: str, threads: int) -> Iterator[Step]:
-        """Yield steps that let threads share the iterations of the loop *name*, which reduces."""
+        They stay in registers while the loops inside reduce.
+        """
+        tile = tile_nest(self.func, name)
+        if tile is None:
+            return
+        blocks, lanes, *own = _pieces(name, width)
+        yield Reorder((*tile.spatial, name, *tile.reductions))
+        yield Split(name, (None, threads, width) if own else threads)
+        yield Reorder((blocks, lanes, *tile.reductions, *own))
+        yield CacheWrite(tile.block.name, at=lanes)
+        inside = self.loop(lanes)
+        for part in loops_of(inside) if own and inside is not None else ():
+            if part.kind == "serial" and own[0] in (part.var.name, base_name(part.var.name)):
+                yield Vectorize(part.var.name)
+        yield Bind(lanes, "threadIdx.x")
+
+    def _terms(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
+        """Yield steps that let threads share the iterations of the loop *name*, which reduces.
+
+        Each takes *width* neighbours at a time.
+        """
         loop = self.loop(name)
         if loop is None or not _reduces(loop) or threads not in WARPS:
             return
         block = loop.body
         assert isinstance(block, Block)
-        yield Split(name, threads)
-        yield Reorder((f"{name}_i", f"{name}_o"))
-        yield RFactor(f"{name}_i")
+        trips, lanes, *own = _pieces(name, width)
+        yield Split(name, (None, threads, width) if own else threads)
+        yield Reorder((lanes, trips, *own))
+        yield RFactor(lanes)
+        for piece in own:
+            yield RFactor(piece, -1)
+            yield SetScope(f"{block.name}_rf_rf", 0, "local")
+            yield Vectorize(piece)
+            yield Unroll(f"{piece}_1")
         yield SetScope(f"{block.name}_rf", 0, "local")
-        yield from self._bound(f"{name}_i")
+        yield from self._bound(lanes)
 
     def _bound(self, name: str) -> Iterator[Step]:
         """Yield steps that run the loop *name*, and its copies, on the threads of a group."""
@@ -266,12 +256,21 @@ def _reduces(loop: For) -> bool:
     return isinstance(loop.body, Block) and not runs_once(loop) and is_dot(*innermost(loop))
 
 
-def _shares(loop: For, block: Block) -> tuple[int, int]:
+def _pieces(name: str, width: int) -> tuple[str, ...]:
+    """Return the names of the loops in which the loop *name* is split for threads.
+
+    They run over blocks or turns, threads, and, where each takes several, *width* neighbours.
+    """
+    return tuple(f"{name}_{end}" for end in ("012" if width > 1 else "oi"))
+
+
+def _shares(loop: For) -> tuple[int, int]:
     """Return how many neighbours of *loop* a thread has, and how many threads are side by side."""
     if not isinstance(loop.end, Const):
         return 1, WARP
     extent = int(loop.end.value)
-    accesses = (n for n in walk(block) if isinstance(n, Load | Store))
+    body, var = innermost(loop)
+    accesses = (n for n in walk(body) if isinstance(n, Load | Store) and var in variables(n))
     bits = max((lane_bits(n.buffer.dtype) for n in accesses), default=64)
     width = next(w for w in (128 // bits, 64 // bits, 1) if w and extent % w == 0)
     lanes = -(-extent // width)

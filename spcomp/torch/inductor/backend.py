@@ -1,0 +1,167 @@
+"""For users of torch.compile: a backend, the same for inductor as a whole, and what it replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo import reset
+from torch._inductor import config, list_mode_options
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
+
+import spcomp
+from spcomp.torch.inductor.cost import USUAL, Costs
+from spcomp.torch.inductor.rewrite import Finding, rewrite
+
+
+class Pass(CustomGraphPass):  # type: ignore[misc]
+    """What inductor calls on a graph before it is parted into forward and backward."""
+
+    def __init__(
+        self, costs: Costs = USUAL, heard: Callable[[list[Finding]], None] | None = None
+    ) -> None:
+        self.costs = costs
+        self._heard = heard
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Replace the aggregations in *graph*."""
+        findings = rewrite(graph, self.costs)
+        if self._heard is not None:
+            self._heard(findings)
+
+    def uuid(self) -> str:
+        """Return what compiled graphs in torch's caches depend on."""
+        return f"spcomp {spcomp.__version__} {_hash()} {self.costs}"
+
+
+@cache
+def _hash() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def backend(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Return *module* compiled by inductor, with aggregation along edges by our kernels.
+
+    *mode*, *options*: those of ``torch.compile`` for inductor. An option ``spcomp`` is the
+    :class:`Costs` that decide.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    patches = dict(options or {})
+    ours = Pass(patches.pop("spcomp", USUAL))
+    if mode not in (None, "default"):
+        patches = {**list_mode_options(mode), **patches}
+    others = (p for p in _passes() if not isinstance(p, Pass))
+    patches["joint_custom_pre_pass"] = [*others, ours]
+    return compile_fx(module, inputs, config_patches=patches)
+
+
+def eager_backend(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], *, options: dict[str, Any] | None = None
+) -> Any:
+    """Return *module* with the same aggregations by our kernels, the rest as PyTorch runs it.
+
+    It generates no code, and needs no C++ compiler. *options*: as in :func:`backend`.
+    """
+    return _eager(Pass((options or {}).get("spcomp", USUAL)))(module, inputs)
+
+
+def _eager(ours: Pass) -> Any:
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition as part
+    from torch._inductor.decomposition import select_decomp_table
+
+    def run(module: torch.fx.GraphModule, _: Any) -> Any:
+        module.recompile()
+        return make_boxed_func(module)
+
+    def infer(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        ours(module.graph)
+        return run(module, inputs)
+
+    def parted(module: torch.fx.GraphModule, inputs: Any, **more: Any) -> Any:
+        ours(module.graph)
+        module.recompile()
+        return part(module, inputs, compiler="inductor", **more)
+
+    return aot_autograd(
+        fw_compiler=run,
+        inference_compiler=infer,
+        partition_fn=parted,
+        decompositions=select_decomp_table(),
+    )
+
+
+def _passes() -> list[Any]:
+    return list(get_custom_graph_passes(config.joint_custom_pre_pass))
+
+
+def enable() -> None:
+    """Let ``torch.compile`` without a backend give aggregation along edges to our kernels.
+
+    What was compiled before stays as it is.
+    """
+    if not any(isinstance(known, Pass) for known in _passes()):
+        config.joint_custom_pre_pass = [*_passes(), Pass()]
+
+
+def disable() -> None:
+    """Undo :func:`enable`, for what is compiled from now on."""
+    others = [known for known in _passes() if not isinstance(known, Pass)]
+    config.joint_custom_pre_pass = others or None
+
+
+@dataclass(slots=True)
+class Explanation:
+    """What became of the aggregations in the graphs of a model; ``str`` of it is a table.
+
+    *graphs*: the findings in each graph. With gradients, a graph is forward and backward in one.
+    """
+
+    graphs: list[list[Finding]] = field(default_factory=list)
+
+    @property
+    def replaced(self) -> list[Finding]:
+        """The findings that were replaced."""
+        return [finding for graph in self.graphs for finding in graph if finding.by]
+
+    @property
+    def left(self) -> list[Finding]:
+        """The findings that were left to torch."""
+        return [finding for graph in self.graphs for finding in graph if not finding.by]
+
+    def __str__(self) -> str:
+        lines = []
+        for number, findings in enumerate(self.graphs, 1):
+            lines.append(f"graph {number}: {'' if findings else 'no aggregation'}".rstrip())
+            lines += [f"  {finding}" for finding in findings]
+        return "\n".join(lines) or "no graphs"
+
+
+def explain(
+    model: Callable[..., Any], *args: Any, costs: Costs = USUAL, **kwargs: Any
+) -> Explanation:
+    """Return which aggregations of *model*, called with these arguments, our kernels compute.
+
+    It runs the model once, and as ``torch._dynamo.explain`` it makes torch forget what it compiled.
+    *costs*: what decides whether one is worth it.
+    """
+    explanation = Explanation()
+    reset()
+    compiled = torch.compile(model, backend=_eager(Pass(costs, explanation.graphs.append)))
+    compiled(*args, **kwargs)
+    reset()
+    return explanation

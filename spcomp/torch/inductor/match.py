@@ -1,0 +1,186 @@
+"""In graphs of torch.compile: finds nodes that aggregate rows along edges, in all spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spcomp.torch.inductor.shapes import (
+    aten,
+    column,
+    constant,
+    is_column,
+    same,
+    unchanged,
+    unexpanded,
+    value,
+)
+
+_DTYPES = (torch.float32, torch.float64)
+_REDUCES = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
+_OTHERS = (aten.index_reduce.default, aten.segment_reduce.default)  # which we leave alone
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index vector: the *node* of a column. *wraps*: numbers below 0 count from the end."""
+
+    node: torch.fx.Node
+    wraps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """What *node* does: rows of *x* are reduced, row ``source[e]`` goes to place ``index[e]``.
+
+    *x*: None where only elements are counted. *source*: None for row e. *weight*: multiplied with
+    the rows. *base*: what is there before; None: zeros. *includes*: it counts as an element.
+    """
+
+    node: torch.fx.Node
+    reduce: str
+    index: Index
+    x: torch.fx.Node | None
+    source: Index | None
+    weight: torch.fx.Node | None
+    base: torch.fx.Node | None
+    includes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """The arguments of a node that writes to *base* along its first dimension."""
+
+    base: torch.fx.Node
+    index: Index | None
+    source: Any
+    reduce: str = "sum"
+    includes: bool = True
+
+
+def aggregation_of(node: torch.fx.Node) -> Aggregation | str | None:
+    """Return what *node* aggregates, or why it is left alone; None: it is no aggregation."""
+    write = _write(node)
+    if not isinstance(write, _Write):
+        return write
+    made, written = value(node), value(write.source)
+    if made is None or made.device.type != "cpu":
+        return f"is on {made.device.type}" if made is not None else "has no known type"
+    if made.dtype not in _DTYPES or written is None or written.dtype != made.dtype:
+        return f"is {str(made.dtype).removeprefix('torch.')}, not float32 or float64"
+    if write.index is None:
+        return "has an index for each element, or for several dimensions"
+    if value(write.index.node).dtype not in (torch.int64, torch.int32):
+        return "has an index that is no integer"
+    if not same(written.shape, (*value(write.index.node).shape[:1], *made.shape[1:])):
+        return "writes to a part of each row"
+    is_zero = constant(write.base) == 0
+    if not is_zero and not (write.reduce in ("sum", "mean") and write.includes):
+        return f"is the {write.reduce} of what was there before as well"
+    base = None if is_zero else write.base
+    if constant(write.source) == 1 and write.reduce == "sum":
+        return Aggregation(node, "degree", write.index, None, None, None, base, includes=True)
+    x, source, weight = _message(write.source, adds=write.reduce in ("sum", "mean"))
+    return Aggregation(
+        node, write.reduce, write.index, x, source, weight, base, includes=write.includes
+    )
+
+
+def _write(node: torch.fx.Node) -> _Write | str | None:
+    if node.target is aten.index_put.default:
+        base, indices, source, *accumulate = node.args
+        if not accumulate or not accumulate[0]:
+            return None
+        vector = indices[0] if len(indices) == 1 else None
+        is_vector = value(vector) is not None and value(vector).dim() == 1
+        return _Write(base, Index(vector, wraps=True) if is_vector else None, source)
+    if node.target in (aten.scatter_add.default, aten.index_add.default):
+        base, dim, index, source = node.args
+        if node.kwargs.get("alpha", 1) != 1:
+            return "has a factor alpha"
+        return _along(_Write(base, None, source), dim, index)
+    if node.target is aten.scatter_reduce.two:
+        base, dim, index, source, reduce, *includes = node.args
+        if reduce not in _REDUCES:
+            return f"reduces by {reduce}"
+        is_included = includes[0] if includes else node.kwargs.get("include_self", True)
+        return _along(_Write(base, None, source, _REDUCES[reduce], is_included), dim, index)
+    return "is not among what is looked for" if node.target in _OTHERS else None
+
+
+def _along(write: _Write, dim: int, index: Any) -> _Write | str:
+    """Return *write* with its *index*; why not, for other dimensions than the first."""
+    base, written = value(write.base), value(write.source)
+    if base is None or written is None or value(index) is None:
+        return "has no known type"
+    if not base.dim() or dim % base.dim():
+        return f"is along dimension {dim}"
+    vector = index if value(index).dim() == 1 else _repeated(index)
+    is_whole = same(value(index).shape, written.shape) or value(index).dim() == 1
+    found = Index(vector, wraps=False) if vector is not None and is_whole else None
+    return _Write(write.base, found, write.source, write.reduce, write.includes)
+
+
+def _repeated(index: Any) -> Any:
+    """Return the column that *index* repeats along further dimensions, or None."""
+    node = unexpanded(index)
+    if not is_column(value(node).shape) or not same(value(node).shape[:1], value(index).shape[:1]):
+        return None
+    return column(node)
+
+
+def _message(source: Any, *, adds: bool) -> tuple[Any, Index | None, Any]:
+    """Return whose rows are added: of which node, which ones, and times what."""
+    shape = value(source).shape
+    gathered = _gathered(source)
+    if gathered is not None:
+        return *gathered, None
+    node = unchanged(source)
+    if adds and node.target is aten.mul.Tensor:
+        for at, factor in ((0, node.args[1]), (1, node.args[0])):
+            gathered = _gathered(node.args[at])
+            if gathered is None or not same(value(node.args[at]).shape, shape):
+                continue
+            weight = unexpanded(factor)
+            if _is_weight(weight, shape, value(gathered[0]).dtype):
+                return *gathered, weight
+    return source, None, None
+
+
+def _gathered(node: Any) -> tuple[Any, Index] | None:
+    """Return of which node *node* gathers rows, and which ones; None: it does not."""
+    node = unchanged(node)
+    if value(node) is None or node.op != "call_function":
+        return None
+    if node.target is aten.index.Tensor:
+        rows, indices = node.args
+        index, wraps = indices[0] if len(indices) == 1 else None, True
+        index = index if value(index) is not None and value(index).dim() == 1 else None
+    elif node.target in (aten.gather.default, aten.index_select.default):
+        rows, dim, index = node.args[:3]
+        wraps = False
+        if not value(rows).dim() or dim % value(rows).dim():
+            return None
+        if node.target is aten.gather.default:
+            index = _repeated(index) if value(index).dim() > 1 else index
+    else:
+        return None
+    if index is None or value(index).dtype not in (torch.int64, torch.int32):
+        return None
+    wanted = (*value(index).shape[:1], *value(rows).shape[1:])
+    is_rows = same(value(node).shape, wanted) and value(rows).dtype == value(node).dtype
+    return (rows, Index(index, wraps=wraps)) if is_rows else None
+
+
+def _is_weight(node: Any, shape: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Whether *node* has a number for each element of rows of *shape*, or for each head of it."""
+    found = value(node)
+    if found is None or found.dtype != dtype or found.dim() != len(shape):
+        return False
+    last = max((d for d, n in enumerate(found.shape) if d and not same((n,), (1,))), default=0)
+    if last and last == len(shape) - 1:
+        return False  # for each number: what is multiplied is stored
+    return same(found.shape[: last + 1], shape[: last + 1])

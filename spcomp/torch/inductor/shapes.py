@@ -1,0 +1,92 @@
+"""In graphs of torch.compile: what a node's tensor is, and whether sizes are known to be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+aten = torch.ops.aten
+
+
+def value(node: Any) -> Any:
+    """Return the fake tensor of *node*, or None: it is a number, or several tensors."""
+    found = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes are known to be equal."""
+    return len(one) == len(other) and all(
+        statically_known_true(a == b) for a, b in zip(one, other, strict=True)
+    )
+
+
+def is_column(shape: Sequence[Any]) -> bool:
+    """Whether all dimensions of *shape* but the first are 1."""
+    return len(shape) > 0 and same(shape[1:], (1,) * (len(shape) - 1))
+
+
+def hint(size: Any) -> int | None:
+    """Return *size* as it was in the call that is compiled, None if that is not known."""
+    if isinstance(size, int):
+        return size
+    found = size.node.hint
+    return int(found) if isinstance(found, int) else None
+
+
+_RESHAPES = (
+    aten.view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.squeeze.default,
+)
+_COPIES = (aten.alias.default, aten.clone.default, aten.slice.Tensor)
+
+
+def unchanged(node: Any) -> Any:
+    """Return the node whose tensor *node* is, after steps that change nothing."""
+    while value(node) is not None and node.target in (*_COPIES, *_RESHAPES, aten.expand.default):
+        inner = value(node.args[0])
+        if inner is None or not same(inner.shape, value(node).shape):
+            return node
+        node = node.args[0]
+    return node
+
+
+def column(node: Any) -> Any:
+    """Return the node of rank 1, if there is one, that *node*, a column, was made of."""
+    node = unchanged(node)
+    while value(node).dim() > 1 and node.target in _RESHAPES:
+        inner = value(node.args[0])
+        if inner is None or not same(inner.shape[:1], value(node).shape[:1]):
+            return node
+        if not is_column(inner.shape):
+            return node
+        node = unchanged(node.args[0])
+    return node
+
+
+def unexpanded(node: Any) -> Any:
+    """Return *node*, or what it repeats along dimensions of size 1, of the same rank."""
+    node = unchanged(node)
+    while value(node) is not None and node.target is aten.expand.default:
+        inner = value(node.args[0])
+        if inner is None or inner.dim() != value(node).dim():
+            return node
+        node = unchanged(node.args[0])
+    return node
+
+
+def constant(node: Any) -> float | None:
+    """Return the number that all elements of *node* are, None if that is not known."""
+    node = unexpanded(node)
+    if value(node) is None:
+        return None
+    if node.target is aten.full.default and isinstance(node.args[1], (int, float)):
+        return float(node.args[1])
+    return None

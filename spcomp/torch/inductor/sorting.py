@@ -1,0 +1,152 @@
+"""At a call of compiled code: index vectors, known again by their contents and sorted once."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from itertools import count
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from spcomp.errors import ArgumentError
+from spcomp.torch.inductor.kernels import kernel
+
+MOST_VECTORS = 32  # kept in memory; the least recently used is forgotten
+_MOST_USES = 8  # of a vector, or of a sorted one, that are kept
+_MADE = TypeVar("_MADE")
+_FIRST = int.from_bytes(os.urandom(7), "little")  # no key is that of another process
+
+
+class _Few(Generic[_MADE]):
+    """What was made for the last few keys."""
+
+    def __init__(self, most: int) -> None:
+        self._made: OrderedDict[Any, _MADE] = OrderedDict()
+        self._most = most
+        self._lock = Lock()
+
+    def get(self, key: Any) -> _MADE | None:
+        """Return what was made for *key*, or None."""
+        with self._lock:
+            found = self._made.get(key)
+            if found is not None:
+                self._made.move_to_end(key)
+            return found
+
+    def put(self, key: Any, made: _MADE) -> None:
+        """Keep what was *made* for *key*."""
+        with self._lock:
+            self._made[key] = made
+            self._made.move_to_end(key)
+            while len(self._made) > self._most:
+                self._made.popitem(last=False)
+
+    def of(self, key: Any, make: Callable[[], _MADE]) -> _MADE:
+        """Return what was made for *key*, or *make* it."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
+
+class Vector:
+    """A private copy of an index vector. *key*: a number that no other one has."""
+
+    def __init__(self, index: torch.Tensor, key: int) -> None:
+        self.contents = index.to(torch.int64, copy=True).contiguous()
+        self.key = key
+        self._places: _Few[Places] = _Few(_MOST_USES)
+        least, most = (x.item() for x in torch.aminmax(index)) if len(index) else (0, -1)
+        self._least, self._most = least, most
+
+    def places(self, size: int, *, wraps: bool) -> Places:
+        """Return the vector as places from 0 to *size*; raises ArgumentError.
+
+        *wraps*: places below 0 are counted from the end.
+        """
+        if self._least < (-size if wraps else 0) or self._most >= size:
+            wrong = self._most if self._most >= size else self._least
+            raise ArgumentError(f"argument index: has {wrong}, expected 0 to {size - 1}")
+        return self._places.of((size, wraps), lambda: self._wrapped(size))
+
+    def _wrapped(self, size: int) -> Places:
+        at = self.contents
+        return Places(torch.where(at < 0, at + size, at) if self._least < 0 else at, size)
+
+
+class Places:
+    """An index vector *at* of numbers from 0 to *size*."""
+
+    def __init__(self, at: torch.Tensor, size: int) -> None:
+        self.at = at
+        self.size = size
+        self._bound: _Few[Any] = _Few(_MOST_USES)
+
+    @cached_property
+    def order(self) -> torch.Tensor:
+        """The elements by their places, those of one place in their order."""
+        return torch.argsort(self.at, stable=True)
+
+    @cached_property
+    def counts(self) -> torch.Tensor:
+        """How many elements each place has."""
+        return torch.bincount(self.at, minlength=self.size)
+
+    @cached_property
+    def empty(self) -> torch.Tensor:
+        """The places without elements."""
+        return (self.counts == 0).nonzero().reshape(-1)
+
+    def bound(self, reduce: str, dtype: str, source: Places | None, *, weighted: bool) -> Any:
+        """Return the kernel that reduces the rows that *source* names, or row e for element e."""
+        key = reduce, dtype, id(source), weighted
+        known = self._bound.get(key)
+        if known is None:  # the source is kept with it, so that no other gets its id
+            known = self._bind(reduce, dtype, source, weighted), source
+            self._bound.put(key, known)
+        return known[0]
+
+    def _bind(self, reduce: str, dtype: str, source: Places | None, weighted: bool) -> Any:  # noqa: FBT001
+        rows = len(self.at) if source is None else source.size
+        small = max(rows, len(self.at)) < 1 << 31
+        idtype = torch.int32 if small else torch.int64
+        pointers = torch.zeros(self.size + 1, dtype=idtype)
+        torch.cumsum(self.counts, 0, dtype=idtype, out=pointers[1:])
+        indices = self.order if source is None else source.at[self.order]
+        made = kernel(reduce, dtype, "int32" if small else "int64", weighted=weighted)
+        return made.bind(indptr=pointers.numpy(), indices=indices.to(idtype).numpy(), n=rows)
+
+
+_VECTORS: _Few[Vector] = _Few(MOST_VECTORS)  # by their keys
+_RECENT: _Few[tuple[int, ...]] = _Few(MOST_VECTORS)  # keys of vectors, by their length
+_KEYS = count(_FIRST)
+
+
+def key_of(index: torch.Tensor) -> int:
+    """Return the key of the vector that *index* holds now.
+
+    Contents are compared with those of the last vectors of the same length, so it does not matter
+    which tensor holds them, and no change in place goes unseen, however it was made.
+    """
+    length = len(index)
+    recent = _RECENT.get(length) or ()
+    wide = index if index.dtype == torch.int64 else index.to(torch.int64)
+    for key in recent:
+        vector = _VECTORS.get(key)
+        if vector is not None and torch.equal(wide, vector.contents):
+            return key
+    made = Vector(index, next(_KEYS))
+    _VECTORS.put(made.key, made)
+    _RECENT.put(length, (made.key, *recent)[:_MOST_USES])
+    return made.key
+
+
+def vector_of(index: torch.Tensor, key: int) -> Vector:
+    """Return the vector *key*, that of *index* if it was forgotten."""
+    found = _VECTORS.get(key)
+    return found if found is not None else Vector(index, key)

@@ -1,0 +1,381 @@
+"""Models under torch.compile: what becomes a kernel of ours; results stay those of eager."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spcomp
+from spcomp.errors import ArgumentError
+
+torch = pytest.importorskip("torch", reason="needs the torch extra")
+st: Any = pytest.importorskip("spcomp.torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+ALWAYS = st.Costs(density=float("inf"), call=0, edge=0, element=0)  # however small
+N, M, E, F = 7, 5, 40, 4  # nodes that edges come from, to which they go, edges, features
+
+
+def numbers(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
+    made = torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+    return made.to(dtype or torch.float32).requires_grad_()
+
+
+def edges(seed: int = 0) -> Any:
+    """Edges, some of them twice; node 3 of those to which they go has none."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(np.stack([rng.integers(N, size=E), rng.choice([0, 1, 2, 4], E)]))
+
+
+def compiled(model: Callable[..., Any], **options: Any) -> Any:
+    """The *model* with its aggregations as ours, and the rest as PyTorch runs it."""
+    torch._dynamo.reset()
+    return torch.compile(model, backend="spcomp_eager", options={"spcomp": ALWAYS}, **options)
+
+
+def both(model: Callable[..., Any], call: Callable[..., Any], *args: Any) -> None:
+    """Compare results and gradients of *call* with those of *model*."""
+    leaves = [x for x in args if x.requires_grad]
+    wanted, found = model(*args), call(*args)
+    assert found.dtype == wanted.dtype
+    assert torch.allclose(found, wanted, atol=1e-5, equal_nan=True)
+    if leaves:
+        up = numbers(*wanted.shape, seed=9, dtype=wanted.dtype).detach()
+        ours, theirs = (torch.autograd.grad(y, leaves, up) for y in (found, wanted))
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.allclose(one, other, atol=1e-5, equal_nan=True)
+
+
+def column(index: Any, like: Any) -> Any:
+    return index.view(-1, *[1] * (like.dim() - 1)).expand_as(like)
+
+
+def by_scatter_add(x: Any, ei: Any) -> Any:
+    rows = x.index_select(0, ei[0])
+    return x.new_zeros(M, *x.shape[1:]).scatter_add_(0, column(ei[1], rows), rows)
+
+
+def by_scatter_reduce(x: Any, ei: Any) -> Any:
+    rows = x[ei[0]]
+    out = torch.zeros(M, *x.shape[1:], dtype=x.dtype)
+    return torch.scatter_reduce(out, 0, column(ei[1], rows), rows, "sum")
+
+
+def by_index_add(x: Any, ei: Any) -> Any:
+    return torch.zeros(M, *x.shape[1:], dtype=x.dtype).index_add(0, ei[1], x[ei[0]])
+
+
+def by_index_put(x: Any, ei: Any) -> Any:
+    out = torch.zeros(M, *x.shape[1:], dtype=x.dtype)
+    return out.index_put_((ei[1],), x[ei[0]], accumulate=True)
+
+
+def by_gather(x: Any, ei: Any) -> Any:
+    at = ei[0].reshape(-1, 1).expand(-1, x.shape[1])
+    return torch.zeros(M, x.shape[1], dtype=x.dtype).index_add_(0, ei[1], x.gather(0, at))
+
+
+def onto_others(x: Any, ei: Any) -> Any:
+    return torch.ones(M, *x.shape[1:], dtype=x.dtype).index_add(0, ei[1], x[ei[0]]).relu()
+
+
+def reduced(reduce: str, includes: bool) -> Callable[..., Any]:
+    def model(x: Any, ei: Any) -> Any:
+        rows = x[ei[0]]
+        out = x.new_zeros(M, *x.shape[1:])
+        return out.scatter_reduce(0, column(ei[1], rows), rows, reduce, include_self=includes)
+
+    return model
+
+
+SUMS = [by_scatter_add, by_scatter_reduce, by_index_add, by_index_put, by_gather, onto_others]
+MEANS = [reduced("mean", includes) for includes in (True, False)]
+EXTREMES = [reduced(name, includes) for name in ("amax", "amin") for includes in (True, False)]
+
+
+@pytest.mark.parametrize("model", SUMS)
+def test_sums_of_gathered_rows_in_all_spellings(model: Any) -> None:
+    x, ei = numbers(N, F), edges()
+    both(model, compiled(model), x, ei)
+    told = st.explain(model, x, ei, costs=ALWAYS)
+    gathered = "spcomp::aggregate, the sum of gathered rows"
+    assert [finding.by for finding in told.replaced] == [gathered] * 2  # forward and backward
+    assert not told.left
+    both(model, compiled(model), x.detach(), ei)
+    both(model, compiled(model), numbers(N, F, dtype=torch.float64), ei.int().long())
+
+
+@pytest.mark.parametrize("model", [*MEANS, *EXTREMES])
+def test_means_and_extremes(model: Any) -> None:
+    x, ei = numbers(N, F), edges()
+    both(model, compiled(model), x, ei)
+    assert not st.explain(model, x, ei, costs=ALWAYS).left
+    tied = torch.tensor([[1.0, -2], [1, 0], [-3, 0], [1, 1], [0, 1], [-3, 2], [0, 0]])
+    both(model, compiled(model), tied.requires_grad_(), ei)
+    odd = torch.tensor([[np.nan, -np.inf], [1, np.inf], [-3, 0], [1, 1], [0, 1], [-3, 2], [0, 0]])
+    both(model, compiled(model), odd.float(), ei)
+
+
+@pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 2, 3), (N, 0)])
+def test_rows_of_any_rank(shape: tuple[int, ...]) -> None:
+    for model in (by_scatter_add, by_index_put, reduced("mean", includes=False)):
+        both(model, compiled(model), numbers(*shape), edges())
+
+
+def test_weights_in_either_order_and_for_heads() -> None:
+    def left(x: Any, w: Any, ei: Any) -> Any:
+        rows = w.reshape(*w.shape, *[1] * (x.dim() - w.dim())) * x[ei[0]]
+        return x.new_zeros(M, *x.shape[1:]).scatter_add_(0, column(ei[1], rows), rows)
+
+    def right(x: Any, w: Any, ei: Any) -> Any:
+        rows = x[ei[0]] * w.reshape(*w.shape, *[1] * (x.dim() - w.dim()))
+        return torch.zeros(M, *x.shape[1:]).index_add(0, ei[1], rows)
+
+    for model in (left, right):
+        for x, w in (
+            (numbers(N, F), numbers(E, seed=1)),
+            (numbers(N), numbers(E, seed=1)),
+            (numbers(N, 2, 3), numbers(E, 2, seed=1)),
+            (numbers(N, 2, 3), numbers(E, seed=1)),
+            (numbers(N, 2, 3), numbers(E, 1, 1, seed=1)),
+            (numbers(N, 2, 3), numbers(E, 2, 3, seed=1)),
+        ):
+            both(model, compiled(model), x, w, edges())
+        told = st.explain(model, numbers(N, 2, 3), numbers(E, 2), edges(), costs=ALWAYS)
+        weighted = "spcomp::aggregate, the sum of weighted gathered rows"
+        assert [finding.by for finding in told.replaced] == [weighted] * 2
+    scalar = compiled(lambda x, s, ei: left(x, s.expand(E), ei))
+    both(lambda x, s, ei: left(x, s.expand(E), ei), scalar, numbers(N, F), numbers(1), edges())
+
+
+def test_degrees_and_messages_of_both_ends() -> None:
+    def degrees(ei: Any) -> Any:
+        wide = torch.zeros(M, 3).scatter_add(0, column(ei[1], torch.ones(E, 3)), torch.ones(E, 3))
+        return wide + torch.zeros(M).index_add(0, ei[1], torch.ones(E))[:, None]
+
+    def messages(x: Any, y: Any, ei: Any) -> Any:
+        rows = torch.relu(x[ei[0]] + y[ei[1]])
+        return rows.new_zeros(M, F).index_add(0, ei[1], rows) + rows.sum()
+
+    both(degrees, compiled(degrees), edges())
+    told = st.explain(degrees, edges(), costs=ALWAYS)
+    assert [finding.by for finding in told.replaced] == ["spcomp::degree"] * 2
+    both(messages, compiled(messages), numbers(N, F), numbers(M, F, seed=1), edges())
+    told = st.explain(messages, numbers(N, F), numbers(M, F), edges(), costs=ALWAYS)
+    assert len(told.replaced) == 3
+    assert not told.left
+
+
+def test_softmax_over_edges_and_attention() -> None:
+    def attention(x: Any, score: Any, ei: Any) -> Any:
+        to = column(ei[1], score)
+        most = score.new_zeros(M, 2).scatter_reduce(
+            0, to, score.detach(), "amax", include_self=False
+        )
+        raised = (score - most[ei[1]]).exp()
+        total = score.new_zeros(M, 2).scatter_add(0, to, raised)
+        alpha = raised / (total[ei[1]] + 1e-16)
+        rows = alpha[..., None] * x[ei[0]]
+        return x.new_zeros(M, 2, 3).scatter_add(0, column(ei[1], rows), rows)
+
+    x, score, ei = numbers(N, 2, 3), numbers(E, 2, seed=1), edges()
+    both(attention, compiled(attention), x, score, ei)
+    told = st.explain(attention, x, score, ei, costs=ALWAYS)
+    assert len(told.replaced) >= 5
+    assert not told.left
+
+
+def test_negative_indices_and_those_out_of_range() -> None:
+    x, ei = numbers(N, F), edges()
+    behind = ei - torch.tensor([[N], [M]])
+    both(by_index_put, compiled(by_index_put), x, behind)
+    for model, wrong in (
+        (by_index_put, ei + M),
+        (by_scatter_add, ei + torch.tensor([[0], [M]])),
+        (by_scatter_add, torch.stack([ei[0], behind[1]])),
+    ):
+        with pytest.raises((ArgumentError, IndexError, RuntimeError)):
+            model(x, wrong)
+        with pytest.raises(ArgumentError, match="argument index: has"):
+            compiled(model)(x, wrong)
+
+
+def test_sizes_that_change_are_compiled_once() -> None:
+    graphs: list[Any] = []
+
+    def model(x: Any, w: Any, ei: Any, size: int) -> Any:
+        rows = x[ei[0]] * w[:, None]
+        sums = x.new_zeros(size, F).index_add(0, ei[1], rows)
+        return sums / x.new_zeros(size).index_add(0, ei[1], torch.ones_like(w)).clamp(1)[:, None]
+
+    costs = st.Costs(density=float("inf"), call=0, edge=0, element=0)
+    backend = torch._dynamo.lookup_backend("spcomp_eager")
+
+    def counted(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return backend(graph, inputs, options={"spcomp": costs})
+
+    torch._dynamo.reset()
+    call = torch.compile(model, backend=counted, dynamic=True)
+    for nodes, count, size in ((7, 40, 5), (9, 30, 6), (8, 60, 11)):
+        rng = np.random.default_rng(count)
+        ei = torch.from_numpy(
+            np.stack([rng.integers(nodes, size=count), rng.integers(5, size=count)])
+        )
+        args = numbers(nodes, F), numbers(count, seed=1), ei
+        both(lambda *a, size=size: model(*a, size), lambda *a, size=size: call(*a, size), *args)
+    assert len(graphs) == 1
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    both(by_index_add, compiled(by_index_add), numbers(N, F), none)
+    both(EXTREMES[0], compiled(EXTREMES[0]), numbers(N, F), none)
+
+
+def test_an_index_that_changed_is_sorted_again() -> None:
+    x, ei = numbers(N, F), edges()
+    view, call = ei[:, : E // 2], compiled(by_scatter_add)
+    for write in (
+        lambda: None,
+        lambda: ei.__setitem__((0, 0), 1),
+        lambda: ei.data.__setitem__((1, 1), 4),
+        lambda: ei.numpy().__setitem__((1, 2), 3),
+        lambda: view.copy_(edges(1)[:, : E // 2]),
+        lambda: ei.copy_(edges(2)),
+        lambda: ei.copy_(edges(1).flip(1)),
+    ):
+        write()
+        both(by_scatter_add, call, x, ei)
+        both(by_scatter_add, call, x, ei.clone())
+        both(by_scatter_add, compiled(by_scatter_add), x, view)
+    for seed in range(100):  # more than are kept
+        both(by_scatter_add, call, x, edges(seed))
+
+
+def test_a_vector_forgotten_before_the_way_back_is_sorted_again() -> None:
+    x, ei, call = numbers(N, F), edges(), compiled(by_scatter_add)
+    found = call(x, ei).square().sum()
+    for seed in range(1, 100):
+        call(x.detach(), edges(seed))
+    ours, theirs = (
+        torch.autograd.grad(y, x)[0] for y in (found, by_scatter_add(x, ei).square().sum())
+    )
+    assert torch.allclose(ours, theirs)
+
+
+def test_the_same_bits_in_each_run_and_with_any_threads() -> None:
+    rng = np.random.default_rng(0)
+    ei = torch.from_numpy(np.stack([rng.integers(900, size=9000), rng.integers(M, size=9000)]))
+    x, w = numbers(900, 33), numbers(9000, 1)
+
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        return torch.zeros(M, 33).index_add(0, ei[1], x[ei[0]] * w)
+
+    call, seen = compiled(model), []
+    for threads in (1, 2, 1):
+        with spcomp.num_threads(threads):
+            found = call(x, w, ei)
+            seen.append((found, *torch.autograd.grad(found.square().sum(), (x, w))))
+    for other in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+def test_what_is_not_ours_stays_as_it_was() -> None:
+    ei = edges()
+    each = torch.from_numpy(np.random.default_rng(1).integers(M, size=(E, F)))
+
+    def scattered(reduce: str) -> Callable[..., Any]:
+        def model(x: Any, ei: Any) -> Any:
+            rows = x[ei[0]]
+            return torch.ones(M, F).scatter_reduce(0, column(ei[1], rows), rows, reduce)
+
+        return model
+
+    for model, args, why in (
+        (by_index_put, (numbers(N, F).bfloat16().detach(), ei), "is bfloat16"),
+        (by_index_put, (torch.arange(N * F).reshape(N, F), ei), "is int64"),
+        (
+            lambda x, ei: torch.zeros(F, M).index_add(1, ei[1], x[ei[0]].T),
+            (numbers(N, F), ei),
+            "for several",
+        ),
+        (
+            lambda x, ei: torch.zeros(M, F).scatter_add(0, each, x[ei[0]]),
+            (numbers(N, F).detach(), ei),
+            "each element",
+        ),
+        (scattered("prod"), (numbers(N, F).detach(), ei), "reduces by prod"),
+        (scattered("amax"), (numbers(N, F).detach(), ei), "was there before"),
+        (
+            lambda x, ei: torch.zeros(M, F + 1).scatter_add(0, column(ei[1], x[ei[0]]), x[ei[0]]),
+            (numbers(N, F).detach(), ei),
+            "a part of each row",
+        ),
+    ):
+        told = st.explain(model, *args, costs=ALWAYS)
+        assert why in str(told), str(told)
+        assert told.left
+        wanted, found = model(*args), compiled(model)(*args)
+        assert torch.allclose(found, wanted)
+
+
+def test_small_and_dense_graphs_stay_and_the_report_says_so() -> None:
+    x, ei = numbers(N, F), edges()
+    told = st.explain(by_index_add, x, ei)
+    assert "index_put (aten.index_put.default) stays: it has 40 edges between 7 and 5" in str(told)
+    small = st.explain(by_index_add, x, ei, costs=st.Costs(density=2))
+    assert str(small).count("is small: 160 numbers") == 2
+    assert not st.explain(lambda x: x.relu().sum(), x).replaced
+    assert str(st.explain(lambda x: x.relu(), x)) == "graph 1: no aggregation"
+
+
+def test_operators_pass_the_checks_of_torch() -> None:
+    ei = edges()
+    ops = torch.ops.spcomp
+    key = ops.index_key(ei[1])
+    checks = ("test_schema", "test_faketensor")
+    rows = numbers(E, F).detach()
+    for call, args in (
+        (ops.degree, (ei[1], key, M, False)),
+        (ops.aggregate, (rows, None, ei[1], key, M, False, None, None, False, "sum")),
+    ):
+        assert set(torch.library.opcheck(call, args, test_utils=checks).values()) == {"SUCCESS"}
+
+
+def test_keys_of_compiled_graphs_hold_the_version_and_the_costs(monkeypatch: Any) -> None:
+    backend: Any = pytest.importorskip("spcomp.torch.inductor.backend")
+    seen = {backend.Pass().uuid(), backend.Pass(ALWAYS).uuid()}
+    assert backend.Pass().uuid() in seen
+    monkeypatch.setattr(spcomp, "__version__", "0.0.0")
+    assert backend.Pass().uuid() not in seen
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_runs_our_kernels_until_they_are_disabled() -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        rows = torch.relu(x)[ei[0]] * w[:, None]
+        return torch.tanh(x.new_zeros(M, F).index_add(0, ei[1], rows)) * 2
+
+    args = numbers(N, F), numbers(E, seed=1), edges()
+    torch._dynamo.reset()
+    call = torch.compile(model, backend="spcomp", options={"spcomp": ALWAYS})
+    both(model, call, *args)
+    config: Any = torch._inductor.config
+    before = config.joint_custom_pre_pass
+    st.enable()
+    try:
+        st.enable()
+        assert len(config.joint_custom_pre_pass) == 1
+        config.joint_custom_pre_pass[0].costs = ALWAYS
+        plain = [x.detach() for x in args]
+        found, code = run_and_get_code(torch.compile(model), *plain)
+        assert "spcomp.aggregate" in "".join(code)
+        assert torch.allclose(found, model(*plain), atol=1e-5)
+    finally:
+        st.disable()
+    assert config.joint_custom_pre_pass is before is None
