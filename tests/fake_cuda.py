@@ -176,6 +176,8 @@ class FakeGPU:
 
     def at(self, pointer: int, size: int) -> np.ndarray:
         """The bytes at *pointer*; raises as the driver does where there are none."""
+        if not size:
+            return np.empty(0, np.uint8)
         for base, data in self.memory.items():
             if base <= pointer and pointer + size <= base + len(data):
                 return data[pointer - base : pointer - base + size]

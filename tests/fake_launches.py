@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from spcomp.compiler import compiled
-from spcomp.kernels.gpu import checks
 from spcomp.runtime.emulator import Emulated
 from spcomp.runtime.gpu import LoadedKernels
+from spcomp.tensors import verdict as checks
+from spcomp.tensors.conversions import digits
 from tests.fake_cuda import FakeGPU, Launch
 
 
@@ -26,8 +27,8 @@ def emulate(gpu: FakeGPU, patch: Any) -> None:
 
     patch.setattr(LoadedKernels, "_ptx", recorded)
     patch.setattr(compiled, "_cache", type(compiled._cache)())  # not what knows another GPU
-    for check in vars(checks).values():
-        getattr(check, "cache_clear", bool)()
+    for program in (*vars(checks).values(), *vars(digits).values()):
+        getattr(program, "cache_clear", bool)()
 
 
 class InEmulator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -76,6 +77,9 @@ class SparseTensor(Tensor):
         super().__init__(0, shape, "float32")
         self.layout, self.arrays, self.coalesced = f"torch.sparse_{layout}", arrays, coalesced
 
+    def _nnz(self):
+        return self.arrays[-1].shape[0]
+
     def is_coalesced(self):
         return self.coalesced
 
@@ -129,6 +133,7 @@ class Matrix:
         else:
             self.data, self.indices, self.indptr = arrays
         self.dtype = getattr(self.data, "dtype", None)
+        self.nnz = getattr(self.data, "shape", (0,))[0]
 
 
 def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
@@ -172,6 +177,7 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
     vars(torch).update({name: TorchDtype(f"torch.{name}") for name in names.split()})
     torch.Tensor, torch.empty = Tensor, empty_of_torch
     torch.strided, torch.sparse_csr = Tensor.layout, "torch.sparse_csr"
+    torch.sparse_csc, torch.stack = "torch.sparse_csc", tuple
     torch.sparse_coo_tensor = lambda *args, **named: ("coo", args, named)
     torch.sparse_compressed_tensor = lambda *args, **named: ("compressed", args, named)
     torch.cuda = SimpleNamespace(
@@ -187,5 +193,6 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
     patch.setitem(sys.modules, "cupy", cupy)
     for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.sparse"):
         patch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["cupyx.scipy.sparse"].csr_matrix = Matrix
+    makes = {f"{kind}_matrix": partial(Matrix, format=kind) for kind in ("csr", "csc", "coo")}
+    vars(sys.modules["cupyx.scipy.sparse"]).update(makes)
     return now

@@ -8,12 +8,12 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
-from spcomp.kernels.gpu import checks as there
-from spcomp.kernels.gpu.checks import Verdict
 from spcomp.runtime.cuda.arrays import array_of, place_of
 from spcomp.runtime.residents import Residents
 from spcomp.target import target
+from spcomp.tensors import verdict as there
 from spcomp.tensors.checks import ANY, Coordinates, Pointers
+from spcomp.tensors.verdict import Verdict
 from tests import fake_cuda, fake_libraries
 from tests.fake_launches import emulate
 from tests.programs import BY_NAME

@@ -84,3 +84,27 @@ def test_a_failure_is_said_by_check_and_by_the_next_call():
     graph.replay()
     with pytest.raises(ArgumentError, match="division by zero"):
         kernel.check()
+
+
+def test_conversions_are_those_of_the_host():
+    torch = pytest.importorskip("torch")
+    *_, A = matrix()
+    rng = np.random.default_rng(8)
+    B = A.tocoo()
+    order = rng.permutation(B.nnz)
+    rows, columns = (torch.from_numpy(part[order].astype("i8")).cuda() for part in (B.row, B.col))
+    values = torch.from_numpy(B.data[order]).cuda()
+    for twice in (False, True):
+        parts = [torch.cat((part, part[:99])) if twice else part for part in (rows, columns)]
+        data = torch.cat((values, values[:99])) if twice else values
+        coo = torch.sparse_coo_tensor(torch.stack(parts), data, A.shape)
+        host = [part.cpu().numpy() for part in (data, *parts)]
+        expected = spcomp.convert(sps.coo_array((host[0], tuple(host[1:])), shape=A.shape), "csr")
+        made = spcomp.convert(coo, "csr")
+        by_columns = spcomp.convert(made, "csc")
+        again = spcomp.convert(by_columns, "csr")
+        for csr in (made, again):
+            assert np.array_equal(csr.crow_indices().cpu(), expected.indptr)
+            assert np.array_equal(csr.col_indices().cpu(), expected.indices)
+            assert np.array_equal(csr.values().cpu(), expected.data)
+        assert np.array_equal(by_columns.row_indices().cpu(), expected.tocsc().indices)

@@ -42,8 +42,7 @@ class Program:
     def __call__(self, *args: Any) -> None:
         """Run on arrays and numbers, in the order of the parameters; outputs must be contiguous."""
         plain = (np.require(x, None, ("C", "A")) if isinstance(x, np.ndarray) else x for x in args)
-        names = (param.name for param in self.func.params)
-        launch(self.func, self.code, dict(zip(names, plain, strict=True)))
+        launch(self.func, self.code, dict(zip(self.code.interface.params, plain, strict=True)))
 
     def start(self, args: Sequence[Any], memory: Residents, word: int | None = None) -> None:
         """Run on Residents and numbers, in the order of the parameters, on the GPU of *memory*.
@@ -54,8 +53,8 @@ class Program:
 
         kernels = self.code.loaded
         assert isinstance(kernels, LoadedKernels)
-        names = (param.name for param in self.func.params)
-        queue, values = Queue(kernels, memory.place, word), dict(zip(names, args, strict=True))
+        values = dict(zip(self.code.interface.params, args, strict=True))
+        queue = Queue(kernels, memory.place, word)
         run(self.code.host, self.code.funcs, queue, values, memory)
 
     def run(self, values: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from spcomp.errors import ArgumentError, FormatError, OutOfMemoryError, expect
 from spcomp.formats.format import Format
 from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat, rows_of
+from spcomp.runtime.cuda.arrays import lies_there
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.blocks import in_blocks
 from spcomp.tensors.conversions.elements import (
@@ -67,7 +68,8 @@ def convert(
     Args:
         x: A numpy array, a scipy.sparse array or matrix of any format, a :class:`spcomp.Tensor`,
             a torch tensor on the CPU (strided, coo, csr, csc, bsr, bsc), a pydata ``sparse``
-            array, anything with ``__dlpack__``, or a :class:`spcomp.Parts`. The elements of a
+            array, anything with ``__dlpack__``, a :class:`spcomp.Parts`, or a sparse matrix of
+            PyTorch or CuPy on a GPU (coo, csr, csc, to each of these, there). The elements of a
             dense one are the nonzero ones (with NaN); a sparse one keeps its stored zeros.
         format: A :class:`spcomp.Format`, or the name of one; or a format of several parts, such as
             ``spcomp.formats.hyb(2, [1, 2, 4])``. ``"hyb"`` and ``"hyb(2)"`` have one and two
@@ -106,6 +108,10 @@ def convert(
 
 def _converted(x: Any, layout: Any, how: How) -> Any:
     """Return the result of ``convert``."""
+    if lies_there(x):
+        from spcomp.tensors.conversions.device import converted
+
+        return converted(x, layout, how.duplicates)
     parts = composable(layout)
     if is_parts(x):
         if x.format == parts:

@@ -15,7 +15,6 @@ from spcomp.codegen.nvvm import ALIGN
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
 from spcomp.kernels.frame import Frame
-from spcomp.kernels.gpu.checks import Verdict, arrays_of
 from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, lies_there
 from spcomp.runtime.cuda.sparse import DeviceSparse, sparse_of
 from spcomp.runtime.residents import Resident, Residents, aligned, memory_of
@@ -23,6 +22,7 @@ from spcomp.tensors import checks
 from spcomp.tensors.checks import Coordinates, Pointers
 from spcomp.tensors.storage import Storage
 from spcomp.tensors.tensor import Level
+from spcomp.tensors.verdict import Verdict, arrays_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,7 +13,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.module import Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
-from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, lies_there
+from spcomp.runtime.cuda.arrays import DeviceArray, array_of, is_sparse, lies_there
 from spcomp.runtime.cuda.status import Status, late
 from spcomp.runtime.gpu import LoadedKernels
 from spcomp.runtime.host import failure
@@ -33,29 +33,43 @@ MOST = 16  # kinds of calls that a kernel keeps
 class Replay(NamedTuple):
     """The launches of a call, each with the parameters that are arrays of the call, by number.
 
-    *fixed*: the arrays of the bound arguments. *outputs*: the names of what is written. *status*:
-    that of the kernels of *code* that may fail, None if none may.
+    *sizes*: the bytes of these arrays, by the name of the argument. *fixed*: where the arrays of
+    the bound arguments begin and end. *outputs*: the names of what is written. *status*: that of
+    the kernels of *code* that may fail, None if none may.
     """
 
     launches: tuple[tuple[Prepared, dict[int, str]], ...]
-    fixed: tuple[DeviceArray, ...]
+    sizes: Mapping[str, int]
+    fixed: tuple[tuple[int, int], ...]
     outputs: tuple[str, ...]
     code: Compiled
     status: Status | None
 
     def run(self, taken: Taken, stream: int) -> bool:
         """Run the call on *taken* and *stream*; do nothing and return False if it is not alike."""
-        arrays = {name: a for name, a in taken.items() if isinstance(a, DeviceArray)}
-        for output in self.outputs:
-            others = [a for name, a in arrays.items() if name != output]
-            if not all(apart(arrays[output], other) for other in (*others, *self.fixed)):
-                return False
-        if any(array.pointer % ALIGN for array in arrays.values()):
+        begins = {name: taken[name].pointer for name in self.sizes}
+        if any(begin % ALIGN for begin in begins.values()) or not self._apart(begins):
             return False
         for prepared, places in self.launches:
-            prepared.launch(stream, {at: arrays[name].pointer for at, name in places.items()})
+            prepared.launch(stream, {at: begins[name] for at, name in places.items()})
         if self.status is not None:
             self.status.follow(stream)
+        return True
+
+    def _apart(self, begins: Mapping[str, int]) -> bool:
+        """Return whether outputs at *begins* share no memory with anything else."""
+        sizes = self.sizes
+        for output in self.outputs:
+            low, high = begins[output], begins[output] + sizes[output]
+            if low == high:
+                continue
+            for begin, end in self.fixed:
+                if begin < high and low < end:
+                    return False
+            for name, begin in begins.items():
+                size = sizes[name]
+                if size and begin < high and low < begin + size and name != output:
+                    return False
         return True
 
     def failure(self, stream: int) -> ArgumentError | None:
@@ -122,6 +136,9 @@ def record(
         places = {k: handles[p.name] for k, p in enumerate(abi.params) if p.name in handles}
         if prepared is not None:
             launches.append((prepared, places))
-    arrays = (v.array for h, v in values.items() if isinstance(v, Resident) and h not in handles)
+    there = {h: v.array for h, v in values.items() if isinstance(v, Resident)}
+    sizes = {name: there[handle].nbytes for handle, name in handles.items()}
+    bound = (array for h, array in there.items() if h not in handles and array.size)
+    fixed = tuple((array.pointer, array.pointer + array.nbytes) for array in bound)
     outputs = tuple(plan.name for plan in face.outputs)
-    return Replay(tuple(launches), tuple(arrays), outputs, code, status)
+    return Replay(tuple(launches), sizes, fixed, outputs, code, status)

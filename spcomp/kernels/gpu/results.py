@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from spcomp.kernels.results import as_results, result_wrap, verify_assembled
 from spcomp.runtime.cuda.arrays import to_host
-from spcomp.runtime.cuda.sparse import with_data
+from spcomp.runtime.cuda.sparse import sparse_from, with_data
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,17 +88,11 @@ def _assembled(
     """Return the csr matrix of *library* that *arrays* are, or None if it has none."""
     axis = plan.axes[1].name
     names = f"{axis}_indptr", f"{axis}_indices", plan.handle
-    indptr, indices, data = (arrays[name].array.owner for name in names)
+    indptr, indices, data = (arrays[name].array for name in names)
+    if library not in ("torch", "cupy"):
+        return None
     shape = tuple(frame.size_of(extent) for extent in plan.shape)
-    if library == "torch":
-        make = sys.modules["torch"].sparse_compressed_tensor
-        layout = sys.modules["torch"].sparse_csr
-        return make(indptr, indices, data, shape, layout=layout, check_invariants=False)
-    if library == "cupy":
-        from importlib import import_module
-
-        return import_module("cupyx.scipy.sparse").csr_matrix((data, indices, indptr), shape=shape)
-    return None
+    return sparse_from("csr", indptr, indices, data, shape)
 
 
 def _here(

@@ -35,6 +35,8 @@ from spcomp.notation.windows import Windows
 from spcomp.runtime.cuda.arrays import is_sparse, lies_there
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.elements import dense_array, elements_of, family_of
+from spcomp.tensors.conversions.keys import INT32
+from spcomp.tensors.convert import convert
 from spcomp.tensors.libraries.foreign import hint_about
 from spcomp.tensors.libraries.scipy import (
     class_like,
@@ -260,25 +262,32 @@ def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:
 
 
 def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
-    """Return the Argument that uses *arg*, an array or csr matrix on a GPU, as it is."""
+    """Return the Argument that uses *arg*, an array or sparse matrix on a GPU, there.
+
+    csc and coo matrices are converted to csr, in each call unless they are bound.
+    """
     dtype = _dtype_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
-    layout = dense(len(arg.shape))
+    layout, make = dense(len(arg.shape)), _identity
     if is_sparse(arg):
-        indices = arg.col_indices() if hasattr(arg, "col_indices") else arg.indices
-        wide = str(indices.dtype).endswith("int64")
-        layout = replace(_ROW_MAJOR, idtype=int64 if wide else int32)
-        kind = getattr(arg, "format", None) or str(arg.layout)
-        if not kind.endswith("csr"):
+        kind = (getattr(arg, "format", None) or str(arg.layout)).removeprefix("torch.sparse_")
+        if kind not in ("csr", "csc", "coo"):
             raise ArgumentError(
-                f"argument {name}: got {kind}, expected csr or a dense array on a GPU",
+                f"argument {name}: got {kind}, expected csr, csc, coo or a dense array on a GPU",
                 hint="convert it with .tocsr() of CuPy or .to_sparse_csr() of PyTorch",
             )
+        if kind == "csr":
+            indices = arg.col_indices() if hasattr(arg, "col_indices") else arg.indices
+            wide = str(indices.dtype).endswith("int64")
+        else:
+            stored = arg._nnz() if hasattr(arg, "_nnz") else arg.nnz  # noqa: SLF001 (of PyTorch)
+            wide, make = max(*arg.shape, stored) > INT32, partial(convert, format="csr")
+        layout = replace(_ROW_MAJOR, idtype=int64 if wide else int32)
     if wanted is not None and (wanted.levels, wanted.order) != (layout.levels, layout.order):
         raise ArgumentError(
             f"argument {name}: lies on a GPU as {layout}, and is not converted to {wanted} there",
             hint="give an array of the host",
         )
-    return Argument(Operand(layout, dtype), _identity)
+    return Argument(Operand(layout, dtype), make)
 
 
 def _is_foreign(arg: Any) -> bool:

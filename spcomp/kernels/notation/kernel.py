@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.inspection import Inspection
-from spcomp.kernels.notation.arguments import call_arguments
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split

@@ -51,12 +51,6 @@ def pinned(shape: tuple[int, ...], dtype: str, device: int) -> Array:
         return array
 
 
-def fetch(pointer: int, array: Array, device: int, stream: int) -> None:
-    """Let *stream* fill the ``pinned`` *array* from *pointer*, without waiting."""
-    with on(device, "copying from the GPU") as numba:
-        numba.driver.cuMemcpyDtoHAsync(array.ctypes.data, pointer, array.nbytes, stream or LEGACY)
-
-
 def copy(pointer: int, source: int, count: int, device: int, stream: int) -> None:
     """Copy *count* bytes of the GPU from *source* to *pointer*, in the order of *stream*."""
     if count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, TypeAlias, get_args
 
 from spcomp.errors import ArgumentError
@@ -110,3 +111,29 @@ def with_data(pattern: DeviceSparse, data: DeviceArray) -> Any:
         return type(owner)((values, tuple(part.owner for part in pattern.indices)), pattern.shape)
     arrays = values, pattern.indices[0].owner, pattern.indptr.owner
     return type(owner)(arrays, shape=pattern.shape)
+
+
+def sparse_from(
+    format: Format,  # noqa: A002
+    majors: DeviceArray,
+    minors: DeviceArray,
+    data: DeviceArray,
+    shape: tuple[int, ...],
+) -> Any:
+    """Return a matrix in csr, csc or coo of the library of *data*, PyTorch or CuPy.
+
+    *majors* are pointers, for coo rows.
+    """
+    first, second, values = majors.owner, minors.owner, data.owner
+    if data.library == "torch":
+        torch = sys.modules["torch"]
+        if format == "coo":
+            at = torch.stack((first, second))
+            return torch.sparse_coo_tensor(at, values, shape, check_invariants=False)
+        layout = torch.sparse_csr if format == "csr" else torch.sparse_csc
+        return torch.sparse_compressed_tensor(
+            first, second, values, shape, layout=layout, check_invariants=False
+        )
+    make = getattr(import_module("cupyx.scipy.sparse"), f"{format}_matrix")
+    arrays = (values, (first, second)) if format == "coo" else (values, second, first)
+    return make(arrays, shape=shape)

@@ -6,10 +6,12 @@ import threading
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, SpcompWarning
 from spcomp.runtime.cuda import memory
+from spcomp.runtime.cuda.driver import LEGACY, on, start
 
 NONE = -1  # what the word of a kernel holds that has not failed
 
@@ -26,6 +28,11 @@ class Status:
         self._words = memory.allocate((len(names),), "int32", device)
         self._copy = memory.pinned((len(names),), "int32", device)
         self._lock = threading.Lock()
+        what, places = "the status of kernels", (self._copy.ctypes.data, self.word(0))
+        with on(device, what) as numba:
+            context, call = int(numba.driver.cuCtxGetCurrent()), numba.driver.cuMemcpyDtoHAsync
+            args = numba, context, device, what, call, *places, self._copy.nbytes
+            self._fetch = partial(start, *args)
         self._clear(stream)
         weakref.finalize(self, _warn, self.names, self._copy).atexit = False
 
@@ -35,7 +42,7 @@ class Status:
 
     def follow(self, stream: int) -> None:
         """Copy the words to the host after what *stream* was given, without waiting."""
-        memory.fetch(self.word(0), self._copy, self.device, stream)
+        self._fetch(stream or LEGACY)
 
     @property
     def failed(self) -> bool:

@@ -158,7 +158,7 @@ def put_in_order(
     is_matrix = bits == shifts[0] and len(axes) == 2 and max(shape) <= SPARSE * n
     if n <= (small.MATRIX if is_matrix else small.SMALL):
         if not all(map(small.inside, axes, shape)):
-            _refuse_outside(axes, shape)
+            refuse_outside(axes, shape)
         if is_matrix:
             return _in_order_by_scipy(axes, values, (shape[0], shape[1]), minor, sort=sort)
         order, major, low, repeated = small.ordered(axes, shifts, bits, sort=sort)
@@ -171,7 +171,7 @@ def put_in_order(
         plan = plan.spread()
     counts, facts = _count(source, plan, index_type(n) if near else np.int64)
     if (facts[::2] < 0).any():
-        _refuse_outside(axes, shape)
+        refuse_outside(axes, shape)
     result = _empty_result(plan, values, minor, pointer)
     if not facts[1::2].any():
         _ascending(source, plan, as_bits(values), result)
@@ -220,7 +220,7 @@ def transposed(
     rows = len(pointers) - 1
     if len(values) <= small.MATRIX:
         if not small.inside(indices, columns):
-            _refuse_outside([indices], [columns])
+            refuse_outside([indices], [columns])
         arrays = pointers, indices, as_bits(values)
         return _ordered_of(by_minors(arrays, columns, idtype), values)
     bits = bits_of(rows)
@@ -435,7 +435,8 @@ def keys_of(elements: Ordered, bits: int) -> Array:
     return keys
 
 
-def _refuse_outside(axes: Sequence[Array], shape: Sequence[int]) -> None:
+def refuse_outside(axes: Sequence[Array], shape: Sequence[int]) -> None:
+    """Raise ArgumentError for the first coordinate of *axes* that is not inside of *shape*."""
     for dim, (coordinates, extent) in enumerate(zip(axes, shape, strict=True)):
         wrong = np.flatnonzero((coordinates < 0) | (coordinates >= extent))
         if len(wrong):
