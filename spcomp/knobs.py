@@ -188,6 +188,7 @@ class GridKnobs:
     resident_threads: int  # threads of a multiprocessor that registers are kept for
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
+    scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
 
 
@@ -200,6 +201,7 @@ CUDA_GRID = GridKnobs(
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
     thread_bytes=1024,
     thread_sums=64,
+    scan_elements=16,
     compact_elements=1 << 16,
 )
 

@@ -10,7 +10,6 @@ from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError
 from spcomp.ir.module import Launch, Scan
 from spcomp.knobs import CUDA_GRID
-from spcomp.passes.grid.scan_kernels import ITEMS
 from spcomp.script.parse import parse_source
 from tests.emulated import EMULATED, ORDERS, TARGET, Kernels, order, small_blocks
 
@@ -61,8 +60,18 @@ def expected(x):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_arrays_of_any_length_are_added_up(dtype):
-    kernels, tile = Kernels(scan(dtype)), CUDA_GRID.block_threads * ITEMS
-    lengths = (0, 1, 2, ITEMS, ITEMS + 1, tile - 1, tile, tile + 1, 3 * tile + 5)
+    kernels, tile = Kernels(scan(dtype)), CUDA_GRID.block_threads * CUDA_GRID.scan_elements
+    lengths = (
+        0,
+        1,
+        2,
+        CUDA_GRID.scan_elements,
+        CUDA_GRID.scan_elements + 1,
+        tile - 1,
+        tile,
+        tile + 1,
+        3 * tile + 5,
+    )
     for number, length in enumerate(lengths):
         x = numbers(length, number)
         with order(ORDERS[number % len(ORDERS)]):
@@ -73,7 +82,7 @@ def test_arrays_of_any_length_are_added_up(dtype):
 
 @pytest.mark.parametrize("threads", [1, 3, 4])
 def test_the_totals_of_more_tiles_than_fit_one_block_are_added_up_in_turns(threads):
-    tile = threads * ITEMS
+    tile = threads * CUDA_GRID.scan_elements
     length = tile * (tile + 2) - 1
     with small_blocks(threads):
         kernels = Kernels(scan())

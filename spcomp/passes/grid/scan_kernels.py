@@ -19,8 +19,6 @@ from spcomp.ir.stmt import Alloc, Fail, For, If, Stmt, Store, seq
 from spcomp.knobs import GridKnobs
 from spcomp.passes.base import Pass, Stage
 
-ITEMS = 16  # elements that a thread adds up
-
 
 @dataclass(frozen=True, slots=True)
 class ScanKernels(Pass):
@@ -49,7 +47,7 @@ class ScanKernels(Pass):
                 host.append(op)
                 continue
             if array.name not in added:
-                added[array.name] = _Scan(array, self.knobs.block_threads, taken).func
+                added[array.name] = _Scan(array, self.knobs, taken).func
                 taken.add(added[array.name].name)
             host.append(Launch(added[array.name].name))
         if not added:
@@ -63,15 +61,16 @@ def _is_known(size: Expr, scalars: frozenset[Var]) -> bool:
 
 
 class _Scan:
-    """The function that adds up *array*, in blocks of so many *threads*."""
+    """The function that adds up *array*, in blocks of *threads*, each of so many *elements*."""
 
-    def __init__(self, array: Buffer, threads: int, taken: set[str]) -> None:
+    def __init__(self, array: Buffer, knobs: GridKnobs, taken: set[str]) -> None:
         name = f"{array.name}_scan"
         while name in taken:
             name = f"{name}_"
         data = Var(array.name, handle)
         self.array = array.replace(data=data)
-        self.threads, self.tile = threads, threads * ITEMS
+        self.threads, self.elements = knobs.block_threads, knobs.scan_elements
+        self.tile = self.threads * self.elements
         sizes = sorted(variables(array.shape[0]), key=lambda var: var.name)
         empty = FlatFunc(name, (data, *sizes), (), (self.array,), seq())
         self.names = Names(empty)
@@ -102,7 +101,7 @@ class _Scan:
         element = self._element(self.array, plus(binary("*", tile, self.tile), step), count)
         sums = self._sum()
         share = Store(totals, (tile,), plus(Load(totals, (tile,)), Load(sums, (ZERO,))))
-        own = seq(Store(sums, (ZERO,), ZERO), _items(item, _add(sums, element)), share)
+        own = seq(Store(sums, (ZERO,), ZERO), self._items(item, _add(sums, element)), share)
         return seq(Store(totals, (tile,), ZERO), self._each(thread, Alloc(sums, own)))
 
     def _running(self, array: Buffer, tile: Var, count: Expr, before: Expr) -> Stmt:
@@ -118,7 +117,7 @@ class _Scan:
         thread, item, sums = self.names.var("thread"), self.names.var("item"), self._sum()
         element = self._element(array, self._place(tile, thread, item), count)
         share = Store(shared, (thread,), Load(sums, (ZERO,)))
-        own = seq(Store(sums, (ZERO,), ZERO), _items(item, _add(sums, element)), share)
+        own = seq(Store(sums, (ZERO,), ZERO), self._items(item, _add(sums, element)), share)
         stmts: list[Stmt] = [self._each(thread, Alloc(sums, own))]
         here, there, distance = 0, size, 1
         while distance < size:
@@ -133,12 +132,15 @@ class _Scan:
         start = plus(before, _or_zero(binary("<", ZERO, thread), earlier))
         place = self._place(tile, thread, item)
         store = If(binary("<", place, count), _store(array, place, Load(sums, (ZERO,))))
-        end = _items(item, seq(_add(sums, self._element(array, place, count)), store))
+        end = self._items(item, seq(_add(sums, self._element(array, place, count)), store))
         stmts.append(self._each(thread, Alloc(sums, seq(Store(sums, (ZERO,), start), end))))
         return Alloc(shared, seq(*stmts))
 
+    def _items(self, item: Var, body: Stmt) -> Stmt:
+        return For(item, ZERO, const(self.elements), body, "unroll")
+
     def _place(self, tile: Var, thread: Var, item: Var) -> Expr:
-        own = plus(binary("*", tile, self.tile), binary("*", thread, ITEMS))
+        own = plus(binary("*", tile, self.tile), binary("*", thread, self.elements))
         return plus(own, item)
 
     def _sum(self) -> Buffer:
@@ -153,10 +155,6 @@ class _Scan:
         if array is self.array:
             inside = binary("and", binary("<", ZERO, place), inside)
         return _or_zero(inside, cast(Load(array, (place,)), int64))
-
-
-def _items(item: Var, body: Stmt) -> Stmt:
-    return For(item, ZERO, const(ITEMS), body, "unroll")
 
 
 def _add(sums: Buffer, value: Expr) -> Stmt:
