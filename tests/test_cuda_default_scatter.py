@@ -9,9 +9,11 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.codegen import nvvm
 from spcomp.compiler.pipeline import lower
+from spcomp.errors import ScheduleError, SpcompError
 from spcomp.script.parse import parse_source
 from spcomp.target import target
 from tests.emulated import EMULATED, ORDERS, order
+from tests.layers import interpreted, source
 
 SCATTER = """
 @T.prim_func
@@ -64,3 +66,52 @@ def test_no_default_updates_other_types_atomically(dtype):
     lowered = lower(scatter(dtype, "+"), goal)
     assert "atomic" not in str(lowered.trace)
     assert "atomicrmw" not in nvvm.emit(lowered.flat, goal).llvm_ir
+
+
+@pytest.mark.parametrize("feat", [1, 3, 33])
+def test_rows_scattered_to_coordinates_that_may_be_missing_run_by_columns(feat):
+    kernel = spcomp.compile(source("scatter_add"), target=EMULATED)
+    assert "lift_loop('k')" in kernel.explain()
+    rng = np.random.default_rng(feat)
+    ends, x = rng.integers(0, 5, (2, 40)).astype(np.int32), rng.random((5, feat), np.float32)
+    expected = np.zeros((5, feat), np.float32)
+    np.add.at(expected, ends[1], x[ends[0]])
+    results = []
+    for seed in ORDERS:
+        y = np.full((5, feat), np.nan, np.float32)
+        with order(seed):
+            kernel(*ends, x, y, 5, feat, 40)
+        results.append(y)
+    np.testing.assert_allclose(results[0], expected, rtol=1e-5)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    ends[1, 7] = 5
+    with pytest.raises(SpcompError, match="not stored in Y"):
+        kernel(*ends, x, np.zeros((5, feat), np.float32), 5, feat, 40)
+
+
+LET = """
+@T.prim_func
+def f(x: T.handle, y: T.handle, n: T.int32) -> None:
+    T.func_attr({{"sparse_tir_level": 1}})
+    X = T.match_buffer(x, (n, 4), "float32")
+    Y = T.match_buffer(y, (n, 4), "float32")
+    for i in T.serial(n):
+        with T.block("outer"):
+            vi = T.axis.spatial(n, i)
+            first = {read}[vi, 0]
+            for k in T.serial(4):
+                with T.block("inner"):
+                    vk = T.axis.spatial(4, k)
+                    Y[vi, vk] = first + 1.0
+"""
+
+
+def test_a_loop_is_lifted_out_of_lets_unless_it_writes_what_they_read():
+    writing, reading = (parse_source(LET.format(read=b), "let.py")[0] for b in "YX")
+    with pytest.raises(ScheduleError, match="it writes what is read before it"):
+        spcomp.Schedule(writing).lift_loop("k")
+    lifted = spcomp.Schedule(reading).lift_loop("k").func
+    x = np.arange(3, dtype=np.float32)
+    given = {"x": np.repeat(x, 4), "y": np.zeros(12, np.float32), "n": 3}
+    np.testing.assert_array_equal(interpreted(lifted, given)["y"], np.repeat(x + 1, 4))

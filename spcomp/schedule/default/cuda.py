@@ -253,7 +253,8 @@ class _Plan(CpuPlan):
         for depth, loops in enumerate(nest.levels):
             if depth:
                 yield LiftLoop(nest.inner)
-            yield Reorder((nest.inner, *loops))
+            if loops:
+                yield Reorder((nest.inner, *loops))
         yield Parallel(nest.inner)
 
     def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:

@@ -9,11 +9,11 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import trip_count
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store
+from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import conflicts
-from spcomp.schedule.nests.nests import chain
+from spcomp.schedule.nests.nests import chain, inside_lets
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ def outermost(stmt: Stmt) -> Iterator[For]:
 def as_scatter(nest: For, knobs: Knobs, *, single: bool = False) -> Scatter | None:
     """Return how to run *nest* in parallel over parts of the rows it updates; None if it cannot.
 
-    *single*: each part is one element of a row, however long rows are.
+    *single*: each part is one element of a row, however long rows are. All parts find out where
+    rows are, and whether they exist, which pays if there are many.
     """
     levels: list[tuple[str, ...]] = []
     body: Node = nest
@@ -53,9 +54,11 @@ def as_scatter(nest: For, knobs: Knobs, *, single: bool = False) -> Scatter | No
         if any(loop.kind != "serial" for loop in loops) or not isinstance(block, Block):
             return None
         levels.append(tuple(loop.var.name for loop in loops))
-        inner, body = loops[-1], block.body
+        inner, body = loops[-1], inside_lets(block.body) if single else block.body
         if isinstance(body, For) and (block.init or block.where):
             return None
+    if single and isinstance(body, If):  # the element may be missing, which is an error
+        body = body.then
     if not isinstance(body, Store) or conflicts(inner):
         return None
     extent = trip_count(inner)
@@ -63,8 +66,9 @@ def as_scatter(nest: For, knobs: Knobs, *, single: bool = False) -> Scatter | No
     if not width or not conflicts(nest):
         return None
     levels[-1] = levels[-1][:-1]
-    around = tuple(level for level in reversed(levels) if level)
-    return Scatter(inner.var.name, around, width) if around else None
+    around = tuple(reversed(levels))
+    worth = any(around) if single else bool(around[0])
+    return Scatter(inner.var.name, around, width) if worth else None
 
 
 def _width(extent: int, body: Stmt, knobs: Knobs) -> int:

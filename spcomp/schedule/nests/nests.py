@@ -113,6 +113,13 @@ def chain(loop: For) -> tuple[list[For], Stmt]:
     return loops, loops[-1].body
 
 
+def inside_lets(stmt: Stmt) -> Stmt:
+    """Return what is inside the lets of *stmt*."""
+    while isinstance(stmt, Let):
+        stmt = stmt.body
+    return stmt
+
+
 def nest(loops: Sequence[For], body: Stmt) -> Stmt:
     """Return *body* inside *loops*, outermost first."""
     for loop in reversed(loops):

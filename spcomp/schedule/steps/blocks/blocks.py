@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter
-from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import For
-from spcomp.ir.visitor import walk
-from spcomp.schedule.nests.nests import find_block, find_loop, replace_stmt
+from spcomp.ir.rewrite import Replace, substitute
+from spcomp.ir.stmt import For, Let, Store
+from spcomp.ir.visitor import statements, walk
+from spcomp.schedule.nests.nests import find_block, find_loop, inside_lets, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
 from spcomp.schedule.steps.sharing.split_nnz import starts_inside
 
@@ -22,8 +24,9 @@ from spcomp.schedule.steps.sharing.split_nnz import starts_inside
 class LiftLoop(Step):
     """``block: for k in n: s  ->  for k in n: block: s``.
 
-    Legal where the loop is all that the block around it holds, its range does not depend on what
-    the block binds, and nothing of the block itself (a condition, an init) would run again.
+    Legal where the loop is all that the block around it holds, but for lets, which then stand in
+    each iteration; its range does not depend on what the block or they bind, it does not write
+    what they read, and nothing of the block itself (a condition, an init) would run again.
     Source: SparseTIR's lift_loop.
     """
 
@@ -38,7 +41,12 @@ class LiftLoop(Step):
             raise self.error("no block holds just this loop", loop)
         if block.init is not None or block.where is not None:
             raise self.error(f"block {block.name} has an init or a condition", loop)
-        bound = {it.var for it in block.iters}
+        lets = _lets_of(block)
+        values = (n for let in lets for n in walk(let.value))
+        read = {memory_of(n.buffer) for n in values if isinstance(n, (Load, Search))}
+        if read & {memory_of(n.buffer) for n in statements(loop) if isinstance(n, Store)}:
+            raise self.error("it writes what is read before it", loop)
+        bound = {it.var for it in block.iters} | {let.var for let in lets}
         if not from_zero(loop) or variables(loop.end) & bound:
             raise self.error("its range depends on the block", loop)
         if starts_inside(func, loop):
@@ -49,9 +57,8 @@ class LiftLoop(Step):
         """Return *func* with the loop around the block."""
         block, loop = plan
         it = BlockIter(Names(func).var(f"v{loop.var.name}"), loop.end, loop.var)
-        inside = block.replace(
-            iters=(*block.iters, it), body=substitute(loop.body, {loop.var: it.var})
-        )
+        body = Replace(loop, substitute(loop.body, {loop.var: it.var})).rewrite(block.body)
+        inside = block.replace(iters=(*block.iters, it), body=body)
         return replace_stmt(func, block, loop.replace(body=inside))
 
 
@@ -124,6 +131,15 @@ def are_places(places: tuple[int, ...], count: int) -> bool:
 
 
 def block_around(func: Func, loop: For) -> Block | None:
-    """Return the block whose body is *loop*, if there is one."""
+    """Return the block that holds just *loop*, and lets around it, if there is one."""
     blocks = (n for n in walk(func.body, skip=Expr) if isinstance(n, Block))
-    return next((block for block in blocks if block.body is loop), None)
+    return next((block for block in blocks if inside_lets(block.body) is loop), None)
+
+
+def _lets_of(block: Block) -> list[Let]:
+    """Return the lets around what *block* holds, outermost first."""
+    lets, stmt = [], block.body
+    while isinstance(stmt, Let):
+        lets.append(stmt)
+        stmt = stmt.body
+    return lets
