@@ -142,3 +142,69 @@ def test_a_fragment_of_another_kind_does_not_match():
     register(*SHAPES[0])
     with pytest.raises(ScheduleError, match="does not compute what the description says"):
         product(*SHAPES[0]).tensorize("load_b", "tile_store")
+
+
+def shared_copy_product(m, n, k, dtype):  # noqa: C901
+    """Products of one tile for each block, whose operands come through shared memory."""
+
+    @T.prim_func
+    def gemm(x: T.handle, y: T.handle, z: T.handle) -> None:  # noqa: C901
+        X = T.match_buffer(x, (2 * m, k), dtype)
+        Y = T.match_buffer(y, (k, n), dtype)
+        Z = T.match_buffer(z, (2 * m, n), "float32")
+        for b in T.thread_binding(2, thread="blockIdx.x"):
+            XS = T.alloc_buffer((m, k), dtype, scope="shared")
+            YS = T.alloc_buffer((k, n), dtype, scope="shared")
+            for t in T.thread_binding(32, thread="threadIdx.x"):
+                for i0 in T.serial(m * k // 32):
+                    XS[(i0 * 32 + t) // k, (i0 * 32 + t) % k] = X[
+                        b * m + (i0 * 32 + t) // k, (i0 * 32 + t) % k
+                    ]
+            for t1 in T.thread_binding(32, thread="threadIdx.x"):
+                for i5 in T.serial(k * n // 32):
+                    YS[(i5 * 32 + t1) // n, (i5 * 32 + t1) % n] = Y[
+                        (i5 * 32 + t1) // n, (i5 * 32 + t1) % n
+                    ]
+            AA = T.alloc_buffer((m, k), dtype, scope=A)
+            BB = T.alloc_buffer((k, n), dtype, scope=B)
+            CC = T.alloc_buffer((m, n), "float32", scope=C)
+            with T.block("fill"):
+                for i, j in T.grid(m, n):
+                    CC[i, j] = T.float32(0)
+            with T.block("load_a"):
+                for i1, j1 in T.grid(m, k):
+                    AA[i1, j1] = XS[i1, j1]
+            with T.block("load_b"):
+                for i2, j2 in T.grid(k, n):
+                    BB[i2, j2] = YS[i2, j2]
+            with T.block("multiply"):
+                for i3, j3, k3 in T.grid(m, n, k):
+                    CC[i3, j3] = CC[i3, j3] + T.cast(AA[i3, k3], "float32") * T.cast(
+                        BB[k3, j3], "float32"
+                    )
+            with T.block("store"):
+                for i4, j4 in T.grid(m, n):
+                    Z[b * m + i4, j4] = CC[i4, j4]
+
+    return spcomp.Schedule(gemm)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=lambda s: "m{}n{}k{} {}".format(*s))
+def test_rows_in_shared_memory_are_loaded_by_ldmatrix(shape):
+    m, n, k, dtype = shape
+    register(*shape)
+    parts = {"load_a": copy(m, k, dtype, "shared", A), "load_b": copy(k, n, dtype, "shared", B)}
+    for name, description in parts.items():
+        spcomp.register_fragments(f"tile_{name}", description, override=True)
+    schedule = shared_copy_product(*shape)
+    for name in ("fill", "load_a", "load_b", "multiply", "store"):
+        schedule = schedule.tensorize(name, f"tile_{name}")
+    rng = np.random.default_rng(0)
+    x, given_x = numbers(rng, (2 * m, k), dtype)
+    y, given_y = numbers(rng, (k, n), dtype)
+    f, z = spcomp.compile(schedule, target="cuda:sm_80,emulate"), np.zeros((2 * m, n), np.float32)
+    f(given_x, given_y, z)
+    assert np.array_equal(z, x @ y)
+    code = nvvm.ptx(f.source("llvm"), nvvm.resolve(target("cuda:sm_80")))
+    assert code.count("ldmatrix.sync.aligned.m8n8") == 2 + ((m, n) == (8, 32))
+    assert ".trans" in code

@@ -203,6 +203,30 @@ def decomposed(shape, feat, groups, buckets, group_size, dtype):
     return tvm.tir.transform.RemovePreprocess()(lower_sparse_iter(sch.mod))
 
 
+def by_threads(sch, W_shared, X_shared, blk, Y_local, ty, lanes):
+    """Distribute the copies to shared memory and the updates of the result over threads."""
+    fused = sch.fuse(*sch.get_loops(W_shared)[-2:])
+    ax0, ax1, ax2, ax3 = sch.split(fused, [None, ty, 32, lanes])
+    sch.vectorize(ax3)
+    sch.bind(ax2, "threadIdx.x")
+    sch.bind(ax1, "threadIdx.y")
+    sch.unroll(ax0)
+    fused = sch.fuse(*sch.get_loops(X_shared)[-3:])
+    ax0, ax1, ax2 = sch.split(fused, [None, 32, lanes])
+    sch.vectorize(ax2)
+    sch.bind(ax1, "threadIdx.x")
+    sch.unroll(ax0)
+    j_i, kk, fo = sch.get_loops(blk)[-3:]
+    sch.unroll(j_i)
+    ax0, ax1 = sch.split(fo, [None, 32])
+    sch.unroll(ax0)
+    sch.bind(ax1, "threadIdx.x")
+    sch.unroll(kk)
+    ax0, ax1 = sch.split(sch.get_loops(Y_local)[-1], [None, 32])
+    sch.unroll(ax0)
+    sch.bind(ax1, "threadIdx.x")
+
+
 def scheduled(mod, buckets, ty, fi_factor, *, on_grid):
     """The published schedule; *on_grid*: features on ``blockIdx.y``, as in sparse convolution."""
     fo_factor, workloads, lanes = 2, 1, 4 if on_grid else 8
@@ -252,26 +276,7 @@ def scheduled(mod, buckets, ty, fi_factor, *, on_grid):
         sch.tensorize(sch.get_loops(init_blk)[-3], f"{name}_init")
         sch.hide_buffer_access(blk_wx, "read", [2, 4])
         sch.tensorize(sch.get_loops(blk_wx)[-4], f"{name}_sync")
-        fused = sch.fuse(*sch.get_loops(W_shared)[-2:])
-        ax0, ax1, ax2, ax3 = sch.split(fused, [None, ty, 32, lanes])
-        sch.vectorize(ax3)
-        sch.bind(ax2, "threadIdx.x")
-        sch.bind(ax1, "threadIdx.y")
-        sch.unroll(ax0)
-        fused = sch.fuse(*sch.get_loops(X_shared)[-3:])
-        ax0, ax1, ax2 = sch.split(fused, [None, 32, lanes])
-        sch.vectorize(ax2)
-        sch.bind(ax1, "threadIdx.x")
-        sch.unroll(ax0)
-        j_i, kk, fo = sch.get_loops(blk)[-3:]
-        sch.unroll(j_i)
-        ax0, ax1 = sch.split(fo, [None, 32])
-        sch.unroll(ax0)
-        sch.bind(ax1, "threadIdx.x")
-        sch.unroll(kk)
-        ax0, ax1 = sch.split(sch.get_loops(Y_local)[-1], [None, 32])
-        sch.unroll(ax0)
-        sch.bind(ax1, "threadIdx.x")
+        by_threads(sch, W_shared, X_shared, blk, Y_local, ty, lanes)
         sch.unset_block_filter()
     return tvm.tir.transform.RemoveUnusedArgs()(lower_sparse_buffer(sch.mod))
 

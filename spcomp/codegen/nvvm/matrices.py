@@ -21,9 +21,9 @@ from spcomp.ir.analysis.fragments import (
     role_of,
     role_of_store,
 )
-from spcomp.ir.arith.simplify import coefficient
+from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
-from spcomp.ir.expr import Const, Var, binary, const
+from spcomp.ir.expr import Const, Expr, Var, binary, const
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import walk
@@ -51,6 +51,9 @@ MULTIPLY = {  # by bits and kind of the elements: intrinsic, type of a register,
     (16, "bfloat"): ("llvm.nvvm.mma.m16n8k16.row.col.bf16", "i32", 2),
     (32, "float"): ("llvm.nvvm.mma.m16n8k8.row.col.tf32", "i32", 1),
 }
+
+
+ROW = 8  # elements of 16 bits in a row of ldmatrix, which is 16 bytes, and rows of a block
 
 
 class Matrix:
@@ -122,12 +125,66 @@ class Matrices:
             )
         matrix = Matrix(nest, fragment)
         base = self._registers(nest, matrix)
+        if role == "load" and self._load_at_once(nest, store, matrix, base):
+            return
         for k, (row, column) in enumerate(matrix.layout.places):
             self._bind(nest, matrix, self._place(row), self._place(column))
             kind = register_type(matrix.buffer)
             self.exprs.element = self.code.value(f"getelementptr {kind}, ptr {base}, i64 {k}")
             self._inside(nest)
         self.exprs.element = ""
+
+    def _load_at_once(self, nest: For, store: Store, matrix: Matrix, base: str) -> bool:
+        """Write ``ldmatrix`` for a copy of rows of 16 bytes in shared memory; False: it is none."""
+        load = store.value
+        index = load.indices[0] if isinstance(load, Load) else None
+        if not isinstance(load, Load) or index is None or load.buffer.dtype != matrix.buffer.dtype:
+            return False
+        others = [n.var for n in walk(nest) if isinstance(n, For) and n is not matrix.columns]
+        zeros: dict[Var, Expr] = {var: const(0) for var in (*others, matrix.columns.var)}
+        steps = [coefficient(index, var) for var in others]
+        if (
+            not load.buffer.scope.startswith("shared")
+            or load.buffer.dtype.bits != 16
+            or coefficient(index, matrix.columns.var) != 1
+            or any(step is None or step % ROW for step in steps)
+            or self.exprs.divisor(simplify(substitute(index, zeros))) % ROW
+        ):
+            return False
+        kind, pairs = memory(matrix.buffer.dtype), matrix.layout.places[::2]
+        suffix = ".trans" if pairs[0][0][1] else ""  # a lane has neighbours of a column
+        for first in range(0, len(pairs), 4):
+            blocks = [(row[2], column[2]) for row, column in pairs[first : first + 4]]
+            self._bind(nest, matrix, *self._block_row(blocks))
+            place = self.exprs.access(load.buffer, index, None).address(self.code)
+            pointer = self.code.value(f"addrspacecast ptr {place} to ptr addrspace(3)")
+            count, result = len(blocks), f"{{ {', '.join(['i32'] * len(blocks))} }}"
+            name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{suffix}.b16.p3"
+            name = self.code.unit.declare(name, result, "ptr addrspace(3)")
+            value = self.code.value(f"call {result} {name}(ptr addrspace(3) {pointer})")
+            for k in range(count):
+                at = self.code.value(f"getelementptr {kind}, ptr {base}, i64 {2 * (first + k)}")
+                word = self.code.value(f"extractvalue {result} {value}, {k}")
+                self.code.do(f"store i32 {word}, ptr {at}, align 4")
+        return True
+
+    def _block_row(self, blocks: list[tuple[int, int]]) -> tuple[str, str]:
+        """Return row and column of where the row begins whose address this lane gives.
+
+        Lanes 8 k to 8 k + 7 give the rows of the block of 8 x 8 that begins at *blocks* [k].
+        """
+        lane, code = lane_of(self.code), self.code
+        part = code.value(f"and i64 {code.value(f'lshr i64 {lane}, 3')}, {len(blocks) - 1}")
+        bits = code.value(f"and i64 {part}, 1"), code.value(f"lshr i64 {part}, 1")
+        result: list[str] = []
+        for k, value in enumerate((code.value(f"and i64 {lane}, 7"), "0")):
+            begin = blocks[0][k]
+            value = code.value(f"add i64 {value}, {begin}")
+            for bit, block in zip(bits, blocks[1:3], strict=False):
+                step = code.value(f"mul i64 {bit}, {block[k] - begin}")
+                value = code.value(f"add i64 {value}, {step}")
+            result.append(value)
+        return result[0], result[1]
 
     def _inside(self, nest: For) -> None:
         """Write what one iteration of *nest*, whose variables are bound, does."""

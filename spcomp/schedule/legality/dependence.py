@@ -22,7 +22,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
 from spcomp.ir.structural import expr_equal, fingerprint
 from spcomp.ir.visitor import Walker, collector, statements, walk
-from spcomp.schedule.legality.partition import disjoint_inner, less_pairs, tile
+from spcomp.schedule.legality.partition import disjoint_inner, less_pairs, tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,14 +322,14 @@ def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator
 def _tiles(accesses: list[Access], loop: For, body: Accesses) -> Iterator[set[object]]:
     """The tiles of each access that an iteration has to itself: index places with fingerprints."""
     for access in accesses:
-        tiles: set[object] = set()
+        found: set[object] = set()
         if getattr(access.buffer, "strides", None) is None:
             kind = (access.buffer, tuple(index is None for index in access.indices))
             for place, index in enumerate(access.indices):
                 if index is not None and not _is_opaque(index, body, loop):
-                    begin = tile(index, loop.var, body.inner, access.guards)
-                    tiles |= set() if begin is None else {(place, kind, fingerprint(begin))}
-        yield tiles
+                    apart = tiles(index, loop.var, body.inner, access.guards)
+                    found |= {(place, kind, fingerprint(each)) for each in apart}
+        yield found
 
 
 def _key(access: Access, loop: For, body: Accesses) -> list[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
@@ -56,36 +56,43 @@ def _is_linear(key: Expr, var: Var) -> bool:
     return same_value(binary("+", now, later), binary("+", then, then))
 
 
-def tile(
+def tiles(
     index: Expr,
     var: Var,
     ranges: Mapping[Var, tuple[Expr, Expr]],
     guards: Collection[tuple[Expr, Expr]],
-) -> Expr | None:
-    """Return where the tile of *index* for each value of *var* begins; None: not proved.
+) -> Iterator[Expr]:
+    """Yield what tells the tiles of *index* apart, of which each value of *var* has one.
 
-    It is ``length * var + base`` of ``length * var + base + rest``, proved if the rest is from 0 to
-    below the length for all values of the variables in *ranges*, and length and base do not depend
-    on these. *guards*: pairs of which the first is known to be less than the second.
+    This is the length in ``length * var + rest``, if the rest is proved to be from 0 to below the
+    length for all values of the variables in *ranges*, and the length does not depend on these. It
+    is ``length * var + base`` if that holds for the rest of ``length * var + base + rest``, with a
+    base that does not depend on them. *guards*: pairs of which the first is known to be less than
+    the second.
     """
     later = substitute(index, {var: binary("+", var, 1)})
     length = simplify(binary("-", later, index))
     offset = simplify(binary("-", index, binary("*", length, var)))
     if var in variables(length) | variables(offset) or variables(length) & ranges.keys():
-        return None
-    inside = set(ranges)
+        return
+    prover = Prover(Algebra(Env(), trusted=True), ranges)
+
+    def fits(rest: Expr) -> bool:
+        if not prover.holds(binary("<=", const(0), rest)):
+            return False
+        bounded = any(_same_difference((rest, length), pair) for pair in guards)
+        return bounded or prover.holds(binary("<", rest, length))
+
+    if fits(offset):
+        yield length
+    inner = set(ranges)
     rest, base = (
         Algebra(Env())
         .of(offset)
-        .split(lambda _, term: not term.atoms or mentions(term.atoms, inside))
+        .split(lambda _, term: not term.atoms or mentions(term.atoms, inner))
     )
-    offset = rest.expr()
-    begin = simplify(binary("+", binary("*", length, var), base.expr()))
-    prover = Prover(Algebra(Env(), trusted=True), ranges)
-    if not prover.holds(binary("<=", const(0), offset)):
-        return None
-    bounded = any(_same_difference((offset, length), pair) for pair in guards)
-    return begin if bounded or prover.holds(binary("<", offset, length)) else None
+    if base.terms and fits(rest.expr()):
+        yield simplify(binary("+", binary("*", length, var), base.expr()))
 
 
 def less_pairs(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
