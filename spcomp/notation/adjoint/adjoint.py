@@ -130,7 +130,8 @@ class Adjoint:
             if stmt.target.name in needed and stmt.target.name not in given.saved:
                 needed |= _names(stmt.value)
                 again.append(stmt)
-        types = {self.names[name]: dtype for name, dtype in given.types}
+        names = self.names
+        types = {names[name]: dtype for name, dtype in given.types}
         typed = [
             _typed(s, types[s.target.name]) if s.target.name in types else s
             for s in gradients.statements
@@ -160,7 +161,7 @@ class Adjoint:
 
     def _recomputed(self) -> tuple[Assignment, ...]:
         """Return the statements of the forward program that the adjoint repeats."""
-        own = {self.names[name] for name in self.names}
+        own = {*self.names.values()}
         targets = {s.target.name for s in self.forward.statements}
         return tuple(s for s in self.program.statements if s.target.name in targets - own)
 
