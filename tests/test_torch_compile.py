@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -385,3 +388,29 @@ def test_inductor_runs_our_kernels_until_they_are_disabled() -> None:
     finally:
         st.disable()
     assert config.joint_custom_pre_pass is before is None
+
+
+CACHED = """
+import torch, spcomp.torch
+from torch._dynamo.utils import counters
+edges = torch.arange(8000).reshape(2, 4000) * 7919 % 500
+x = torch.arange(16000.0).reshape(500, 32).sin().requires_grad_()
+def model(x, edges):
+    return torch.tanh(torch.zeros_like(x).index_add(0, edges[1], torch.relu(x)[edges[0]]))
+found, wanted = torch.compile(model, backend={backend!r})(x, edges), model(x, edges)
+ours, theirs = (torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted))
+assert (found - wanted).abs().max() < 1e-4
+assert (ours - theirs).abs().max() < 1e-4
+print("hits", counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_what_one_process_compiled_another_one_takes_from_the_cache(tmp_path: Any) -> None:
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    for backend, hits in (("inductor", 0), ("spcomp", 0), ("spcomp", 2), ("inductor", 2)):
+        command = [sys.executable, "-c", CACHED.format(backend=backend)]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert f"hits {hits}" in done.stdout

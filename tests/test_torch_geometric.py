@@ -49,6 +49,12 @@ LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], str | None, int]] = [
     ("SuperGATConv", (F, 4), {"heads": 2, "add_self_loops": False}, None, 6),
     ("NNConv", (F, F, "edges"), {}, FEATURES, 2),
     ("CGConv", (F, 4), {}, FEATURES, 3),
+    ("GMMConv", (F, F, 4, 3), {}, FEATURES, 3),
+    ("WLConvContinuous", (), {}, WEIGHT, 3),
+    ("EGConv", (F, F), {"num_heads": 2, "add_self_loops": False}, None, 3),
+    ("PDNConv", (F, F, 4, 8), {"add_self_loops": False, "normalize": False}, FEATURES, 2),
+    ("GeneralConv", (F, F), {}, None, 2),
+    ("FeaStConv", (F, F, 2), {"add_self_loops": False}, None, 4),
 ]
 
 
