@@ -122,6 +122,14 @@ class Row:
     features: dict[str, float]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether ``suggest`` would choose among such candidates: see ``plain_candidates``."""
+        from spcomp.tune.suggestion import has_hub
+
+        found = of_any_name(self.features)
+        return not (found["format"] and has_hub(found["matrix.longest"], found["matrix.nnz"]))
+
+    @property
     def case(self) -> tuple[str, str, int]:
         """The operator and matrix."""
         return self.operator, self.kind, self.nnz
@@ -152,7 +160,7 @@ def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
     (default,) = bench.compile([(Candidate(), Choice())])
     bench.prepare(default)
     yield Row(operator, kind, csr.nnz, "default", 1.0, 1.0, 0.0, bounds.features(Candidate()))
-    others = [c for c in dict.fromkeys(plain_candidates(space)) if c != Candidate()]
+    others = [c for c in dict.fromkeys(plain_candidates(space, statistics)) if c != Candidate()]
     chosen: list[tuple[Candidate, Choice]] = [
         (c, choice) for c in others if (choice := space.choice(c)) is not None
     ]
@@ -207,28 +215,20 @@ def trained(rows: Iterable[Row], sure: float = SURE[0], note: str = "") -> Weigh
     speedups = np.log([row.speedup for row in listed])
     matrix = xgboost.DMatrix(np.array(table), label=np.clip(speedups, -1.5, 1.5))
     booster = xgboost.train({**PARAMETERS, "base_score": 0.0}, matrix, num_boost_round=TREES)
-    trees = tuple(_tree(json.loads(text)) for text in booster.get_dump(dump_format="json"))
+    saved = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+    trees = tuple(map(_tree, saved))
     return Weights(names, trees, 0.0, sure, note)
 
 
-def _tree(root: dict[str, Any]) -> Tree:
-    """Return the tree that a dump of xgboost says, with its nodes in order."""
-    nodes: dict[int, dict[str, Any]] = {}
-    waiting = [root]
-    while waiting:
-        node = waiting.pop(0)
-        nodes[node["nodeid"]] = node
-        waiting += node.get("children", [])
-    place = {number: at for at, number in enumerate(nodes)}
-    columns: list[list[float]] = [[], [], [], [], []]
-    for node in nodes.values():
-        is_leaf = "leaf" in node
-        columns[0].append(-1 if is_leaf else int(node["split"][1:]))
-        value = node["leaf"] if is_leaf else node["split_condition"]
-        columns[1].append(float(f"{value:.5g}"))
-        for column, key in zip(columns[2:], ("yes", "no", "missing"), strict=True):
-            column.append(0 if is_leaf else place[node[key]])
-    return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
+def _tree(saved: dict[str, Any]) -> Tree:
+    """Return the tree that a file of xgboost describes; at a leaf the condition is the value."""
+    yes, no = saved["left_children"], saved["right_children"]
+    features = [-1 if at < 0 else k for k, at in zip(saved["split_indices"], yes, strict=True)]
+    ways = zip(yes, no, saved["default_left"], strict=True)
+    missing = [left if to_left else right for left, right, to_left in ways]
+    exact = np.array(saved["split_conditions"], np.float32).tolist()  # as xgboost compares them
+    columns = features, exact, yes, no, missing
+    return Tree(*map(tuple, columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ def main(given: list[str] | None = None) -> int:
     from spcomp.runtime.pool import set_num_threads
 
     set_num_threads(asked.threads)
-    rows = collect(asked.rows, asked.budget)
+    rows = [row for row in collect(asked.rows, asked.budget) if row.is_plain]
     cases = left_out(rows)
     sys.stdout.write(f"{report(cases)}\n")
     safe = [s for s in SURE if min(left.gained(s) for left in cases) >= GUARD]

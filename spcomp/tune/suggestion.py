@@ -22,11 +22,13 @@ from spcomp.tune.winners import Asked
 
 if TYPE_CHECKING:
     from spcomp.kernels.protocol import Runnable
+    from spcomp.tune.statistics import MatrixStatistics
 
 DRAWN = 48  # candidates that are ranked
 PROBLEMS = 5  # matrices that the program was tuned on, at least, for a model to know others
 SURE = 1.1  # the model's predictions are no better than that: less is the default
 CONVERSION = 200.0  # calls that the conversion of a matrix takes, about
+HUB = 8192  # elements, at least, of a very long row
 KINDS: tuple[Kind, ...] = ("any", "as_is")  # of winners: the best, and the best without a format
 
 
@@ -124,7 +126,7 @@ def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
     options, threads = asked.kernel.options, get_num_threads()
     space = Space(asked.func, options, extents, facts, statistics, threads)
     model = Model.of(store, fingerprint()) if shipped is None else shipped
-    candidates = _drawn(space) if shipped is None else list(plain_candidates(space))
+    candidates = _drawn(space) if shipped is None else list(plain_candidates(space, statistics))
     sure = SURE if shipped is None else shipped.sure
     return _best(space, Bounds(space, statistics), model, candidates, sure, calls) or default
 
@@ -137,11 +139,22 @@ def pays(speedup: float, conversion: float, calls: int | None) -> bool:
     return calls is None or calls * (speedup - 1) > conversion
 
 
-def plain_candidates(space: Space) -> Iterator[Candidate]:
-    """Yield the candidates that the shipped weights are for: formats, and shares of rows."""
-    yield from space.seeds()
+def plain_candidates(
+    space: Space, statistics: Mapping[str, MatrixStatistics]
+) -> Iterator[Candidate]:
+    """Yield the candidates that the shipped weights are for: formats, and shares of rows.
+
+    No format where one row is very long: the default shares it among threads, as formats do not.
+    """
+    hub = any(has_hub(matrix.longest, matrix.nnz) for matrix in statistics.values())
+    yield from [Candidate()] if hub else space.seeds()
     for rows in space.dimensions(()).get("rows", ())[1:]:
         yield Candidate().with_decision("rows", rows)
+
+
+def has_hub(longest: float, stored: float) -> bool:
+    """Whether a row of *longest* elements is very long among *stored* ones."""
+    return longest > max(HUB, stored / 32)
 
 
 def _drawn(space: Space) -> list[Candidate]:

@@ -10,6 +10,8 @@ from math import exp, nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 FILE = Path(__file__).with_name("weights.json")
 
 
@@ -56,7 +58,8 @@ class Weights:
     def predict(self, candidates: Sequence[Mapping[str, float]]) -> list[float]:
         """Return the speed-ups that are expected."""
         found = map(of_any_name, candidates)
-        rows = [[float(row.get(name, nan)) for name in self.names] for row in found]
+        table = np.array([[row.get(name, nan) for name in self.names] for row in found], np.float64)
+        rows = table.astype(np.float32).tolist()  # thresholds are single values of the training
         return [exp(self.base + sum(tree.value(row) for tree in self.trees)) for row in rows]
 
     def to_json(self) -> str:
@@ -81,7 +84,8 @@ class Weights:
 def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
     """Return *features* with statistics of the matrix with most elements only, called ``matrix``.
 
-    What one program calls its matrix means nothing to another.
+    What one program calls its matrix means nothing to another. Distances of reuse are left out:
+    they tell the kinds of the training from each other, and the model learns these by heart.
     """
     names = {name.partition(".")[0] for name in features if "." in name}
     largest = max(sorted(names), key=lambda name: features[f"{name}.nnz"], default="")
@@ -89,7 +93,7 @@ def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
         f"matrix.{key}" if key else name: value
         for name, value in features.items()
         if (head := name.partition("."))[0] == largest or not head[1]
-        for key in (head[2],)
+        if not (key := head[2]).startswith("reuse_")
     }
 
 
