@@ -43,6 +43,7 @@ class Knobs:
     chunk_workspace_rows: int  # rows in it where no array says how long they are
     run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
     hub_piece: int  # elements of a very long row that are worth a thread's attention
+    hub_share: int  # a very long row has more than one of so many parts of all elements
     scatter_parts: int  # parts of a scattered row that run at the same time, each over all elements
     scatter_bytes: int  # bytes that no two threads should write to, half as many at worst
 
@@ -75,7 +76,7 @@ class Knobs:
     block_products: int  # products in a block of rows of a matrix product, at least
     part_elements: int  # elements of the operands in one part of a result that is a single row
     result_parts: int  # such parts, at most
-    asks_rows: bool  # whether it matters how long rows are on average
+    asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
 
     # vectors
@@ -110,6 +111,7 @@ CPU_KNOBS = Knobs(
     chunk_workspace_rows=64,
     run_chunks=2,
     hub_piece=2048,
+    hub_share=32,
     scatter_parts=4,  # each reads the pattern again
     scatter_bytes=128,  # processors fetch cache lines in pairs
     extent_small=128,
@@ -165,7 +167,10 @@ CUDA_KNOBS = replace(
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
-    hub_piece=1 << 30,  # hubs are left to their threads
+    hub_piece=256,  # for the threads that have a row
+    hub_share=1 << 14,  # about as many rows are worked on at a time
+    skew_factor=1 << 30,  # as threads without work make room for others
+    narrow_operations=0,  # rows run at the same time, however many there are
 )
 
 KNOBS: dict[TargetKind, Knobs] = {"cpu": CPU_KNOBS, "cuda": CUDA_KNOBS}
@@ -179,6 +184,7 @@ class GridKnobs:
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
+    processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
@@ -190,6 +196,7 @@ CUDA_GRID = GridKnobs(
     warp_threads=32,
     row_threads=8,
     sharing_blocks=512,  # some for each multiprocessor
+    processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
     thread_bytes=1024,
     thread_sums=64,

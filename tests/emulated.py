@@ -11,10 +11,11 @@ import pytest
 
 from spcomp.codegen import nvvm
 from spcomp.compiler.pipeline import lower
-from spcomp.knobs import CUDA_GRID
+from spcomp.knobs import CUDA_GRID, CUDA_KNOBS
 from spcomp.runtime.emulator import Emulated
 from spcomp.runtime.gpu import EmulatedKernels
 from spcomp.runtime.host import run
+from spcomp.schedule.default.facts import UNKNOWN, Facts
 from spcomp.target import target
 
 EMULATED = "cuda:sm_80,emulate"
@@ -28,6 +29,17 @@ def order(seed: int | None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Emulated, "launch", partialmethod(Emulated.launch, seed=seed))
         yield
+
+
+@contextmanager
+def short_pieces(size: int = 8) -> Iterator[None]:
+    """Let rows of more than *size* elements be cut, so that short rows fill several pieces."""
+    before = CUDA_KNOBS.hub_piece
+    try:
+        object.__setattr__(CUDA_KNOBS, "hub_piece", size)
+        yield
+    finally:
+        object.__setattr__(CUDA_KNOBS, "hub_piece", before)
 
 
 @contextmanager
@@ -45,10 +57,13 @@ def small_blocks(threads: int = 4, blocks: int = 2) -> Iterator[None]:
 
 
 class Kernels:
-    """The kernels of *program*, never taken from a cache; they run on flat arrays by name."""
+    """The kernels of *program*, never taken from a cache; they run on flat arrays by name.
 
-    def __init__(self, program: Any) -> None:
-        self.module = lower(program, TARGET).flat
+    *constants* are compiled in, and the schedule is that for matrices of which *facts* are known.
+    """
+
+    def __init__(self, program: Any, constants: Any = None, facts: Facts = UNKNOWN) -> None:
+        self.module = lower(program, TARGET, constants, facts=facts).flat
         self.emitted = nvvm.emit(self.module, TARGET)
         self.code = EmulatedKernels(self.emitted)
 

@@ -15,7 +15,8 @@ CHANGES = (  # steps that give programs other loops and blocks to run on a grid
     *("split", "fuse", "reorder", "loop_partition", "add_unit_loop", "unroll", "vectorize"),
     *("decompose_reduction", "cache_read", "cache_write", "reverse_cache_write", "compute_at"),
     *("reverse_compute_at", "compute_inline", "rfactor", "blockize", "annotate", "split_nnz"),
-    *("transform_layout", "storage_align", "split_hubs", "partial_results", "group_runs"),
+    *("transform_layout", "storage_align", "split_hubs", "split_rows", "partial_results"),
+    "group_runs",
 )
 MOST = 12
 

@@ -140,7 +140,9 @@ def elements(result: Any) -> tuple[tuple[Any, ...], Any]:
     return coo.coords, coo.data
 
 
-def interpreted(kernel: NotationKernel, args: Mapping[str, Any], stage: str = "coordinate") -> Any:
+def interpreted(
+    kernel: NotationKernel, args: Mapping[str, Any], stage: str = "coordinate", **more: Any
+) -> Any:
     """What the interpreter computes for a call, of the program at *stage*."""
 
     def execute(planned: Planned, handed: Mapping[str, Any]) -> Any:
@@ -149,7 +151,7 @@ def interpreted(kernel: NotationKernel, args: Mapping[str, Any], stage: str = "c
         stages = Kernel.of(planned.func, kernel.options)._compiled.stages
         return interpret_for(planned.func, getattr(stages, stage), handed)
 
-    return kernel._runner.run(None, call_arguments(args), execute=execute)
+    return kernel._runner.run(None, call_arguments(args), execute=execute, **more)
 
 
 def interpret_for(func: CoordFunc, program: Any, handed: Mapping[str, Any]) -> Any:

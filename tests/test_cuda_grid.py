@@ -17,6 +17,7 @@ from spcomp.knobs import CUDA_GRID
 from spcomp.passes.grid import exact_trips, independent_blocks, synchronize
 from spcomp.passes.grid.bind_parallel import BindParallel
 from spcomp.passes.grid.exact_trips import ExactTrips
+from spcomp.passes.grid.independent_blocks import IndependentBlocks
 from spcomp.passes.grid.reduce_threads import ReduceThreads
 from spcomp.passes.grid.split_kernels import SplitKernels
 from spcomp.passes.grid.synchronize import Synchronize
@@ -269,6 +270,88 @@ def test_what_no_grid_can_do_is_refused_where_it_stands(name):
         span = caught.value.span
         assert span is not None
         assert (span.line, span.col) == where
+
+
+UNPROVED = {
+    "only the block that writes keeps to its part": """
+for s in T.serial(2):
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        for k in T.serial(n):
+            if k < 4:
+                A[b * 4 + k] = T.cast(s, "float32")
+    for d in T.thread_binding(m, thread="blockIdx.x"):
+        for k in T.serial(n):
+            C[d] = C[d] + A[d * 4 + k]""",
+    "what says where a block reads has changed": """
+P = T.alloc_buffer((m,), "int64")
+for s in T.serial(2):
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        P[b] = b
+        A[P[b]] = T.cast(s, "float32")
+    for d in T.thread_binding(m, thread="blockIdx.x"):
+        P[d] = m - 1 - d
+    for e in T.thread_binding(m, thread="blockIdx.x"):
+        C[e] = A[P[e]]""",
+}
+PROVED = {  # in a loop of s
+    "loops of other names": """
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        for k in T.serial(n):
+            A[b * n + k] = A[b * n + k] + 1.0
+    for d in T.thread_binding(m, thread="blockIdx.x"):
+        for u in T.serial(1):
+            for l in T.serial(n):
+                A[d * n + l] = A[d * n + l] * 2.0""",
+    "bounds inside bounds": """
+    for b in T.thread_binding((n + 1) // 2, thread="blockIdx.x"):
+        for t in T.thread_binding(4, thread="threadIdx.x"):
+            if t < 2:
+                if b * 2 + t < n:
+                    A[s * n + (b * 2 + t)] = 1.0
+    for d in T.thread_binding((n + 1) // 2, thread="blockIdx.x"):
+        for t in T.thread_binding(4, thread="threadIdx.x"):
+            if t < 2 and s < 2 and d * 2 + t < n:
+                A[s * n + (d * 2 + t)] = A[s * n + (d * 2 + t)] + 3.0""",
+    "a loop without iterations": """
+    for k in T.serial(0):
+        C[k] = 1.0
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        C[b] = C[b] * 2.0""",
+    "a bound that is at least 0": """
+    for b in T.thread_binding((T.max(n, 0) + 3) // 4, thread="blockIdx.x"):
+        for t in T.thread_binding(4, thread="threadIdx.x"):
+            if b * 4 + t < T.max(n, 0):
+                A[s * n + (b * 4 + t)] = 1.0
+                for r in T.serial(3):
+                    A[s * n + (b * 4 + t)] = A[s * n + (b * 4 + t)] * 3.0""",
+}
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_blocks_that_meet_are_refused(name):
+    touched = "one block of blockIdx.x may touch what another one writes to A"
+    with pytest.raises(LoweringError, match=touched):
+        after([IndependentBlocks()], UNPROVED[name])
+
+
+@pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
+@pytest.mark.parametrize("name", PROVED)
+def test_blocks_that_keep_to_their_places_are_not(name):
+    same("\nfor s in T.serial(2):" + PROVED[name])
+
+
+def test_a_bound_of_what_is_written_is_none_of_what_is_read():
+    body = """
+S = T.alloc_buffer((80,), "float32", scope="shared")
+for r in T.serial(2):
+    for t in T.thread_binding(4, thread="threadIdx.x"):
+        for k in T.serial(20):
+            if r < 1 and k < 16:
+                S[t * 16 + k] = 1.0
+            {read}
+                C[t] = C[t] + S[t * 16 + k]"""
+    assert "sync" not in after([Synchronize()], body.format(read="if r > 0 and k < 16:"))
+    assert "sync" in after([Synchronize()], body.format(read="if r > 0:"))
 
 
 # -- planted faults ------------------------------------------------------------------------------

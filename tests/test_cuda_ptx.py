@@ -25,7 +25,6 @@ REASONS = (  # why an operation does not exist for a type, on any target
     *(r"no arithmetic \S+ on bools", r"operator m\w\w on bool", "- has no meaning for bool"),
 )
 ARCHES = ("sm_80", "sm_90")
-MOST_SPILLED = 64  # bytes, over all kernels
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -54,7 +53,7 @@ PTXAS = "release 13.0"
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize("arch", ARCHES)
-def test_registers_of_the_corpus_are_as_recorded_and_hardly_any_spill(arch, golden):
+def test_registers_of_the_corpus_are_as_recorded_and_none_spill(arch, golden):
     """Of a thread: registers, bytes of them in memory, and whether it has local memory."""
     lines, spilled = [], {}
     for program in PROGRAMS:
@@ -67,7 +66,7 @@ def test_registers_of_the_corpus_are_as_recorded_and_hardly_any_spill(arch, gold
             spilled |= {abi.symbol: took.spilled} if took.spilled else {}
             mark = " local" if abi.symbol in local else ""
             lines.append(f"{abi.symbol} {took.registers} {took.spilled}{mark}")
-    assert sum(spilled.values()) <= MOST_SPILLED, spilled
+    assert not spilled
     said = subprocess.run(
         [str(tool("ptxas")), "--version"], capture_output=True, text=True, check=True
     )

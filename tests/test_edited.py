@@ -179,3 +179,13 @@ def test_a_number_that_nothing_tells_is_asked_for():
     text = spcomp.compile(NOTATION[0]).specialize(A=operand(), B=operand()).stage("coordinate")
     error = refused(text, "(n_j, B_j_nnz)", "n_j", "argument B_j_nnz: missing")
     assert isinstance(error, ArgumentError)
+
+
+def test_checks_of_a_program_that_has_checks_do_not_multiply():
+    rng = np.random.default_rng(0)
+    A = spcomp.convert(rng.integers(0, 3, 200), spcomp.Format(("bitmap",)))
+    B = spcomp.convert(rng.random(200) * (rng.random(200) < 0.5), spcomp.Format(("compressed",)))
+    kernel = spcomp.compile("t = sum(k, A[k] if B[k] <= 0.5)").specialize(A=A, B=B)
+    text = spcomp.compile(spcomp.parse(kernel.stage("flat"))).stage("flat")
+    again = spcomp.compile(spcomp.parse(text)).stage("flat")
+    assert len(again) < 4 * len(text)  # it was many thousand times as long

@@ -370,3 +370,80 @@ def test_a_rule_that_does_not_fit_its_description_is_refused(message):
 def test_rules_that_do_not_fit_the_program_are_refused(rules, message):
     with pytest.raises(FormatError, match=message):
         decompose(program("spmv"), rules)
+
+
+WITH_FEATURES = ELL.replace("a: T.handle,", "a: T.handle, p: T.handle,").replace(
+    "    T.evaluate(0)",
+    """    F = T.dense_fixed(4)
+    P = T.match_sparse_buffer(p, (O, I, J, F), "float32")
+    T.evaluate(0)""",
+)
+FEATURES = """from spcomp import script as T
+
+@T.prim_func
+def f(a: T.handle, p: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle,
+      m: T.int32, n: T.int32, nnz: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    F = T.dense_fixed(4)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    P = T.match_sparse_buffer(p, (I, J, F), "float32")
+    X = T.match_sparse_buffer(x, (F,), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I, J, F], "SSS", "product") as [i, j, f]:
+        P[i, j, f] = A[i, j] * X[f]
+    with T.sp_iter([I, J, F], "SRR", "total") as [i, j, f]:
+        with T.init():
+            Y[i] = 0.0
+        Y[i] = Y[i] + P[i, j, f]
+"""
+
+
+def rule_with_features(**changes):
+    """The rule that rewrites A along (I, J) and P along (I, J, F) at once."""
+    fields = {
+        "new_format_desc": parse(WITH_FEATURES),
+        "buffers_to_rewrite": ["A", "P"],
+        "axes_before_rewrite": ["I", "J", "F"],
+        "axes_after_rewrite": ["O", "I", "J", "F"],
+        "axis_map": {"I": ["O", "I"], "J": ["J"], "F": ["F"]},
+        "idx_map": lambda i, j, f: (0, i, j, f),
+        "inv_idx_map": lambda o, i, j, f: (i, j, f),
+    }
+    return ell_rule("e", **(fields | changes))
+
+
+def test_a_rule_may_rewrite_buffers_along_further_axes_that_stay_as_they_are():
+    rule = rule_with_features()
+    core = rule.core()
+    assert core.buffers_to_rewrite == ["A"]
+    assert core.axes_before_rewrite == ["I", "J"]
+    assert core.core() is core
+    func = format_decompose(parse(FEATURES), [rule], include_format_rewrite_blks=False)
+    assert [p.name for p in func.params if p.name.endswith("_e")][:2] == ["a_e", "p_e"]
+    (part,) = (b for b in func.buffers if b.name == "P_e")
+    assert [axis.name for axis in part.axes] == ["O_e", "I_e", "J_e", "F"]
+    verify(single(func), "decompose_formats")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"idx_map": lambda i, j, f: (0, i, j, f + 1)},
+        {"inv_idx_map": lambda o, i, j, f: (i, j, f + 1)},
+        {
+            "idx_map": lambda i, j, f: (0, i, j + f, f),
+            "inv_idx_map": lambda o, i, j, f: (i, j - f, f),
+        },
+    ],
+    ids=["changed", "not undone", "used by others"],
+)
+def test_a_further_axis_that_does_not_stay_as_it_is_is_refused(changes):
+    with pytest.raises(FormatError, match="rewrites A along O, I, J; P along O, I, J, F"):
+        rule_with_features(**changes).core()
+
+
+def test_a_description_of_another_length_is_refused():
+    text = WITH_FEATURES.replace("dense_fixed(4)", "dense_fixed(5)")
+    with pytest.raises(FormatError, match="does not declare P along O_e, I_e, J_e, F"):
+        decompose(parse(FEATURES), [rule_with_features(new_format_desc=parse(text))])

@@ -47,6 +47,7 @@ OWN = {  # module-level numbers of passes and schedules that are no threshold of
     "passes.assembly.marks.BITS": "of a word",
     "passes.flat.guard_accesses.MOST": "how far a proof goes",
     "passes.grid.compact_buffers.TILE": "what a matrix of a tensor core holds",
+    "schedule.default.facts.MOST_ROW": "what Facts tells apart",
     "schedule.nests.sinking.SMALL": "how long a dimension may become by a proof",
     "schedule.steps.base.MOST": "products with trip counts stay in 64 bits",
     "schedule.steps.blocks.memory.MAX_ELEMENTS": "what a stack frame holds",

@@ -344,8 +344,30 @@ def begun(a: T.handle, b: T.handle):
                 B[vi] = B[vi] + A[vi, vj]
 
 
-def test_a_reduction_that_began_outside_is_not_written_back_inside():
-    message = refused(lambda: Schedule(begun).cache_write("sum", 0, "shared"))
+def test_a_reduction_that_began_outside_is_written_back_behind_its_loop():
+    sch = Schedule(begun).cache_write("sum", 0, "shared")
+    assert "j" not in sch.get_loops(sch.made[-1])
+    a, b = np.arange(16, dtype=np.float32).reshape(4, 4), np.full(4, 7, np.float32)
+    spcomp.compile(sch)(a, b)
+    assert np.array_equal(b, a.sum(axis=1))
+
+
+@T.prim_func
+def begun_under_a_condition(a: T.handle, b: T.handle):
+    A = T.match_buffer(a, (4, 4), "float32")
+    B = T.match_buffer(b, (4,), "float32")
+    for j in T.serial(4):
+        if A[0, j] > 0.0:
+            for i in T.serial(4):
+                with T.block("sum"):
+                    vi, vj = T.axis.remap("SR", [i, j])
+                    with T.init():
+                        B[vi] = 0.0
+                    B[vi] = B[vi] + A[vi, vj]
+
+
+def test_a_reduction_that_goes_on_under_a_condition_is_not_written_back_inside():
+    message = refused(lambda: Schedule(begun_under_a_condition).cache_write("sum", 0, "shared"))
     assert message.endswith("a reduction goes on outside the nest, and starts there")
 
 

@@ -102,7 +102,7 @@ def test_sums_of_gathered_rows_in_all_spellings(model: Any) -> None:
     x, ei = numbers(N, F), edges()
     both(model, compiled(model), x, ei)
     told = st.explain(model, x, ei, costs=ALWAYS)
-    gathered = "spcomp::aggregate, the sum of gathered rows"
+    gathered = "spcomp_inductor::aggregate, the sum of gathered rows"
     assert [finding.by for finding in told.replaced] == [gathered] * 2  # forward and backward
     assert not told.left
     both(model, compiled(model), x.detach(), ei)
@@ -146,7 +146,7 @@ def test_weights_in_either_order_and_for_heads() -> None:
         ):
             both(model, compiled(model), x, w, edges())
         told = st.explain(model, numbers(N, 2, 3), numbers(E, 2), edges(), costs=ALWAYS)
-        weighted = "spcomp::aggregate, the sum of weighted gathered rows"
+        weighted = "spcomp_inductor::aggregate, the sum of weighted gathered rows"
         assert [finding.by for finding in told.replaced] == [weighted] * 2
     scalar = compiled(lambda x, s, ei: left(x, s.expand(E), ei))
     both(lambda x, s, ei: left(x, s.expand(E), ei), scalar, numbers(N, F), numbers(1), edges())
@@ -163,7 +163,7 @@ def test_degrees_and_messages_of_both_ends() -> None:
 
     both(degrees, compiled(degrees), edges())
     told = st.explain(degrees, edges(), costs=ALWAYS)
-    assert [finding.by for finding in told.replaced] == ["spcomp::degree"] * 2
+    assert [finding.by for finding in told.replaced] == ["spcomp_inductor::degree"] * 2
     both(messages, compiled(messages), numbers(N, F), numbers(M, F, seed=1), edges())
     told = st.explain(messages, numbers(N, F), numbers(M, F), edges(), costs=ALWAYS)
     assert len(told.replaced) == 3
@@ -250,15 +250,21 @@ def test_an_index_that_changed_is_sorted_again() -> None:
         both(by_scatter_add, call, x, ei)
         both(by_scatter_add, call, x, ei.clone())
         both(by_scatter_add, compiled(by_scatter_add), x, view)
-    for seed in range(100):  # more than are kept
-        both(by_scatter_add, call, x, edges(seed))
 
 
-def test_a_vector_forgotten_before_the_way_back_is_sorted_again() -> None:
+@pytest.mark.parametrize("bound", ["MOST_VECTORS", "MOST_ELEMENTS"])
+def test_a_vector_forgotten_before_the_way_back_is_sorted_again(
+    bound: str, monkeypatch: Any
+) -> None:
+    sorting: Any = pytest.importorskip("spcomp.torch.inductor.sorting")
+    few = sorting._Few(10 if bound == "MOST_VECTORS" else 1000)
+    monkeypatch.setattr(sorting, "_VECTORS", few)
+    monkeypatch.setattr(sorting, "MOST_ELEMENTS", 10 * E)
     x, ei, call = numbers(N, F), edges(), compiled(by_scatter_add)
     found = call(x, ei).square().sum()
-    for seed in range(1, 100):
-        call(x.detach(), edges(seed))
+    for seed in range(1, 30):
+        both(by_scatter_add, call, x.detach(), edges(seed))
+    assert len(few._made) == len(few._sizes) == 10
     ours, theirs = (
         torch.autograd.grad(y, x)[0] for y in (found, by_scatter_add(x, ei).square().sum())
     )
@@ -333,7 +339,7 @@ def test_small_and_dense_graphs_stay_and_the_report_says_so() -> None:
 
 def test_operators_pass_the_checks_of_torch() -> None:
     ei = edges()
-    ops = torch.ops.spcomp
+    ops = torch.ops.spcomp_inductor
     key = ops.index_key(ei[1])
     checks = ("test_schema", "test_faketensor")
     rows = numbers(E, F).detach()
@@ -374,7 +380,7 @@ def test_inductor_runs_our_kernels_until_they_are_disabled() -> None:
         config.joint_custom_pre_pass[0].costs = ALWAYS
         plain = [x.detach() for x in args]
         found, code = run_and_get_code(torch.compile(model), *plain)
-        assert "spcomp.aggregate" in "".join(code)
+        assert "spcomp_inductor.aggregate" in "".join(code)
         assert torch.allclose(found, model(*plain), atol=1e-5)
     finally:
         st.disable()

@@ -12,7 +12,7 @@ from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Var
 from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
-from spcomp.schedule.default.facts import Facts
+from spcomp.schedule.default.facts import MOST_ROW, Facts
 from spcomp.schedule.steps.sharing.hubs import longest_row
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
-MOST_ROW = 32  # the longest rows that are told apart
 PARTS = 256  # of the rows, as many as there are chunks
 
 T = TypeVar("T")
@@ -90,8 +89,8 @@ def _row_class(indptr: Any) -> int:
 def _facts_of(indptr: Any, knobs: Knobs, *, hubs: bool, narrow: bool) -> Facts:
     rows, stored, piece = len(indptr) - 1, _stored(indptr), knobs.hub_piece
     longest = int(np.diff(indptr).max()) if hubs else 0
-    shared = longest > longest_row(piece, stored, rows * narrow)
-    alone = longest > longest_row(piece, stored) and not shared
+    shared = longest > longest_row(piece, stored, rows * narrow, knobs.hub_share)
+    alone = longest > longest_row(piece, stored, share=knobs.hub_share) and not shared
     return Facts(hubs=shared, skewed=_is_skewed(indptr, knobs.skew_factor, alone=alone))
 
 
@@ -113,7 +112,7 @@ def samples(count: int, knobs: Knobs) -> range:
 def is_narrow(names: Collection[str], values: Mapping[str, Any], knobs: Knobs) -> bool:
     """Return whether the extents called *names* are known and small: few operations an element."""
     most = knobs.narrow_operations
-    return all(int(values.get(name, most + 1)) <= most for name in names)
+    return bool(names) and all(int(values.get(name, most + 1)) <= most for name in names)
 
 
 def _stored(indptr: Any) -> int:
@@ -170,7 +169,8 @@ class Variants(Generic[T]):
         """Return the version for *values* of the parameters."""
         extents = ((name, int(values[name])) for name in self.names)
         narrow = is_narrow(self.names, values, self.knobs)
-        data_facts = facts(self.pointers, values, self.knobs, hubs=bool(self.names), narrow=narrow)
+        hubs = bool(self.names) or self.knobs.asks_rows
+        data_facts = facts(self.pointers, values, self.knobs, hubs=hubs, narrow=narrow)
         if any(has_long_run(values[name], self.knobs) for name in self.keys if name in values):
             data_facts = replace(data_facts, runs=True)
         key = Version(tuple(e for e in extents if is_worth(e[1], self.knobs)), data_facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spcomp.errors import FormatError, expect
@@ -35,6 +35,9 @@ class FormatRewriteRule:
             matrix lie in another part.
         where: A condition on the coordinates before the rewrite that the part may hold; None for
             all. Only conversions use it: an element goes to the first part that can hold it.
+
+    A rule may rewrite buffers some of which lie along further dense_fixed axes, if both maps leave
+    the coordinates of these axes as they are: see ``core``.
 
     A dense_variable axis after the rewrite for which idx_map is 0, and which inv_idx_map does not
     use, is *free*: it cuts the fibers of its child, which is sparse_fixed, into pieces.
@@ -72,12 +75,9 @@ class FormatRewriteRule:
         self._declared("axis", (a for after in self.axis_map.values() for a in after), axes)
         buffers = {buffer.name for buffer in self.new_format_desc.buffers}
         self._declared("buffer", self.buffers_to_rewrite, buffers)
-        for buffer in self.new_format_desc.buffers:
-            if buffer.name in self.buffers_to_rewrite:
-                along = [axis.name for axis in getattr(buffer, "axes", ())]
-                if set(along) != set(self.axes_after_rewrite):
-                    message = f"new_format_desc has {buffer.name} along {', '.join(along)}"
-                    raise self.error(message, "they should be the axes after the rewrite")
+        lost = set(self.axes_after_rewrite).difference(*self._along().values())
+        if lost:
+            raise self.error(f"no buffer lies along {', '.join(lost)}", "leave the axis out")
         if set(self.axis_map) != set(self.axes_before_rewrite):
             raise self.error(f"axis_map is for {', '.join(self.axis_map)}", "map each axis before")
         sizes = len(self.axes_before_rewrite), len(self.axes_after_rewrite)
@@ -97,6 +97,52 @@ class FormatRewriteRule:
         object.__setattr__(self, "free", frozenset(self._free()))
         if self.padded and len(self.buffers_to_rewrite) != 1:
             raise self.error("it is padded and rewrites several buffers", "write one rule for each")
+
+    def core(self) -> FormatRewriteRule:
+        """Return the rule for the axes along which all of its buffers lie.
+
+        It rewrites the buffers that lie along nothing else; others follow, with their further axes.
+        Raises FormatError if a further axis does not stay as it is.
+        """
+        along = self._along()
+        common = [a for a in self.axes_after_rewrite if all(a in axes for axes in along.values())]
+        if len(common) == len(self.axes_after_rewrite):
+            return self
+        params = dict(zip(self.axes_before_rewrite, self.forward.params, strict=True))
+        after = dict(zip(self.axes_after_rewrite, self.backward.params, strict=True))
+        to = dict(zip(self.axes_after_rewrite, self.forward.results, strict=True))
+        back = dict(zip(self.axes_before_rewrite, self.backward.results, strict=True))
+        stays = {b: a for b in params for a in after if to[a] is params[b] and back[b] is after[a]}
+        kinds = {axis.name: axis.kind for axis in self.new_format_desc.axes}
+        before = [b for b in params if stays.get(b) not in {*after} - {*common}]
+        forward = IndexMap(tuple(params[b] for b in before), tuple(to[a] for a in common))
+        backward = IndexMap(tuple(after[a] for a in common), tuple(back[b] for b in before))
+        buffers = [name for name, axes in along.items() if len(axes) == len(common)]
+        further = [a for a in after if a not in common]
+        sound = all(kinds[a] == "dense_fixed" for a in further) and buffers and self.within is None
+        if not sound or len(before) + len(further) != len(params) or not _closed(forward, backward):
+            listed = "; ".join(f"{name} along {', '.join(axes)}" for name, axes in along.items())
+            raise self.error(f"it rewrites {listed}", "further axes must stay as they are")
+        return replace(
+            self,
+            buffers_to_rewrite=buffers,
+            axes_before_rewrite=before,
+            axes_after_rewrite=common,
+            axis_map={axis: self.axis_map[axis] for axis in before},
+            idx_map=forward,
+            inv_idx_map=backward,
+        )
+
+    def _along(self) -> dict[str, list[str]]:
+        """Return the axes of each rewritten buffer; raises FormatError for one of another rule."""
+        described = {buffer.name: buffer for buffer in self.new_format_desc.buffers}
+        along: dict[str, list[str]] = {}
+        for name in self.buffers_to_rewrite:
+            along[name] = [axis.name for axis in getattr(described[name], "axes", ())]
+            if not along[name] or not {*along[name]} <= {*self.axes_after_rewrite}:
+                message = f"new_format_desc has {name} along {', '.join(along[name])}"
+                raise self.error(message, "they should be axes after the rewrite")
+        return along
 
     def _check_types(self) -> None:
         expect("name", self.name, str, "a string")
@@ -126,6 +172,17 @@ class FormatRewriteRule:
             if name not in names:
                 listed = ", ".join(sorted(names))
                 raise self.error(f"new_format_desc declares no {what} {name!r}", f"it has {listed}")
+
+
+def _closed(*maps: IndexMap) -> bool:
+    """Whether the results of *maps* use no variables but their parameters."""
+    return all(
+        node in index_map.params
+        for index_map in maps
+        for result in index_map.results
+        for node in walk(result)
+        if isinstance(node, Var)
+    )
 
 
 def _index_map(value: IndexMap | Callable[..., Any]) -> IndexMap:

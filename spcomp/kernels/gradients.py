@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.options import Options
     from spcomp.notation.adjoint.adjoint import Adjoint
 
+_NONE: Mapping[str, int] = {}
 Run = Callable[[dict[str, Any]], Any]  # a kernel, on arrays by name
 
 
@@ -41,10 +42,17 @@ def require_gradients(args: Iterable[Any]) -> bool:
     return required and bool(sys.modules["torch"].is_grad_enabled())
 
 
-def follow(program: Differentiable, out: Any, named: Mapping[str, Any], run: Run) -> Any:
+def follow(
+    program: Differentiable,
+    out: Any,
+    named: Mapping[str, Any],
+    run: Run,
+    sizes: Mapping[str, int] = _NONE,
+) -> Any:
     """Return the results of *program* as tensors that know their gradients.
 
-    *run* computes them from the arrays of the arguments *named*. Raises ArgumentError.
+    *run* computes them from the arrays of the arguments *named*; *sizes*: what the user gave for
+    results at index vectors. Raises ArgumentError.
     """
     if out is not None:
         raise ArgumentError(
@@ -52,4 +60,4 @@ def follow(program: Differentiable, out: Any, named: Mapping[str, Any], run: Run
             hint="leave it out, or call the kernel under torch.no_grad()",
         )
     autograd = import_module("spcomp.torch.autograd")  # above; it needs torch
-    return autograd.follow(program, named, run)
+    return autograd.follow(program, named, run, sizes)

@@ -19,6 +19,7 @@ from spcomp.errors import (
 from spcomp.kernels.call import CallRecord, in_place, perform
 from spcomp.kernels.calls import Calls
 from spcomp.kernels.frame import Frame
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
 from spcomp.target import on_gpu
@@ -98,7 +99,14 @@ class Kernel(Runnable):
         later calls see changes in place. Where the program scatters along a matrix of at least
         :data:`~spcomp.kernels.transposed.LEAST` elements, the matrix is transposed now, and calls
         gather. Raises ArgumentError.
+
+        With ``calls=1000`` or ``inspect=True`` the matrices are inspected, as docs/tuning.md says:
+        what is expected to be fastest for so many calls, another format maybe, is made now, of the
+        values of now.
         """
+        if (inspection := Inspection.take(named, self.takes)) is not None:
+            inspected: BoundKernel = inspection.bound(self, named)
+            return inspected
         verify = self._options.check != "off"
         frame = self._frame(named, keep=True)
         for name, arg in named.items():
@@ -124,22 +132,32 @@ class Kernel(Runnable):
         It has the sizes compiled in that the arguments say, and steps that suit the rows of the
         matrices; where there is no better version, it is this Kernel. Raises ArgumentError.
         """
+        return self.version(named)
+
+    def version(self, named: Mapping[str, Any], *, whole: bool = True) -> Kernel:
+        """Return what ``specialize`` does; if not *whole*, more arguments than *named* will come.
+
+        Then no size may be compiled in that these say.
+        """
         frame = self._frame(named)
         for name, arg in named.items():
             frame.take(name, arg, verify=False)
         frame.resolve_sizes()
-        frame.require()
+        if whole:
+            frame.require()
         code = self._compiled.variant(frame.values)
         return self if code is self._compiled else Kernel(code, code.options)
 
     def explain(self, **named: Any) -> str:
         """Return the signature, the schedule steps by function, and what a GPU launches.
 
-        With arguments *named*, they are those of the version that a call with them runs.
+        With arguments *named*, they are those of the version that a call with them runs, and what
+        was seen in the data is said first.
         """
         if named:
             return self.specialize(**named).explain()
-        parts = self.note, self.signature, self.trace, self.explain_launches()
+        known = f"data: {self._options.facts or ''}".removesuffix("data: ")
+        parts = self.note, known, self.signature, self.trace, self.explain_launches()
         return "\n".join(text for text in map(str, parts) if text).rstrip()
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.dtypes import bfloat16, float16
 from spcomp.ir.program import CoordFunc
-from spcomp.knobs import knobs_of
+from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
 from spcomp.passes.decompose.transpose_scatter import transpose_scatter
 from spcomp.schedule.steps.sharing.hubs import longest_row
@@ -89,17 +89,17 @@ def transpose_of(
     if gather is None or gather.matrix.name not in named:
         return None
     plan = frame.interface.by_name[gather.matrix.name]
-    arrays = _transposed(plan, frame, knobs_of(options.target).hub_piece)
+    arrays = _transposed(plan, frame, knobs_of(options.target))
     if arrays is None:
         return None
     rest = {k: v for k, v in named.items() if k != plan.name and k not in plan.axes[1].arrays}
     return Transpose(gather.func, plan.name, *arrays, rest)
 
 
-def _transposed(plan: BufferPlan, frame: Frame, size: int) -> tuple[Any, Array, Array] | None:
+def _transposed(plan: BufferPlan, frame: Frame, knobs: Knobs) -> tuple[Any, Array, Array] | None:
     """Return the transpose, the values of the matrix, and the position there of each of its values.
 
-    None where it does not pay, or one of its rows would be split in pieces of *size* elements.
+    None where it does not pay, or one of its rows would be split in pieces.
     """
     from scipy.sparse import csr_array
 
@@ -121,7 +121,8 @@ def _transposed(plan: BufferPlan, frame: Frame, size: int) -> tuple[Any, Array, 
     build: Any = csr_array
     order = build((np.arange(len(values)), indices, indptr), shape=shape).tocsc()
     longest = int(np.diff(order.indptr).max(initial=0))
-    if longest > longest_row(size, len(values)) or not order.has_canonical_format:
+    most = longest_row(knobs.hub_piece, len(values), share=knobs.hub_share)
+    if longest > most or not order.has_canonical_format:
         return None  # a long row, or repeated elements
     pattern = (part.astype(columns.idtype) for part in (order.indices, order.indptr))
     return build((values[order.data], *pattern), shape=shape[::-1]), values, order.data

@@ -44,7 +44,7 @@ class Emitter:
         self.axes: dict[object, Axis] = {}
         self.buffers: dict[str, SparseBuffer] = {}
         self.domains: dict[tuple[str, Var], BufferDomain] = {}
-        self.sizes = Sizes(plans, self.unique)
+        self.sizes = Sizes([plan.stmt for plan in plans], self.unique)
         self.layouts: dict[str, Layout] = {n: o.layout for n, o in operands.items()}
         self.outputs: dict[str, Output] = {}
 
@@ -53,7 +53,8 @@ class Emitter:
         params = (*self.handles, *self.scalars.values(), *self.sizes.params())
         axes = tuple(dict.fromkeys(self.axes.values()))
         domains, buffers = tuple(self.domains.values()), tuple(self.buffers.values())
-        return CoordFunc(self.name, params, axes, buffers, seq(*body), domains)
+        attrs = (("fuse_rows", True),) if len(self.plans) > 1 else ()
+        return CoordFunc(self.name, params, axes, buffers, seq(*body), domains, attrs)
 
     def unique(self, wish: str) -> str:
         """Return the name *wish*, or one like it that is free."""

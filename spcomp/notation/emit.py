@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from spcomp.ir.expr import Cast, Var
 from spcomp.ir.node import Node
@@ -15,14 +15,20 @@ from spcomp.notation.nodes import accesses
 from spcomp.notation.plan import Plan
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.statements import Statement
+from spcomp.notation.temporaries import Temporary, in_place
 
 
 def emit(
-    name: str, plans: Sequence[Plan], operands: Mapping[str, Operand], semiring: Semiring
-) -> tuple[CoordFunc, dict[str, str]]:
-    """Return the program of *plans* over *operands*, and the Python numbers by parameter.
+    name: str,
+    plans: Sequence[Plan],
+    operands: Mapping[str, Operand],
+    semiring: Semiring,
+    unseen: Collection[str] = (),
+) -> tuple[CoordFunc, dict[str, str], tuple[Temporary, ...]]:
+    """Return the program of *plans* over *operands*, the Python numbers by parameter, temporaries.
 
-    Buffers have the names of the tensors. Raises ScriptError where dtypes do not go together.
+    Buffers have the names of the tensors. *unseen*: the tensors that are assigned, and that no
+    caller gets. Raises ScriptError where dtypes do not go together.
     """
     emitter = Emitter(name, plans, operands, semiring)
     body: list[Stmt] = []
@@ -31,8 +37,9 @@ def emit(
         for access in accesses(plan.stmt.value):
             emitter.buffer(access)
         body.append(Numbers(emitter).rewrite(Statement(emitter, plan).build()))
-    func = emitter.program(body)
-    return func, {var.name: number for (number, _), var in emitter.numbers.items()}
+    func, temporaries = in_place(emitter.program(body), unseen)
+    numbers = {var.name: number for (number, _), var in emitter.numbers.items()}
+    return func, numbers, temporaries
 
 
 class Numbers(Rewriter):

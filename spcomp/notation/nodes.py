@@ -274,7 +274,7 @@ def target_fault(target: Access) -> str:
     sets = [window.coordinates for window in target.windows if isinstance(window, IndexSet)]
     if any(len(set(coords)) < len(coords) for coords in sets):
         return f"a coordinate occurs twice in the result {target}"
-    if len(set(target.indices)) < len(target.indices):
+    if len(set(target.dimensions)) < len(target.dimensions):
         return f"an index occurs twice in the result {target}"
     return ""
 

@@ -18,6 +18,7 @@ from spcomp.notation.nodes import (
     Reduce,
     Scalar,
     Vector,
+    children,
     free,
     walk,
 )
@@ -66,7 +67,7 @@ def prepare(program: Program) -> Prepared:
     assigned: set[str] = set()
     accumulated: list[str] = []
     for stmt in program.statements:
-        for term in walk(stmt.value):
+        for term in (*walk(stmt.value), *children(stmt.target)):
             if isinstance(term, (Access, Scalar)):
                 read.append(term.name)
                 if term.name in targets and term.name not in assigned:
@@ -79,7 +80,7 @@ def prepare(program: Program) -> Prepared:
                 operands[term.name] = term.rank if isinstance(term, Access) else 0
         if stmt.accumulates and stmt.target.name not in assigned:
             accumulated.append(stmt.target.name)
-            operands.setdefault(stmt.target.name, len(stmt.target.indices))
+            operands.setdefault(stmt.target.name, stmt.target.rank)
         assigned.add(stmt.target.name)
     inputs = {name: rank for name, rank in operands.items() if name not in assigned}
     inputs |= {name: operands[name] for name in accumulated}
@@ -105,7 +106,7 @@ def as_accesses(term: Expr, targets: frozenset[str]) -> Expr:
 
 
 def _check_reduce(term: Reduce, stmt: Assignment) -> None:
-    inner, lost = set(free(term.body)), {*stmt.target.indices} - {*free(stmt.value)}
+    inner, lost = set(free(term.body)), {*stmt.target.subscripts} - {*free(stmt.value)}
     for index in term.indices:
         if index not in inner:
             raise ScriptError(f"{index} does not occur in what is reduced over it", term.at)
@@ -143,7 +144,8 @@ def with_distinct_indices(stmt: Assignment) -> Expr:
                 return replace(term, indices=renamed, body=body)
         return rebuilt(term, lambda child: rewrite(child, around, calls))
 
-    outside = frozenset(free(stmt.value)) | {*stmt.target.indices}
+    written = {s for s in stmt.target.subscripts if isinstance(s, str)}
+    outside = frozenset(free(stmt.value)) | written
     return rewrite(stmt.value, outside, {})
 
 
@@ -153,7 +155,7 @@ def _ranks(program: Program) -> dict[str, int]:
         indices = {
             i for t in (*walk(stmt.value), stmt.target) if isinstance(t, Access) for i in t.indices
         }
-        for term in (*walk(stmt.value), stmt.target):
+        for term in (*walk(stmt.value), *walk(stmt.target)):
             if not isinstance(term, (Access, Scalar)):
                 continue
             rank = term.rank if isinstance(term, Access) else 0

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError, Span
 from spcomp.ir.expr import Var
-from spcomp.notation.nodes import Access, IndexValue, Reduce, accesses, walk
-from spcomp.notation.plan import Plan
+from spcomp.notation.nodes import Access, Assignment, IndexValue, Reduce, accesses, walk
 
 Key = tuple[str, int]  # an index and its statement, or a tensor (in brackets) and its dimension
 
@@ -36,17 +35,17 @@ class Unbound:
 class Sizes:
     """The lengths of indices; *statement*: the number of the statement whose indices are meant."""
 
-    def __init__(self, plans: Sequence[Plan], unique: Callable[[str], str]) -> None:
+    def __init__(self, statements: Sequence[Assignment], unique: Callable[[str], str]) -> None:
         self.statement = 0
-        self._plans = plans
+        self._statements = statements
         self._unique = unique
         self._same: dict[Key, Key] = {}
         self._params: dict[Key, Var] = {}
-        for at, plan in enumerate(plans):
-            for access in (*accesses(plan.stmt.value), plan.stmt.target):
+        for at, stmt in enumerate(statements):
+            for access in (*accesses(stmt.value), stmt.target):
                 for dim, index in enumerate(access.dimensions):
                     self._join((index, at), (f"[{access.name}]", dim))
-            self._reserve(plan, at)
+            self._reserve(stmt, at)
 
     def of(self, index: str) -> Var:
         """Return the length of *index* in the current statement."""
@@ -62,20 +61,23 @@ class Sizes:
 
     def unbound(self, arguments: Collection[str]) -> Iterator[Unbound]:
         """Yield the indices on the left of statements that none of *arguments* has."""
-        names: dict[Key, set[str]] = {}
-        for key in list(self._same):
-            if key[0].startswith("["):
-                names.setdefault(self._root(key), set()).add(key[0][1:-1])
-        for at, plan in enumerate(self._plans):
-            for index in plan.stmt.target.indices:
-                tensors = names[self._root((index, at))]
+        for at, stmt in enumerate(self._statements):
+            for index in stmt.target.indices:
+                tensors = {name for name, _ in self.having(index, at)}
                 if tensors.isdisjoint(arguments):
-                    numbers = (t for t in walk(plan.stmt.value) if isinstance(t, IndexValue))
-                    place = next((t.at for t in numbers if t.name == index), plan.stmt.target.at)
+                    numbers = (t for t in walk(stmt.value) if isinstance(t, IndexValue))
+                    place = next((t.at for t in numbers if t.name == index), stmt.target.at)
                     yield Unbound(index, frozenset(tensors), place)
 
-    def _reserve(self, plan: Plan, at: int) -> None:
-        for term in walk(plan.stmt.value):
+    def having(self, index: str, at: int) -> Iterator[Key]:
+        """Yield the tensors, and their dimensions, that *index* of statement *at* runs over."""
+        root = self._root((index, at))
+        for name, dim in list(self._same):
+            if name.startswith("[") and self._root((name, dim)) == root:
+                yield name[1:-1], dim
+
+    def _reserve(self, stmt: Assignment, at: int) -> None:
+        for term in walk(stmt.value):
             for index in term.indices if isinstance(term, (Access, Reduce)) else ():
                 self._same.setdefault((index, at), (index, at))
 

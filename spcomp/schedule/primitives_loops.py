@@ -23,6 +23,7 @@ from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import SplitNnz
+from spcomp.schedule.steps.sharing.split_rows import SplitRows
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
 
@@ -215,6 +216,16 @@ class LoopPrimitives(Sampling):
         ('i_at', 'i_piece')
         """
         return self.apply(SplitHubs(loop, inner, size))
+
+    def split_rows(self, loop: str, inner: str, size: int) -> Self:
+        """``for i: for j in row(i): s  ->  for i: beginnings; for p: pieces; for i: their sums``.
+
+        Rows of more than *size* elements are cut at its multiples; see :class:`SplitRows`.
+
+        >>> stage2.split_rows("i", "j", 256).made
+        ('i_cut', 'i_piece', 'j_hub', 'k_hub', 'i_sum', 'i_part', 'k_sum')
+        """
+        return self.apply(SplitRows(loop, inner, size))
 
     def split_sorted(self, loop: str, size: int, long: int = 0) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.

@@ -14,13 +14,14 @@ from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer, domain_axes
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Const
+from spcomp.ir.expr import Const, Expr
 from spcomp.ir.func import Func
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import relink
 from spcomp.ir.stmt import Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements
+from spcomp.passes.decompose.preprocess import buffers_in
 from spcomp.schedule.steps.base import Problem
 from spcomp.schedule.steps.iterations.sparse import SparseReorder
 
@@ -138,9 +139,39 @@ def _with_init(first: Stmt, update: Stmt, rule: str) -> SpIter | None:
         return None
     if not isinstance(begin.value, Const) or begin.buffer is not store.buffer:
         return None
-    if not _covers_buffer(begin):
+    over = dict(zip(update.vars, (a for d in update.domains for a in domain_axes(d)), strict=True))
+    picks = {over[var] for index in store.indices if index is not None for var in variables(index)}
+    if not _covers_buffer(begin) or any(axis.is_sparse for axis in picks):
         return None
     return update.replace(init=store.replace(value=begin.value, atomic=False))
+
+
+def with_inits_first(func: CoordFunc) -> CoordFunc:
+    """Return *func* with each init before all statements that do not touch what it writes."""
+    stmts: list[Stmt] = []
+    for stmt in func.body.body if isinstance(func.body, Seq) else (func.body,):
+        at = len(stmts)
+        if isinstance(stmt, SpIter) and isinstance(stmt.body, Store) and stmt.init is None:
+            begins = stmt.body.buffer if isinstance(stmt.body.value, Const) else None
+            while at and begins is not None and begins not in buffers_in(stmts[at - 1]):
+                at -= 1
+        stmts.insert(at, stmt)
+    return func.replace(body=seq(*stmts))
+
+
+def with_original_lengths(func: CoordFunc, before: CoordFunc, rule: FormatRewriteRule) -> CoordFunc:
+    """Return *func* with sparse axes of the part of *rule* as long as those they stand for.
+
+    The lengths that SparseTIR's programs declare are not used there and may be those of others.
+    """
+    lengths = {axis.name: axis.length for axis in before.axes}
+    params: dict[Expr, str] = dict(zip(rule.backward.params, rule.axes_after_rewrite, strict=True))
+    for name, coordinate in zip(rule.axes_before_rewrite, rule.backward.results, strict=True):
+        wish = f"{params[coordinate]}_{rule.name}" if coordinate in params else ""
+        axis = next((a for a in func.axes if a.name == wish and a.is_sparse), None)
+        if axis is not None:
+            func = relink(func, axes={axis: axis.replace(length=lengths[name])})
+    return func
 
 
 def in_published_order(func: CoordFunc, before: CoordFunc, rule: FormatRewriteRule) -> CoordFunc:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import takewhile
 
 from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer
+from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block
+from spcomp.ir.position import Block, Region
 from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.visitor import statements
 
@@ -22,6 +24,27 @@ def read_buffers(block: Block, updating: Collection[str]) -> list[AnyBuffer]:
     """
     local = {node.buffer for node in statements(block) if isinstance(node, Alloc)}
     return [b for b in dict.fromkeys(_reads(block, updating)) if b not in local]
+
+
+def iters_of(block: Block, numbers: Collection[int], blocks: Collection[Block]) -> tuple[int, ...]:
+    """Return the iterators of *block* that have *numbers* in SparseTIR, in that order.
+
+    One of a fused iteration counts there as one for each axis that is fused: see the regions of
+    *blocks*, which are all blocks of the program.
+    """
+    above: dict[Expr, int] = {}
+    for each in blocks:
+        for item in each.iters:
+            fused = (_axes_above(r, item.var) for r in each.reads if item.var in r.begins)
+            above[item.value] = max(above.get(item.value, 0), *fused, 0)
+    owners = [at for at, i in enumerate(block.iters) for _ in range(1 + above.get(i.value, 0))]
+    return tuple(dict.fromkeys(owners[k] if k < len(owners) else k for k in numbers))
+
+
+def _axes_above(region: Region, var: Var) -> int:
+    """Return how many axes of a region have no position, since *var* is one in all fibers."""
+    above = region.begins[: region.begins.index(var)]
+    return len(list(takewhile(lambda begin: begin is None, reversed(above))))
 
 
 def _reads(block: Block, updating: Collection[str]) -> Iterator[AnyBuffer]:

@@ -10,7 +10,13 @@ from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.program import CoordFunc
 from spcomp.passes.decompose import preprocess
 from spcomp.passes.decompose.decompose_formats import format_decompose as decompose
-from spcomp.sparsetir.composable import in_published_order, with_own_init, with_whole_fibers
+from spcomp.sparsetir.composable import (
+    in_published_order,
+    with_inits_first,
+    with_original_lengths,
+    with_own_init,
+    with_whole_fibers,
+)
 from spcomp.sparsetir.convert import column_part_hyb as column_part_hyb
 from spcomp.sparsetir.convert import condense as condense
 from spcomp.sparsetir.convert import csf_to_ell3d as csf_to_ell3d
@@ -44,9 +50,10 @@ def format_decompose(
         result = decompose(func, composable_formats, include_format_rewrite_blks)
         if len(composable_formats) == 1:
             result = with_own_init(result, composable_formats[0].name)
-        for rule in composable_formats:
+        for rule in (rule.core() for rule in composable_formats):
+            result = with_original_lengths(result, func, rule)
             result = in_published_order(result, func, rule)
-        return with_whole_fibers(result)
+        return with_whole_fibers(with_inits_first(result))
 
     return as_module(mod).map_funcs(decomposed)
 

@@ -18,13 +18,13 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements
 from spcomp.schedule import schedule as pure
-from spcomp.schedule.nests.sites import touched_buffers
+from spcomp.schedule.nests.sites import site_of, touched_buffers
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.blocks.compact import Compact
 from spcomp.schedule.steps.loops.annotate import find_target
 from spcomp.sparsetir import transform as transform
 from spcomp.sparsetir.module import IRModule, as_module
-from spcomp.sparsetir.numbers import read_buffers
+from spcomp.sparsetir.numbers import iters_of, read_buffers
 from spcomp.sparsetir.warps import register
 
 __all__ = ["IndexMap", "PrimFunc", "Schedule", "ScheduleError", "TensorIntrin", "transform"]
@@ -66,6 +66,7 @@ class Schedule:
         self._mod = as_module(mod).map(lambda schedule: schedule)
         self._name = "main" if "main" in self._mod else next(iter(self._mod), "main")
         self._updates: set[str] = set()  # blocks whose init is a separate block
+        self._sums: set[str] = set()  # blocks that add up partial results of rfactor
         self._first = dict(self._mod.schedules)
         if self._name not in self._mod:
             raise ArgumentError("argument mod: it has no function")
@@ -75,6 +76,15 @@ class Schedule:
         if name not in self._mod:
             raise ArgumentError(f"no function {name!r}", hint=f"there are {', '.join(self._mod)}")
         self._name = name
+
+    def set_block_filter(self, name: str) -> None:
+        """Do nothing: in SparseTIR only blocks annotated with *name* then read copies.
+
+        Here a copy is read by the block that it is made for, and by no other.
+        """
+
+    def unset_block_filter(self) -> None:
+        """Do nothing; see :meth:`set_block_filter`."""
 
     def get(self, name: str) -> SpIter | Block | For:
         """Return the current iteration, block or loop with the name *name*."""
@@ -141,6 +151,7 @@ class Schedule:
             if loop in around:
                 spatial = (iter_.value for iter_ in block.iters if iter_.kind == "S")
                 picks = around & {var.name for value in spatial for var in variables(value)}
+                self._sums.add(block.name)
                 break
         step = self._step_method("rfactor", self._current.rfactor)
         partial: str = step(loop, min(factor_axis, len(picks)), "global", True)
@@ -229,12 +240,13 @@ class Schedule:
         """Bind *loop* to an index of the grid; see :meth:`spcomp.Schedule.bind`.
 
         Threads may reduce into one element, as in TVM's cross-thread reductions: the init then gets
-        a nest of its own, and the block is marked ``atomic``.
+        a nest of its own, and the block is marked ``atomic``. So is one that only adds, by blocks.
         """
         now = self._current
         for block in self._blocks():
             reduced = {v.name for x in block.iters if x.kind == "R" for v in variables(x.value)}
-            if loop in reduced and thread.startswith("threadIdx"):
+            adds = block.init is None and thread.startswith("blockIdx")
+            if loop in reduced and (adds or thread.startswith("threadIdx")):
                 if block.init is not None:
                     first = next(x for x in now.get_loops(block.name) if x in reduced)
                     now = now.decompose_reduction(block.name, first)
@@ -249,9 +261,15 @@ class Schedule:
     ) -> None:
         """Move *block* into *loop*; see :meth:`spcomp.Schedule.compute_at`.
 
-        As in TVM, what it fills there is as small as *loop* allows, also below sparse axes.
+        As in TVM, what it fills there is as small as *loop* allows, also below sparse axes, and
+        there is a loop for each axis that it fills. A copy may be made in *loop* to begin with.
         """
-        now = self._current.compute_at(block, loop, preserve_unit_loops)
+        around = self._current.get_loops(block)
+        outside = loop in around
+        self._one_per_axis(block, around[around.index(loop) + 1 if outside else 0 :])
+        now = self._current
+        if not outside:
+            now = now.compute_at(block, loop, preserve_unit_loops)
         (copy,) = (n for n in statements(now.func.body) if isinstance(n, Block) and n.name == block)
         filled = copy.body.buffer if isinstance(copy.body, Store) else None
         if isinstance(filled, SparseBuffer) and filled.data is None:
@@ -269,9 +287,14 @@ class Schedule:
         """Move *block* into *loop*; see :meth:`spcomp.Schedule.reverse_compute_at`.
 
         With *preserve_unit_loops*, there is a loop for each axis that the block writes along, as in
-        TVM: those of reductions first, and one of length 1 for each axis above a fused one.
+        TVM: in the order of the axes of the block, that of an rfactor first, and one of length 1
+        for each axis above a fused one. What a loop only adds to is written back behind it, not in
+        each of its iterations.
         """
-        now = self._current.reverse_compute_at(block, loop, preserve_unit_loops)
+        loop = self._around_reduction(block, loop)
+        now = self._current
+        if loop not in now.get_loops(block):
+            now = now.reverse_compute_at(block, loop, preserve_unit_loops)
         around = now.get_loops(block)
         self._mod.schedules[self._name] = now
         if loop not in around:
@@ -280,11 +303,27 @@ class Schedule:
         if preserve_unit_loops:
             self._order_loops(block, loops)
 
+    def _around_reduction(self, name: str, loop: str) -> str:
+        """Return *loop*, or the loop around it in which what block *name* reads is whole."""
+        (block,) = (n for n in self._blocks() if n.name == name)
+        reads = touched_buffers(block, writes=False)
+        for other in self._blocks():
+            loops = self._current.get_loops(other.name)
+            drivers = [x.value for x in other.iters if x.kind == "R"]
+            reduced = {var.name for value in drivers for var in variables(value)}
+            if loop in reduced & {*loops} and {*touched_buffers(other, writes=True)} & {*reads}:
+                outer = [x for x in loops[: loops.index(loop)] if x not in reduced]
+                return outer[-1] if outer and outer[-1] == loops[len(outer) - 1] else loop
+        return loop
+
     def _order_loops(self, name: str, loops: tuple[str, ...]) -> None:
         """Put the *loops* of a block into TVM's order, and add SparseTIR's unit loops around."""
         (block,) = (n for n in self._blocks() if n.name == name)
         kinds = {v.name: x.kind for x in block.iters for v in variables(x.value) if v.name in loops}
-        order = sorted(loops, key=lambda loop: kinds.get(loop) != "R")
+        rank = {v.name: k for k, x in enumerate(block.iters) for v in variables(x.value)}
+        if name in self._sums:
+            rank |= {loop: -1 for loop in loops if kinds.get(loop) == "R"}
+        order = sorted(loops, key=lambda loop: rank.get(loop, -1))
         now = self._current if order == [*loops] else self._current.reorder(*order)
         spatial = [loop for loop in order if kinds.get(loop) == "S"]
         above = sum(begin is None for region in block.writes for begin in region.begins)
@@ -294,7 +333,9 @@ class Schedule:
 
     def _one_per_axis(self, name: str, loops: tuple[str, ...]) -> tuple[str, ...]:
         """Fuse those of *loops* that together run along an axis of a block; return all."""
-        (block,) = (n for n in self._blocks() if n.name == name)
+        site = site_of(self._current.func, name, ())
+        own = {loop.var.name for loop in site.loops}
+        block, loops = site.block, tuple(loop for loop in loops if loop in own)
         names = [{v.name for v in variables(item.value)} for item in block.iters]
         used = [[loop for loop in loops if loop in own] for own in names]
         digits = [loop for group in used for loop in group]
@@ -326,6 +367,8 @@ class Schedule:
         block = next((n for n in self._blocks() if n.name == args[0]), None)
         if block is None:
             return args
+        blocks = list(self._blocks())
+        args[3:] = [iters_of(block, x, blocks) if isinstance(x, tuple) else x for x in args[3:]]
         order, which = read_buffers(block, self._updates), args[numbered]
         if isinstance(which, tuple):
             hidden = {order[k] for k in which if isinstance(k, int) and 0 <= k < len(order)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -84,20 +85,25 @@ class Operands:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followed:
-    """A call of *program* on the tensors *names* and the arguments *others*, to be followed."""
+    """A call of *program* on the tensors *names* and the arguments *others*, to be followed.
+
+    *sizes*: the lengths of results at index vectors.
+    """
 
     program: Differentiable
     derivative: Derivative
     run: Run
     names: tuple[str, ...]
     others: Mapping[str, Any]
+    sizes: Mapping[str, int]
 
     def forward(self, operands: Operands) -> dict[str, Any]:
         """Return the results by name, and what is kept for the way back."""
         names = self.program.results
         if self.derivative.forward is None:
-            return dict(zip(names, _several(self.run(operands.arrays)), strict=True))
-        returned = self.derivative.forward(**operands.arrays)
+            return dict(zip(names, several(self.run(operands.arrays)), strict=True))
+        sizes = {"sizes": self.sizes} if self.sizes else {}
+        returned = self.derivative.forward(**operands.arrays, **sizes)
         return dict(zip(returned._fields, returned, strict=True))
 
 
@@ -146,22 +152,36 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
             return (None,) * (1 + len(call.names))
         kept = dict(zip(ctx.kept, ctx.saved_tensors, strict=True))
         named = {**call.others, **given}
+        taken = {*kernel.arguments}  # derived again, a program need not read all operands
+        named = {name: arg for name, arg in named.items() if name in taken}
         for name, (shape, dtype) in zip(call.names, ctx.likes, strict=True):
+            if name not in taken:
+                continue
             named[name] = kept[name] if name in kept else torch.zeros((), dtype=dtype).expand(shape)
         if not again:  # a value that was kept has no gradient: for those it is computed again
             named |= {n: kept[n] for n in call.derivative.saves if n in kept} | ctx.saves
-        results = follow(kernel.differentiable, named, lambda arrays: kernel.run(None, arrays))
-        found = dict(zip(adjoint.wrt, _several(results), strict=True))
+        sizes = call.sizes
+
+        def run(arrays: dict[str, Any]) -> Any:
+            return kernel.run(None, {**arrays, "sizes": sizes} if sizes else arrays)
+
+        results = follow(kernel.differentiable, named, run, sizes)
+        found = dict(zip(adjoint.wrt, several(results), strict=True))
         dtypes = {name: dtype for name, (_, dtype) in zip(call.names, ctx.likes, strict=True)}
         return None, *(
             found[name].to(dtypes[name]) if name in found else None for name in call.names
         )
 
 
-def follow(program: Differentiable, named: Mapping[str, Any], run: Run) -> Any:
+def follow(
+    program: Differentiable,
+    named: Mapping[str, Any],
+    run: Run,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Any:
     """Return the results of *program* on the arguments *named* as tensors with their gradients.
 
-    *run* computes them from arrays. Raises SpcompError.
+    *run* computes them from arrays, in these *sizes*. Raises SpcompError.
     """
     named = {name: _coalesced(x) for name, x in named.items()}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
@@ -169,15 +189,16 @@ def follow(program: Differentiable, named: Mapping[str, Any], run: Run) -> Any:
     if wrt and torch.is_grad_enabled():
         derivative = Derivative.of(program, wrt)
         others = {name: x for name, x in named.items() if name not in tensors}
-        call = Followed(program, derivative, run, tuple(tensors), others)
+        call = Followed(program, derivative, run, tuple(tensors), others, sizes)
         results: Sequence[Any] = Function.apply(call, *tensors.values())
     else:
         operands = Operands(named)
-        results = [operands.as_torch(result) for result in _several(run(operands.arrays))]
+        results = [operands.as_torch(result) for result in several(run(operands.arrays))]
     return Results.of(program.results, tuple(results)) if len(results) > 1 else results[0]
 
 
-def _several(results: Any) -> Sequence[Any]:
+def several(results: Any) -> Sequence[Any]:
+    """Return the results of a call as a sequence, also if it has one only."""
     return results if isinstance(results, Results) else (results,)
 
 

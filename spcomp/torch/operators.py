@@ -16,7 +16,7 @@ from spcomp.kernels.gradients import Differentiable
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.notation.nodes import accesses
 from spcomp.notation.prepare import prepare
-from spcomp.torch.autograd import Derivative, follow
+from spcomp.torch.autograd import Derivative, follow, several
 
 _PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
 Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
@@ -91,7 +91,7 @@ class Operator:
         """Return the results of the program, without gradients."""
         with torch.no_grad():
             found = follow(self.program, tensors, lambda arrays: self.kernel(**arrays))
-        return [found] if isinstance(found, torch.Tensor) else list(found)
+        return several(found)
 
     def kinds_for(self, named: Mapping[str, Any]) -> list[tuple[torch.dtype, str | None]]:
         """Return what the results are for arguments like *named*; raises ArgumentError.
@@ -165,8 +165,8 @@ class Operator:
         with torch.no_grad():
             program, run = derivative.kernel.differentiable, derivative.kernel.run
             found = follow(program, tensors, lambda arrays: run(None, arrays))
-        results = [found] if isinstance(found, torch.Tensor) else list(found)
-        values = [x.values() if n in self.sparse else x for n, x in zip(by, results, strict=True)]
+        pairs = zip(by, several(found), strict=True)
+        values = [x.values() if n in self.sparse else x for n, x in pairs]
         return [x.to(_leaf(named[n]).dtype).contiguous() for n, x in zip(by, values, strict=True)]
 
     def fake_gradients(self, *args: Any) -> list[torch.Tensor]:

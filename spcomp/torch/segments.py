@@ -11,9 +11,10 @@ import torch
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
+from spcomp.kernels.notation.scatters import rows_of
+from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
-from spcomp.torch.patterns import Cache
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
@@ -55,17 +56,7 @@ def of_index(index: torch.Tensor, count: int) -> Tensor:
 
     Sorted once: a later call with the same index, by its contents, gets the same pattern.
     """
-    array = np.ascontiguousarray(_index_array("index", index).reshape(-1))
-
-    def make() -> Tensor:
-        least, most = int(array.min(initial=0)), int(array.max(initial=-1))
-        if least < 0 or most >= count:
-            raise ArgumentError(
-                f"argument index: has {least if least < 0 else most}, expected 0 to {count - 1}"
-            )
-        return _matrix(array, np.arange(len(array)), (count, len(array)))
-
-    return _SEGMENTS.get(("index", count), (array,), make)
+    return rows_of("index", _index_array("index", index).reshape(-1), count)
 
 
 def _matrix(rows: Array, columns: Array, shape: tuple[int, int]) -> Tensor:
@@ -122,9 +113,11 @@ def reduced(
     """
     if reduce in ("min", "max"):
         arg = kernel(reduce)(X=rows.detach(), P=pattern)
-        arg = torch.where(arg < 0, len(rows), arg)
-        padded = torch.cat([rows, rows.new_zeros(1, rows.shape[1])])
-        return padded.gather(0, arg), arg
+        empty = arg < 0
+        if not len(rows):
+            return rows.new_zeros(arg.shape), torch.zeros_like(arg)
+        found = rows.gather(0, arg.clamp(min=0)).masked_fill(empty, 0)
+        return found, arg.masked_fill(empty, len(rows))
     found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)
     if reduce == "mean":
         found = _divided(found, _counts(pattern, weighted=add == "weighted")[:, None])

@@ -13,6 +13,7 @@ import numpy as np
 from spcomp.errors import SpcompError
 from spcomp.ir.axis import SparseBuffer
 from spcomp.kernels.compile import compile as compiled
+from spcomp.locks import cached_property
 from spcomp.runtime.pool import get_num_threads
 from spcomp.tune.candidates import CandidateFeatures, candidate_features
 from spcomp.tune.layouts import stored_per_element
@@ -74,13 +75,18 @@ class Bounds:
 
     def __init__(self, space: Space, statistics: Mapping[str, MatrixStatistics]) -> None:
         self.space, self.statistics = space, statistics
-        self.machine, self.rates = this_machine(), rates()
+        self.machine = this_machine()
         self._matrices = {
             name: statistics[key]
             for buffer in space.func.buffers
             for name, key in _keys(buffer)
             if key in statistics
         }
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The rates of this machine, measured where they are needed first."""
+        return rates()
 
     def features(self, candidate: Candidate) -> dict[str, float]:
         """Return numbers of *candidate* for a cost model; of a format, with those of its storage.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spcomp.errors import front_door
 from spcomp.runtime.pool import get_num_threads
@@ -15,8 +15,10 @@ from spcomp.tune.choice import Choice
 from spcomp.tune.model import Model, has_xgboost
 from spcomp.tune.problem import fingerprint, versions
 from spcomp.tune.space import Candidate, Space
-from spcomp.tune.store import Store, user_store
+from spcomp.tune.store import Kind, Store, user_store
 from spcomp.tune.task import Task
+from spcomp.tune.weights import Weights, weights
+from spcomp.tune.winners import Asked
 
 if TYPE_CHECKING:
     from spcomp.kernels.protocol import Runnable
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 DRAWN = 48  # candidates that are ranked
 PROBLEMS = 5  # matrices that the program was tuned on, at least, for a model to know others
 SURE = 1.1  # the model's predictions are no better than that: less is the default
+CONVERSION = 200.0  # calls that the conversion of a matrix takes, about
+KINDS: tuple[Kind, ...] = ("any", "as_is")  # of winners: the best, and the best without a format
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,50 +68,99 @@ def suggest(
     *,
     store: Store | None = None,
     options: Mapping[str, Any] | None = None,
+    calls: int | None = None,
     **named: Any,
 ) -> Suggestion:
     """Return how *program* is expected to be fastest on arguments like these; measure nothing.
 
     That is the stored winner for near matrices, or else the best of a model that is trained on all
-    that the store has from this machine. The model needs xgboost, and a program that was tuned on
-    five other matrices. Without either it is the default: bounds and estimates alone say what
-    cannot be fast, not what is.
+    that the store has from this machine, which needs xgboost, and a program that was tuned on
+    five other matrices. Otherwise it is the best of the model that comes with spcomp, trained on
+    other programs and machines; it is the default where that is not sure.
 
     Args:
         program: As for ``tune``.
         store: Where measurements are; the user's store if not given.
         options: Options of ``compile``.
+        calls: In how many calls a conversion has to pay off; in any number if not given.
         **named: The arguments of the program.
 
     Raises:
         SpcompError: As ``tune`` does.
     """
     task = Task.of(program, named, **(options or {}))
-    store = store or user_store()
-    found = store.winner(task.problem, fingerprint(), versions(), "any")
-    if found is not None:
-        choice = Choice.from_json(found[0].choice)
-        candidate = Candidate(choice.formats, own=choice)
-        return Suggestion(task, candidate, choice, found[0].speedup, "store")
-    default = Suggestion(task, Candidate(), Choice(), 1.0, "default")
+    return Suggestion(task, *advised(task.asked, store or user_store(), calls))
+
+
+class Advice(NamedTuple):
+    """What is expected to be fastest; as in Suggestion."""
+
+    candidate: Candidate
+    choice: Choice
+    speedup: float
+    source: str
+    ranked: tuple[tuple[Candidate, float], ...] = ()
+
+
+def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
+    """Return what is expected to be fastest for *calls* calls like *asked*; many if None."""
+    for kind in KINDS:
+        found = store.winner(asked.problem, fingerprint(), versions(), kind)
+        if found is None:
+            continue
+        record = found[0]
+        if pays(record.speedup, record.conversion / max(record.seconds, 1e-9), calls):
+            choice = Choice.from_json(record.choice)
+            return Advice(Candidate(choice.formats, own=choice), choice, record.speedup, "store")
+    default = Advice(Candidate(), Choice(), 1.0, "default")
     records = store.records(fingerprint(), "measured")
-    known = {record.matrices for record in records if record.program == task.problem.program}
-    if not has_xgboost() or len(known) < PROBLEMS:
+    known = {record.matrices for record in records if record.program == asked.problem.program}
+    measured = has_xgboost() and len(known) >= PROBLEMS
+    shipped = None if measured else weights()
+    if not measured and shipped is None:
         return default
-    model = Model.of(store, fingerprint())
-    statistics = dict(task.problem.matrices)
-    extents, facts = dict(task.problem.extents), task.version.options.facts or UNKNOWN
-    threads = get_num_threads()
-    space = Space(task.func, task.options, extents, facts, statistics, threads)
-    return _best(task, space, Bounds(space, statistics), model) or default
+    statistics = dict(asked.problem.matrices)
+    extents, facts = dict(asked.problem.extents), asked.version.options.facts or UNKNOWN
+    options, threads = asked.kernel.options, get_num_threads()
+    space = Space(asked.func, options, extents, facts, statistics, threads)
+    model = Model.of(store, fingerprint()) if shipped is None else shipped
+    candidates = _drawn(space) if shipped is None else list(plain_candidates(space))
+    sure = SURE if shipped is None else shipped.sure
+    return _best(space, Bounds(space, statistics), model, candidates, sure, calls) or default
 
 
-def _best(task: Task, space: Space, bounds: Bounds, model: Model) -> Suggestion | None:
-    """Return the candidate that *model* expects to be fastest; None if that is the default."""
+def pays(speedup: float, conversion: float, calls: int | None) -> bool:
+    """Whether *calls* calls, so many times as fast, save more than a conversion takes.
+
+    *conversion* is in calls of the faster kernel.
+    """
+    return calls is None or calls * (speedup - 1) > conversion
+
+
+def plain_candidates(space: Space) -> Iterator[Candidate]:
+    """Yield the candidates that the shipped weights are for: formats, and shares of rows."""
+    yield from space.seeds()
+    for rows in space.dimensions(()).get("rows", ())[1:]:
+        yield Candidate().with_decision("rows", rows)
+
+
+def _drawn(space: Space) -> list[Candidate]:
+    """Return all formats with default steps, and candidates by chance."""
     rng = random.Random(0)
     drawn = list(space.seeds())
     drawn += [space.random(rng, rng.choice(space.formats), rng.randint(1, 3)) for _ in range(DRAWN)]
-    candidates = list(dict.fromkeys(drawn))
+    return list(dict.fromkeys(drawn))
+
+
+def _best(
+    space: Space,
+    bounds: Bounds,
+    model: Model | Weights,
+    candidates: Sequence[Candidate],
+    sure: float,
+    calls: int | None,
+) -> Advice | None:
+    """Return the candidate that *model* expects to be fastest; None if that is the default."""
     expected = model.predict([bounds.features(candidate) for candidate in candidates])
     base = expected[candidates.index(Candidate())]
     ranked = sorted(
@@ -115,7 +168,9 @@ def _best(task: Task, space: Space, bounds: Bounds, model: Model) -> Suggestion 
         key=lambda pair: -pair[1],
     )
     for candidate, speedup in ranked:
-        if speedup < SURE or (choice := space.choice(candidate)) is None:
+        conversion = CONVERSION if candidate.formats else 0.0
+        if speedup < sure or not pays(speedup, conversion, calls):
             continue
-        return Suggestion(task, candidate, choice, speedup, "model", tuple(ranked[:8]))
+        if (choice := space.choice(candidate)) is not None:
+            return Advice(candidate, choice, speedup, "model", tuple(ranked[:8]))
     return None

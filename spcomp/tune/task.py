@@ -24,14 +24,14 @@ from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
 from spcomp.tensors.tensor import Tensor
-from spcomp.tune.problem import Problem, digest, statistics_of
-from spcomp.tune.winners import extents_of, is_matrix
+from spcomp.tune.winners import Asked, is_matrix
 
 if TYPE_CHECKING:
     from spcomp.arrays import Array
     from spcomp.kernels.protocol import Runnable
     from spcomp.tensors.parts.parts import Parts
     from spcomp.tune.choice import Choice
+    from spcomp.tune.problem import Problem
 
 TERMS = 16  # roundings that a result may have gone through, as a multiple of eps
 
@@ -99,20 +99,24 @@ class Task:
         return cls(program, planned.func, plain.options, made, plain, kernel.name)
 
     @cached_property
+    def asked(self) -> Asked:
+        """The call of the default kernel."""
+        return Asked(self.default, self.func, self.arguments)
+
+    @property
     def matrices(self) -> dict[str, Any]:
         """The arguments that store some elements only, which are bound."""
-        return {name: arg for name, arg in self.arguments.items() if is_matrix(arg)}
+        return self.asked.matrices
 
-    @cached_property
+    @property
     def problem(self) -> Problem:
         """The key of the task in the store."""
-        extents = extents_of(self.default, self.arguments)
-        return Problem(digest(self.func, self.options), extents, statistics_of(self.matrices))
+        return self.asked.problem
 
-    @cached_property
+    @property
     def version(self) -> Kernel:
         """The version of the default kernel that these arguments get."""
-        return self.default.specialize(**self.arguments)
+        return self.asked.version
 
     @cached_property
     def written(self) -> tuple[str, ...]:

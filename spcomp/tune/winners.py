@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.compiled import Compiled
+from spcomp.compiler.variants import inner_extents
 from spcomp.errors import (
     ArgumentError,
+    FormatError,
     LoweringError,
     ScheduleError,
     SpcompError,
@@ -19,9 +21,10 @@ from spcomp.errors import (
     refuse_deep_nests,
 )
 from spcomp.kernels.decomposed.kernel import immutable_arrays
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import BoundKernel, Kernel, frozen
 from spcomp.kernels.protocol import Bound, Runnable
-from spcomp.locks import Lock
+from spcomp.locks import Lock, cached_property
 from spcomp.tensors.parts.parts import Parts
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
@@ -46,6 +49,42 @@ class Winner:
     note: str
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A call of *kernel*, the default one, with arguments *named*, for which a winner is wanted.
+
+    *whole*: whether these are all arguments, or those that say which version it gets.
+    """
+
+    kernel: Kernel
+    func: Func
+    named: Mapping[str, Any]
+    whole: bool = True
+
+    @cached_property
+    def matrices(self) -> dict[str, Any]:
+        """The arguments that store some elements only."""
+        return {name: arg for name, arg in self.named.items() if is_matrix(arg)}
+
+    @cached_property
+    def version(self) -> Kernel:
+        """The version of the default kernel that the call gets; raises ArgumentError."""
+        return self.kernel.version(self.named, whole=self.whole)
+
+    @cached_property
+    def extents(self) -> Extents:
+        """The sizes that this version has compiled in."""
+        own = self.kernel.options.constants
+        found = self.version.options.constants.items()
+        return tuple(sorted((name, int(value)) for name, value in found if name not in own))
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The key of the call in a store."""
+        program = digest(self.func, self.kernel.options)
+        return Problem(program, self.extents, statistics_of(self.matrices))
+
+
 class Winners(ABC):
     """What won: the tuner of ``compile(..., tuned=)``."""
 
@@ -59,13 +98,10 @@ class Winners(ABC):
         """Whether anything won for the program with this digest."""
 
     @abstractmethod
-    def find(
-        self, program: str, extents: Callable[[], Extents], matrices: Mapping[str, Any]
-    ) -> Winner | None:
-        """Return what won for the program with this digest on *matrices*.
+    def find(self, asked: Asked) -> Winner | None:
+        """Return what won for the call *asked*.
 
-        *extents* finds the sizes of the call that are compiled in. A choice that stores a matrix in
-        another format is for *matrices* that cannot change.
+        A choice that stores a matrix in another format is for matrices that cannot change.
         """
 
 
@@ -83,15 +119,12 @@ class StoredWinners(Winners):
         """Whether the store has a winner for the program."""
         return self._store.has(program)
 
-    def find(
-        self, program: str, extents: Callable[[], Extents], matrices: Mapping[str, Any]
-    ) -> Winner | None:
+    def find(self, asked: Asked) -> Winner | None:
         """Return the stored winner for the same matrices or near ones, on such a machine."""
-        posed = Problem(program, extents(), statistics_of(matrices))
-        kept = all(map(_is_kept, matrices.values()))
+        kept = all(map(_is_kept, asked.matrices.values()))
         kinds: tuple[Kind, ...] = ("any", "as_is") if kept else ("as_is",)
         for kind in kinds:
-            found = self._store.winner(posed, fingerprint(), versions(), kind)
+            found = self._store.winner(asked.problem, fingerprint(), versions(), kind)
             if found is not None:
                 record, distance = found
                 like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"
@@ -118,14 +151,9 @@ class FixedWinner(Winners):
         """Whether anything won: it did."""
         return True
 
-    def find(
-        self,
-        program: str,  # noqa: ARG002
-        extents: Callable[[], Extents],
-        matrices: Mapping[str, Any],  # noqa: ARG002
-    ) -> Winner | None:
+    def find(self, asked: Asked) -> Winner | None:
         """Return the choice, if it is for these extents."""
-        if self.choice.extents and self.choice.extents != extents():
+        if self.choice.extents and self.choice.extents != asked.extents:
             return None
         return Winner(self.choice, f"tuned: {self.choice}")
 
@@ -142,7 +170,7 @@ class TunedKernel(Kernel):
         super().__init__(Compiled.of(func, options), options)
         self._func, self._winners = func, winners
         self._decisions: OrderedDict[object, tuple[Runnable | None, str]] = OrderedDict()
-        self._note = NONE
+        self.decided = NONE  # what was decided last
         self._choosing = Lock()
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -161,10 +189,10 @@ class TunedKernel(Kernel):
         """Return the kernel for the arguments *named*; None if the default one is the best."""
         key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
         try:
-            kernel, self._note = self._decisions[key]
+            kernel, self.decided = self._decisions[key]
         except KeyError:
             with self._choosing:
-                kernel, self._note = self._decisions[key] = self._decision(named)
+                kernel, self.decided = self._decisions[key] = self.decision(named)
                 while len(self._decisions) > MOST:
                     self._decisions.popitem(last=False)
         except TypeError:  # an argument of no known kind: the call says what is wrong
@@ -176,11 +204,19 @@ class TunedKernel(Kernel):
 
         Where a winner stores a matrix in a format, its values are copied, too.
         """
+        if (inspection := Inspection.take(named, self.takes)) is not None:
+            inspected: TunedBound = inspection.bound(self, named)
+            return inspected
         bound = super().bind(**named)  # what is wrong is refused now
         steady = {name: frozen(arg) for name, arg in named.items()}
         if not all(_is_steady(arg) for arg in steady.values()):
             return bound
         return TunedBound(self, bound, steady)
+
+    @property
+    def extents(self) -> tuple[str, ...]:
+        """The names of the sizes that a version may have compiled in."""
+        return inner_extents(self._func)
 
     def specialize(self, **named: Any) -> Runnable:  # type: ignore[override]
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
@@ -192,29 +228,40 @@ class TunedKernel(Kernel):
         if not named:
             return super().explain()
         kernel = self.specialize(**named)
-        return f"{self.note}\n{kernel.explain()}"
+        return f"{self.decided}\n{kernel.explain()}"
 
     @property
     def note(self) -> str:
         """What won for the arguments of the last call, and when that was measured."""
-        return self._note
+        return self.decided
 
-    def _decision(self, named: Mapping[str, Any]) -> tuple[Runnable | None, str]:
-        """Return the kernel for *named*, None for the default one, and the reason."""
-        program = digest(self._func, self._options)
-        if not self._winners.knows(program):
+    def decision(
+        self,
+        named: Mapping[str, Any],
+        bound: Mapping[str, Any] | None = None,
+        *,
+        whole: bool = True,
+    ) -> tuple[Runnable | None, str]:
+        """Return the kernel for *named*, None for the default one, and the reason.
+
+        *bound*: those of the arguments that the kernel has bound, if it is to be bound. *whole*: as
+        in Asked.
+        """
+        if not self._winners.knows(digest(self._func, self._options)):
             return None, NONE
-        matrices = {name: arg for name, arg in named.items() if is_matrix(arg)}
-        winner = self._winners.find(program, lambda: extents_of(self, named), matrices)
+        asked = Asked(self, self._func, named, whole=whole)
+        winner = self._winners.find(asked)
         if winner is None:
             return None, NONE
         if winner.choice == Choice():
             return None, winner.note
         try:
-            kernel = winner.choice.kernel(self._func, self._options)
-            if winner.choice.formats:
-                kernel.bind(**matrices)  # whether the format suits the matrix
-        except (ScheduleError, ArgumentError, LoweringError) as error:
+            kernel: Runnable = winner.choice.kernel(self._func, self._options)
+            if bound is not None:
+                kernel = kernel.bind(**bound)
+            elif winner.choice.formats:
+                kernel.bind(**asked.matrices)  # whether the format suits the matrix
+        except (ScheduleError, ArgumentError, LoweringError, FormatError) as error:
             return None, f"{winner.note}\nit does not fit, so the default is used: {error.message}"
         return kernel, winner.note
 
@@ -223,39 +270,75 @@ class TunedKernel(Kernel):
 
 
 class TunedBound(Bound):
-    """A TunedKernel with arguments bound: decides at the first call with the others."""
+    """A TunedKernel with arguments bound: decides once for each kind of the others.
+
+    It decides now if these say nothing that matters, and otherwise at the first call.
+    """
 
     def __init__(
-        self, kernel: TunedKernel, default: BoundKernel, arguments: Mapping[str, Any]
+        self,
+        kernel: TunedKernel,
+        default: BoundKernel,
+        arguments: Mapping[str, Any],
+        *,
+        at_once: bool = False,
     ) -> None:
         super().__init__(kernel, arguments)
         self.kernel: TunedKernel = kernel
         self._default = default
-        self._bound: dict[Runnable, Runnable] = {}
+        self._chosen: OrderedDict[object, tuple[Runnable, str]] = OrderedDict()
+        self._only: Runnable | None = None  # what serves calls of all kinds
+        self._choosing = Lock()
+        if at_once and not kernel.extents:
+            self._only, kernel.decided = self._decision({}, whole=False)
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if self._only is not None:
+            return self._only(out=out, **named)
+        return self.chosen(named)(out=out, **named)
+
+    def chosen(self, named: Mapping[str, Any]) -> Runnable:
+        """Return the bound kernel for calls with arguments like *named*."""
+        if self._only is not None:
+            return self._only
         self.refuse_bound(named)
-        kernel = self.kernel.decide({**self.arguments, **named})
-        if kernel is None:
-            return self._default(out=out, **named)
-        bound = self._bound.get(kernel)
-        if bound is None:
-            bound = self._bound[kernel] = kernel.bind(**self.arguments)
-        return bound(out=out, **named)
+        key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
+        try:
+            found, self.kernel.decided = self._chosen[key]
+        except KeyError:
+            with self._choosing:
+                found, self.kernel.decided = self._chosen[key] = self._decision(named)
+                while len(self._chosen) > MOST:
+                    self._chosen.popitem(last=False)
+        except TypeError:  # an argument of no known kind: the call says what is wrong
+            return self._default
+        return found
+
+    def _decision(self, named: Mapping[str, Any], *, whole: bool = True) -> tuple[Runnable, str]:
+        known = {**self.arguments, **named}
+        found, note = self.kernel.decision(known, self.arguments, whole=whole)
+        return self._default if found is None else found, note
+
+    def specialize(self, **named: Any) -> Runnable:
+        """Return the kernel that a call with arguments like these runs; compiled if need be."""
+        return self.chosen(named).specialize(**named)
+
+    def explain(self, **named: Any) -> str:
+        """Return what was decided for arguments like *named*, or last, then the steps of that."""
+        if named:
+            chosen = self.chosen(named)
+            return f"{self.kernel.decided}\n{chosen.explain(**named)}"
+        last = next((found for found, _ in reversed(self._chosen.values())), self._only)
+        if not isinstance(last, Bound) or last is self._default:
+            return self.kernel.explain()
+        return f"{self.kernel.decided}\n{last.kernel.explain()}"
 
     def __getattr__(self, name: str) -> Any:
         """Other attributes are those of the default kernel with these arguments bound."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._default, name)
-
-
-def extents_of(kernel: Kernel, named: Mapping[str, Any]) -> Extents:
-    """Return the sizes that the version of *kernel* for the arguments *named* has compiled in."""
-    found = Kernel.specialize(kernel, **named).options.constants
-    own = kernel.options.constants
-    return tuple(sorted((name, int(value)) for name, value in found.items() if name not in own))
 
 
 def is_matrix(arg: Any) -> bool:

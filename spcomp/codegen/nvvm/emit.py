@@ -14,11 +14,11 @@ from spcomp.codegen.llvm.stmt import Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
 from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes
 from spcomp.codegen.nvvm.functions import function
-from spcomp.codegen.nvvm.machine import ALIGN, resolve
+from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
 from spcomp.dtypes import handle, int64
-from spcomp.errors import InternalError
+from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import stmt as st
 from spcomp.ir.analysis.exprs import trip_count
 from spcomp.ir.analysis.fragments import LANES, is_fragment, role_of
@@ -31,7 +31,7 @@ from spcomp.knobs import CUDA_GRID, knobs_of
 if TYPE_CHECKING:
     from spcomp.ir.analysis.grid import Grid
     from spcomp.ir.axis import AnyBuffer
-    from spcomp.ir.expr import Var
+    from spcomp.ir.expr import Expr, Var
     from spcomp.ir.module import Module
     from spcomp.ir.node import Node
     from spcomp.ir.program import FlatFunc
@@ -56,12 +56,15 @@ def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -
     *fast_math*: float arithmetic may be reordered as if floats were real numbers.
     Raises LoweringError for a grid that no GPU has and BackendError for an unknown target.
     """
-    unit = Unit(knobs_of(resolve(target)), DIALECT, FAST if fast_math else EXACT)
+    target = resolve(target)
+    unit = Unit(knobs_of(target), DIALECT, FAST if fast_math else EXACT)
     names = [symbol for symbol, _ in symbols(func.name for func in module.funcs)]
     functions = tuple(
         _Kernel(unit, func, symbol, number).write()
         for number, (func, symbol) in enumerate(zip(module.funcs, names, strict=True))
     )
+    for func, abi in zip(module.funcs, functions, strict=True):
+        _check_shared(func, abi, target)
     grids = (abi.grid for abi in functions if abi.grid is not None)
     attributes = (_attributes(number, grid) for number, grid in enumerate(grids))
     parts = [*unit.declarations.values(), *unit.functions, *attributes, *unit.metadata]
@@ -71,9 +74,23 @@ def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -
 def _attributes(number: int, grid: Grid) -> str:
     """Return the attributes of a kernel: how many registers a thread may have follows from them."""
     size = ",".join(map(str, grid.threads))
-    resident = max(1, min(MOST_BLOCKS, CUDA_GRID.resident_threads // prod(grid.threads)))
+    resident = min(MOST_BLOCKS, CUDA_GRID.resident_threads // prod(grid.threads))
+    if grid.most < resident * CUDA_GRID.processors:  # there are never so many
+        resident = -(-int(grid.most) // CUDA_GRID.processors)
+    resident = max(1, resident)
     facts = f'"nvvm.maxntid"="{size}" "nvvm.minctasm"="{resident}"'
     return f"attributes #{number} = {{ nounwind {facts} }}"
+
+
+def _check_shared(func: FlatFunc, abi: FunctionABI, target: Target) -> None:
+    most = SHARED[target.cpu] << 10
+    if abi.grid is not None and abi.grid.shared > most:
+        raise LoweringError(
+            f"{func.name} needs {abi.grid.shared} bytes of shared memory for a block, and"
+            f" {target.cpu} has {most}",
+            func.span,
+            hint="copy smaller parts into shared memory",
+        )
 
 
 class _Kernel:
@@ -99,7 +116,7 @@ class _Kernel:
         grid = grid_of(self.func)
         stmts = KernelStmts(code, scope, messages, grid)
         stmts.visit(self.func.body)
-        grid = replace(grid, shared=stmts.shared)
+        grid = replace(grid if grid.fits else grid.along_x(), shared=stmts.shared)
         if any("%status" in line for line in code.lines):
             grid = replace(grid, may_fail=True)
             parameters.append("ptr addrspace(1) align 4 %word")
@@ -205,9 +222,26 @@ class KernelStmts(Stmts):
 
     def _index(self, thread: str) -> str:
         name, _, axis = thread.partition(".")
+        if name == "blockIdx" and not self.grid.fits:
+            return self._block("xyz".index(axis))
+        return self.code.value(f"zext i32 {self._register(name, axis)} to i64")
+
+    def _register(self, name: str, axis: str) -> str:
         register = f"llvm.nvvm.read.ptx.sreg.{_INDICES[name]}.{axis}"
-        narrow = self.code.value(f"call i32 {self.code.unit.declare(register, 'i32', '')}()")
-        return self.code.value(f"zext i32 {narrow} to i64")
+        return self.code.value(f"call i32 {self.code.unit.declare(register, 'i32', '')}()")
+
+    def _block(self, at: int) -> str:
+        """Return the index of the block along axis number *at*, where all blocks are along x."""
+        number, code = self._register("blockIdx", "x"), self.code
+        for extent in self.grid.blocks[:at]:
+            number = code.value(f"udiv i32 {number}, {self._count(extent)}")
+        if not all(isinstance(n, Const) and n.value == 1 for n in self.grid.blocks[at + 1 :]):
+            number = code.value(f"urem i32 {number}, {self._count(self.grid.blocks[at])}")
+        return code.value(f"zext i32 {number} to i64")
+
+    def _count(self, extent: Expr) -> str:
+        """Return *extent*, of which a kernel that runs has at least 1, as an i32."""
+        return self.code.value(f"trunc i64 {self.exprs.convert(extent, int64)} to i32")
 
     def visit_Let(self, node: st.Let) -> None:
         """The value is the variable."""

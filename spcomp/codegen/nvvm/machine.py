@@ -24,6 +24,12 @@ PTX = {
     "sm_120": 87,
 }
 
+SHARED = {  # KiB of memory that the threads of a block share, at most (CUDA C++ Programming Guide)
+    **dict.fromkeys(("sm_80", "sm_87"), 163),
+    **dict.fromkeys(("sm_86", "sm_89", "sm_120"), 99),
+    **dict.fromkeys(("sm_90", "sm_90a", "sm_100", "sm_100a"), 227),
+}
+
 
 def resolve(target: Target) -> Target:
     """Return *target* with features and vector width; raises BackendError for an unknown GPU."""

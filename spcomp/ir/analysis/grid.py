@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
+from math import inf, prod
 
 from spcomp.errors import LoweringError
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.fragments import LANES, role_of
+from spcomp.ir.arith.bounds import bounds_of
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import Const, Expr, binary, const
 from spcomp.ir.program import FlatFunc
@@ -15,6 +17,7 @@ from spcomp.ir.stmt import For
 from spcomp.ir.visitor import statements
 
 MOST_THREADS = 1024  # in a block, on every GPU
+MOST_BLOCKS = 65535  # along y, and along z, on every GPU
 _AXES = "xyz"
 BLOCKS = tuple(f"blockIdx.{axis}" for axis in _AXES)
 THREADS = tuple(f"threadIdx.{axis}" for axis in _AXES)
@@ -32,6 +35,22 @@ class Grid:
     threads: tuple[int, int, int]
     shared: int = 0
     may_fail: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether there are sure to be no more blocks along y and z than a GPU can have."""
+        return all(0 <= _at_most(extent) <= MOST_BLOCKS for extent in self.blocks[1:])
+
+    @property
+    def most(self) -> float:
+        """The most blocks that there can be; infinite if that is not known."""
+        return prod(max(0, _at_most(extent)) for extent in self.blocks)
+
+    def along_x(self) -> Grid:
+        """Return this grid with all blocks along x; x is the index that changes first."""
+        counts = (simplify(binary("max", extent, 0)) for extent in self.blocks)
+        total = simplify(reduce(lambda a, b: binary("*", a, b), counts))
+        return replace(self, blocks=(total, const(1), const(1)))
 
 
 def grid_of(func: FlatFunc) -> Grid:
@@ -65,6 +84,11 @@ def grid_of(func: FlatFunc) -> Grid:
             hint=f"a block has at most {MOST_THREADS}",
         )
     return Grid(tuple(blocks), (sizes[0], sizes[1], sizes[2]))
+
+
+def _at_most(extent: Expr) -> float:
+    high = bounds_of(extent).high
+    return inf if high is None else high
 
 
 def trips(loop: For) -> Expr:

@@ -75,9 +75,16 @@ class AdjointKernel(Runnable):
         return self.run(out, named)
 
     def run(self, out: Any, named: Mapping[str, Any]) -> Any:
-        """Return the gradients for the arguments *named*; raises ArgumentError."""
+        """Return the gradients for the arguments *named*; raises ArgumentError.
+
+        *named* may have ``sizes``, the lengths of values at index vectors that are computed again.
+        """
+        named = dict(named)
+        sizes = dict(named.pop("sizes", None) or {})
         version = self.version(named)
-        return version.narrow(version.kernel(out=out, **version.arguments(named, self._columns)))
+        arguments = version.arguments(named, self._columns)
+        more = version.lengths(self.adjoint, named, sizes)
+        return version.narrow(version.kernel(out=out, **arguments, **more))
 
     @cached_property
     def differentiable(self) -> Differentiable:
@@ -220,6 +227,18 @@ class Version:
         pairs = zip(results, self.halves, strict=True)
         return Results.of(results._fields, tuple(_half(x) if half else x for x, half in pairs))
 
+    def lengths(
+        self, adjoint: Adjoint, named: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> dict[str, dict[str, int]]:
+        """Return ``sizes`` for the kernel: of gradients at index vectors, those of operands."""
+        at_vectors = self.kernel.at_vectors
+        found = {name: size for name, size in sizes.items() if name in at_vectors}
+        for name in adjoint.wrt:
+            shape, dim = getattr(named.get(name), "shape", ()), at_vectors.get(adjoint.names[name])
+            if dim is not None and dim < len(shape):
+                found[adjoint.names[name]] = int(shape[dim])
+        return {"sizes": found} if found else {}
+
     def arguments(self, named: Mapping[str, Any], cache: Columns) -> dict[str, Any]:
         """Return those of the arguments *named* that the kernel takes."""
         arguments = {n: named[n] for n in self.kernel.arguments if n in named}
@@ -239,6 +258,7 @@ class BoundAdjoint(Bound):
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Return the gradients; raises ArgumentError."""
+        sizes = dict(named.pop("sizes", None) or {})
         everything = self._with_bound(named)
         version = self._adjoint.version(everything, self.arguments)
         arguments = version.arguments(everything, self._columns)
@@ -246,6 +266,7 @@ class BoundAdjoint(Bound):
         if version not in self._bound:
             self._bound[version] = version.kernel.bind(**fixed)
         rest = {name: value for name, value in arguments.items() if name not in fixed}
+        rest |= version.lengths(self._adjoint.adjoint, everything, sizes)
         return version.narrow(self._bound[version](out=out, **rest))
 
 

@@ -17,6 +17,7 @@ from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.program import CoordFunc
 from spcomp.kernels.decomposed.beside import Beside, BoundBeside
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.locks import cached_property
@@ -183,6 +184,8 @@ class FormatKernel(Runnable):
 
     def bind(self, **named: Any) -> Bound:
         """Return a callable for the other arguments; matrices are converted, and copied."""
+        if (inspection := Inspection.take(named, self.kernel.takes)) is not None:
+            inspection.bound(self, named)  # which refuses: formats are decided
         arguments: dict[str, Any] = {}
         sizes: dict[str, int] = {}
         matrices: dict[str, Parts] = {}

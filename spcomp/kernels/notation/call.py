@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import CallArguments, call_arguments
 from spcomp.kernels.notation.places import Places
+from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.results import by_name
 from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
+from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
@@ -23,22 +25,24 @@ _NONE: Mapping[str, Any] = {}
 class BoundArguments:
     """Arguments that are fixed, and the *kernels*, by version, that have them bound.
 
-    *given*: as the user gave them; *arguments*: the same with arrays for tensors of torch.
+    *rows*: those of index vectors among them, by operand. *given*: as the user
+    gave them; *arguments*: the same with arrays for tensors of torch.
     """
 
     given: Mapping[str, Any]
     arguments: CallArguments
     kernels: dict[CompiledVersion, Callable[..., Any]]
+    rows: dict[str, Tensor]
     has_torch: bool = False
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> BoundArguments:
         """Return the bound arguments *given*."""
         arrays = arrays_of(given)
-        return cls(given, call_arguments(arrays), {}, arrays is not given)
+        return cls(given, call_arguments(arrays), {}, {}, arrays is not given)
 
 
-NOTHING_BOUND = BoundArguments({}, {}, {})
+NOTHING_BOUND = BoundArguments({}, {}, {}, {})
 
 
 class Call(NamedTuple):
@@ -62,9 +66,14 @@ class Intake:
     kernel: str
     prepared: Prepared
     places: Places
+    scatters: Scatters
 
-    def call(self, out: Any, arguments: CallArguments, bound: BoundArguments) -> Call:
+    def call(
+        self, out: Any, arguments: CallArguments, bound: BoundArguments, sizes: Sizes = _NONE
+    ) -> Call:
         """Return the call with *arguments*, those *bound*, and *out* for results.
+
+        *sizes*: the lengths of results at index vectors.
 
         Raises ArgumentError if *out* does not fit, or an array is missing that is written to.
         """
@@ -90,4 +99,8 @@ class Intake:
                 )
         if bound.arguments:
             arguments = {**bound.arguments, **arguments}
+        if self.scatters.rows or sizes is not _NONE:
+            arguments = self.scatters.with_rows(
+                arguments, outputs, sizes, bound.arguments, bound.rows
+            )
         return Call(arguments, bound, outputs, in_place, wholes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
-from spcomp.kernels.notation.arguments import call_arguments
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
@@ -50,6 +50,12 @@ class NotationKernel(Runnable):
         return self._runner.planner.semiring
 
     @property
+    def at_vectors(self) -> Mapping[str, int]:
+        """The results at index vectors, and the dimension of each that has it."""
+        rows = self._runner.planner.rows.values()
+        return {name: dim for scattered in rows for name, dim in scattered.places}
+
+    @property
     def options(self) -> Options:
         """What ``compile`` was asked for."""
         return self._runner.options
@@ -82,8 +88,12 @@ class NotationKernel(Runnable):
         """Return a callable that takes the rest of the arguments, with these fixed.
 
         The first call with arguments of a kind converts them and checks their index arrays; later
-        calls do not see changes of index arrays.
+        calls do not see changes of index arrays. With ``calls=1000`` or ``inspect=True`` that call
+        takes what is expected to be fastest for these matrices, as docs/tuning.md says.
         """
+        if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
+            inspected: BoundNotation = inspection.bound(self, named)
+            return inspected
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
@@ -94,11 +104,11 @@ class NotationKernel(Runnable):
 
     def planned(self, named: Mapping[str, Any]) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
-        return self._runner.planned(call_arguments(named))
+        return self._runner.planned(self._runner.operands(named))
 
     def specialize(self, **named: Any) -> Kernel | FormatKernel | ChoosingKernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be."""
-        arguments = call_arguments(arrays_of(named))
+        arguments = self._runner.operands(arrays_of(named))
         version = self._runner.version(arguments)
         if isinstance(version, SplitVersion):
             programs = "; ".join(str(piece.runner.program) for piece in version.pieces)
@@ -114,7 +124,7 @@ class NotationKernel(Runnable):
 
         For arguments like *named*; without any, for those of the last call.
         """
-        return self._runner.explain(call_arguments(arrays_of(named)))
+        return self._runner.explain(self._runner.operands(arrays_of(named)))
 
     @property
     def signature(self) -> Signature:
@@ -127,6 +137,11 @@ class NotationKernel(Runnable):
 
     def __repr__(self) -> str:
         return repr(self._runner)
+
+    def with_options(self, options: Options) -> NotationKernel:
+        """Return the kernel of the same program compiled with *options*."""
+        formats = dict(self._runner.planner.formats)
+        return NotationKernel(self.program, formats, self.semiring, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         formats = dict(self._runner.planner.formats)

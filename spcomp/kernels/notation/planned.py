@@ -15,6 +15,7 @@ from spcomp.notation.nodes import Program
 from spcomp.notation.plan import Plan
 from spcomp.notation.reason import Reason
 from spcomp.notation.sizes import Unbound
+from spcomp.notation.temporaries import Temporary
 
 if TYPE_CHECKING:
     from spcomp.ir.program import CoordFunc
@@ -54,7 +55,8 @@ class Planned:
 
     *arguments*: how each of its operands and numbers is made of those of a call. *converted*: the
     operands converted to a layout that the plans asked for. *unbound*: indices whose length only a
-    given result tells. *refusals*: why the candidates before this one do not do.
+    given result tells. *refusals*: why the candidates before this one do not do. *temporaries*: the
+    memory of tensors that the call does not return.
     """
 
     plans: tuple[Plan, ...]
@@ -63,6 +65,14 @@ class Planned:
     converted: frozenset[str]
     unbound: tuple[Unbound, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    temporaries: tuple[Temporary, ...] = ()
+
+    @property
+    def returned(self) -> tuple[str, ...]:
+        """The assigned tensors that the program has arrays for, in order."""
+        gone = {temporary.name for temporary in self.temporaries if temporary.place}
+        targets = dict.fromkeys(plan.stmt.target.name for plan in self.plans)
+        return tuple(name for name in targets if name not in gone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spcomp.dtypes import bool_
+from spcomp.errors import ArgumentError
 from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import (
@@ -46,7 +47,7 @@ from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes
 from spcomp.notation.split import fits_one, split_statements
 from spcomp.notation.types import Types
-from spcomp.notation.vectors import check_vectors, only_vectors
+from spcomp.notation.vectors import Scattered, check_vectors, only_vectors, with_scatters
 
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
 
@@ -128,13 +129,15 @@ class Planner:
     """Decides how one program is computed, for the arguments of each call.
 
     *written*: the program as the user wrote it; *inner*: the same, in which assigned *parts* are
-    results of their own; *prepared*: *inner* with its names resolved. *wanted*: the requested
-    layouts; *stored*: the requested formats of several parts.
+    results of their own, and *rows* of index vectors are operands; *prepared*: *inner* with its
+    names resolved. *wanted*: the requested layouts; *stored*: the requested formats of several
+    parts.
     """
 
     written: Program
     inner: Program
     parts: Mapping[str, Windowed]
+    rows: Mapping[str, Scattered]
     prepared: Prepared
     semiring: Semiring
     formats: Formats
@@ -146,17 +149,22 @@ class Planner:
         """Return the planner of *program*; raises SpcompError if it is wrong for all arguments."""
         if any(map(composable, formats.values())):
             program = with_inner_hoisted(program)
-        inner, parts = with_assigned_parts(program)
+        inner, rows = with_scatters(program, semiring)
+        formats = _without_scattered(formats, program)
+        inner, parts = with_assigned_parts(inner)
         prepared = prepare(inner)
         assigned = (name for name in parts if prepared.ranks[name] and name not in formats)
         formats = {**formats, **dict.fromkeys(assigned, "dense")}
         wanted, stored = requested_layouts(formats, prepared)
-        return cls(program, inner, parts, prepared, semiring, formats, wanted, stored)
+        return cls(program, inner, parts, rows, prepared, semiring, formats, wanted, stored)
 
-    def decide(self, name: str, from_call: CallArguments) -> Decision:
+    def decide(
+        self, name: str, from_call: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> Decision:
         """Return the program *name* for arguments like those *from_call*, its pieces, or no plan.
 
-        Raises ScriptError if the program is wrong over these, ArgumentError if an argument is.
+        *asked*: the tensors that the call wants beside the results. Raises ScriptError if the
+        program is wrong over these, ArgumentError if an argument is.
         """
         operands = _Operands(self.prepared, self.wanted, from_call)
         refusals: list[Refusal] = []
@@ -176,7 +184,7 @@ class Planner:
                 if reason is None:
                     return self.split(attempt.plans, refusals)
             if reason is None:
-                return self._program(name, from_call, attempt, refusals)
+                return self._program(name, from_call, attempt, refusals, asked)
             tried = frozenset(n for n, layout in attempt.layouts.items() if is_direct(layout))
             refusals.append(Refusal(candidate, reason))
         return NoPlan(tuple(refusals))
@@ -246,12 +254,20 @@ class Planner:
         return tuple(plans)
 
     def _program(
-        self, name: str, from_call: CallArguments, attempt: _Attempt, refusals: Sequence[Refusal]
+        self,
+        name: str,
+        from_call: CallArguments,
+        attempt: _Attempt,
+        refusals: Sequence[Refusal],
+        asked: frozenset[str],
     ) -> Planned:
         """Return the program that *attempt* has planned; raises ScriptError if types do not fit."""
         plans, arguments = attempt.plans, attempt.arguments
         operands = {name: argument.operand for name, argument in arguments.items()}
-        func, numbers = emit(f"{name}_kernel", plans, operands, self.semiring)
+        seen = {*self.prepared.results, *self.prepared.accumulated, *asked}
+        in_parts = self.stored or any(given.format is not None for given in from_call.values())
+        unseen = [name for name in self.prepared.targets if name not in seen and not in_parts]
+        func, numbers, temporaries = emit(f"{name}_kernel", plans, operands, self.semiring, unseen)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         needed = {name: argument for name, argument in arguments.items() if name in used}
         types = {param.name: param.dtype for param in func.params}
@@ -261,9 +277,21 @@ class Planner:
             if (form := from_call[argument.source].format) is not None:
                 shown = replace(argument.operand, given=str(form))
                 needed[operand] = replace(argument, operand=shown)
-        unbound = tuple(Sizes(plans, str).unbound(self.prepared.operands))
+        unbound = tuple(Sizes([plan.stmt for plan in plans], str).unbound(self.prepared.operands))
         converted = frozenset(attempt.converts)
-        return Planned(plans, needed, func, converted, unbound, tuple(refusals))
+        return Planned(plans, needed, func, converted, unbound, tuple(refusals), temporaries)
+
+
+def _without_scattered(formats: Formats, program: Program) -> Formats:
+    """Return *formats* without results at index vectors, which are dense; raises ArgumentError."""
+    names = {stmt.target.name for stmt in program.statements if stmt.target.vectors}
+    for name in names & formats.keys():
+        if str(formats[name]) != "dense":
+            raise ArgumentError(
+                f"argument formats: {name} is dense, as it is written at an index vector",
+                hint="convert it with spcomp.convert",
+            )
+    return {name: format_ for name, format_ in formats.items() if name not in names}
 
 
 def _no_pieces(plans: Sequence[Plan]) -> Reason | None:

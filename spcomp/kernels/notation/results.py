@@ -14,6 +14,7 @@ from spcomp.errors import ArgumentError
 from spcomp.formats.format import Format
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import CallArguments, transposed
+from spcomp.kernels.notation.planned import Planned
 from spcomp.kernels.notation.stored import in_order, unrooted
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.layout import Layout
@@ -81,15 +82,17 @@ class Delivery:
 
     def results(
         self,
-        plans: Sequence[Plan],
+        planned: Planned,
         returned: Any,
         arguments: CallArguments,
         outputs: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return what the kernel *returned* as the results for the user, by name."""
-        names = self.prepared.targets
+        names = planned.returned
         results = {n: getattr(returned, n) if len(names) > 1 else returned for n in names}
-        for name, plan in {plan.stmt.target.name: plan for plan in plans}.items():
+        plans = {plan.stmt.target.name: plan for plan in planned.plans}
+        for name in names:
+            plan = plans[name]
             if name in outputs:
                 results[name] = outputs[name]
                 continue

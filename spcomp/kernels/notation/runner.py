@@ -15,6 +15,7 @@ from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.arguments import CallArgument, CallArguments, call_arguments
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
 from spcomp.kernels.notation.formats import Formats
+from spcomp.kernels.notation.fused import explain_rows
 from spcomp.kernels.notation.parts import block_formats, format_texts, kernel_in_parts
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.planned import (
@@ -27,6 +28,7 @@ from spcomp.kernels.notation.planned import (
 )
 from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
+from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.results import Results
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.explain import explain
@@ -38,6 +40,7 @@ from spcomp.target import on_gpu
 from spcomp.tensors.libraries.foreign import has_torch, outputs
 
 MOST_VERSIONS = 64
+_NONE: Sizes = {}
 
 
 class Runner:
@@ -55,10 +58,12 @@ class Runner:
         self.planner = planner = Planner.of(program, formats, semiring)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
-        self.arguments = places.named(prepared.arguments)
+        self._operands = places.named(prepared.arguments)
+        self._scatters = Scatters(planner.rows, self._operands)
+        self.arguments = self._scatters.named(self._operands)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
-        self._intake = Intake(self.name, prepared, places)
+        self._intake = Intake(self.name, prepared, places, self._scatters)
         self._delivery = Delivery(prepared, planner.formats, planner.wanted)
         self._versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
@@ -76,29 +81,36 @@ class Runner:
 
     def call(self, out: Any, named: dict[str, Any], bound: BoundArguments = NOTHING_BOUND) -> Any:
         """Run on the arguments *named* and those *bound*; returns as a NotationKernel does."""
+        sizes = _NONE if "sizes" in self.arguments else named.pop("sizes", _NONE)
         if self._on_gpu:
             stream = None if STREAM in self.arguments else named.pop(STREAM, None)
             there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
             with chosen_stream(stream):
                 if there:
-                    return self.run(out, call_arguments(named), bound)
-                return self._call(out, named, bound)
-        return self._call(out, named, bound)
+                    return self.run(out, call_arguments(named), bound, sizes=sizes)
+                return self._call(out, named, bound, sizes)
+        return self._call(out, named, bound, sizes)
 
-    def _call(self, out: Any, named: dict[str, Any], bound: BoundArguments) -> Any:
+    def _call(self, out: Any, named: dict[str, Any], bound: BoundArguments, sizes: Sizes) -> Any:
         """Run on the arguments, which lie on the host."""
         if not bound.has_torch and not has_torch(named.values(), out):
-            return self.run(out, call_arguments(named), bound)
+            return self.run(out, call_arguments(named), bound, sizes=sizes)
         written = {*self.planner.prepared.accumulated, *self.assigned_parts}
         if require_gradients(named.values()):
-            return self._followed(out, named, bound, written)
+            return self._followed(out, named, bound, written, sizes)
         from spcomp.kernels.notation.torch_calls import TorchCall  # torch is optional
 
         call = TorchCall(named, out, written, bound.given.values())
-        return call.results(self.run(call.out, call_arguments(call.arguments), bound))
+        arguments = call_arguments(call.arguments)
+        return call.results(self.run(call.out, arguments, bound, sizes=sizes))
 
     def _followed(
-        self, out: Any, named: dict[str, Any], bound: BoundArguments, written: Collection[str]
+        self,
+        out: Any,
+        named: dict[str, Any],
+        bound: BoundArguments,
+        written: Collection[str],
+        sizes: Sizes,
     ) -> Any:
         """Run on torch tensors that require gradients; the results know them."""
         for name in (name for name in written if name in named):
@@ -109,9 +121,9 @@ class Runner:
 
         def run(arrays: dict[str, Any]) -> Any:
             rest = {name: x for name, x in arrays.items() if name not in bound.given}
-            return self.run(None, call_arguments(rest), bound)
+            return self.run(None, call_arguments(rest), bound, sizes=sizes)
 
-        return follow(self.differentiable, out, {**bound.given, **named}, run)
+        return follow(self.differentiable, out, {**bound.given, **named}, run, sizes)
 
     @cached_property
     def differentiable(self) -> Differentiable:
@@ -135,12 +147,15 @@ class Runner:
         arguments: CallArguments,
         bound: BoundArguments = NOTHING_BOUND,
         execute: Execute | None = None,
+        sizes: Sizes = _NONE,
     ) -> Any:
         """Run on *arguments*, none of torch, and those *bound*; returns as a NotationKernel does.
 
+        *sizes*: the lengths of results at index vectors, by name.
+
         *execute* runs a planned program in the place of machine code, on arguments by name.
         """
-        call = self._intake.call(out, arguments, bound)
+        call = self._intake.call(out, arguments, bound, sizes)
         results = self._run(call, execute)
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
@@ -152,7 +167,11 @@ class Runner:
 
     def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
-        version = self._interpretation(call, execute) if execute else self.version(call.arguments)
+        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
+        if execute:
+            version = self._interpretation(call, execute, asked)
+        else:
+            version = self.version(call.arguments, asked)
         if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
             version = self._renewal(version.planned, call) or version
         if isinstance(version, SplitVersion):
@@ -172,7 +191,7 @@ class Runner:
                 if (name := plan.stmt.target.name) in call.outputs:
                     named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
         returned = kernel(**named)
-        return self._delivery.results(planned.plans, returned, arguments, call.outputs)
+        return self._delivery.results(planned, returned, arguments, call.outputs)
 
     def _kernel(
         self, version: CompiledVersion, bound: BoundArguments
@@ -195,8 +214,10 @@ class Runner:
             bound.kernels[version] = version.kernel.bind(**named)
         return bound.kernels[version], bound.arguments
 
-    def _interpretation(self, call: Call, execute: Execute) -> CompiledVersion | SplitVersion:
-        decision = self.planned(call.arguments)
+    def _interpretation(
+        self, call: Call, execute: Execute, asked: frozenset[str]
+    ) -> CompiledVersion | SplitVersion:
+        decision = self.planned(call.arguments, asked)
         if isinstance(decision, Split):
             return self._split_version(decision)
         return CompiledVersion.of(decision, Interpretation(decision, execute), call.arguments, {})
@@ -223,6 +244,11 @@ class Runner:
             self._renewals[key] = self._split_version(self.planner.split(plans))
         return self._renewals[key]
 
+    def operands(self, named: Mapping[str, Any]) -> CallArguments:
+        """Return the arguments of a call, whose kinds say what runs, in any size of results."""
+        arguments = call_arguments(named)
+        return self._scatters.like(arguments) if arguments else {}
+
     # -- versions -----------------------------------------------------------------------------
 
     @property
@@ -235,13 +261,18 @@ class Runner:
             )
         return self._last
 
-    def version(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
-        """Return the version for *arguments*, compiled if need be. Raises SpcompError."""
-        key = tuple([(name, kind) for name, kind, _ in arguments.values()])
+    def version(
+        self, arguments: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> CompiledVersion | SplitVersion:
+        """Return the version for *arguments*, compiled if need be. Raises SpcompError.
+
+        *asked*: the tensors that the call wants beside the results.
+        """
+        key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
             self._check_names(arguments)
-            version = self._compile(arguments)
+            version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
             self._versions[key] = version
@@ -250,26 +281,30 @@ class Runner:
 
     def _check_names(self, arguments: CallArguments) -> None:
         for name in arguments:
-            if name not in self.arguments:
+            if name not in self._operands:
                 raise ArgumentError(
                     f"unexpected argument {name} of {self.name}",
                     hint=f"its arguments are {', '.join(self.arguments)}",
                 )
-        for name in self.arguments:
+        for name in self._operands:
             if name not in arguments and name not in self.planner.prepared.accumulated:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
 
-    def planned(self, arguments: CallArguments) -> Planned | Split:
+    def planned(
+        self, arguments: CallArguments, asked: frozenset[str] = frozenset()
+    ) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
-        decision = self.planner.decide(self.name, arguments)
+        decision = self.planner.decide(self.name, arguments, asked)
         if isinstance(decision, NoPlan):
             raise decision.error
         return decision
 
-    def _compile(self, arguments: CallArguments) -> CompiledVersion | SplitVersion:
+    def _compile(
+        self, arguments: CallArguments, asked: frozenset[str]
+    ) -> CompiledVersion | SplitVersion:
         planner = self.planner
         with refuse_deep_nests(ScriptError):
-            planned = self.planned(arguments)
+            planned = self.planned(arguments, asked)
             if isinstance(planned, Split):
                 return self._split_version(planned)
             requested: dict[str, ComposableFormat] = {}
@@ -338,6 +373,8 @@ class Runner:
         text = f"floats in any order (fast_math)\n{text}" if self.options.fast_math else text
         if self.options.tuned is not None and isinstance(version.kernel, Kernel):
             text = f"{version.kernel.note}\n{text}"
+        if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
+            text = f"{text}\n{rows}"
         launched = getattr(version.kernel, "explain_launches", str)()
         return f"{text}\n{launched}".rstrip() if launched else text
 

@@ -24,6 +24,7 @@ from spcomp.notation.nodes import (
     walk,
 )
 from spcomp.notation.prepare import prepare
+from spcomp.notation.vectors import at_every_coordinate, dense_at_vectors
 
 Casts = tuple[tuple[str, str], ...]
 
@@ -78,7 +79,10 @@ class Adjoint:
     @property
     def needed(self) -> tuple[str, ...]:
         """The arguments whose values are read, not only what they store."""
-        values = {name for s in self.program.statements for name in _read(s.value)}
+        statements = self.program.statements
+        values = {
+            name for s in statements for t in (s.value, *children(s.target)) for name in _read(t)
+        }
         return tuple(name for name in self.arguments if name in values)
 
     @property
@@ -106,7 +110,8 @@ class Adjoint:
         taken = names_of(self.forward)
         kept = []
         for name in names:
-            target = next(s.target for s in self.forward.statements if s.target.name == name)
+            written = next(s.target for s in self.forward.statements if s.target.name == name)
+            target = at_every_coordinate(written)
             if f"saved_{name}" in taken:
                 raise ArgumentError(f"argument program: saved_{name} is the name of a saved value")
             kept.append(
@@ -127,7 +132,7 @@ class Adjoint:
                 again.append(stmt)
         types = {self.names[name]: dtype for name, dtype in given.types}
         typed = [
-            replace(s, value=_cast(s.value, types[s.target.name])) if s.target.name in types else s
+            _typed(s, types[s.target.name]) if s.target.name in types else s
             for s in gradients.statements
         ]
         statements = (*reversed(again), *typed)
@@ -161,13 +166,15 @@ class Adjoint:
 
     def dense_names(self, given: Given) -> frozenset[str]:
         """Return the tensors that store every element, of those given and those computed."""
-        dense = set(given.dense)
+        gathered = dense_at_vectors(self.forward)
+        dense = {*given.dense, *gathered}
         for stmt in self.forward.statements:
             name = stmt.target.name
             if name not in given.saved and _is_dense(stmt, frozenset(dense)):
                 dense.add(name)
         names = self.names
-        return frozenset(dense | {names[n] for n in dense & names.keys() if n not in self.results})
+        kept = {n for n in dense & names.keys() if n not in self.results or n in gathered}
+        return frozenset(dense | {names[n] for n in kept})
 
 
 def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
@@ -224,6 +231,8 @@ def _read(term: Expr) -> Iterator[str]:
     """Yield the names of what *term* reads, other than to ask what is stored."""
     if isinstance(term, (Access, Scalar)):
         yield term.name
+        for vector in children(term):
+            yield from _read(vector)
     elif not (isinstance(term, Call) and term.func == "stored"):
         for part in children(term):
             yield from _read(part)
@@ -258,6 +267,14 @@ def _with_scalars(term: Expr) -> Expr:
     if isinstance(term, Access) and not term.indices and not term.windows:
         return Scalar(term.name, at=term.at)
     return rebuilt(term, _with_scalars)
+
+
+def _typed(stmt: Assignment, dtype: str) -> Assignment:
+    """Return *stmt* with its value as *dtype*."""
+    value = stmt.value
+    if stmt.target.vectors and isinstance(value, Reduce):  # which is reduced as a whole
+        return replace(stmt, value=replace(value, body=Call(dtype, (value.body,))))
+    return replace(stmt, value=_cast(value, dtype))
 
 
 def _cast(value: Expr, dtype: str) -> Expr:

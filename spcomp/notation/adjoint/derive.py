@@ -47,6 +47,8 @@ from spcomp.notation.nodes import (
 )
 from spcomp.notation.objects import Value
 from spcomp.notation.prepare import free_name
+from spcomp.notation.semiring import ORDINARY
+from spcomp.notation.vectors import at_every_coordinate, with_written_reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Backward:
             if name not in self.names:
                 continue
             if name not in seen and name not in self.incoming and name in self.found:
-                self._gradient(stmt.target)
+                self._gradient(at_every_coordinate(stmt.target))
             seen.add(name)
             if name in self.incoming or name in self.found:
                 self._statement(stmt)
@@ -112,10 +114,12 @@ class Backward:
                 stmt.target.at or stmt.at,
                 hint="assign the whole array",
             )
-        incoming: Expr = Access(self.names[stmt.target.name], stmt.target.indices)
+        target = stmt.target
+        incoming: Expr = replace(target, name=self.names[target.name], at=None)
         if self.widens and stmt.target.name in self.incoming:
             incoming = Call("float32", (incoming,))
-        scope = Scope(stmt.target.indices, value=stmt.target)
+        plain = tuple(s for s in target.subscripts if isinstance(s, str))
+        scope = Scope(plain, value=replace(target, at=None))
         self._back(stmt.value, Value(incoming), scope)
 
     # -- gradients ----------------------------------------------------------------------------
@@ -130,6 +134,7 @@ class Backward:
         whole = [t for t in found if isinstance(t, Access) and not t.windows]
         if not whole:
             raise self._windowed(found[0])
+        whole = [at_every_coordinate(access) for access in whole]
         best = max(whole, key=lambda t: len({*t.indices}))
         indices: list[str] = []
         for index in best.indices:
@@ -145,7 +150,27 @@ class Backward:
 
     def _gradient(self, access: Access, *, is_result: bool = False) -> None:
         """Add the statement for the gradient of *access*: the sum of its contributions."""
-        terms = [self._addend(part, access) for part in self.found.get(access.name, ())]
+        found = self.found.get(access.name, [])
+        scattered = [part for part in found if part.access.vectors]
+        terms = [self._addend(part, access) for part in found if not part.access.vectors]
+        if terms or not scattered:
+            self._sum(access, terms, is_result=is_result)
+        for at, part in enumerate(scattered):
+            self._scatter(part, adds=bool(terms or at))
+
+    def _scatter(self, part: Contribution, *, adds: bool) -> None:
+        """Add the statement that scatters *part* to a gradient, or *adds* it."""
+        indices = tuple(s for s in part.access.subscripts if isinstance(s, str))
+        over = dict.fromkeys((*part.access.indices, *part.over))
+        term = unmasked(part.term, set(), self.dense)
+        value = Reduce("+", tuple(i for i in over if i not in indices), term)
+        target = replace(part.access, name=self.names[part.access.name])
+        stmt = Assignment(target, value, accumulates=adds, is_dense=True)
+        with_written_reduction(stmt, ORDINARY)  # raises where that is not supported
+        self.statements.append(stmt)
+
+    def _sum(self, access: Access, terms: Sequence[Expr], *, is_result: bool) -> None:
+        """Add the statement that sums *terms* to the gradient of *access*."""
         value = joined("+", terms) if terms else Number(0.0)
         value = unmasked(value, {stored(access)}, self.dense)
         sparse = bool(access.indices) and access.name not in self.dense
@@ -283,7 +308,7 @@ class Backward:
         """Return the access at the indices of *like* to *value*, which a new statement computes."""
         name = wish if wish not in self.taken else free_name(wish, self.taken)
         self.taken.add(name)
-        target = Access(name, like.indices)
+        target = replace(like, name=name)
         self.statements.append(Assignment(target, value, is_dense=True))
         return target
 

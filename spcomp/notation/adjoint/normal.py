@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from spcomp.errors import ScriptError
 from spcomp.notation.adjoint.terms import is_active, joined, masked, names_of, present, stored
 from spcomp.notation.algebra import presence, rebuilt, required, with_reductions
 from spcomp.notation.nodes import (
@@ -24,12 +23,12 @@ from spcomp.notation.nodes import (
     Op,
     Program,
     Reduce,
-    accesses,
     free,
     walk,
 )
 from spcomp.notation.prepare import as_accesses, free_name, prepare, with_distinct_indices
 from spcomp.notation.semiring import ORDINARY
+from spcomp.notation.vectors import with_written_reduction
 
 
 def normal(program: Program, wrt: Sequence[str]) -> Program:
@@ -38,11 +37,6 @@ def normal(program: Program, wrt: Sequence[str]) -> Program:
     *wrt*: the operands that it is derived by. Raises ScriptError if the program is wrong.
     """
     prepare(program)
-    for stmt in program.statements:
-        for access in accesses(stmt.value):
-            if access.vectors:
-                hint = "gather by a matrix of ones, P[e, i] * X[i, f]"
-                raise ScriptError("no gradient is derived at an index vector", access.at, hint=hint)
     targets = frozenset(stmt.target.name for stmt in program.statements)
     return Program(tuple(_Hoist(names_of(program), targets, {*wrt}).statements(program)))
 
@@ -56,6 +50,8 @@ class _Hoist:
         """Return the statements of *program*, and those hoisted from them."""
         for stmt in program.statements:
             stmt = replace(stmt, value=as_accesses(stmt.value, self.targets))
+            if stmt.target.vectors:
+                stmt = with_written_reduction(stmt, ORDINARY)
             whole = with_reductions(replace(stmt, value=with_distinct_indices(stmt)), ORDINARY)
             self.taken |= names_of(Program((whole,)))
             value = whole.value

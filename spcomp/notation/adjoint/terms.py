@@ -71,7 +71,7 @@ def names_of(program: Program) -> set[str]:
     """Return every name in *program*: tensors, numbers and indices."""
     names: set[str] = set()
     for stmt in program.statements:
-        for term in (stmt.target, *walk(stmt.value)):
+        for term in (*walk(stmt.target), *walk(stmt.value)):
             if isinstance(term, (Access, Scalar, IndexValue)):
                 names.add(term.name)
             if isinstance(term, (Access, Reduce)):

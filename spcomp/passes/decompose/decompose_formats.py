@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, TypeGuard
@@ -15,7 +15,7 @@ from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.bounds import Env, Interval
 from spcomp.ir.arith.indexmap import IndexMap
-from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.linear import Algebra, same_value
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
@@ -85,6 +85,7 @@ def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposit
     if the parts could compute something else, or a rule does not fit *func*.
     """
     names = Names(func)
+    rules = [rule.core() for rule in rules]
     old = _rewrite_target(func, rules)
     parts = tuple(_instantiate(rule, func, names, old.beside) for rule in rules)
     splitter = _Splitter(old, parts, names)
@@ -231,7 +232,10 @@ def _instantiate(
             params[param.name] = names.var(f"{param.name}_{rule.name}", param.type)
     link = Relink({p: params[p.name] for p in desc.params}, {a: a for a in func.axes}, {})
     axes: dict[str, Axis] = {}
-    for axis in desc.axes:
+    needed = {
+        above for axis in desc.axes if axis.name in rule.axes_after_rewrite for above in axis.path()
+    }
+    for axis in (axis for axis in desc.axes if axis in needed):
         if axis not in link.replaced:
             wish = names.unique(f"{axis.name}_{rule.name}")
             link.replaced[axis] = link.visit_Node(axis).replace(name=wish)
@@ -248,7 +252,17 @@ def _instantiate(
     _check_inverse(rule, axes)
     along = next(iter(buffers.values())).axes
     before = {axis for axis in func.axes if axis.name in rule.axes_before_rewrite}
-    beside = {old: _beside(old, f"_{rule.name}", along, before, names) for old in others}
+    declared = {b.name: b for b in desc.buffers if b.name not in buffers}
+    beside: dict[SparseBuffer, SparseBuffer] = {}
+    for old in others:
+        new = _beside(old, f"_{rule.name}", along, before, names)
+        own = declared.get(old.name)
+        if own is not None and own.data is not None:
+            _check_declared(rule, own, new, axes)
+            new = new.replace(data=params[own.data.name])
+        elif old.data is not None:
+            new = new.replace(data=names.var(f"{old.data.name}_{rule.name}", old.data.type))
+        beside[old] = new
     return Part(rule, params, axes, buffers, beside)
 
 
@@ -258,8 +272,21 @@ def _beside(
     """Return the part of *old*: along the axes *along* instead of those *before*."""
     first = next(at for at, axis in enumerate(old.axes) if axis in before)
     axes = (*old.axes[:first], *along, *old.axes[first + len(before) :])
-    data = None if old.data is None else names.var(f"{old.data.name}{suffix}", old.data.type)
-    return old.replace(name=names.unique(f"{old.name}{suffix}"), data=data, axes=axes)
+    return old.replace(name=names.unique(f"{old.name}{suffix}"), axes=axes)
+
+
+def _check_declared(
+    rule: FormatRewriteRule, declared: AnyBuffer, new: SparseBuffer, axes: Mapping[str, Axis]
+) -> None:
+    """Raise unless *rule* declares the part *new* as it is, along *axes* and further ones."""
+    along = declared.axes if isinstance(declared, SparseBuffer) else ()
+    same = len(along) == len(new.axes) and declared.dtype == new.dtype
+    for there, here in zip(along, new.axes, strict=False):
+        length = same_value(cast(there.length, int64), cast(here.length, int64))
+        same &= axes[there.name] is here if there.name in axes else length
+    if not same:
+        order = ", ".join(axis.name for axis in new.axes)
+        raise rule.error(f"it does not declare {declared.name} along {order}", "keep their order")
 
 
 def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:

@@ -116,7 +116,7 @@ def _select(func: Fn, is_wanted: Callable[[Stmt], bool]) -> Fn:
     steps: dict[bool, list[Stmt]] = {True: [], False: []}
     for stmt in _outermost(func.body):
         steps[_is_preprocess(stmt)].append(stmt)
-    exchanged = set.intersection(*(_buffers_in(*part) for part in steps.values()))
+    exchanged = set.intersection(*(buffers_in(*part) for part in steps.values()))
     body = _filter(func.body, is_wanted, exchanged)
     names = Names(func)
     parameters: dict[AnyBuffer, AnyBuffer] = {}
@@ -172,7 +172,7 @@ def _filter(stmt: Stmt, is_wanted: Callable[[Stmt], bool], outer: set[AnyBuffer]
         return seq(*(_filter(part, is_wanted, outer) for part in stmt.body))
     if isinstance(stmt, (Alloc, Let)):
         body = _filter(stmt.body, is_wanted, outer)
-        if isinstance(stmt, Alloc) and stmt.buffer not in _buffers_in(body) - outer:
+        if isinstance(stmt, Alloc) and stmt.buffer not in buffers_in(body) - outer:
             return body
         return body if is_empty(body) else stmt.replace(body=body)
     return stmt if is_wanted(stmt) else Seq(())
@@ -211,10 +211,11 @@ def remove_unused_args(func: Fn) -> Fn:
 
 def buffers_used(func: Func) -> set[AnyBuffer]:
     """Return the buffers that the body of *func* reads or writes."""
-    return _buffers_in(func.body)
+    return buffers_in(func.body)
 
 
-def _buffers_in(*stmts: Stmt) -> set[AnyBuffer]:
+def buffers_in(*stmts: Stmt) -> set[AnyBuffer]:
+    """Return the buffers that *stmts* read or write."""
     buffers: set[AnyBuffer] = set()
     for node in (n for stmt in stmts for n in walk(stmt)):
         if isinstance(node, (Load, Store, Search, Prefetch)):

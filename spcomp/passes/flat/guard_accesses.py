@@ -70,6 +70,7 @@ class _Guard(Rewriter):
         index = None if index is None else self._hoist(index)
         if self.active is not None and load.dtype.lanes > 1:
             mask = both(self.active, mask)
+        mask = None if mask is None else self._hoist(mask)
         inside = self._inside(load.buffer, index, mask)
         new = load.replace(indices=(index,), mask=mask)
         if inside is None:
@@ -120,7 +121,7 @@ class _Guard(Rewriter):
 
         Its own accesses are guarded, so that it may be read even where it is not needed.
         """
-        if not any(read_by(value)) or not self.ahead or value.dtype.lanes > 1 or may_fail(value):
+        if not any(read_by(value)) or not self.ahead or may_fail(value):
             return value
         var = self.names.var("at", value.dtype)
         self.misses.append((var, value))

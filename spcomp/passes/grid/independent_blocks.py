@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import trip_count, variables
+from spcomp.ir.analysis.exprs import conjuncts, read_by, trip_count, variables
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
@@ -21,7 +21,7 @@ from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import below, statements
+from spcomp.ir.visitor import below, statements, walk
 from spcomp.passes.base import FuncPass, Stage
 from spcomp.passes.grid.places import tells
 
@@ -164,6 +164,8 @@ class _Access:
 
 def _accesses(node: Node, axis: str, place: _Place) -> Iterator[_Access]:
     """Yield the accesses in *node*, which is at *place*."""
+    if isinstance(node, For) and trip_count(node) == 0:
+        return
     if isinstance(node, (Load, Search, Store)) and node.buffer not in place.inner:
         yield _Access(node, place)
     if isinstance(node, If):
@@ -190,11 +192,12 @@ def _parts(node: Node) -> list[Node]:
 def _check(body: Stmt, axis: str) -> None:
     """Raise LoweringError where a block of *axis* may touch what another one writes."""
     by_memory: dict[object, list[_Access]] = {}
+    written = {memory_of(n.buffer) for n in statements(body) if isinstance(n, Store)}
     for access in _accesses(body, axis, _Place()):
         by_memory.setdefault(memory_of(access.node.buffer), []).append(access)
     for accesses in by_memory.values():
         for write in (access for access in accesses if isinstance(access.node, Store)):
-            other = next((x for x in accesses if _meet(write, x, axis)), None)
+            other = next((x for x in accesses if _meet(write, x, axis, written)), None)
             if other is not None:
                 raise LoweringError(
                     f"one block of {axis} may touch what another one writes to"
@@ -204,7 +207,7 @@ def _check(body: Stmt, axis: str) -> None:
                 )
 
 
-def _meet(write: _Access, access: _Access, axis: str) -> bool:
+def _meet(write: _Access, access: _Access, axis: str, written: set[object]) -> bool:
     """Whether a block may make *access* where another block makes *write*."""
     if write.place.loop is access.place.loop and not write.place.again:
         return False  # iterations are independent, and what is outside is each block's own
@@ -212,24 +215,100 @@ def _meet(write: _Access, access: _Access, axis: str) -> bool:
         return False
     if (write.is_first and access.is_first) or (write.is_atomic and access.is_atomic):
         return False
-    return not _is_own(write, access, axis)
+    return not _is_own(write, access, axis, written)
 
 
-def _is_own(write: _Access, access: _Access, axis: str) -> bool:
-    """Whether no two blocks have the place that *write* and *access* have."""
+def _is_own(write: _Access, access: _Access, axis: str, written: set[object]) -> bool:
+    """Whether no two blocks have the place that *write* and *access* have.
+
+    *written*: memory whose content may differ between the two.
+    """
     index, other = write.index, access.index
-    if index is None or other is None or not expr_equal(index, other):
+    if index is None or other is None:
         return False
-    ranges, others = dict(write.place.ranges), dict(access.place.ranges)
-    used = variables(index)
-    if _INDEX[axis] not in used or not all(_alike(ranges[v], others[v]) for v in used & {*ranges}):
+    one, two = _Region.of(index, write.place), _Region.of(other, access.place)
+    if _INDEX[axis] not in variables(index) or not expr_equal(one.index, two.index):
         return False
-    conditions, more = write.place.conditions, access.place.conditions
-    changing = ranges.keys() - write.place.steady - {*_INDEX.values()}
-    if _alike(conditions, more) and not any(variables(x) & changing for x in (index, *conditions)):
+    alike = {x for x in one.ranges.keys() & two.ranges.keys() if one.has_range_of(x, two)}
+    kept = [x for x in one.conditions if any(expr_equal(x, y) for y in two.conditions)]
+    shared = [x for x in kept if _is_fixed(x, one, alike, written)]
+    if not _is_fixed(one.index, one, alike, written):
+        return False
+    if len(shared) == len(one.conditions) == len(two.conditions) and not one.changes(shared):
         return True  # as in one iteration, whose blocks are independent
-    return tells(index, _INDEX[axis], ranges, conditions)
+    return tells(
+        one.index, _INDEX[axis], {x: one.ranges[x] for x in one.ranges if x in alike}, shared
+    )
 
 
-def _alike(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
-    return len(a) == len(b) and all(map(expr_equal, a, b))
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """The places *index* for all values of variables in *ranges*, where *conditions* hold.
+
+    Variables have the names of their order in these, so that those of several loops can be
+    compared. *changing*: those of loops around all blocks, in whose iterations others may differ.
+    """
+
+    index: Expr
+    conditions: tuple[Expr, ...]
+    ranges: dict[Var, tuple[Expr, Expr]]
+    changing: frozenset[Var]
+
+    @classmethod
+    def of(cls, index: Expr, place: _Place) -> _Region:
+        """Return the region of *index*, which is used at *place*."""
+        ends = dict(place.ranges)
+        terms = tuple(term for cond in place.conditions for term in conjuncts(cond))
+        found: dict[Var, None] = {}
+        pending: list[Node] = [index, *terms]
+        for expr in pending:  # which grows
+            for var in walk(expr):
+                if isinstance(var, Var) and var in ends and var not in found:
+                    found[var] = None
+                    pending += ends[var]
+        inner = place.steady | {*_INDEX.values()}
+        names = {
+            v: v if v in _INDEX.values() else _named(k, inner=v in inner)
+            for k, v in enumerate(found)
+        }
+        ranges = {
+            names[x]: (substitute(ends[x][0], names), substitute(ends[x][1], names))
+            for x in ends
+            if x in found
+        }
+        changing = frozenset(names[x] for x in found if x not in inner)
+        conditions = tuple(substitute(term, names) for term in terms)
+        return cls(substitute(index, names), conditions, ranges, changing)
+
+    def has_range_of(self, var: Var, other: _Region) -> bool:
+        """Whether *var* has the same range in *other*."""
+        return all(map(expr_equal, self.ranges[var], other.ranges[var]))
+
+    def used(self, expr: Expr) -> list[Expr]:
+        """Return *expr* and the ends of the ranges of what it uses, and what those use."""
+        result, seen = [expr], set[Var]()
+        for item in result:  # which grows
+            new = (variables(item) & self.ranges.keys()) - seen
+            seen |= new
+            result += [end for var in new for end in self.ranges[var]]
+        return result
+
+    def changes(self, conditions: list[Expr]) -> bool:
+        """Whether the index or *conditions* differ between iterations around all blocks."""
+        return any(
+            variables(x) & self.changing
+            for expr in (self.index, *conditions)
+            for x in self.used(expr)
+        )
+
+
+@cache
+def _named(number: int, *, inner: bool) -> Var:
+    return Var(f"{'inner' if inner else 'outer'}_{number}", int64)
+
+
+def _is_fixed(expr: Expr, region: _Region, alike: set[Var], written: set[object]) -> bool:
+    """Whether *expr* says the same in two regions where variables *alike* have the same range."""
+    exprs = region.used(expr)
+    known = all(variables(x) & region.ranges.keys() <= alike for x in exprs)
+    return known and not any(memory_of(buffer) in written for buffer in read_by(*exprs))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from spcomp.dtypes import int64
-from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.exprs import ZERO, conjuncts, variables
 from spcomp.ir.arith.simplify import injective
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, const
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.structural import expr_equal
@@ -20,28 +20,45 @@ def tells(place: Expr, index: Var, ranges: Ranges, conditions: Iterable[Expr] = 
 
     *ranges*: those of all variables that may differ. *conditions*: which hold at the place; where
     one of them says that a part of the place is less than a bound, the part is taken as one number
-    below the bound, which is to tell the index in its turn.
+    below the bound, which is to tell the index in its turn if it depends on it.
     """
+    terms = [term for cond in conditions for term in conjuncts(cond)]
+    return _tells(place, index, ranges, [cond for cond in terms if _bounds(cond, ranges)])
+
+
+def _tells(place: Expr, index: Var, ranges: Ranges, conditions: list[Expr]) -> bool:
     if injective((place,), index, ranges):
         return True
-    for part, bound in _bounds(conditions):
-        whole = Var("part", part.dtype)
-        shorter = _Swap(part, whole).rewrite(place)
-        known = index in variables(part) and _is_positive(part, ranges)
-        if known and shorter is not place:
-            more = {**ranges, whole: (const(0), bound)}
-            if injective((shorter,), whole, more) and injective((part,), index, ranges):
+    for number, cond in enumerate(conditions):
+        assert isinstance(cond, BinOp)
+        part, whole = cond.lhs, Var(f"part_{len(ranges)}", cond.lhs.dtype)
+        swap = _Swap(part, whole)
+        shorter = swap.rewrite(place)
+        if shorter is place:
+            continue
+        others = [*conditions[:number], *conditions[number + 1 :]]
+        more = {**ranges, whole: (ZERO, _positive_part(cond.rhs))}
+        rest = [swap.rewrite(other) for other in others]
+        if index not in variables(part):
+            if _tells(shorter, index, more, rest):
                 return True
+        elif _tells(shorter, whole, more, rest) and _tells(part, index, ranges, others):
+            return True
     return False
 
 
-def _bounds(conditions: Iterable[Expr]) -> Iterator[tuple[Expr, Expr]]:
-    """Yield what *conditions* say to be less than what."""
-    for cond in conditions:
-        if isinstance(cond, BinOp) and cond.op == "and":
-            yield from _bounds((cond.lhs, cond.rhs))
-        elif isinstance(cond, BinOp) and cond.op == "<":
-            yield cond.lhs, cond.rhs
+def _bounds(cond: Expr, ranges: Ranges) -> bool:
+    """Whether *cond* says that something that is never negative is less than something else."""
+    return isinstance(cond, BinOp) and cond.op == "<" and _is_positive(cond.lhs, ranges)
+
+
+def _positive_part(bound: Expr) -> Expr:
+    """Return *bound*, of which it is known that it is positive, without a maximum with 0."""
+    if isinstance(bound, BinOp) and bound.op == "max":
+        for value, other in ((bound.lhs, bound.rhs), (bound.rhs, bound.lhs)):
+            if isinstance(other, Const) and other.value == 0:
+                return value
+    return bound
 
 
 def _is_positive(value: Expr, ranges: Ranges) -> bool:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, read_by, trip_count, variables
+from spcomp.ir.analysis.exprs import conjuncts, from_zero, read_by, trip_count, variables
 from spcomp.ir.analysis.fragments import is_fragment, role_of
 from spcomp.ir.analysis.grid import THREADS, grid_of
 from spcomp.ir.analysis.names import Names
@@ -182,9 +182,14 @@ class _Alike:
         a, b = self._place(one), self._place(other)
         if a is None or b is None or not expr_equal(a, b):
             return False
-        return self._is_own(a, tuple(self._of(cond) for cond in write.conditions))
+        conditions, others = (
+            [self._of(term) for cond in x.conditions for term in conjuncts(cond)]
+            for x in (write, access)
+        )
+        both = [x for x in conditions if any(expr_equal(x, y) for y in others)]
+        return self._is_own(a, both)
 
-    def _is_own(self, place: Expr, conditions: tuple[Expr, ...]) -> bool:
+    def _is_own(self, place: Expr, conditions: list[Expr]) -> bool:
         """Whether no other thread has *place*, which is touched under *conditions*."""
         used, reads = variables(place), set(read_by(place))
         if used & self.other or any(b.scope in PRIVATE for b in reads):

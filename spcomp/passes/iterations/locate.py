@@ -262,19 +262,22 @@ class Locator:
             return self._search(axis, parent, cast(value, int64), scope)
         size = cast(axis.length, int64) if parent is None else self.aux.size(axis, parent)
         guard = binding.present if binding else None
-        if parent is None and scope.proves_inside(coord, size):
-            return Pos(axis, None, value)
+        if parent is None and (
+            scope.proves_inside(coord, size) or self._is_promised(coord, value, size)
+        ):
+            return Pos(axis, None, cast(value, int64))
         if parent is not None or not any(spans_axis(axis, other) for other in runs_over):
-            promised = isinstance(value, Load) and self._is_promised(coord, size)
             value = self.lookup(scope, f"{axis.name}_at", value)
-            guard = None if promised else inside(value, size)
+            guard = inside(value, size)
             if guard is not None:
                 guard = self.lookup(scope, f"{axis.name}_in", guard)
         return Pos(axis, parent, value, guard=both(parent.guard if parent else None, guard))
 
-    def _is_promised(self, coord: Expr, size: Expr) -> bool:
-        """Whether *coord* is read from an array whose promised values lie in ``0..size-1``."""
-        if not isinstance(coord, Load) or coord.buffer in self.written:
+    def _is_promised(self, coord: Expr, value: Expr, size: Expr) -> bool:
+        """Whether *coord* is read, as *value*, where promised values lie in ``0..size-1``."""
+        if not isinstance(coord, Load) or not isinstance(value, Load):
+            return False  # a guarded element reads as 0, which may be outside
+        if coord.buffer in self.written:
             return False
         return any(
             isinstance(domain.low, Const)

@@ -29,6 +29,7 @@ from spcomp.schedule.default.plan import (
     picks,
     tile_nest,
 )
+from spcomp.schedule.default.rows import row_fusion
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.reductions import innermost
@@ -74,6 +75,7 @@ def default_schedule(
         return func, ()  # the user has already decided how loops run
     plan = CpuPlan(func, target, facts, knobs)
     plan.parts()
+    plan.attempt(plan.shared_rows())
     plan.attempt(plan.marks())
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
@@ -166,6 +168,13 @@ class CpuPlan(Plan):
             for nests in siblings(self.func.body):
                 self.attempt(self.fuse_siblings(nests))
 
+    def shared_rows(self) -> tuple[Step, ...]:
+        """Return the steps that run nests which share rows in one loop.
+
+        None if a row is very long: threads share that only where nothing else is in its loop.
+        """
+        return () if self.facts.hubs else row_fusion(self.func).steps
+
     def marks(self) -> Iterator[Step]:
         """Yield steps that mark operands which several intersections share."""
         assert isinstance(self.func, PosFunc)
@@ -231,7 +240,7 @@ class CpuPlan(Plan):
         nest = self.loop(name)
         assert nest is not None
         *_, inner = loops_of(nest)
-        most = self.knobs.tile_vectors * self._lanes(inner.body)
+        most = self.knobs.tile_vectors * self._lanes(inner.body, inner.var.name)
         fits = isinstance(inner.end, Const) and inner.end.value <= most
         if fits and (step := runs(self.func, name)) is not None:
             yield step
@@ -276,15 +285,24 @@ class CpuPlan(Plan):
     def _tile(self, name: str) -> _Tile | None:
         """Return the register tile for the loop *name*; None if it is not worth one."""
         nest = tile_nest(self.func, name)
-        lanes = self._lanes(nest.block) if nest is not None else 0
+        lanes = self._lanes(nest.block, name) if nest is not None else 0
         if nest is None or lanes < 2:
             return None
         knobs, reducing = self.knobs, reduction_loops(self.func)
         most = knobs.stream_vectors if _streams(nest.block, reducing) else knobs.tile_vectors
         return _Tile(nest.block.name, nest.spatial, nest.reductions, lanes, most)
 
-    def _lanes(self, block: Node) -> int:
-        bits = [lane_bits(n.buffer.dtype) for n in walk(block) if isinstance(n, (Load, Store))]
+    def _lanes(self, block: Stmt, name: str) -> int:
+        """Return how many elements of *block* are a vector along the loop *name*."""
+        iters = block.iters if isinstance(block, Block) else ()
+        along = {name, *(i.var.name for i in iters if name in _names(i.value))}
+        parts = [n for n in walk(block) if isinstance(n, (Load, Store))]
+        inner = {load for n in parts for index in n.indices if index for load in walk(index)}
+        bits = [
+            lane_bits(n.buffer.dtype)
+            for n in parts
+            if n not in inner or _names(n) & along  # other coordinates are one number
+        ]
         return self.target.vector_bits // max(bits, default=64)
 
 
@@ -315,6 +333,10 @@ def _below(nest: For) -> Iterator[For]:
     yield from loops
     if all(map(runs_once, loops)) and isinstance(block, Block) and isinstance(block.body, For):
         yield from _below(block.body)
+
+
+def _names(node: Node) -> set[str]:
+    return {var.name for var in variables(node)}
 
 
 def _named(loops: list[For], name: str) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
@@ -24,21 +25,25 @@ from spcomp.schedule.default.plan import (
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
-from spcomp.schedule.nests.nests import chain, runs_once
+from spcomp.schedule.nests.nests import blocks_of, chain, runs_once
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
 from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope
 from spcomp.schedule.steps.blocks.rfactor import RFactor
+from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
 if TYPE_CHECKING:
+    from spcomp.dtypes import DType
     from spcomp.ir.func import Func
     from spcomp.ir.program import PosFunc
     from spcomp.schedule.steps.base import Step
     from spcomp.target import Target
 
+ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
 WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
@@ -49,8 +54,9 @@ def default_schedule(
 
     The rows of a nest run on groups of neighbouring threads. Where its innermost loop runs along
     memory, each thread has some elements of the row in registers, loaded 16 bytes at a time; where
-    it reduces, the threads of a group share its iterations, and add up their partial results. Other
-    nests run one iteration of their outermost independent loop on each thread.
+    it reduces, the threads of a group share its iterations, and add up their partial results. If
+    there are very long rows, other groups do their pieces. Other nests run one iteration of their
+    outermost independent loop on each thread.
     """
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
@@ -60,6 +66,9 @@ def default_schedule(
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
             plan.attempt(plan.key_rows(loop))
+    if facts.hubs:
+        for nest in list(outermost(plan.func.body)):
+            plan.attempt(plan.long_rows(nest))
     for nest in list(outermost(plan.func.body)):
         if all(loop.kind == "serial" for loop in loops_of(nest)):
             plan.decide(nest.var.name)
@@ -77,13 +86,30 @@ class _Plan(CpuPlan):
         """How many threads share the elements of a row: about as many as there are."""
         return max(2, self.facts.row) if self.facts.row else LANES
 
+    def long_rows(self, nest: For) -> Iterator[Step]:
+        """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
+        row = outermost_legal(nest)
+        inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
+        size = self.knobs.hub_piece
+        cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
+        if (step := next(filter(None, cuts), None)) is not None:
+            yield step
+
     def decide(self, name: str) -> None:
         """Apply the steps for the nest *name*."""
         nest = self.loop(name)
         assert nest is not None
         decided = self.attempt(self.tiles(name)) or self.attempt(self.dots(name))
-        if not decided and not self.group(name):
-            self.attempt(self.nest(nest))
+        if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
+            self.attempt(self.counts(nest))
+
+    def counts(self, nest: For) -> Iterator[Step]:
+        """Yield steps that let threads update shared integers: the result is that of any order."""
+        for block in blocks_of(nest):
+            update = as_reduction(block.body) if isinstance(block.body, Store) else None
+            if update is not None and update.combiner in ATOMIC and _is_word(update.buffer.dtype):
+                yield Annotate(block.name, "atomic", value=True)
+        yield Parallel(nest.var.name)
 
     def tiles(self, nest_name: str) -> Iterator[Step]:
         """Yield steps for a nest whose rows are combined from other rows, as in SpMM."""
@@ -235,6 +261,11 @@ class _Plan(CpuPlan):
         yield Split(row, max(1, CUDA_GRID.block_threads // threads))
         yield Bind(f"{row}_o", "blockIdx.x")
         yield Bind(f"{row}_i", "threadIdx.y")
+
+
+def _is_word(dtype: DType) -> bool:
+    """Whether *dtype* is an integer that the hardware updates in memory."""
+    return dtype.is_integer and dtype.bits in (32, 64)
 
 
 def _holds(loop: For, inner: For) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_ROW = 32  # the longest rows that are told apart
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -12,13 +14,24 @@ class Facts:
     *hubs*: some row is so long that threads should share it. *skewed*: parts with equally many
     rows hold very different numbers of elements. *runs*: some coordinate of a sorted axis occurs
     so often that threads should share it. *row*: how many elements a row has on average, rounded
-    up to a power of two up to 32; 0 if nobody asked.
+    up to a power of two up to MOST_ROW; 0 if nobody asked.
     """
 
     hubs: bool = False
     skewed: bool = False
     runs: bool = False
     row: int = 0
+
+    def __str__(self) -> str:
+        """What is known, in words; empty if nothing is."""
+        mean = f"rows of up to {self.row} elements on average" if 0 < self.row < MOST_ROW else ""
+        known = {
+            mean or "rows of many elements": self.row,
+            "a row so long that threads share it": self.hubs,
+            "rows of very different lengths": self.skewed,
+            "a coordinate so frequent that threads share it": self.runs,
+        }
+        return ", ".join(words for words, holds in known.items() if holds)
 
 
 UNKNOWN = Facts()  # nothing is known

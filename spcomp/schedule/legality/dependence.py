@@ -327,8 +327,8 @@ def _tiles(accesses: list[Access], loop: For, body: Accesses) -> Iterator[set[ob
             kind = (access.buffer, tuple(index is None for index in access.indices))
             for place, index in enumerate(access.indices):
                 if index is not None and not _is_opaque(index, body, loop):
-                    length = tile(index, loop.var, body.inner, access.guards)
-                    tiles |= set() if length is None else {(place, kind, fingerprint(length))}
+                    begin = tile(index, loop.var, body.inner, access.guards)
+                    tiles |= set() if begin is None else {(place, kind, fingerprint(begin))}
         yield tiles
 
 

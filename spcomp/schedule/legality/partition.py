@@ -8,7 +8,7 @@ from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.bounds import Env
-from spcomp.ir.arith.linear import Algebra, same_value
+from spcomp.ir.arith.linear import Algebra, mentions, same_value
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
@@ -62,22 +62,30 @@ def tile(
     ranges: Mapping[Var, tuple[Expr, Expr]],
     guards: Collection[tuple[Expr, Expr]],
 ) -> Expr | None:
-    """Return the length of the tiles of *index*, one for each value of *var*; None: not proved.
+    """Return where the tile of *index* for each value of *var* begins; None: not proved.
 
-    Proved for ``length * var + rest`` if the rest is from 0 to below the length for all values of
-    the variables in *ranges*, and the length does not depend on these. *guards*: pairs of which
-    the first is known to be less than the second.
+    It is ``length * var + base`` of ``length * var + base + rest``, proved if the rest is from 0 to
+    below the length for all values of the variables in *ranges*, and length and base do not depend
+    on these. *guards*: pairs of which the first is known to be less than the second.
     """
     later = substitute(index, {var: binary("+", var, 1)})
     length = simplify(binary("-", later, index))
     offset = simplify(binary("-", index, binary("*", length, var)))
     if var in variables(length) | variables(offset) or variables(length) & ranges.keys():
         return None
+    inside = set(ranges)
+    rest, base = (
+        Algebra(Env())
+        .of(offset)
+        .split(lambda _, term: not term.atoms or mentions(term.atoms, inside))
+    )
+    offset = rest.expr()
+    begin = simplify(binary("+", binary("*", length, var), base.expr()))
     prover = Prover(Algebra(Env(), trusted=True), ranges)
     if not prover.holds(binary("<=", const(0), offset)):
         return None
     bounded = any(_same_difference((offset, length), pair) for pair in guards)
-    return length if bounded or prover.holds(binary("<", offset, length)) else None
+    return begin if bounded or prover.holds(binary("<", offset, length)) else None
 
 
 def less_pairs(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:

@@ -53,7 +53,7 @@ def sink_alloc(func: Func, buffer: AnyBuffer, name: str) -> Func:
         ]
         if any(dim.extent is not extent for dim, extent in zip(dims, buffer.shape, strict=True)):
             local = buffer.replace(shape=tuple(dim.extent for dim in dims))
-            body = _Rebase(buffer, local, [dim.base for dim in dims]).rewrite(body)
+            body = _Rebase(buffer, local, dims).rewrite(body)
     shared = any(isinstance(n, For) and n.kind in ("parallel", "bound") for n in path)
     if local is buffer and not shared:
         return func
@@ -104,6 +104,7 @@ class _Dim:
     ) -> None:
         self.base: Expr = ZERO
         self.extent = extent
+        self.looped = False  # whether loops inside, perhaps of one iteration, run along it
         self.inner = set(accesses.inner) | accesses.opaque
         self.env = Env({v: _interval(ends) for v, ends in accesses.inner.items()})
         algebra = Algebra(Env(), trusted=True)
@@ -115,6 +116,7 @@ class _Dim:
                 lambda key, term: key == ONE or mentions(term.atoms, self.inner)
             )
             parts.append((local, base_form))
+            self.looped |= mentions(local.atoms, self.inner)
         if len({base_form.key for _, base_form in parts}) != 1 or any(
             _reads(local) for local, _ in parts
         ):
@@ -165,16 +167,17 @@ def _reads(form: Linear) -> bool:
 
 
 class _Rebase(Rewriter):
-    """Replaces *buffer* by *local*, with *bases* subtracted from the indices."""
+    """Replaces *buffer* by *local*, with the bases of *dims* subtracted from the indices."""
 
-    def __init__(self, buffer: Buffer, local: Buffer, bases: list[Expr]) -> None:
-        self.buffer, self.local, self.bases = buffer, local, bases
+    def __init__(self, buffer: Buffer, local: Buffer, dims: list[_Dim]) -> None:
+        self.buffer, self.local, self.bases = buffer, local, [dim.base for dim in dims]
+        self.looped = {k for k, dim in enumerate(dims) if dim.looped}
 
     def _indices(self, indices: Indices) -> Indices:
         rebased: list[Expr | None] = []
         for k, (index, base) in enumerate(zip(indices, self.bases, strict=True)):
             extent = self.local.shape[k]
-            if isinstance(extent, Const) and extent.value == 1:
+            if k not in self.looped and isinstance(extent, Const) and extent.value == 1:
                 rebased.append(ZERO)
                 continue
             assert index is not None

@@ -14,7 +14,7 @@ from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block
+from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
@@ -77,12 +77,15 @@ class Site:
 
         The init then runs before that loop.
         """
+        return self.drives(i for i in self.block.iters if i.kind == "R")
+
+    def drives(self, iters: Iterable[BlockIter]) -> bool:
+        """Whether a loop outside the nest, but in the same block, drives one of *iters*."""
         begin = 1 + max((k for k, n in enumerate(self.above) if isinstance(n, Block)), default=-1)
         outside: set[Var] = set()
         for node in self.above[begin:]:
             outside |= bound_by(node)
-        reducing = (i for i in self.block.iters if i.kind == "R")
-        return any(variables(i.value) & outside for i in reducing)
+        return any(variables(i.value) & outside for i in iters)
 
 
 def site_of(func: Func, name: str, step: object) -> Site:

@@ -35,6 +35,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     segments,
     sorted_rows,
     split_nnz,
+    split_rows,
     workspaces,
 )
 from spcomp.schedule.steps.tensor import (  # noqa: F401

@@ -9,7 +9,8 @@ import torch
 
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
 
-_LIBRARY = torch.library.Library("spcomp", "FRAGMENT")
+LIBRARY = "spcomp_inductor"  # not "spcomp": that is for operators of users
+_LIBRARY = torch.library.Library(LIBRARY, "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY.define("index_key(Tensor index) -> Tensor", tags=_TAGS)
 _LIBRARY.define("degree(Tensor index, Tensor key, SymInt size, bool wraps) -> Tensor", tags=_TAGS)
@@ -60,7 +61,8 @@ def _aggregate(
     )
     if weight is not None:
         heads = weight.reshape(len(index), -1)
-        heads = heads.index_select(0, places.order)
+        flat = heads.reshape(-1) if heads.shape[1] == 1 else heads  # twice as fast
+        heads = flat.index_select(0, places.order).reshape(heads.shape)
         found = bound(W=heads.numpy(), X=x.reshape(len(x), heads.shape[1], -1).contiguous().numpy())
     else:
         found = bound(X=x.reshape(len(x), -1).contiguous().numpy())
@@ -92,8 +94,8 @@ for _name, _call, _fake in (
     ("aggregate", _aggregate, _fake_aggregate),
 ):
     _LIBRARY.impl(_name, _call, "CPU")
-    torch.library.register_fake(f"spcomp::{_name}", _fake, lib=_LIBRARY)
+    torch.library.register_fake(f"{LIBRARY}::{_name}", _fake, lib=_LIBRARY)
 
-index_key = torch.ops.spcomp.index_key.default
-degree = torch.ops.spcomp.degree.default
-aggregate = torch.ops.spcomp.aggregate.default
+index_key = torch.ops.spcomp_inductor.index_key.default
+degree = torch.ops.spcomp_inductor.degree.default
+aggregate = torch.ops.spcomp_inductor.aggregate.default

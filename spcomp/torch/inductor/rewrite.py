@@ -48,11 +48,10 @@ def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
 
 def _told(found: Aggregation) -> str:
     if found.reduce == "degree":
-        return "spcomp::degree"
-    rows = "gathered rows" if found.source else "rows"
-    return (
-        f"spcomp::aggregate, the {found.reduce} of {'weighted ' * (found.weight is not None)}{rows}"
-    )
+        return "spcomp_inductor::degree"
+    kinds = ("weighted", found.weight), ("gathered", found.source)
+    rows = "".join(f"{kind} " for kind, there in kinds if there is not None)
+    return f"spcomp_inductor::aggregate, the {found.reduce} of {rows}rows"
 
 
 @dataclass(slots=True)

@@ -15,17 +15,19 @@ import torch
 from spcomp.errors import ArgumentError
 from spcomp.torch.inductor.kernels import kernel
 
-MOST_VECTORS = 32  # kept in memory; the least recently used is forgotten
+MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
+MOST_ELEMENTS = 1 << 24  # of these vectors together, unless there are fewer than four
 _MOST_USES = 8  # of a vector, or of a sorted one, that are kept
 _MADE = TypeVar("_MADE")
 _FIRST = int.from_bytes(os.urandom(7), "little")  # no key is that of another process
 
 
 class _Few(Generic[_MADE]):
-    """What was made for the last few keys."""
+    """What was made for the last few keys: *most* of them, and fewer if they are large."""
 
     def __init__(self, most: int) -> None:
         self._made: OrderedDict[Any, _MADE] = OrderedDict()
+        self._sizes: dict[Any, int] = {}
         self._most = most
         self._lock = Lock()
 
@@ -37,13 +39,16 @@ class _Few(Generic[_MADE]):
                 self._made.move_to_end(key)
             return found
 
-    def put(self, key: Any, made: _MADE) -> None:
-        """Keep what was *made* for *key*."""
+    def put(self, key: Any, made: _MADE, size: int = 0) -> None:
+        """Keep what was *made* for *key*, of *size* elements."""
         with self._lock:
             self._made[key] = made
             self._made.move_to_end(key)
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
+            self._sizes[key] = size
+            while len(self._made) > self._most or (
+                len(self._made) > 4 and sum(self._sizes.values()) > MOST_ELEMENTS
+            ):
+                self._sizes.pop(self._made.popitem(last=False)[0])
 
     def of(self, key: Any, make: Callable[[], _MADE]) -> _MADE:
         """Return what was made for *key*, or *make* it."""
@@ -141,7 +146,7 @@ def key_of(index: torch.Tensor) -> int:
         if vector is not None and torch.equal(wide, vector.contents):
             return key
     made = Vector(index, next(_KEYS))
-    _VECTORS.put(made.key, made)
+    _VECTORS.put(made.key, made, length)
     _RECENT.put(length, (made.key, *recent)[:_MOST_USES])
     return made.key
 

@@ -18,12 +18,12 @@ from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Replace, Rewriter, substitute
-from spcomp.ir.stmt import Alloc, Attrs, For, If, Stmt, Store, While, seq
+from spcomp.ir.stmt import Alloc, Attrs, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import reads_of, writes_of
 from spcomp.schedule.nests.nearby import follows
-from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.nests.nests import replace_stmt, runs_once
 from spcomp.schedule.nests.places import Place, unconditional_nodes
 from spcomp.schedule.nests.sites import (
     Site,
@@ -285,7 +285,7 @@ def written_place(step: Step, func: Func, block: str, index: int) -> Place:
 
     Raises ScheduleError if other statements in its nest touch the buffer.
     """
-    site = site_of(func, block, step)
+    site = _with_reduction(site_of(func, block, step))
     span = site.block.span
     buffer = nth_buffer(step, site.block, index, span, writes=True)
     accesses = {node for node in parts_of(site.block) if getattr(node, "buffer", None) is buffer}
@@ -294,6 +294,20 @@ def written_place(step: Step, func: Func, block: str, index: int) -> Place:
         if touches and memory_of(node.buffer) is memory_of(buffer):  # type: ignore[attr-defined]
             raise refusal(step, f"{buffer.name} is touched elsewhere in the nest", span)
     return Place(step, func, site, buffer)
+
+
+def _with_reduction(site: Site) -> Site:
+    """Return *site* with a nest that has all loops of a reduction that starts in it."""
+    above, inits = site.above, site.block.init is not None
+    begin = 1 + max(
+        (k for k, n in enumerate(above) if not isinstance(n, For | Let | Alloc | Seq)), default=-1
+    )
+    drivers = {v for i in site.block.iters if i.kind == "R" for v in variables(i.value)}
+    reducing = (k for k, n in enumerate(above) if isinstance(n, For) and n.var in drivers)
+    first = next(reducing, None)
+    if not inits or first is None or first < begin:
+        return site
+    return Site(site.block, above[:first], (*above[first:], *site.path))
 
 
 def store_at(target: Load, value: Expr) -> Store:
@@ -311,7 +325,7 @@ class WriteBack:
     def __init__(self, place: Place, scope: str, *, accumulates: bool) -> None:
         self.place, self.scope = place, scope
         self.block = block = place.site.block
-        self.dropped = {loop.var for loop in place.dropped}
+        self.dropped = {loop.var for loop in place.dropped if not runs_once(loop)}
         reducing = [i for i in block.iters if i.kind == "R"]
         self.drivers = {v for i in reducing for v in variables(i.value)}
         self.reduction = self._as_reduction() if accumulates else None
@@ -321,7 +335,9 @@ class WriteBack:
     def _as_reduction(self) -> Reduction | None:
         """Return how copies are combined with the old values; None: they replace these."""
         kept_vars = {loop.var for loop in self.place.kept}
-        if self.block.init is not None or self.place.site.goes_on:
+        picked = {var for index in self.place.index for var in variables(index)}
+        reduced = (i for i in self.block.iters if i.kind == "R" and i.var not in picked)
+        if self.block.init is not None or self.place.site.drives(reduced):
             return None
         if not self.dropped <= self.drivers or self.drivers & kept_vars:
             return None

@@ -157,6 +157,7 @@ class Consumer(Move):
             if not injective(picks, var, around):
                 raise self.error(f"iterations of {var.name!r} compute the same elements")
         if not self._whole_writers():
+            around = {x.var: (x.begin, x.end) for x in (*self.outer, *loops)}
             for loop in self.site.loops:
                 if loop.var in values and not self._covers(loop, values, around):
                     raise self.error(
@@ -227,10 +228,11 @@ class Consumer(Move):
         if updates and writes_of(nest) & target_touches:
             updates = False
         memory = reads if updates else reads | writes_of(nest)
-        for outer in self.outer:
+        for outer in (outer for outer in self.outer if not runs_once(outer)):
             loop = find_loop(func, outer.var.name, self.step)
             serial = loop.kind in ("serial", "unroll")
-            clashes = conflicts(loop, memory if serial else None)
+            shared = loop.kind in ("bound", "parallel")  # which may share updates
+            clashes = conflicts(loop, memory if serial else None, atomic=shared)
             if clashes:
                 raise self.error(f"across {loop.var.name!r}, {clashes[0]}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,13 +12,13 @@ from spcomp.ir.analysis.exprs import ZERO, from_zero
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
-from spcomp.ir.expr import Expr, Var, cast, const
+from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter, Cursor, Region
 from spcomp.ir.rewrite import relink, substitute
 from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import Walker
+from spcomp.ir.visitor import Walker, walk
 from spcomp.schedule.nests.nests import find_block, nest
 from spcomp.schedule.steps.base import Makes, Step
 
@@ -141,27 +142,48 @@ def _begins_full(func: Func, buffer: AnyBuffer) -> bool:
 
 
 def _writes_all(func: Func, stmt: Stmt, buffer: AnyBuffer) -> bool:
-    """Whether *stmt* is a perfect nest of loops over all elements with a store to each."""
+    """Whether *stmt* is a perfect nest of loops over all elements with a store to each.
+
+    The store may be the init of a reduction, further loops may run if they are not empty.
+    """
     values: dict[Var, Expr] = {}
     loops: list[For] = []
     while isinstance(stmt, (For, Block)):
         if isinstance(stmt, For):
             loops.append(stmt.replace(end=substitute(stmt.end, values)))
-        elif stmt.where is not None or stmt.init is not None:
+        elif stmt.where is not None or (stmt.init and not _updates_only(stmt, buffer)):
             return False
         else:
             values |= {it.var: substitute(it.value, values) for it in stmt.iters}
-        stmt = stmt.body
+        stmt = (isinstance(stmt, Block) and stmt.init) or stmt.body
     if not isinstance(stmt, Store) or stmt.buffer is not buffer:
         return False
     indices = [None if i is None else substitute(i, values) for i in stmt.indices]
     by_var = {loop.var: loop for loop in loops if from_zero(loop)}
     driving = [by_var.get(i) if isinstance(i, Var) else None for i in indices]
     driving_loops = [loop for loop in driving if loop is not None]
-    if len({*driving_loops}) != len(buffer_rank(buffer)) or len(driving_loops) != len(loops):
+    used = [i for i in indices if i is not None]
+    if not len({*driving_loops}) == len(driving_loops) == len(used):
         return False
-    sizes = _sizes(func, buffer, [loop.var for loop in driving_loops])
-    return all(expr_equal(x.end, size) for x, size in zip(driving_loops, sizes, strict=True))
+    if not all(loop in driving_loops or _runs(loop) for loop in loops):
+        return False
+    sizes = _sizes(func, buffer, [None if loop is None else loop.var for loop in driving])
+    ends = [loop.end for loop in driving_loops]
+    return all(size and expr_equal(end, size) for end, size in zip(ends, sizes, strict=True))
+
+
+def _updates_only(block: Block, buffer: AnyBuffer) -> bool:
+    """Whether *block* begins an element of *buffer* and reads no other element of it."""
+    if not isinstance(block.init, Store):
+        return False
+    loads = [n for n in walk(block.body) if isinstance(n, Load) and n.buffer is buffer]
+    return all(expr_equal(load, Load(buffer, block.init.indices)) for load in loads)
+
+
+def _runs(loop: For) -> bool:
+    """Whether *loop* is known to run."""
+    begin, end = loop.begin, loop.end
+    return isinstance(begin, Const) and isinstance(end, Const) and begin.value < end.value
 
 
 def buffer_rank(buffer: AnyBuffer) -> tuple[object, ...]:
@@ -169,14 +191,23 @@ def buffer_rank(buffer: AnyBuffer) -> tuple[object, ...]:
     return buffer.axes if isinstance(buffer, SparseBuffer) else buffer.shape
 
 
-def _sizes(func: Func, buffer: AnyBuffer, at: list[Var]) -> list[Expr]:
-    """Return the number of elements along each dimension; *at*: the positions in outer ones."""
+def _sizes(func: Func, buffer: AnyBuffer, at: Sequence[Var | None]) -> list[Expr | None]:
+    """Return the number of elements along each dimension; *at*: the positions in outer ones.
+
+    A position below dimensions without one is that in all fibers; None: their number is unknown.
+    """
     if isinstance(buffer, Buffer):
         return [cast(extent, int64) for extent in buffer.shape]
     arrays = Auxiliary.of(func)
     places: dict[object, Pos] = {}
-    sizes: list[Expr] = []
+    sizes: list[Expr | None] = []
     for axis, var in zip(buffer.axes, at, strict=True):
+        if var is None:
+            continue
+        if axis.parent is not None and axis.parent not in places:
+            sizes.append(None if axis.nnz is None else cast(axis.nnz, int64))
+            places[axis] = Pos(axis, None, absolute=var)
+            continue
         parent = None if axis.parent is None else places[axis.parent]
         sizes.append(arrays.size(axis, parent))
         places[axis] = Pos(axis, parent, var)
@@ -187,7 +218,7 @@ def _fill(func: Func, buffer: AnyBuffer) -> Stmt:
     """Return loops that give every element of *buffer* its fill value."""
     names = Names(func)
     at = [names.var(f"{buffer.name.lower()}_{k}") for k in range(len(buffer_rank(buffer)))]
-    sizes = _sizes(func, buffer, at)
+    sizes = [size for size in _sizes(func, buffer, at) if size is not None]
     loops = [For(var, ZERO, size, Seq(())) for var, size in zip(at, sizes, strict=True)]
     iters = tuple(
         BlockIter(names.var(f"v{var.name}"), size, var) for var, size in zip(at, sizes, strict=True)

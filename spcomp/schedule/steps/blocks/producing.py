@@ -97,7 +97,8 @@ class Producer(Move):
         if len({absolute(indices) for indices in (*writes, *reads)}) > 1:
             raise self.error(f"{buffer.name} is read by positions that count from elsewhere")
         for k, index in enumerate(writes[0]):
-            loop = next((x for x in self.site.loops if x.var is index), None)
+            digit = None if index is None else simplify(index)
+            loop = next((x for x in self.site.loops if x.var is digit), None)
             same = all(indices[k] is index for indices in writes)
             if loop is None or not same or loop.var in regions:
                 continue

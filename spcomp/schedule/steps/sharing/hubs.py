@@ -99,7 +99,7 @@ class _Row:
             raise self.error(f"{self.loop.var.name!r} is no loop over all rows of a variable axis")
         self.arrays = Auxiliary.of(func)
         self.axis = next(axis for axis in func.axes if axis.indptr is indptr.data)
-        fiber = self._length(self.loop.var)
+        fiber = self.length(self.loop.var)
         end = substitute(self.inner.end, self.values)
         around = any(node is self.inner for node in walk(self.loop.body))
         if not around or not from_zero(self.inner) or not expr_equal(end, fiber):
@@ -109,10 +109,12 @@ class _Row:
         if clashes := conflicts(self.loop):
             raise self.error(str(clashes[0]))
 
-    def _length(self, row: Expr) -> Expr:
+    def length(self, row: Expr) -> Expr:
+        """Return the number of elements of *row*."""
         return self.arrays.size(self.axis, parent_at(self.axis, (row,)))
 
-    def _begin(self, row: Expr) -> Expr:
+    def begin(self, row: Expr) -> Expr:
+        """Return the position in the array at which *row* begins."""
         return self.arrays.begin(self.axis, parent_at(self.axis, (row,)))
 
     def _check_body(self) -> None:
@@ -134,18 +136,18 @@ class _Row:
         loop, size = self.loop, self.step.size
         name = loop.var.name
         stored, longest = (names.var(f"{name}_{what}") for what in ("stored", "longest"))
-        first = self._begin(ZERO)
-        element_count = binary("-", self._begin(loop.end), first)
+        first = self.begin(ZERO)
+        element_count = binary("-", self.begin(loop.end), first)
         limit = BinOp("max", const(PIECES * size), ceil_div(stored, const(SHARE)))
-        short = If(BinOp("<=", self._length(loop.var), longest), loop.body, span=loop.span)
+        short = If(BinOp("<=", self.length(loop.var), longest), loop.body, span=loop.span)
         at, hub, length = (names.var(f"{name}_{what}") for what in ("at", "hub", "length"))
-        begins = binary("-", self._begin(hub), first)
+        begins = binary("-", self.begin(hub), first)
         # look at the row of every longest-th element: a longer row holds at least one of these
         holder = self.arrays.holder(self.axis, first + at * longest, ZERO, loop.end)
         new = BinOp("<", (at - 1) * longest, begins)
         cond = BinOp("and", BinOp("<", longest, length), new)
         body: Stmt = If(cond, self._pieces(names, hub, length))
-        body = Let(hub, holder, Let(length, self._length(hub), body))
+        body = Let(hub, holder, Let(length, self.length(hub), body))
         hubs = For(at, ZERO, ceil_div(stored, longest), body, span=loop.span)
         both = seq(loop.replace(body=short), hubs)
         return Let(stored, element_count, Let(longest, limit, both), span=loop.span)
@@ -310,13 +312,17 @@ class RowSum(_Row):
         count = BinOp("min", ceil_div(length, const(self.step.size)), const(MAX_CHUNKS))
         return Let(pieces, count, Let(share, ceil_div(length, pieces), Alloc(parts, nests)))
 
+    def place_at(self, row: Expr, at: Place) -> Place:
+        """Return the indices of the element of *row* at *at*."""
+        values = {self.loop.var: row, **{x.var: v for x, v in zip(self.spatial, at, strict=True)}}
+        return tuple(substitute(index, values) for index in self._place(self.store))
+
     def store_total(self, hub: Var, at: Place, total: Expr) -> Stmt:
         """Return the store of *total* to the element of row *hub* at *at*."""
         values = {self.loop.var: hub, **{x.var: v for x, v in zip(self.spatial, at, strict=True)}}
-        place = tuple(substitute(index, values) for index in self._place(self.store))
         start = cast(substitute(self.start, values), total.dtype)
         value = cast(combine(self.reduction.combiner, start, total), self.target.dtype)
-        return Store(self.target, place, value, span=self.store.span)
+        return Store(self.target, self.place_at(hub, at), value, span=self.store.span)
 
     def over_row(self, names: Names, body: Callable[[Place], Stmt]) -> Stmt:
         """Return *body* in loops over the elements of a row."""
@@ -382,13 +388,14 @@ class Piece(_Part):
         return (self.piece, *(self.rewrite(i) for i in indices if i is not None))
 
 
-def longest_row(size: int, stored: int, rows: int = 0) -> int:
+def longest_row(size: int, stored: int, rows: int = 0, share: int = SHARE) -> int:
     """Return the length up to which split_hubs leaves a row whole, of *stored* elements in all.
 
-    *size*: of its pieces. *rows*: the number of rows, if a row costs several elements: a row with
-    fewer elements than that is better left to one thread, while others do the other rows.
+    *size*: of its pieces. *share*: a longer row has more than one of so many parts. *rows*: the
+    number of rows, if a row costs several elements: a row with fewer elements than that is better
+    left to one thread, while others do the other rows.
     """
-    return max(PIECES * size, -(-stored // SHARE), rows)
+    return max(PIECES * size, -(-stored // share), rows)
 
 
 def hub_split(func: Func, loop: str, inner: str, size: int) -> SplitHubs | None:

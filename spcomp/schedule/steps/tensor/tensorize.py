@@ -25,7 +25,7 @@ from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
 from spcomp.schedule.legality.reductions import only_reduces
-from spcomp.schedule.nests.nests import Fresh, blocks_of, chain, find_block, replace_stmt
+from spcomp.schedule.nests.nests import Fresh, blocks_of, chain, find_block, replace_stmt, runs_once
 from spcomp.schedule.nests.sites import refusal
 from spcomp.schedule.steps.base import Makes, Step, names_hint
 from spcomp.schedule.steps.blocks.blockize import Blockize
@@ -213,12 +213,14 @@ def match(intrinsic: Intrinsic, loops: list[For], inner: Stmt) -> Binding | str:
     if body is None:
         return "it has a condition, starts a reduction, or is more than stores"
     why = "it does not compute what the description says"
+    used = variables(intrinsic.body)
     for order in _orders(intrinsic.loops, loops):
         names = {
             described.var: loop for described, loop in zip(intrinsic.loops, order, strict=True)
         }
         binding = Binding(intrinsic, names)
-        if not binding.unify(intrinsic.body, body):
+        single = {x.var: ZERO for var, x in names.items() if var not in used and runs_once(x)}
+        if not binding.unify(intrinsic.body, substitute(body, single)):
             continue
         refused = binding.reason()
         if refused is None and list(order) != loops and not _may_change_places(loops, inner):

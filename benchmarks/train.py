@@ -1,0 +1,321 @@
+"""Trains the model that comes with spcomp: measures generated matrices, and writes the weights.
+
+``python -m benchmarks.train [--rows FILE] [--budget 900] [--write FILE]``; needs xgboost. It
+measures each plain candidate of ``suggest`` against the default, on matrices of many kinds and
+several sizes, and then leaves out one kind after the other. Weights are written only if no case
+that the model never saw was slower than 0.95 of the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sps
+
+from benchmarks import machine, programs
+from benchmarks.tune import arguments_of, band, blocks, neighbours
+from benchmarks.workloads import DENSER, SOCIAL, hub, laplacian, rmat, uniform
+from spcomp.cli.timing import geometric_mean
+from spcomp.tune.weights import FILE, Tree, Weights, of_any_name
+
+if TYPE_CHECKING:
+    from spcomp.tune.space import Candidate
+
+Rows = list["Row"]
+GUARD = 0.95  # of the default: what no case may be slower than
+SURE = (1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.6, 2.0)  # predictions from which one may trust the model
+EACH = 0.4  # seconds, at most, that a candidate is timed
+PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 4,
+    "eta": 0.1,
+    "subsample": 0.8,
+    "colsample_bytree": 0.6,
+    "min_child_weight": 3,
+    "seed": 0,
+    "nthread": 1,
+    "verbosity": 0,
+}
+TREES = 120
+
+
+def grid(side: int) -> Any:
+    """Return the 5-point stencil on a square of *side* points."""
+    ones = np.ones(side)
+    line: Any = sps.diags_array((-ones[1:], 2 * ones, -ones[1:]), offsets=(-1, 0, 1))
+    return sps.csr_matrix(sps.kron(line, sps.eye(side)) + sps.kron(sps.eye(side), line))
+
+
+def roads(side: int) -> Any:
+    """Return a road-like graph: a grid with two of three edges left out, its nodes renumbered."""
+    rng = np.random.default_rng(21)
+    graph = sps.triu(grid(side), 1).tocoo()
+    kept = rng.random(graph.nnz) < 0.6
+    order = np.arange(side * side).reshape(-1, 64)
+    order = order[rng.permutation(len(order))].reshape(-1)
+    rows, columns = order[graph.row[kept]], order[graph.col[kept]]
+    half = sps.coo_array((np.ones(len(rows)), (rows, columns)), graph.shape)
+    return sps.csr_matrix(half + half.T)
+
+
+def lengths(rows: int, mean: int) -> Any:
+    """Return a matrix with rows of geometrically distributed length, anywhere."""
+    rng = np.random.default_rng(22)
+    counts = np.minimum(rng.geometric(1 / mean, rows), rows)
+    columns = rng.integers(0, rows, counts.sum())
+    at = np.repeat(np.arange(rows), counts)
+    return sps.csr_matrix((np.ones(len(at)), (at, columns)), (rows, rows))
+
+
+KINDS: dict[str, Callable[[int], Any]] = {  # by about how many elements
+    "laplacian 3-D": lambda n: laplacian(round((n / 7) ** (1 / 3))),
+    "laplacian 2-D": lambda n: grid(round((n / 5) ** 0.5)),
+    "band": lambda n: band(n // 17, 8),
+    "narrow band": lambda n: band(n // 3, 1),
+    "uniform": lambda n: uniform(n // 10, 10, 3),
+    "sparser": lambda n: uniform(n // 3, 3, 4),
+    "denser": lambda n: uniform(n // 40, 40, 5),
+    "power law": lambda n: rmat(n // 12, n // 2, 1, SOCIAL),
+    "heavy power law": lambda n: rmat(n // 40, n // 2, 2, DENSER),
+    "one hub": lambda n: hub(n, n, 6),
+    "blocks of 4": lambda n: blocks(n // 32 // 4 * 4, 4, 32 / (n // 32)),
+    "blocks of 8": lambda n: blocks(n // 64 // 8 * 8, 8, 64 / (n // 64)),
+    "roads": lambda n: roads(round((n / 2.4) ** 0.5) // 64 * 64 + 64),
+    "neighbours": lambda n: neighbours(n // 16, 16),
+    "geometric": lambda n: lengths(n // 6, 6),
+    "half dense": lambda n: sps.random_array((n // 200, 2000), density=0.1, rng=13),
+}
+SIZES = (30_000, 300_000, 2_000_000)
+OPERATORS: dict[str, tuple[str, Callable[[int, int, Any], dict[str, Any]]]] = {
+    "spmv": (programs.SPMV, lambda _, n, r: {"X": r.random(n, dtype=np.float32)}),
+    "spmm 8": (programs.SPMM, lambda _, n, r: {"B": r.random((n, 8), dtype=np.float32)}),
+    "spmm 32": (programs.SPMM, lambda _, n, r: {"B": r.random((n, 32), dtype=np.float32)}),
+    "sddmm 32": (
+        programs.SDDMM,
+        lambda m, n, r: {
+            "X": r.random((m, 32), dtype=np.float32),
+            "Y": r.random((n, 32), dtype=np.float32),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A candidate that was measured: how many times as fast as the default, and its features."""
+
+    operator: str
+    kind: str
+    nnz: int
+    candidate: str
+    speedup: float
+    low: float
+    conversion: float
+    features: dict[str, float]
+
+    @property
+    def case(self) -> tuple[str, str, int]:
+        """The operator and matrix."""
+        return self.operator, self.kind, self.nnz
+
+
+def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
+    """Yield the candidates for *operator* on a matrix of *kind* with about *size* elements."""
+    from spcomp.runtime.pool import get_num_threads
+    from spcomp.schedule.default.facts import UNKNOWN
+    from spcomp.tune.bound import Bounds
+    from spcomp.tune.choice import Choice
+    from spcomp.tune.measure import Bench, race
+    from spcomp.tune.space import Candidate, Space
+    from spcomp.tune.suggestion import plain_candidates
+    from spcomp.tune.task import Expected, Task
+
+    source, make = OPERATORS[operator]
+    program = programs.parse(source)
+    csr = sps.csr_matrix(KINDS[kind](size), dtype=np.float32)
+    csr.sum_duplicates()
+    arguments = arguments_of(program, csr, make(*csr.shape, np.random.default_rng(0)))
+    task = Task.of(program, arguments)
+    problem, facts = task.problem, task.version.options.facts or UNKNOWN
+    statistics = dict(problem.matrices)
+    extents = dict(problem.extents)
+    space = Space(task.func, task.options, extents, facts, statistics, get_num_threads())
+    bounds, bench = Bounds(space, statistics), Bench(task, Expected.of(task))
+    (default,) = bench.compile([(Candidate(), Choice())])
+    bench.prepare(default)
+    yield Row(operator, kind, csr.nnz, "default", 1.0, 1.0, 0.0, bounds.features(Candidate()))
+    others = [c for c in dict.fromkeys(plain_candidates(space)) if c != Candidate()]
+    chosen: list[tuple[Candidate, Choice]] = [
+        (c, choice) for c in others if (choice := space.choice(c)) is not None
+    ]
+    for entry in bench.compile(chosen):
+        if not entry.error:
+            bench.prepare(entry)
+        if entry.error or entry.call is None:
+            continue
+        ratio = race(entry, default, time.perf_counter() + EACH, patient=True)
+        features = bounds.features(entry.candidate)
+        name, conversion = str(entry.candidate), entry.conversion / max(entry.seconds, 1e-9)
+        yield Row(operator, kind, csr.nnz, name, ratio.value, ratio.low, conversion, features)
+        bench.release(())
+
+
+def collect(path: Path, budget: float) -> Rows:
+    """Return what *path* has, and what is measured and added to it within *budget* seconds."""
+    rows = (
+        [Row(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    )
+    known = {(row.operator, row.kind, _scale(row.nnz)) for row in rows}
+    until = time.perf_counter() + budget
+    for size in SIZES:
+        for kind in KINDS:
+            for operator in OPERATORS:
+                if time.perf_counter() > until or (operator, kind, _scale(size)) in known:
+                    continue
+                new = list(measured(operator, kind, size))
+                rows += new
+                with path.open("a") as file:
+                    file.writelines(json.dumps(asdict(row)) + "\n" for row in new)
+                best = max(new, key=lambda row: row.speedup)
+                sys.stderr.write(
+                    f"{operator}, {kind}, {size}: {best.candidate} {best.speedup:.2f}\n"
+                )
+    return rows
+
+
+def _scale(nnz: int) -> int:
+    """Return which of SIZES is nearest."""
+    return int(np.argmin([abs(np.log(max(nnz, 1) / size)) for size in SIZES]))
+
+
+def trained(rows: Iterable[Row], sure: float = SURE[0], note: str = "") -> Weights:
+    """Return the weights that xgboost finds for *rows*."""
+    import xgboost
+
+    listed = list(rows)
+    features = [of_any_name(row.features) for row in listed]
+    names = tuple(sorted({name for found in features for name in found}))
+    table = [[found.get(name, np.nan) for name in names] for found in features]
+    speedups = np.log([row.speedup for row in listed])
+    matrix = xgboost.DMatrix(np.array(table), label=np.clip(speedups, -1.5, 1.5))
+    booster = xgboost.train({**PARAMETERS, "base_score": 0.0}, matrix, num_boost_round=TREES)
+    trees = tuple(_tree(json.loads(text)) for text in booster.get_dump(dump_format="json"))
+    return Weights(names, trees, 0.0, sure, note)
+
+
+def _tree(root: dict[str, Any]) -> Tree:
+    """Return the tree that a dump of xgboost says, with its nodes in order."""
+    nodes: dict[int, dict[str, Any]] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting.pop(0)
+        nodes[node["nodeid"]] = node
+        waiting += node.get("children", [])
+    place = {number: at for at, number in enumerate(nodes)}
+    columns: list[list[float]] = [[], [], [], [], []]
+    for node in nodes.values():
+        is_leaf = "leaf" in node
+        columns[0].append(-1 if is_leaf else int(node["split"][1:]))
+        value = node["leaf"] if is_leaf else node["split_condition"]
+        columns[1].append(float(f"{value:.5g}"))
+        for column, key in zip(columns[2:], ("yes", "no", "missing"), strict=True):
+            column.append(0 if is_leaf else place[node[key]])
+    return Tree(*(tuple(column) for column in columns))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a model that never saw *case*'s kind chose: its speed-up, the best one, the ranks."""
+
+    case: tuple[str, str, int]
+    expected: dict[str, float]
+    speedups: dict[str, float]
+
+    def gained(self, sure: float) -> float:
+        """Return the measured speed-up of what is chosen from a prediction of *sure* on."""
+        best = max(self.expected, key=lambda name: self.expected[name])
+        return self.speedups[best if self.expected[best] >= sure else "default"]
+
+
+def left_out(rows: Rows) -> list[Left]:
+    """Return, for each case, what the model expects that is trained on all other kinds."""
+    found: list[Left] = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        model = trained(row for row in rows if row.kind != kind)
+        held = [row for row in rows if row.kind == kind]
+        for case in dict.fromkeys(row.case for row in held):
+            these = [row for row in held if row.case == case]
+            values = model.predict([row.features for row in these])
+            base = values[0]
+            expected = {r.candidate: v / base for r, v in zip(these, values, strict=True)}
+            found.append(Left(case, expected, {r.candidate: r.speedup for r in these}))
+    return found
+
+
+def report(cases: list[Left]) -> str:
+    """Return what the cases gain for each threshold, and how well they are ranked, as text."""
+    from spcomp.tune.model import rank_correlation
+
+    lines = []
+    for sure in SURE:
+        gains = {left.case: left.gained(sure) for left in cases}
+        worst = min(gains, key=lambda case: gains[case])
+        changed = sum(gain != 1.0 for gain in gains.values())
+        lines.append(
+            f"from {sure:.2f} on: {geometric_mean(list(gains.values())):.3f} of the default in"
+            f" geometric mean over {len(gains)} cases, {changed} changed, least"
+            f" {gains[worst]:.2f} ({', '.join(map(str, worst))})"
+        )
+    best = geometric_mean([max(left.speedups.values()) for left in cases])
+    ranks = [
+        rank_correlation(list(left.expected.values()), [left.speedups[k] for k in left.expected])
+        for left in cases
+        if len(left.expected) > 2
+    ]
+    lines.append(f"the best candidate each time: {best:.3f}; mean rank correlation in a case"
+                 f" {np.mean(ranks):.2f}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser("python -m benchmarks.train", description=__doc__)
+    add = parser.add_argument
+    add("--rows", type=Path, default=Path("train.jsonl"), help="measurements, which are added to")
+    add("--budget", type=float, default=900.0, help="seconds for measurements (900)")
+    add("--threads", type=int, default=2, help="default: 2")
+    add("--note", default="", help="what else is to be said about the run")
+    add("--write", type=Path, nargs="?", const=FILE, metavar="FILE", help="write the weights")
+    asked = parser.parse_args(given)
+    from spcomp.runtime.pool import set_num_threads
+
+    set_num_threads(asked.threads)
+    rows = collect(asked.rows, asked.budget)
+    cases = left_out(rows)
+    sys.stdout.write(f"{report(cases)}\n")
+    safe = [s for s in SURE if min(left.gained(s) for left in cases) >= GUARD]
+    if not safe:
+        sys.stdout.write("no threshold is safe: nothing is written\n")
+        return 1
+    where = machine.describe(asked.threads)
+    note = (
+        f"{len(rows)} measurements of {len(cases)} cases on {where['cpu']}, {where['threads']}"
+        f" threads, {where['date'][:10]}. {asked.note}"
+    )
+    text = trained(rows, safe[0], note.strip()).to_json()
+    sys.stdout.write(f"from {safe[0]} on no case is below {GUARD}; {len(text)} bytes\n")
+    if asked.write:
+        asked.write.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

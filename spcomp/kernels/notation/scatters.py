@@ -1,0 +1,176 @@
+"""At the call of an index notation kernel: results at index vectors, whose places are sorted once.
+
+``Y[dst[e], f] = x`` is computed row by row: an operand has for each row the positions at which dst
+has its number, in ascending order. It is made of dst by a stable sorting, and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from spcomp.arrays import Array
+from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.arguments import CallArgument, CallArguments, kind_of
+from spcomp.notation.vectors import Scattered, check_type
+from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.tensors import checks as validate
+from spcomp.tensors.cache import Cache
+from spcomp.tensors.libraries.foreign import hint_about
+from spcomp.tensors.tensor import Tensor
+
+Sizes = Mapping[str, int]  # the lengths of results along the dimension of an index vector, by name
+_ROWS: Cache[Tensor] = Cache()
+
+
+def rows_of(who: str, vector: Array, count: int) -> Tensor:
+    """Return a csr matrix of *count* rows: row n has the positions at which *vector* has n.
+
+    Sorted once: a later call with the same contents gets the same matrix. Raises ArgumentError
+    about the argument *who* where a number is no row.
+    """
+
+    def make() -> Tensor:
+        numbers = np.ascontiguousarray(vector)
+        validate.in_range(who, numbers, 0, count - 1)
+        places = (numbers, np.arange(len(numbers)))
+        return Tensor.from_coo(
+            places, np.ones(len(numbers), np.int32), (count, len(numbers)), "csr"
+        )
+
+    return _ROWS.get(count, (vector,), make)
+
+
+@dataclass(frozen=True, slots=True)
+class Scatters:
+    """Makes the operands *rows* of a program from the index vectors of a call.
+
+    *operands*: all operands, some of which may be index vectors, too.
+    """
+
+    rows: Mapping[str, Scattered]
+    operands: Collection[str]
+
+    def named(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the arguments *names* as the user knows them: vectors in the place of rows."""
+        return tuple(dict.fromkeys(self.rows[n].vector if n in self.rows else n for n in names))
+
+    def with_rows(
+        self,
+        arguments: CallArguments,
+        outputs: Mapping[str, Any],
+        sizes: Sizes,
+        fixed: Collection[str] = (),
+        kept: dict[str, Tensor] | None = None,
+    ) -> CallArguments:
+        """Return the *arguments* of a call with the rows of its index vectors.
+
+        Results have the length of the array among *outputs*, or that in *sizes*. Rows of the
+        vectors *fixed* are *kept*, by operand. Raises ArgumentError.
+        """
+        self._check_names(arguments, sizes)
+        found = dict(arguments)
+        for name, scattered in self.rows.items():
+            vector = scattered.vector
+            if vector not in arguments:
+                raise ArgumentError(f"missing argument {vector}, an index vector")
+            count = self._count(scattered, arguments, outputs, sizes)
+            known = kept if kept is not None and vector in fixed else {}
+            rows = known.get(name)
+            if rows is None or rows.shape[0] != count:
+                rows = rows_of(vector, _vector(vector, arguments[vector].value), count)
+                known[name] = rows
+            found[name] = CallArgument(name, kind_of(rows), rows)
+        for vector in {s.vector for s in self.rows.values()} - {*self.operands}:
+            found.pop(vector)
+        return found
+
+    def like(self, arguments: CallArguments) -> CallArguments:
+        """Return *arguments* with rows of the same kind as in any call."""
+        sizes = {
+            scattered.places[0][0]: 1 + int(np.max(arguments[scattered.vector].value, initial=0))
+            for scattered in self.rows.values()
+            if not scattered.known and scattered.vector in arguments
+        }
+        return self.with_rows(arguments, {}, sizes) if self.rows else arguments
+
+    def _check_names(self, arguments: CallArguments, sizes: Sizes) -> None:
+        for name in (name for name in self.rows if name in arguments):
+            raise ArgumentError(
+                f"unexpected argument {name}: rows are made of {self.rows[name].vector}"
+            )
+        if not isinstance(sizes, Mapping):
+            got = type(sizes).__name__
+            raise ArgumentError(f"argument sizes: got {got}, expected lengths by names of results")
+        results = [name for scattered in self.rows.values() for name, _ in scattered.places]
+        for name, size in sizes.items():
+            if name not in results:
+                raise ArgumentError(
+                    f"argument sizes: {name} is no result at an index vector",
+                    hint=f"these are {', '.join(results)}" if results else "",
+                )
+            if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 0:
+                raise ArgumentError(
+                    f"argument sizes: got {size!r} for {name}, expected a length",
+                    hint=f'that of the dimension with the index vector: sizes={{"{name}": 10}}',
+                )
+
+    def _count(
+        self,
+        scattered: Scattered,
+        arguments: CallArguments,
+        outputs: Mapping[str, Any],
+        sizes: Sizes,
+    ) -> int:
+        """Return how many rows there are; raises ArgumentError if that is unknown."""
+        counts = {name: int(sizes[name]) for name, _ in scattered.places if name in sizes}
+        for name, dim in scattered.places:
+            if name in outputs:
+                counts.setdefault(name, _length(outputs[name], dim))
+        for name, dim in scattered.known:
+            if name in arguments:
+                counts.setdefault(name, _length(arguments[name].whole, dim))
+        for name, dim in () if counts else scattered.read:
+            if name in arguments:
+                counts.setdefault(name, _length(arguments[name].whole, dim))
+        counts = {name: count for name, count in counts.items() if count >= 0}
+        if not counts:
+            name = scattered.places[-1][0]
+            raise ArgumentError(
+                f"no argument says how long {name} is, which is written at {scattered.vector}",
+                hint=f'give its length, sizes={{"{name}": n}}, or its array, out=...',
+            )
+        if len({*counts.values()}) > 1:
+            shown = ", ".join(f"{name} is {count}" for name, count in counts.items())
+            raise ArgumentError(
+                f"argument {scattered.vector}: its numbers are coordinates of different lengths",
+                hint=f"{shown}: what is written at one index vector has one length",
+            )
+        return next(iter(counts.values()))
+
+
+def _length(array: Any, dim: int) -> int:
+    """Return the length of dimension *dim* of *array*; -1 if it has none (refused later)."""
+    shape = getattr(array, "shape", ())
+    return int(shape[dim]) if dim < len(shape) else -1
+
+
+def _vector(who: str, arg: Any) -> Array:
+    """Return the argument *who* as an array of one dimension; raises ArgumentError."""
+    if lies_there(arg):
+        raise ArgumentError(
+            f"argument {who}: lies on a GPU, and is sorted on the host",
+            hint="copy it to the host; it is sorted once",
+        )
+    if not isinstance(arg, np.ndarray):
+        hint = hint_about(arg, "give an array of integers")
+        raise ArgumentError(
+            f"argument {who}: got {type(arg).__name__}, expected an array", hint=hint
+        )
+    if arg.ndim != 1:
+        raise ArgumentError(f"argument {who}: got {arg.ndim} dimensions, but 1 index stands at it")
+    check_type(who, arg.dtype.name)
+    return validate.native(who, arg)

@@ -1,0 +1,101 @@
+"""Under the tuner: the model that comes with spcomp: trees that xgboost trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, nan
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("weights.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A tree of decisions: at node k, *feature* k below *threshold* k goes to *yes* k, else *no* k.
+
+    A feature that is not there goes to *missing* k. At a leaf *feature* is -1, and *threshold* the
+    value.
+    """
+
+    feature: tuple[int, ...]
+    threshold: tuple[float, ...]
+    yes: tuple[int, ...]
+    no: tuple[int, ...]
+    missing: tuple[int, ...]
+
+    def value(self, row: Sequence[float]) -> float:
+        """Return the value of the leaf that *row* comes to."""
+        at = 0
+        while (feature := self.feature[at]) >= 0:
+            x = row[feature]
+            if x != x:
+                at = self.missing[at]
+            else:
+                at = self.yes[at] if x < self.threshold[at] else self.no[at]
+        return self.threshold[at]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Predicts how many times as fast as the default a candidate is, from features by name.
+
+    *names*: the features; *base*: what is added to the *trees*' values. *sure*: from what
+    prediction on a candidate is preferred to the default. *trained*: on what, as text.
+    """
+
+    names: tuple[str, ...]
+    trees: tuple[Tree, ...]
+    base: float
+    sure: float
+    trained: str = ""
+
+    def predict(self, candidates: Sequence[Mapping[str, float]]) -> list[float]:
+        """Return the speed-ups that are expected."""
+        found = map(of_any_name, candidates)
+        rows = [[float(row.get(name, nan)) for name in self.names] for row in found]
+        return [exp(self.base + sum(tree.value(row) for tree in self.trees)) for row in rows]
+
+    def to_json(self) -> str:
+        """Return the weights as text."""
+        trees = [
+            [list(tree.feature), list(tree.threshold), list(tree.yes), list(tree.no),
+             list(tree.missing)] for tree in self.trees
+        ]  # fmt: skip
+        head: dict[str, Any] = {"trained": self.trained, "sure": self.sure, "base": self.base}
+        lines = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees)
+        names = json.dumps(list(self.names))
+        return f'{json.dumps(head)[:-1]},\n"names": {names},\n"trees": [\n{lines}\n]}}\n'
+
+    @staticmethod
+    def from_json(text: str) -> Weights:
+        """Return the weights that *text* says."""
+        read = json.loads(text)
+        trees = tuple(Tree(*(tuple(column) for column in tree)) for tree in read["trees"])
+        return Weights(tuple(read["names"]), trees, read["base"], read["sure"], read["trained"])
+
+
+def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
+    """Return *features* with statistics of the matrix with most elements only, called ``matrix``.
+
+    What one program calls its matrix means nothing to another.
+    """
+    names = {name.partition(".")[0] for name in features if "." in name}
+    largest = max(sorted(names), key=lambda name: features[f"{name}.nnz"], default="")
+    return {
+        f"matrix.{key}" if key else name: value
+        for name, value in features.items()
+        if (head := name.partition("."))[0] == largest or not head[1]
+        for key in (head[2],)
+    }
+
+
+@cache
+def weights() -> Weights | None:
+    """Return the weights that come with spcomp; None if there are none."""
+    if not FILE.exists():
+        return None
+    return Weights.from_json(FILE.read_text(encoding="utf-8"))
