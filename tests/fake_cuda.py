@@ -24,6 +24,13 @@ import numpy as np
 import pytest
 
 from spcomp.runtime.cuda import driver
+from tests.fake_core import (
+    CudaAPIError,
+    CudaDriverError,
+    CUDAError,
+    CudaSupportError,
+    StridedMemoryView,
+)
 
 VERSION = "0.30.4"
 BASE, SPAN = 0x7F00_0000_0000, 1 << 40  # the first pointer of device 0, and the room of a device
@@ -34,26 +41,6 @@ ATTRIBUTES = {
     "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10, "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
     "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
 }  # fmt: skip
-
-
-class CudaSupportError(RuntimeError):
-    """The driver cannot be used."""
-
-
-class CudaDriverError(Exception):
-    """The driver refuses."""
-
-
-class CudaAPIError(CudaDriverError):
-    """A driver call that failed, as numba reports it."""
-
-    def __init__(self, call: str, name: str) -> None:
-        self.msg = f"Call to {call} results in CUDA_ERROR_{name}"
-        super().__init__(self.msg)
-
-
-class CUDAError(Exception):
-    """What cuda.core raises."""
 
 
 class Handle(int):
@@ -402,18 +389,6 @@ def binding() -> Any:
         CUstream_flags=SimpleNamespace(CU_STREAM_NON_BLOCKING=SimpleNamespace(value=1)),
         CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL="THREAD_LOCAL"),
     )
-
-
-class StridedMemoryView:
-    """cuda.core's view of what DLPack exports, for objects that say it by attributes."""
-
-    def __init__(self, obj: Any, stream: int) -> None:
-        obj.__dlpack__(stream=stream)
-        self.ptr, self.shape, self.strides = obj.pointer, obj.shape, obj.strides
-        self.dtype, self.device_id = np.dtype(obj.dtype), obj.__dlpack_device__()[1]
-        self.readonly, self.exporting_obj = obj.readonly, obj
-
-    from_dlpack = classmethod(lambda cls, obj, stream: cls(obj, stream))
 
 
 def front_door(gpu: FakeGPU) -> dict[str, Any]:
