@@ -204,6 +204,15 @@ for i in T.thread_binding(m, thread="blockIdx.x"):
         "one block of blockIdx.y may touch what another one writes to C",
         "blocks do not wait for each other",
     ),
+    "an iteration needs what earlier ones add up": (
+        """
+for i in T.parallel(m):
+    with T.prefix(i) as base:
+        A[i] = C[base]""",
+        (10, 8),
+        "base sums up earlier iterations, which other threads run",
+        "in a serial loop, in a nest of its own",
+    ),
     "threads would wait for others that never come": (
         """
 for i in T.thread_binding(m, thread="blockIdx.x"):

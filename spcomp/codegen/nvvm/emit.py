@@ -252,8 +252,12 @@ class KernelStmts(Stmts):
         """Nothing: other threads run while one waits."""
 
     def visit_Prefix(self, node: st.Prefix) -> None:
-        """Blocks start in any order: a pass has counted first."""
-        raise InternalError("split_kernels", f"{node.var.name} sums up earlier iterations")
+        """Blocks start in any order and do not wait: what the compiler makes itself counts first."""
+        raise LoweringError(
+            f"{node.var.name} sums up earlier iterations, which other threads run",
+            node.span,
+            hint="add up the elements of a buffer in a serial loop, in a nest of its own",
+        )
 
     def visit_Barrier(self, node: st.Barrier) -> None:
         """A barrier of the block, or of neighbouring lanes."""
