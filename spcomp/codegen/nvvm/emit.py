@@ -252,7 +252,7 @@ class KernelStmts(Stmts):
         """Nothing: other threads run while one waits."""
 
     def visit_Prefix(self, node: st.Prefix) -> None:
-        """Blocks start in any order and do not wait: what the compiler makes itself counts first."""
+        """Blocks do not wait for earlier ones: what the compiler makes itself counts first."""
         raise LoweringError(
             f"{node.var.name} sums up earlier iterations, which other threads run",
             node.span,

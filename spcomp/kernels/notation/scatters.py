@@ -26,6 +26,12 @@ Sizes = Mapping[str, int]  # the lengths of results along the dimension of an in
 _ROWS: Cache[Tensor] = Cache()
 
 
+def sorted_rows(numbers: Array, count: int) -> Tensor:
+    """Return a csr matrix of *count* rows: row n has the positions at which *numbers* has n."""
+    places = (numbers, np.arange(len(numbers)))
+    return Tensor.from_coo(places, np.ones(len(numbers), np.int32), (count, len(numbers)), "csr")
+
+
 def rows_of(who: str, vector: Array, count: int) -> Tensor:
     """Return a csr matrix of *count* rows: row n has the positions at which *vector* has n.
 
@@ -36,10 +42,7 @@ def rows_of(who: str, vector: Array, count: int) -> Tensor:
     def make() -> Tensor:
         numbers = np.ascontiguousarray(vector)
         validate.in_range(who, numbers, 0, count - 1)
-        places = (numbers, np.arange(len(numbers)))
-        return Tensor.from_coo(
-            places, np.ones(len(numbers), np.int32), (count, len(numbers)), "csr"
-        )
+        return sorted_rows(numbers, count)
 
     return _ROWS.get(count, (vector,), make)
 

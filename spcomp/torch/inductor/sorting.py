@@ -10,9 +10,12 @@ from itertools import count
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.scatters import sorted_rows
+from spcomp.tensors.levels import Level
 from spcomp.torch.inductor.kernels import kernel
 
 MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
@@ -93,14 +96,21 @@ class Places:
         self._bound: _Few[Any] = _Few(_MOST_USES)
 
     @cached_property
+    def rows(self) -> Level:
+        """For each place its elements, in their order."""
+        level = sorted_rows(self.at.numpy(), self.size).levels[1]
+        assert level is not None
+        return level
+
+    @cached_property
     def order(self) -> torch.Tensor:
         """The elements by their places, those of one place in their order."""
-        return torch.argsort(self.at, stable=True)
+        return torch.from_numpy(np.array(self.rows.indices, np.int64))
 
     @cached_property
     def counts(self) -> torch.Tensor:
         """How many elements each place has."""
-        return torch.bincount(self.at, minlength=self.size)
+        return torch.from_numpy(np.diff(np.array(self.rows.indptr, np.int64)))
 
     @cached_property
     def empty(self) -> torch.Tensor:
@@ -118,13 +128,11 @@ class Places:
 
     def _bind(self, reduce: str, dtype: str, source: Places | None, weighted: bool) -> Any:  # noqa: FBT001
         rows = len(self.at) if source is None else source.size
-        small = max(rows, len(self.at)) < 1 << 31
-        idtype = torch.int32 if small else torch.int64
-        pointers = torch.zeros(self.size + 1, dtype=idtype)
-        torch.cumsum(self.counts, 0, dtype=idtype, out=pointers[1:])
+        idtype = "int32" if max(rows, len(self.at)) < 1 << 31 else "int64"
         indices = self.order if source is None else source.at[self.order]
-        made = kernel(reduce, dtype, "int32" if small else "int64", weighted=weighted)
-        return made.bind(indptr=pointers.numpy(), indices=indices.to(idtype).numpy(), n=rows)
+        made = kernel(reduce, dtype, idtype, weighted=weighted)
+        pointers = np.array(self.rows.indptr, idtype)
+        return made.bind(indptr=pointers, indices=indices.numpy().astype(idtype), n=rows)
 
 
 _VECTORS: _Few[Vector] = _Few(MOST_VECTORS)  # by their keys
