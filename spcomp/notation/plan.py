@@ -30,6 +30,7 @@ from spcomp.notation.nodes import (
     accesses,
     children,
     free,
+    walk,
 )
 from spcomp.notation.prepare import free_name
 from spcomp.notation.reason import Reason
@@ -218,7 +219,7 @@ class _Planner:
         parts = addends(self.stmt.value, self.semiring)
         split = len(parts) > 1 or self.stmt.accumulates
         mixed = any(adds_up(p) and p.op != add and (split or minus) for p, minus in parts)
-        if self.narrow or mixed:
+        if self.narrow or mixed or all(self._is_dense(part) for part, _ in parts):
             parts = [self.stmt.addend]
         adds = len(parts) > 1 or self.stmt.accumulates
         nests: list[Nest] = []
@@ -230,6 +231,11 @@ class _Planner:
         if self.stmt.accumulates:
             return tuple(replace(nest, starts=False) for nest in nests)
         return tuple(_filling_first(nests))
+
+    def _is_dense(self, part: Expr) -> bool:
+        """Whether *part* has a value everywhere that needs no loops of its own."""
+        plain = not any(isinstance(node, Reduce) for node in walk(part))
+        return plain and presence(part, self.sparse) == ALWAYS and not filters(part, self.sparse)
 
     def _reduction(self, part: Expr, op: str | None) -> tuple[str | None, tuple[str, ...], Expr]:
         """Return how *part* is put in the result: its operator, else *op*; indices; term."""
