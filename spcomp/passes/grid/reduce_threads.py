@@ -7,7 +7,14 @@ from typing import ClassVar
 
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import conjuncts, from_zero, trip_count, uncast, variables
+from spcomp.ir.analysis.exprs import (
+    conjuncts,
+    from_zero,
+    read_by,
+    trip_count,
+    uncast,
+    variables,
+)
 from spcomp.ir.analysis.grid import THREADS, not_constant
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
@@ -38,8 +45,16 @@ class ReduceThreads(FuncPass):
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
         """Return *func* without loops over threads that update one element."""
+        func = func.replace(body=_NoEmptyLoops().rewrite(func.body))
         body = _Reducer(func).rewrite(func.body)
         return func if body is func.body else func.replace(body=body)
+
+
+class _NoEmptyLoops(Rewriter):
+    """Drops loops without iterations, lest what they would add up is added behind them."""
+
+    def visit_For(self, loop: For) -> Node:
+        return Seq(()) if trip_count(loop) == 0 else self.visit_Node(loop)
 
 
 class _Reducer(Rewriter):
@@ -68,21 +83,12 @@ class _Reducer(Rewriter):
             return self.visit_Node(loop)
         if trip_count(loop) is None:
             raise not_constant(loop)
-        if trip_count(loop) == 0:
-            return self.neutral or Seq(())
         reduction = as_reduction(store)
         if reduction is None or reduction.is_tuple:
             raise LoweringError(
                 f"threads of {loop.var.name} write one element of {store.buffer.name}",
                 store.span or loop.span,
                 hint="threads share an element only in a sum, product, minimum or maximum",
-            )
-        loops = frozenset(n.var for n in statements(loop.body) if isinstance(n, For))
-        if _in_index(store) & loops:
-            raise LoweringError(
-                f"the loop {loop.var.name} over threads is not the innermost of a reduction",
-                loop.span,
-                hint="reorder it behind those that pick the element",
             )
         return self._tree(loop, store, reduction)
 
@@ -110,8 +116,13 @@ class _Reducer(Rewriter):
             value = combine(reduction.combiner, old, total)
         shared = store.atomic and store.buffer.scope != "local"
         final: Stmt = store.replace(value=cast(value, store.buffer.dtype), mask=None, atomic=shared)
-        loops = [loop, *(n for n in statements(loop.body) if isinstance(n, For))]
-        inner = {n.var: from_zero(n) for n in loops}
+        inner = _Inner.of(loop)
+        if inner.differs(store.indices[0]):
+            raise LoweringError(
+                f"the loop {loop.var.name} over threads is not the innermost of a reduction",
+                loop.span,
+                hint="reorder it behind those that pick the element",
+            )
         for around in reversed(_around(loop.body, store) or ()):
             final = self._as_around(around, final, inner)
         result: Stmt = seq(own, *stages, final)
@@ -124,18 +135,15 @@ class _Reducer(Rewriter):
         aligned = size in WARPS and (self.is_row or self.wide % size == 0)
         return aligned and loop.thread == THREADS[0]
 
-    def _as_around(self, node: Node, stmt: Stmt, inner: dict[Var, bool]) -> Stmt:
-        """Return *stmt*, the same for all threads, inside what *node* puts around a statement.
-
-        *inner*: the variables that are not there any more, and whether they begin at 0.
-        """
+    def _as_around(self, node: Node, stmt: Stmt, inner: _Inner) -> Stmt:
+        """Return *stmt*, the same for all threads, inside what *node* puts around a statement."""
         match node:
-            case Let(var=var, value=value):
+            case Let(var=var, value=value) if var not in inner.variables:
                 fresh = self.names.var(var.name, var.dtype)
                 return Let(fresh, value, substitute(stmt, {var: fresh}), span=node.span)
             case If(cond=cond):
-                terms = [_of_any(term, inner) for term in conjuncts(cond)]
-                for term in reversed([x for x in terms if not variables(x) & inner.keys()]):
+                terms = [_of_any(term, inner.variables) for term in conjuncts(cond)]
+                for term in reversed([x for x in terms if not inner.differs(x)]):
                     stmt = If(term, stmt, span=node.span)
                 return stmt
         return stmt
@@ -188,6 +196,36 @@ def _threads(loop: For, var: Var, size: int, body: Stmt) -> For:
     return For(var, const(0), const(size), body, "bound", loop.thread, span=loop.span)
 
 
+@dataclass(slots=True)
+class _Inner:
+    """What differs between iterations inside a loop, and is not there behind it.
+
+    *variables*, also of values that use others or *buffers*; whether they begin at 0.
+    """
+
+    variables: dict[Var, bool]
+    buffers: set[AnyBuffer]
+
+    @classmethod
+    def of(cls, loop: For) -> _Inner:
+        """Return what differs inside *loop*."""
+        inner = cls({loop.var: from_zero(loop)}, set())
+        for node in statements(loop.body):
+            if isinstance(node, For):
+                inner.variables[node.var] = from_zero(node)
+            elif isinstance(node, Alloc):
+                inner.buffers.add(node.buffer)
+            elif isinstance(node, Let) and inner.differs(node.value):
+                inner.variables[node.var] = False
+        return inner
+
+    def differs(self, value: Expr | None) -> bool:
+        """Whether *value* may differ between iterations."""
+        assert value is not None
+        reads = not self.buffers.isdisjoint(read_by(value))
+        return reads or bool(variables(value) & self.variables.keys())
+
+
 def _shared_update(loop: For) -> Store | None:
     """Return the store by which the iterations of *loop* update one element, if they do."""
     private = {n.buffer for n in statements(loop.body) if isinstance(n, Alloc)}
@@ -236,12 +274,6 @@ def _reach(index: Expr, lets: dict[Var, Expr]) -> frozenset[Var]:
             result |= new
             pending += new
     return frozenset(result)
-
-
-def _in_index(store: Store) -> frozenset[Var]:
-    index = store.indices[0]
-    assert index is not None
-    return variables(index)
 
 
 def _around(stmt: Node, inner: Stmt) -> list[Node] | None:
