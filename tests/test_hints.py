@@ -32,7 +32,7 @@ WRITTEN = {  # what is not notation, and what the hint says
     "y[i] = A[i][j]": "write A[i, j]",
     "y[i] = x[i] if x[i] > 1 && x[i] < 3": 'write "and"',
     "y(i) = A(i, j) * x(j)": 'write "C[i, k] = A[i, j]',
-    "y[i] = x[p[i]]": "gather by a matrix of ones",
+    "y[i] = x[p[i]]": 'convert it with .astype("int64")',
     "y[i] = y[i] + z[i]": "write y[i] += ...",
     "s = s + z[i]": "write s += ...",
     "s = x[i] ** 2": "write sum(i, x[i] ** 2), or sum(i, x[i]) ** 2",

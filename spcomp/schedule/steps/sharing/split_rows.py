@@ -48,7 +48,10 @@ class SplitRows(Step):
     def plan(self, func: Func) -> _Cut:
         """Return how rows are cut, and how their pieces are added up."""
         loop, inner = (find_loop(func, name, self) for name in (self.loop, self.inner))
-        return _Cut(self, func, loop, inner)
+        cut = _Cut(self, func, loop, inner)
+        if positions(cut.axis) is None:
+            raise cut.error(f"no parameter says how many elements {cut.axis.name} has")
+        return cut
 
     def rewrite(self, func: Func, plan: _Cut) -> Func:
         """Return *func* with the loop over the beginnings of rows, and those over pieces."""
@@ -135,7 +138,7 @@ class _Cut(RowSum):
             For(row, ZERO, self.loop.end, seq(), span=self.loop.span),
             For(other, ZERO, Select(is_cut, count, ZERO), seq(), span=self.loop.span),
             *(
-                x.replace(var=names.var(f"{x.var.name}_sum"), kind="serial", end=end, body=seq())
+                For(names.var(f"{x.var.name}_sum"), ZERO, end, seq(), span=x.span)
                 for x, end in zip(self.spatial, ends, strict=True)
             ),
         ]
