@@ -291,3 +291,11 @@ def test_tpe_needs_optuna_and_then_proposes(store):
         for candidate in found:
             strategy.tell(candidate, 1.0 if candidate.formats else 2.0)
     assert len(known) == 12
+
+
+@pytest.mark.parametrize("how", [spcomp.tune, spcomp.tune.suggest])
+def test_an_argument_of_notation_that_is_missing_is_named(how):
+    with pytest.raises(ArgumentError, match="missing argument x"):
+        how("y[i] = A[i, j] * x[j]", A=matrix())
+    with pytest.raises(ArgumentError, match="missing argument dst"):
+        how("Y[dst[e]] = w[e]", w=np.ones(3))

@@ -271,7 +271,6 @@ class Runner:
         key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
-            self._check_names(arguments)
             version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
@@ -294,6 +293,7 @@ class Runner:
         self, arguments: CallArguments, asked: frozenset[str] = frozenset()
     ) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
+        self._check_names(arguments)
         decision = self.planner.decide(self.name, arguments, asked)
         if isinstance(decision, NoPlan):
             raise decision.error
