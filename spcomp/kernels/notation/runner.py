@@ -244,9 +244,14 @@ class Runner:
             self._renewals[key] = self._split_version(self.planner.split(plans))
         return self._renewals[key]
 
-    def operands(self, named: Mapping[str, Any]) -> CallArguments:
-        """Return the arguments of a call, whose kinds say what runs, in any size of results."""
+    def operands(self, named: Mapping[str, Any], sizes: Sizes | None = None) -> CallArguments:
+        """Return the arguments of a call, whose kinds say what runs.
+
+        Without *sizes*, results at index vectors have any length. Raises ArgumentError.
+        """
         arguments = call_arguments(named)
+        if sizes is not None:
+            return self._scatters.with_rows(arguments, {}, sizes)
         return self._scatters.like(arguments) if arguments else {}
 
     # -- versions -----------------------------------------------------------------------------
