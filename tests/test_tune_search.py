@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -315,3 +317,12 @@ def test_scatters_are_tuned_in_the_size_that_is_given(store):
             how(text, **given)
         with pytest.raises(ArgumentError, match="Z is no result"):
             how(text, **given, sizes={"Z": 5})
+
+
+def test_a_search_that_timed_few_candidates_says_that_more_seconds_would_try_more(store):
+    found = tuned(budget=0.5)
+    more = "more seconds would try more"
+    few = replace(found, trials=found.trials[:1] * 2, stopped="budget")
+    assert str(few).endswith(f"(budget: {more})")
+    assert more not in str(replace(few, stopped="exhausted"))
+    assert more not in str(replace(few, trials=found.trials[:1] * 6))
