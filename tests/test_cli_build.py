@@ -171,8 +171,11 @@ def test_another_target_is_built_for(tmp_path):
     assert result.returncode == 0, result.stderr
     assert '"target-cpu"="x86-64"' in (tmp_path / "csrmm.ll").read_text()
     result = spcomp("build", KERNEL, "-o", tmp_path, "--target", "tpu")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("error: unknown target 'tpu'")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'--target': unknown target 'tpu'; targets are cpu" in result.stderr
+    result = spcomp("build", KERNEL, "-o", tmp_path, "--target", "cuda:sm_91")
+    assert result.returncode == 2
+    assert "'--target': unknown GPU 'sm_91'; GPUs are sm_80" in result.stderr
 
 
 def test_a_program_is_called_by_the_variable_that_holds_it(tmp_path):

@@ -92,6 +92,9 @@ def test_a_line_that_is_no_record_is_an_error(folder):
         ([KERNEL, "--data", "A=a.mtx"], "name one of"),
         ([KERNEL, "csrmm", "--data", "A=a.txt"], "NAME=FILE"),
         ([KERNEL, "csrmm", "--strategy", "luck"], "luck"),
+        ([KERNEL, "csrmm", "--data", "A=a.mtx", "--budget", "0"], "'--budget': 0 is not"),
+        ([KERNEL, "csrmm", "--data", "A=a.mtx", "--budget", "nan"], "'--budget': nan is not"),
+        ([KERNEL, "csrmm", "sddmm"], "[NAME]"),
     ],
 )
 def test_wrong_usage_is_explained(args, why):

@@ -115,8 +115,9 @@ def test_what_is_possible_for_a_gpu_is_written(tmp_path):
 )
 def test_what_makes_no_sense_for_a_target_is_refused(tmp_path, kind, machine, instead):
     run = command("build", KERNEL, "csrmm", "-o", tmp_path, "--target", machine, "--emit", kind)
-    assert run.returncode == 1
-    assert f"{kind.partition(',')[0]} is not for {machine}" in run.stderr
+    assert run.returncode == 2
+    whose = "cuda:sm_NN" if machine == "cpu" else "cpu"
+    assert f"--emit: {kind.partition(',')[0]} is for --target {whose}; for {machine}" in run.stderr
     assert instead in run.stderr
     assert not list(tmp_path.iterdir())
 
@@ -176,8 +177,11 @@ def test_show_prints_ptx():
     assert run.returncode == 0, run.stderr
     assert ".visible .entry csrmm" in run.stdout
     refused = command("show", KERNEL, "csrmm", "--stage", "ptx")
-    assert refused.returncode == 1
-    assert "sources for cpu are llvm, asm" in refused.stderr
+    assert refused.returncode == 2
+    assert "--stage: ptx is for --target cuda:sm_NN" in refused.stderr
+    refused = command("show", KERNEL, "csrmm", "--target", TARGET, "--stage", "asm")
+    assert refused.returncode == 2
+    assert "--stage: asm is for --target cpu" in refused.stderr
 
 
 def test_the_source_of_a_kernel_for_a_gpu_is_ptx():

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, BackendError
 from tests.level_tensors import full
 
 RNG = np.random.default_rng(3)
@@ -65,3 +65,12 @@ def test_dots_of_sparse_operands(kind):
 def test_dots_that_mean_nothing_are_refused(subscripts, operands, message):
     with pytest.raises(ArgumentError, match=message):
         spcomp.einsum(subscripts, *operands)
+
+
+def test_einsum_runs_on_the_target_that_is_asked_for():
+    a = sps.random_array((6, 5), density=0.4, format="csr", rng=0)
+    x = np.random.default_rng(0).random((5, 3))
+    made = spcomp.einsum("ij,jk->ik", a, x, target="cuda:sm_90,emulate")
+    np.testing.assert_allclose(made, a @ x)
+    with pytest.raises(BackendError, match="unknown GPU 'sm_91'"):
+        spcomp.einsum("ij,jk->ik", a, x, target="cuda:sm_91,emulate")

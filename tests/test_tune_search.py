@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -291,3 +293,36 @@ def test_tpe_needs_optuna_and_then_proposes(store):
         for candidate in found:
             strategy.tell(candidate, 1.0 if candidate.formats else 2.0)
     assert len(known) == 12
+
+
+@pytest.mark.parametrize("how", [spcomp.tune, spcomp.tune.suggest])
+def test_an_argument_of_notation_that_is_missing_is_named(how):
+    with pytest.raises(ArgumentError, match="missing argument x"):
+        how("y[i] = A[i, j] * x[j]", A=matrix())
+    with pytest.raises(ArgumentError, match="missing argument dst"):
+        how("Y[dst[e]] = w[e]", w=np.ones(3))
+
+
+def test_scatters_are_tuned_in_the_size_that_is_given(store):
+    text = "Y[dst[e], f] = w[e] * X[src[e], f]"
+    dst, src = np.array([0, 1, 2, 1]), np.array([2, 0, 1, 1])
+    given = {"w": np.ones(4), "X": np.ones((3, 8)), "dst": dst, "src": src}
+    found = spcomp.tune(text, **given, sizes={"Y": 5}, budget=0.5)
+    want = spcomp.compile(text)(**given, sizes={"Y": 5})
+    np.testing.assert_array_equal(found.kernel(**given, sizes={"Y": 5}), want)
+    assert dict(found.task.problem.extents)
+    assert spcomp.tune.suggest(text, **given, sizes={"Y": 5}).task.problem == found.task.problem
+    for how in (spcomp.tune, spcomp.tune.suggest):
+        with pytest.raises(ArgumentError, match=r"(?s)how long Y is.*sizes="):
+            how(text, **given)
+        with pytest.raises(ArgumentError, match="Z is no result"):
+            how(text, **given, sizes={"Z": 5})
+
+
+def test_a_search_that_timed_few_candidates_says_that_more_seconds_would_try_more(store):
+    found = tuned(budget=0.5)
+    more = "more seconds would try more"
+    few = replace(found, trials=found.trials[:1] * 2, stopped="budget")
+    assert str(few).endswith(f"(budget: {more})")
+    assert more not in str(replace(few, stopped="exhausted"))
+    assert more not in str(replace(few, trials=found.trials[:1] * 6))

@@ -72,6 +72,11 @@ WRONG: list[tuple[Callable[[], Any], type[SpcompError], str]] = [
         for name in ("1x", "a b", "a-b", "", "class")
     ),
     (lambda: spcomp.compile("y[i] = a * x[i]", constants={"a": "2"}), ArgumentError, "got str"),
+    *(
+        (partial(function, spcomp.compile(program)), ArgumentError, "it was compiled from")
+        for program in (SPMV, SPMM)
+        for function in (spcomp.compile, spcomp.tune, partial(spcomp.adjoint, wrt="x"))
+    ),
     (lambda: spcomp.einsum(3, MATRIX), ArgumentError, "subscripts: got int"),
     (lambda: spcomp.indices(3), ArgumentError, "names: got int"),
     (lambda: spcomp.Function(3), ArgumentError, "body: got int"),

@@ -36,7 +36,7 @@ def _libraries(
 
 @click.command()
 @options.file
-@options.names
+@options.one_name
 @click.option(
     "--data", multiple=True, required=True, callback=data_files, metavar="NAME=FILE",
     help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",

@@ -14,8 +14,8 @@ import click
 from spcomp.cli import gpu, native, options
 from spcomp.cli.load import load, select
 from spcomp.cli.table import print_table, size
-from spcomp.errors import BackendError
 from spcomp.runtime.cuda.ptxas import assemble, tool
+from spcomp.target import target as as_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -90,6 +90,7 @@ def build(
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Compile the programs in FILE, or those named, and write their artefacts."""
+    _check_artefacts(as_target(target), emit)
     programs = select(load(file), names)
     fixed = options.constants_of(constants, programs)
     _make_folder(output)
@@ -175,15 +176,20 @@ def _artefact(
 
 
 def _possible(target: Target, emit: tuple[str, ...] | None) -> Iterator[str]:
-    """Yield the artefacts for *target*; raises BackendError if *emit* names another."""
+    """Yield the artefacts for *target* among those of *emit*."""
+    others = FOR_GPU if target.kind == "cpu" else FOR_CPU
+    yield from (kind for kind in (SUFFIX if emit is None else emit) if kind not in others)
+
+
+def _check_artefacts(target: Target, emit: tuple[str, ...] | None) -> None:
+    """Raise click's usage error if *emit*, unless it is all, names what *target* does not have."""
     others, instead = (FOR_GPU, FOR_CPU) if target.kind == "cpu" else (FOR_CPU, FOR_GPU)
-    every = emit is None or len(emit) == len(SUFFIX)
-    for kind in SUFFIX if emit is None else emit:
-        if kind not in others:
-            yield kind
-        elif not every:
-            raise BackendError(
-                f"{kind} is not for {target}", hint=f"for it there are {', '.join(instead)}"
+    whose = "cuda:sm_NN" if target.kind == "cpu" else "cpu"
+    for kind in () if emit is None or len(emit) == len(SUFFIX) else emit:
+        if kind in others:
+            raise click.BadParameter(
+                f"{kind} is for --target {whose}; for {target} there are {', '.join(instead)}",
+                param_hint="--emit",
             )
 
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from spcomp.errors import nearest_or_all
+from spcomp.errors import BackendError, nearest_or_all
 from spcomp.io.replace import replacing
 from spcomp.ir.func import Func
 from spcomp.ir.module import Module
 from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
+from spcomp.target import target as as_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,11 +38,30 @@ def _constants(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, .
     return constants
 
 
+def _target(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
+    """Return *text*; raises click's usage error unless it names a machine that code is made for."""
+    if text != "cpu":  # which is always there
+        from spcomp.compiler.backends import backend_of
+
+        try:
+            chosen = as_target(text)
+            backend_of(chosen.kind).resolve(chosen)
+        except BackendError as error:
+            raise click.BadParameter(f"{error.message}; {error.hint}") from error
+    return text
+
+
+def _one_name(_ctx: click.Context, _param: click.Parameter, name: str | None) -> tuple[str, ...]:
+    return () if name is None else (name,)
+
+
 file = click.argument("file", type=click.Path(exists=True, dir_okay=False))
 names = click.argument("names", metavar="[NAME ...]", nargs=-1)
+one_name = click.argument("names", metavar="[NAME]", required=False, callback=_one_name)
 target = click.option(
-    "--target", default="cpu", show_default=True, help="cpu, cpu:NAME or cuda:sm_NN."
-)
+    "--target", default="cpu", show_default=True, callback=_target,
+    help="cpu, cpu:NAME or cuda:sm_NN.",
+)  # fmt: skip
 const = click.option(
     "--const", "constants", metavar="NAME=NUMBER", multiple=True, callback=_constants,
     help="Fix a scalar parameter; may be repeated.",

@@ -10,6 +10,7 @@ import click
 from spcomp.cli import options
 from spcomp.cli.highlight import emit
 from spcomp.cli.load import load, select
+from spcomp.target import target as as_target
 
 if TYPE_CHECKING:
     from spcomp.ir.func import Func
@@ -45,6 +46,7 @@ def show(
     fast_math: bool,  # noqa: FBT001
 ) -> None:
     """Print the stages of the programs in FILE, or of those named."""
+    _check_stages(stages, target)
     programs = select(load(file), names)
     if forest or svg is not None:
         _forest({name: options.source(value) for name, value in programs.items()}, svg)
@@ -58,6 +60,13 @@ def show(
                 comment = {"llvm": ";", "ptx": "//"}.get(stage, "#")
                 text = f"{comment} {name}: {stage}\n{text}\n"
             emit(text, stage)
+
+
+def _check_stages(stages: tuple[str, ...], target: str) -> None:
+    """Raise click's usage error for a stage that there is not for *target*."""
+    other, whose = ("ptx", "cuda:sm_NN") if as_target(target).kind == "cpu" else ("asm", "cpu")
+    if other in stages:
+        raise click.BadParameter(f"{other} is for --target {whose}", param_hint="--stage")
 
 
 def _forest(sources: dict[str, Func], svg: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
 ROWS = 12  # candidates that are printed, the fastest
 
 
+def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
+    if not 0 < value < inf:
+        raise click.BadParameter(f"{value:g} is not a positive number of seconds")
+    return value
+
+
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
-@options.names
+@options.one_name
 @click.option(
     "--data", multiple=True, callback=data_files, metavar="NAME=FILE",
     help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",
 )  # fmt: skip
-@click.option("--budget", default=60.0, show_default=True, help="Seconds, all in all.")
+@click.option(
+    "--budget", default=60.0, show_default=True, callback=_seconds, help="Seconds, all in all.",
+)  # fmt: skip
 @options.const
 @options.fast_math
 @click.option(

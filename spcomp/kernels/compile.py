@@ -13,6 +13,7 @@ from spcomp.errors import ArgumentError, expect
 from spcomp.ir.func import Func
 from spcomp.ir.module import Module
 from spcomp.kernels.kernel import Kernel
+from spcomp.kernels.protocol import COMPILED, Runnable
 from spcomp.schedule.step import Trace
 from spcomp.target import Target
 
@@ -186,6 +187,8 @@ def _kernel(program: Any, options: Options) -> Kernel | FormatKernel | ChoosingK
     if isinstance(program, Schedule):
         return Kernel.of(program, options)
     hint = "give a line of index notation, a function decorated with @T.prim_func, or a Schedule"
-    if callable(program):
+    if isinstance(program, Runnable):
+        hint = COMPILED
+    elif callable(program):
         hint = "decorate the function with @T.prim_func (from spcomp import script as T)"
     raise ArgumentError(f"argument program: got {type(program).__name__}", hint=hint)

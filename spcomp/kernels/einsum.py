@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError, expect
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
+from spcomp.target import Target
+from spcomp.target import target as as_target
 from spcomp.tensors.operators import access_text
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ def einsum(
     format: str | Format | None = None,  # noqa: A002
     semiring: Semiring | str = ORDINARY,
     optimize: Any = False,
+    target: str | Target = "cpu",
 ) -> Any:
     """Return the sum of products that *subscripts* say, as ``numpy.einsum`` does.
 
@@ -38,6 +41,7 @@ def einsum(
         semiring: What is meant by sum and product.
         optimize: What numpy takes: True, False, ``"greedy"``, ``"optimal"`` or a path. It changes
             nothing: there is one nest of loops, in the order that the formats ask for.
+        target: The machine, as for ``compile``.
 
     Raises:
         SpcompError: as a NotationKernel does, and for wrong subscripts.
@@ -52,13 +56,14 @@ def einsum(
         raise ArgumentError(
             f"argument subscripts: {len(terms)} operands are named, {len(operands)} given"
         )
+    chosen = as_target(target)  # here, as the environment has a say that the cache would miss
     formats = () if format is None else (("out", format),)
     shapes = tuple(tuple(getattr(operand, "shape", ())) for operand in operands)
     written = subscripts.replace(" ", "")
     broadcast: tuple[tuple[int, ...], ...] = ()
     if "." in written:
         written, broadcast = _spelled(written, shapes)
-    kernel = _einsum(written, formats, as_semiring(semiring), broadcast)
+    kernel = _einsum(written, formats, as_semiring(semiring), broadcast, chosen)
     return kernel(**{f"operand{at}": x for at, x in enumerate(operands)}, out=out)
 
 
@@ -68,6 +73,7 @@ def _einsum(
     formats: tuple[tuple[str, str | Format], ...],
     semiring: Semiring,
     broadcast: tuple[tuple[int, ...], ...],
+    target: Target,
 ) -> NotationKernel:
     from spcomp.kernels.compile import compile as compile_program
 
@@ -78,16 +84,16 @@ def _einsum(
         raise ArgumentError(
             f"argument subscripts: got {subscripts!r}", hint='write letters, as "ij,jk->ik"'
         )
-    target = right if arrow else "".join(sorted(c for c in letters if letters.count(c) == 1))
-    if len(set(target)) < len(target) or not set(target) <= set(letters):
-        raise ArgumentError(f"argument subscripts: {target!r} cannot be the result of {left!r}")
+    result = right if arrow else "".join(sorted(c for c in letters if letters.count(c) == 1))
+    if len(set(result)) < len(result) or not set(result) <= set(letters):
+        raise ArgumentError(f"argument subscripts: {result!r} cannot be the result of {left!r}")
     single = broadcast or ((),) * len(terms)
     shown = " * ".join(
         access_text(f"operand{at}", ["0" if k in single[at] else c for k, c in enumerate(term)])
         for at, term in enumerate(terms)
     )
-    text = f"{access_text('out', target)} = {shown}"
-    return compile_program(text, formats=dict(formats), semiring=semiring)
+    text = f"{access_text('out', result)} = {shown}"
+    return compile_program(text, formats=dict(formats), semiring=semiring, target=target)
 
 
 def _spelled(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from spcomp.schedule.step import Trace
 
 
+COMPILED = "it is compiled already: give the text, or the function, that it was compiled from"
+
+
 class Runnable(ABC):
     """A kernel: what ``compile`` and ``bind`` return.
 

@@ -17,7 +17,6 @@ from spcomp.ir.module import Module
 from spcomp.kernels.compile import compile as compiled
 from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.kernel import Kernel
-from spcomp.kernels.notation.arguments import call_arguments
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.planned import CompiledVersion, Planned
 from spcomp.locks import cached_property
@@ -82,6 +81,8 @@ class Task:
 
     @classmethod
     def _of_notation(cls, program: Any, kernel: NotationKernel, named: Mapping[str, Any]) -> Task:
+        named = dict(named)
+        sizes = {} if "sizes" in kernel.arguments else named.pop("sizes", {})
         planned = kernel.planned(named)
         if not isinstance(planned, Planned):
             raise ArgumentError(
@@ -93,7 +94,7 @@ class Task:
             raise ArgumentError(
                 f"{kernel.name}: formats are decided already", hint="tune it with csr arguments"
             )
-        given = call_arguments(named)
+        given = kernel.operands(named, sizes)
         version = CompiledVersion.of(planned, plain, given, {})
         made = {a.name: a.make(given[a.source].value) for a in version.arguments}
         return cls(program, planned.func, plain.options, made, plain, kernel.name)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spcomp.schedule.step import Trace
     from spcomp.tune.task import Task
 
+FEW = 6  # timed candidates, the default among them: with fewer, hardly any decision was varied
 Status: TypeAlias = Literal["measured", "slow", "same", "pruned", "refused", "wrong"]
 
 
@@ -168,9 +169,11 @@ class Tuned:
         return figure
 
     def __str__(self) -> str:
+        few = self.stopped == "budget" and sum(t.speedup is not None for t in self.trials) < FEW
         return (
             f"{self.task.name}: {self.candidate}, {self.speedup} times as fast as the"
-            f" default; {len(self.trials)} candidates in {self.elapsed:.1f} s ({self.stopped})"
+            f" default; {len(self.trials)} candidates in {self.elapsed:.1f} s ({self.stopped}"
+            f"{': more seconds would try more' if few else ''})"
         )
 
     __repr__ = __str__

@@ -7,6 +7,7 @@ from types import NoneType
 
 from spcomp.errors import ArgumentError, ScriptError, expect, refuse_deep_nests
 from spcomp.ir.program import CoordFunc
+from spcomp.kernels.protocol import COMPILED, Runnable
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.nodes import Program
 from spcomp.notation.objects import Function, Symbol, as_program, with_numbers
@@ -54,10 +55,10 @@ def adjoint(
     if isinstance(program, str) and is_subscripts(program):
         program = statement_of(program)
     if not isinstance(program, (str, Symbol, Program, tuple, list)):
-        raise ArgumentError(
-            f"argument program: got {type(program).__name__}",
-            hint="give index notation, or a function with sparse iterations",
-        )
+        hint = "give index notation, or a function with sparse iterations"
+        if isinstance(program, Runnable):
+            hint = COMPILED
+        raise ArgumentError(f"argument program: got {type(program).__name__}", hint=hint)
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}), ORDINARY)
         return adjoint_of(with_numbers(notation, constants or {}), names)

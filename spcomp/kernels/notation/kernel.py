@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spcomp.kernels.decomposed.kernel import FormatKernel
     from spcomp.kernels.gradients import Differentiable
     from spcomp.kernels.kernel import Kernel
+    from spcomp.kernels.notation.arguments import CallArguments
 
 
 class NotationKernel(Runnable):
@@ -105,6 +106,13 @@ class NotationKernel(Runnable):
     def planned(self, named: Mapping[str, Any]) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
         return self._runner.planned(self._runner.operands(named))
+
+    def operands(self, named: Mapping[str, Any], sizes: Mapping[str, int]) -> CallArguments:
+        """Return the arguments of a call as its program takes them: with rows of index vectors.
+
+        *sizes*: as in the call. Raises ArgumentError.
+        """
+        return self._runner.operands(named, sizes)
 
     def specialize(self, **named: Any) -> Kernel | FormatKernel | ChoosingKernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be."""

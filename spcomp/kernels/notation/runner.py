@@ -244,9 +244,14 @@ class Runner:
             self._renewals[key] = self._split_version(self.planner.split(plans))
         return self._renewals[key]
 
-    def operands(self, named: Mapping[str, Any]) -> CallArguments:
-        """Return the arguments of a call, whose kinds say what runs, in any size of results."""
+    def operands(self, named: Mapping[str, Any], sizes: Sizes | None = None) -> CallArguments:
+        """Return the arguments of a call, whose kinds say what runs.
+
+        Without *sizes*, results at index vectors have any length. Raises ArgumentError.
+        """
         arguments = call_arguments(named)
+        if sizes is not None:
+            return self._scatters.with_rows(arguments, {}, sizes)
         return self._scatters.like(arguments) if arguments else {}
 
     # -- versions -----------------------------------------------------------------------------
@@ -271,7 +276,6 @@ class Runner:
         key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
-            self._check_names(arguments)
             version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
@@ -294,6 +298,7 @@ class Runner:
         self, arguments: CallArguments, asked: frozenset[str] = frozenset()
     ) -> Planned | Split:
         """Return the program for arguments like these, or its pieces. Raises SpcompError."""
+        self._check_names(arguments)
         decision = self.planner.decide(self.name, arguments, asked)
         if isinstance(decision, NoPlan):
             raise decision.error
