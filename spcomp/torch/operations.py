@@ -210,8 +210,17 @@ def _expanded(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
     except RuntimeError:
         raise ArgumentError(
             f"argument index: has the shape {tuple(index.shape)}, which does not fit"
-            f" {tuple(src.shape)} of src"
+            f" {tuple(src.shape)} of src",
+            hint=_dim_that_fits(index, src, dim),
         ) from None
+
+
+def _dim_that_fits(index: torch.Tensor, src: torch.Tensor, dim: int) -> str:
+    """Return a hint at the dimension of *src* that *index*, which does not fit *dim*, is for."""
+    dims = [d for d, size in enumerate(src.shape) if index.dim() == 1 and size == len(index)]
+    if not dims:
+        return f"it has one number for each of the {src.shape[dim]} elements along dim={dim}"
+    return f"write dim={dims[0]}; by default it is -1, the last one"
 
 
 def _segmented(
