@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import count
 from typing import Any
 
@@ -167,17 +169,43 @@ def test_lengths_at_index_vectors_are_known_at_registration() -> None:
         registered(line, sizes={"Y": 5})(torch.ones(1), torch.tensor([7]))
 
 
-def test_kernels_that_torch_does_not_look_into_break_the_graph() -> None:
+@pytest.mark.parametrize("way", ["kernel", "bound", "einsum"])
+def test_calls_of_kernels_break_the_graph(way: str) -> None:
     torch._dynamo.reset()
-    kernel = torch.compiler.disable(spcomp.compile("y[i] = A[i, j] * x[j]"))
-    gather = torch.compiler.disable(spcomp.torch.gather_scatter)
-    edges, x = torch.tensor([[0, 1, 2], [2, 0, 0]]), numbers(3)
+    eye, edges, x = np.eye(3, dtype=np.float32), torch.tensor([[0, 1, 2], [2, 0, 0]]), numbers(3)
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    call = {
+        "kernel": lambda x: kernel(A=eye, x=x),
+        "bound": kernel.bind(A=eye),
+        "einsum": lambda x: spcomp.einsum("ij,j->i", eye, x),
+    }[way]
+    graphs = []
 
     def layer(x: Any) -> Any:
-        return gather(kernel(A=np.eye(3, dtype=np.float32), x=x * 2)[:, None], edges) * 2
+        found = call(x=torch.relu(x) * 2)
+        return spcomp.torch.gather_scatter(found[:, None], edges) * 2
 
-    torch.compile(layer, backend="aot_eager")(x).sum().backward()
-    assert x.grad.tolist() == [4, 4, 4]
+    compiled = torch.compile(layer, backend=lambda graph, _: graphs.append(graph) or graph)
+    result = compiled(x)
+    assert torch.equal(result, layer(x))
+    (found,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(found, 4 * (x > 0))
+    assert len(graphs) == 3  # before, between and after the two calls, and nothing inside
+
+
+def test_kernels_that_are_older_than_torch_break_the_graph() -> None:
+    code = [
+        "import numpy as np, spcomp",
+        "old = spcomp.compile('y[i] = 2 * x[i]')",
+        "import torch",
+        "new = spcomp.compile('y[i] = 3 * x[i]')",
+        "assert 'torch._dynamo' not in __import__('sys').modules",
+        "graphs = []",
+        "call = lambda x: new(x=old(x=x + 1)) - 1",
+        "found = torch.compile(call, backend=lambda g, _: graphs.append(g) or g)(torch.ones(3))",
+        "assert found.tolist() == [11] * 3 and len(graphs) == 2, (found, len(graphs))",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(code)], check=True, timeout=300)
 
 
 def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
