@@ -9,7 +9,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import front_door
+from spcomp.errors import BackendError, front_door
 
 if TYPE_CHECKING:
     from spcomp import errors as errors
@@ -132,6 +132,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "torch":
+        return _torch()
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
@@ -141,6 +143,18 @@ def __getattr__(name: str) -> Any:
         value.__module__ = __name__  # where pickle finds it
     globals()[name] = value
     return value
+
+
+def _torch() -> Any:
+    """Return spcomp.torch, which is no part of ``__all__``: PyTorch is optional."""
+    try:
+        return import_module(f"{__name__}.torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise BackendError(
+            "spcomp.torch needs PyTorch, which is not installed", hint="pip install spcomp[torch]"
+        ) from None
 
 
 def __dir__() -> list[str]:

@@ -180,3 +180,17 @@ def test_a_tensor_given_to_torch_comes_without_a_warning():
     code += "import numpy, spcomp; A = spcomp.convert(numpy.eye(3), spcomp.Format('coo')); "
     code += "A.to_torch(), A.to('csr').nnz, A.to(spcomp.Format('csr')).to_torch()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_spcomp_torch_is_loaded_when_it_is_used(has_torch: bool) -> None:
+    code = [
+        "import sys, spcomp",
+        "assert 'torch' not in sys.modules",
+        "if sys.argv[1] == 'False': sys.modules['torch'] = None  # as if it were not installed",
+        "try: print(callable(spcomp.torch.scatter))",
+        "except spcomp.errors.BackendError as error: print('pip install' not in error.hint)",
+    ]
+    command = [sys.executable, "-c", "\n".join(code), str(has_torch)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert result.stdout.strip() == str(has_torch)

@@ -207,6 +207,20 @@ def test_negative_indices_and_those_out_of_range() -> None:
             compiled(model)(x, wrong)
 
 
+def test_options_that_are_none_are_refused() -> None:
+    args = numbers(N, F), edges()
+    for name, options, message in (
+        ("spcomp", {"spcomp": {"x": 1}}, "got dict, expected Costs"),
+        ("spcomp_eager", {"spcomp": {"x": 1}}, "got dict, expected Costs"),
+        ("spcomp_eager", {"spcomb": ALWAYS}, "got 'spcomb', which is no option of spcomp_eager"),
+    ):
+        torch._dynamo.reset()
+        call = torch.compile(by_index_put, backend=name, options=options)
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=message) as caught:
+            call(*args)
+        assert isinstance(caught.value.inner_exception, ArgumentError)
+
+
 def test_sizes_that_change_are_compiled_once() -> None:
     graphs: list[Any] = []
 

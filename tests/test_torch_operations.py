@@ -175,7 +175,16 @@ def test_results_that_are_given_and_what_is_refused() -> None:
         (lambda: st.segment_csr(src, torch.tensor([0, 4])), "ends at 4"),
         (lambda: st.gather_csr(src, torch.tensor([0, 4])), "argument indptr"),
         (lambda: st.gather_scatter(src, index), "argument edge_index"),
-        (lambda: st.gather_scatter(src, torch.tensor([[5], [0]])), "from 0 to 2"),
+        (
+            lambda: st.gather_scatter(src, torch.tensor([[2, 5], [0, 0]])),
+            "5 at position 1, expected 0..2",
+        ),
+        (lambda: st.scatter(src, index), r"does not fit.*\n.*write dim=0; by default it is -1"),
+        (lambda: st.scatter(src, torch.zeros(7, dtype=int)), r"\n.*each of the 2 elements along"),
+        (
+            lambda: st.segment_csr(src, torch.tensor([[0, 3]])),
+            r"2 dimensions, expected 1\n.*indptr\[0\]",
+        ),
     ):
         with pytest.raises(ArgumentError, match=message):
             call()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import count
 from typing import Any
 
@@ -26,9 +28,9 @@ SOFTMAX = """
 """
 
 
-def registered(program: str, formats: dict[str, str] | None = None) -> Any:
+def registered(program: str, formats: dict[str, str] | None = None, **more: Any) -> Any:
     """The operator of *program*, under a name of its own."""
-    return op(program, name=f"spcomp_test::op{next(NUMBERS)}", formats=formats)
+    return op(program, name=f"spcomp_test::op{next(NUMBERS)}", formats=formats, **more)
 
 
 def parts(dtype: Any = None) -> tuple[Any, ...]:
@@ -113,17 +115,97 @@ def test_operators_can_be_exported(spmm: Any) -> None:
     assert torch.allclose(exported.module()(*args), torch.tensor(DENSE) @ args[-1])
 
 
-def test_kernels_that_torch_does_not_look_into_break_the_graph() -> None:
+def gathered(x: Any, source: Any, target: Any, count: int) -> Any:
+    return torch.zeros(count, *x.shape[1:], dtype=x.dtype).index_add(0, target, x[source])
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes", "plain"),
+    [
+        ("Z[e, f] = X[src[e], f]", None, lambda x, s, _t, _d: x[s]),
+        (
+            "s[dst[e], f] = X[src[e], f]; Y[n, f] = s[n, f] * d[n]",
+            None,
+            lambda x, s, t, d: gathered(x, s, t, 4) * d[:, None],
+        ),
+        (
+            "Y[dst[e], f] = X[src[e], f]",
+            {"Y": 6},
+            lambda x, s, t, _d: gathered(x, s, t, 6),
+        ),
+        ("Y[src[e], f] = X[src[e], f]", None, lambda x, s, _t, _d: gathered(x, s, s, 3)),
+    ],
+)
+def test_index_vectors_are_operands(program: str, sizes: Any, plain: Any) -> None:
     torch._dynamo.reset()
-    kernel = torch.compiler.disable(spcomp.compile("y[i] = A[i, j] * x[j]"))
-    gather = torch.compiler.disable(spcomp.torch.gather_scatter)
-    edges, x = torch.tensor([[0, 1, 2], [2, 0, 0]]), numbers(3)
+    made = registered(program, sizes=sizes)
+    source, target = torch.tensor([1, 0, 2, 1, 1]), torch.tensor([3, 0, 0, 2, 3])
+    x, d = numbers(3, 2, dtype=torch.float64), numbers(4, dtype=torch.float64)
+    everything = {"X": x, "src": source, "dst": target, "d": d}
+    args = tuple(everything[name] for name in spcomp.compile(program).arguments)
+    assert set(torch.library.opcheck(made, args).values()) == {"SUCCESS"}
+    expected = plain(x, source, target, d)
+    assert torch.allclose(made(*args), expected)
+    compiled = torch.compile(lambda *a: made(*a) * 2, fullgraph=True, backend="aot_eager")
+    result = compiled(*args)
+    assert torch.allclose(result, expected * 2)
+    leaves = [leaf for leaf in (x, d) if any(leaf is arg for arg in args)]
+    found = torch.autograd.grad(result.square().sum(), leaves)
+    for one, other in zip(
+        found, torch.autograd.grad((expected * 2).square().sum(), leaves), strict=True
+    ):
+        assert torch.allclose(one, other)
+
+
+def test_lengths_at_index_vectors_are_known_at_registration() -> None:
+    line = "Y[dst[e]] = x[e]"
+    with pytest.raises(ArgumentError, match="no operand says how long Y is") as caught:
+        registered(line)
+    assert 'sizes={"Y": n}' in caught.value.hint
+    for sizes in ({"x": 3}, {"Y": -1}, {"Y": 2.0}):
+        with pytest.raises(ArgumentError, match="argument sizes"):
+            registered(line, sizes=sizes)
+    with pytest.raises(ArgumentError, match="argument dst: got 7 at position 0"):
+        registered(line, sizes={"Y": 5})(torch.ones(1), torch.tensor([7]))
+
+
+@pytest.mark.parametrize("way", ["kernel", "bound", "einsum"])
+def test_calls_of_kernels_break_the_graph(way: str) -> None:
+    torch._dynamo.reset()
+    eye, edges, x = np.eye(3, dtype=np.float32), torch.tensor([[0, 1, 2], [2, 0, 0]]), numbers(3)
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    call = {
+        "kernel": lambda x: kernel(A=eye, x=x),
+        "bound": kernel.bind(A=eye),
+        "einsum": lambda x: spcomp.einsum("ij,j->i", eye, x),
+    }[way]
+    graphs = []
 
     def layer(x: Any) -> Any:
-        return gather(kernel(A=np.eye(3, dtype=np.float32), x=x * 2)[:, None], edges) * 2
+        found = call(x=torch.relu(x) * 2)
+        return spcomp.torch.gather_scatter(found[:, None], edges) * 2
 
-    torch.compile(layer, backend="aot_eager")(x).sum().backward()
-    assert x.grad.tolist() == [4, 4, 4]
+    compiled = torch.compile(layer, backend=lambda graph, _: graphs.append(graph) or graph)
+    result = compiled(x)
+    assert torch.equal(result, layer(x))
+    (found,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(found, 4 * (x > 0))
+    assert len(graphs) == 3  # before, between and after the two calls, and nothing inside
+
+
+def test_kernels_that_are_older_than_torch_break_the_graph() -> None:
+    code = [
+        "import numpy as np, spcomp",
+        "old = spcomp.compile('y[i] = 2 * x[i]')",
+        "import torch",
+        "new = spcomp.compile('y[i] = 3 * x[i]')",
+        "assert 'torch._dynamo' not in __import__('sys').modules",
+        "graphs = []",
+        "call = lambda x: new(x=old(x=x + 1)) - 1",
+        "found = torch.compile(call, backend=lambda g, _: graphs.append(g) or g)(torch.ones(3))",
+        "assert found.tolist() == [11] * 3 and len(graphs) == 2, (found, len(graphs))",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(code)], check=True, timeout=300)
 
 
 def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:

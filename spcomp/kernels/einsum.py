@@ -8,6 +8,7 @@ from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError, expect
+from spcomp.kernels.opaque import opaque
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
 from spcomp.target import Target
 from spcomp.target import target as as_target
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
 
 
+@opaque
 def einsum(
     subscripts: str,
     *operands: Any,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from spcomp.errors import ArgumentError
+from spcomp.kernels.opaque import opaque, tell_torch
 from spcomp.kernels.timing import Evaluator
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ class Runnable(ABC):
     Some kernels compile when they are called. Before their first call ``trace``, ``stage``,
     ``source`` and, for index notation, ``signature`` raise ArgumentError.
     """
+
+    def __init_subclass__(cls) -> None:
+        if "__call__" in vars(cls):
+            opaque(vars(cls)["__call__"])
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Return a kernel; torch may have been loaded after its class."""
+        tell_torch()
+        return super().__new__(cls)
 
     @abstractmethod
     def __call__(self, *, out: Any = None, **named: Any) -> Any:

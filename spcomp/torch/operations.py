@@ -10,12 +10,14 @@ import torch
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.compile import compile as compile_program
+from spcomp.kernels.opaque import opaque
 from spcomp.torch import segments
 from spcomp.torch.segments import known, of_edges, of_index, of_pointers, reduced
 
 _compiled = cache(compile_program)
 
 
+@opaque
 def spmm(A: Any, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
     """Return the product of a sparse matrix (m, n) and a dense one (n, k): shape (m, k).
 
@@ -24,6 +26,7 @@ def spmm(A: Any, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
     return _compiled("C[i, k] = A[i, j] * B[j, k]")(A=A, B=B)
 
 
+@opaque
 def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:  # noqa: N803
     """Return ``A * (X @ Y)`` where the sparse matrix A (m, n) stores elements, in its pattern.
 
@@ -33,6 +36,7 @@ def sddmm(A: Any, X: torch.Tensor, Y: torch.Tensor) -> torch.Tensor:  # noqa: N8
     return kernel(A=A, X=X, Y=Y)
 
 
+@opaque
 def scatter(
     src: torch.Tensor,
     index: torch.Tensor,
@@ -59,6 +63,7 @@ def scatter(
     return _scattered(src, index, dim, out, dim_size, known(reduce))[0]
 
 
+@opaque
 def segment_csr(
     src: torch.Tensor,
     indptr: torch.Tensor,
@@ -72,6 +77,7 @@ def segment_csr(
     return _segmented(src, indptr, out, known(reduce))[0]
 
 
+@opaque
 def segment_coo(
     src: torch.Tensor,
     index: torch.Tensor,
@@ -85,6 +91,7 @@ def segment_coo(
     return scatter(src, index, 0, out, dim_size, reduce)
 
 
+@opaque
 def gather_csr(
     src: torch.Tensor, indptr: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -101,6 +108,7 @@ def gather_csr(
     return found if out is None else out.copy_(found)
 
 
+@opaque
 def scatter_min(
     src: torch.Tensor, index: torch.Tensor, dim: int = -1, dim_size: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,6 +116,7 @@ def scatter_min(
     return _scattered(src, index, dim, None, dim_size, "min")
 
 
+@opaque
 def scatter_max(
     src: torch.Tensor, index: torch.Tensor, dim: int = -1, dim_size: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,16 +124,19 @@ def scatter_max(
     return _scattered(src, index, dim, None, dim_size, "max")
 
 
+@opaque
 def segment_min_csr(src: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return :func:`segment_csr` by ``min``, and the element that it was, ``len(src)`` if none."""
     return _segmented(src, indptr, None, "min")
 
 
+@opaque
 def segment_max_csr(src: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return :func:`segment_csr` by ``max``, and the element that it was, ``len(src)`` if none."""
     return _segmented(src, indptr, None, "max")
 
 
+@opaque
 def gather_scatter(
     x: torch.Tensor,
     edge_index: torch.Tensor,
@@ -210,8 +222,17 @@ def _expanded(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
     except RuntimeError:
         raise ArgumentError(
             f"argument index: has the shape {tuple(index.shape)}, which does not fit"
-            f" {tuple(src.shape)} of src"
+            f" {tuple(src.shape)} of src",
+            hint=_dim_that_fits(index, src, dim),
         ) from None
+
+
+def _dim_that_fits(index: torch.Tensor, src: torch.Tensor, dim: int) -> str:
+    """Return a hint at the dimension of *src* that *index*, which does not fit *dim*, is for."""
+    dims = [d for d, size in enumerate(src.shape) if index.dim() == 1 and size == len(index)]
+    if not dims:
+        return f"it has one number for each of the {src.shape[dim]} elements along dim={dim}"
+    return f"write dim={dims[0]}; by default it is -1, the last one"
 
 
 def _segmented(

@@ -14,8 +14,9 @@ from spcomp.errors import ArgumentError, expect
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.gradients import Differentiable
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.notation.nodes import accesses
+from spcomp.notation.nodes import Access, accesses
 from spcomp.notation.prepare import prepare
+from spcomp.notation.vectors import Scattered, with_scatters
 from spcomp.torch.autograd import Derivative, follow, several
 
 _PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
@@ -26,12 +27,14 @@ Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
 class Operator:
     """A program as an operator: its arguments are flat, a csr matrix gives four of them.
 
-    *sparse*: the names of the csr matrices. *kinds*: for types of arguments, the type of each
-    result, and the csr matrix that it has the pattern of, if any.
+    *sparse*: the names of the csr matrices. *sizes*: the lengths of results at index vectors that
+    the user gave. *kinds*: for types of arguments, the type of each result, and the csr matrix that
+    it has the pattern of, if any.
     """
 
     kernel: NotationKernel
     sparse: frozenset[str]
+    sizes: Mapping[str, int]
     kinds: dict[tuple[Any, ...], list[tuple[torch.dtype, str | None]]] = field(default_factory=dict)
 
     @property
@@ -64,7 +67,7 @@ class Operator:
 
     def call(self, *flat: Any) -> Any:
         """Run the program on *flat* arguments; sparse results are their values."""
-        results = self.results(self.tensors(self.named(flat)))
+        results = self.results(self.tensors(self.named(flat)), self.sizes)
         kinds = self.kinds_for(self.named(flat))
         found = [
             (result.values() if like else result).contiguous()
@@ -87,10 +90,11 @@ class Operator:
         """Return the arguments *named* with csr tensors in the place of their parts."""
         return {name: _csr(x) if name in self.sparse else x for name, x in named.items()}
 
-    def results(self, tensors: dict[str, Any]) -> Sequence[Any]:
-        """Return the results of the program, without gradients."""
+    def results(self, tensors: dict[str, Any], sizes: Mapping[str, int]) -> Sequence[Any]:
+        """Return the results of the program in these *sizes*, without gradients."""
+        more = {"sizes": sizes} if sizes else {}
         with torch.no_grad():
-            found = follow(self.program, tensors, lambda arrays: self.kernel(**arrays))
+            found = follow(self.program, tensors, lambda arrays: self.kernel(**arrays, **more))
         return several(found)
 
     def kinds_for(self, named: Mapping[str, Any]) -> list[tuple[torch.dtype, str | None]]:
@@ -111,14 +115,17 @@ class Operator:
         self, types: Mapping[str, tuple[torch.dtype, int]]
     ) -> list[tuple[torch.dtype, str | None]]:
         small: dict[str, Any] = {}
+        vectors = {v.name for access in _everything(self.kernel) for v in access.vectors if v}
         for name, (dtype, rank) in types.items():
-            small[name] = torch.ones((1,) * rank, dtype=dtype)
+            # An index vector has the only coordinate there is.
+            small[name] = torch.full((1,) * rank, 0 if name in vectors else 1, dtype=dtype)
             if name in self.sparse:
                 at = torch.tensor([0, 1]), torch.tensor([0])
                 parts = (*at, torch.ones(1, dtype=dtype), 1)
                 small[name] = _csr(dict(zip(_PARTS, parts, strict=True)))
+        results = self.results(small, dict.fromkeys(self.sizes, 1))
         found = []
-        for name, result in zip(self.program.results, self.results(small), strict=True):
+        for name, result in zip(self.program.results, results, strict=True):
             like = None
             if result.layout != torch.strided:
                 is_csr = result.layout == torch.sparse_csr
@@ -141,12 +148,22 @@ class Operator:
                 shapes[name] = arg["crow_indices"].shape[0] - 1, arg["columns"]
             else:
                 shapes[name] = tuple(arg.shape)
+        rows = _rows(self.kernel)
         for stmt in self.kernel.program.statements:
-            extents: dict[str, Any] = {}
+            extents: dict[Any, Any] = {}
             for access in accesses(stmt.value):
-                extents.update(zip(access.indices, shapes[access.name], strict=True))
-            shapes[stmt.target.name] = tuple(extents[index] for index in stmt.target.indices)
+                extents.update(zip(access.subscripts, shapes[access.name], strict=True))
+            shapes[stmt.target.name] = tuple(
+                extents[s] if isinstance(s, str) else self._length(rows[s.name], shapes)
+                for s in stmt.target.subscripts
+            )
         return shapes
+
+    def _length(self, scattered: Scattered, shapes: Mapping[str, Shape]) -> Any:
+        """Return the length of results at an index vector, as a call of the kernel finds it."""
+        given = [self.sizes[name] for name, _ in scattered.places if name in self.sizes]
+        like = [shapes[name][dim] for name, dim in (*scattered.known, *scattered.read)]
+        return (given + like)[0]
 
     # -- gradients --------------------------------------------------------------------------------
 
@@ -164,7 +181,8 @@ class Operator:
                 tensors[adjoint.names[name]] = given
         with torch.no_grad():
             program, run = derivative.kernel.differentiable, derivative.kernel.run
-            found = follow(program, tensors, lambda arrays: run(None, arrays))
+            more = {"sizes": self.sizes} if self.sizes else {}
+            found = follow(program, tensors, lambda arrays: run(None, {**arrays, **more}))
         pairs = zip(by, several(found), strict=True)
         values = [x.values() if n in self.sparse else x for n, x in pairs]
         return [x.to(_leaf(named[n]).dtype).contiguous() for n, x in zip(by, values, strict=True)]
@@ -187,7 +205,12 @@ class Operator:
         return tuple(gradients.get(k) for k in range(len(flat)))
 
 
-def op(program: Any, name: str, formats: Mapping[str, str] | None = None) -> Any:
+def op(
+    program: Any,
+    name: str,
+    formats: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Any:
     """Return *program* as an operator of torch called *name*, for torch.compile and torch.export.
 
     Args:
@@ -197,6 +220,7 @@ def op(program: Any, name: str, formats: Mapping[str, str] | None = None) -> Any
             A as ``A_crow_indices, A_col_indices, A_values, A_columns``, its number of columns;
             arguments come in the order of the program. A result with the pattern of a matrix is
             its values. Results may be asked for as ``"dense"``.
+        sizes: The lengths of results at index vectors, by name, where no operand has them.
 
     Raises:
         ArgumentError: For programs and formats that are no such operator.
@@ -204,7 +228,7 @@ def op(program: Any, name: str, formats: Mapping[str, str] | None = None) -> Any
     expect("name", name, str, "a name", hint='write name="mylib::spmm"')
     if not all(part.isidentifier() for part in name.split("::")) or name.count("::") > 1:
         raise ArgumentError(f"argument name: got {name!r}", hint='write name="mylib::spmm"')
-    operator = _operator(program, dict(formats or {}))
+    operator = _operator(program, dict(formats or {}), dict(sizes or {}))
     full = name if "::" in name else f"spcomp::{name}"
     schema, count = operator.schema(), len(operator.program.results)
     results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
@@ -225,7 +249,7 @@ def op(program: Any, name: str, formats: Mapping[str, str] | None = None) -> Any
     return made
 
 
-def _operator(program: Any, formats: dict[str, str]) -> Operator:
+def _operator(program: Any, formats: dict[str, str], sizes: dict[str, int]) -> Operator:
     """Return *program* as an operator; raises ArgumentError."""
     kernel = compile_program(program)
     if not isinstance(kernel, NotationKernel):
@@ -238,17 +262,48 @@ def _operator(program: Any, formats: dict[str, str]) -> Operator:
             f"argument formats: got {formats[unknown]!r} for {unknown}",
             hint='an operand may be "csr", and a result "dense"',
         )
-    everything = (a for s in kernel.program.statements for a in (s.target, *accesses(s.value)))
-    if prepared.accumulated or any(access.windows for access in everything):
+    if prepared.accumulated or any(access.windows for access in _everything(kernel)):
         raise ArgumentError(
             "argument program: adds to a result, or reads or assigns parts of tensors",
             hint="an operator returns new tensors; cut parts out before it",
         )
-    operator = Operator(compile_program(kernel.program, formats=wide), sparse)
+    _check_sizes(kernel, sizes)
+    operator = Operator(compile_program(kernel.program, formats=wide), sparse, sizes)
     flat = [f"{name}_{part}" if part else name for name, part in operator.flat_names()]
-    for name in (name for name in flat if flat.count(name) > 1 or name in ("grads", "wrt")):
+    taken = ("grads", "wrt", *(["sizes"] if sizes else []))
+    for name in (name for name in flat if flat.count(name) > 1 or name in taken):
         raise ArgumentError(f"argument program: an operator cannot have an operand {name}")
     return operator
+
+
+def _check_sizes(kernel: NotationKernel, sizes: Mapping[str, int]) -> None:
+    """Raise ArgumentError unless the results at index vectors have lengths."""
+    for name, size in sizes.items():
+        if name not in kernel.at_vectors or type(size) is not int or size < 0:
+            raise ArgumentError(
+                f"argument sizes: got {size!r} for {name}",
+                hint=f"it has lengths of results at index vectors: {', '.join(kernel.at_vectors)}",
+            )
+    for vector, scattered in _rows(kernel).items():
+        names = [name for name, _ in scattered.places]
+        if not (scattered.known or scattered.read or sizes.keys() & {*names}):
+            raise ArgumentError(
+                f"argument program: no operand says how long {names[-1]} is, which is written at"
+                f" {vector}",
+                hint=f'give its length, sizes={{"{names[-1]}": n}}, or multiply it by an operand',
+            )
+
+
+def _rows(kernel: NotationKernel) -> dict[str, Scattered]:
+    """Return what is known about results at index vectors, by vector."""
+    rows = with_scatters(kernel.program, kernel.semiring)[1]
+    return {scattered.vector: scattered for scattered in rows.values()}
+
+
+def _everything(kernel: NotationKernel) -> Iterator[Access]:
+    """Yield all accesses in the program of *kernel*."""
+    for stmt in kernel.program.statements:
+        yield from (stmt.target, *accesses(stmt.value))
 
 
 def _csr(parts: Mapping[str, Any]) -> torch.Tensor:

@@ -12,6 +12,7 @@ from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.notation.scatters import rows_of
+from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
@@ -67,9 +68,13 @@ def _matrix(rows: Array, columns: Array, shape: tuple[int, int]) -> Tensor:
 def of_pointers(indptr: torch.Tensor, size: int) -> Tensor:
     """Return the pattern of segments that follow one another in *size* elements."""
     array = _index_array("indptr", indptr)
+    if array.ndim != 1:
+        hint = "give indptr[0]" if array.ndim == 2 and len(array) == 1 else ""
+        message = f"argument indptr: has {array.ndim} dimensions, expected 1"
+        raise ArgumentError(message, hint=hint or "segments are of the first dimension of src")
 
     def make() -> Tensor:
-        if array.ndim != 1 or not len(array) or array[0] < 0 or np.any(np.diff(array) < 0):
+        if not len(array) or array[0] < 0 or np.any(np.diff(array) < 0):
             raise ArgumentError("argument indptr: expected ascending positions from 0 on")
         first, last = int(array[0]), int(array[-1])
         if last > size:
@@ -85,9 +90,8 @@ def of_edges(edge_index: torch.Tensor, targets: int, sources: int) -> Tensor:
     array = np.ascontiguousarray(_index_array("edge_index", edge_index))
 
     def make() -> Tensor:
-        for at, count in zip(array, (sources, targets), strict=True):
-            if at.size and not 0 <= at.min() <= at.max() < count:
-                raise ArgumentError(f"argument edge_index: expected numbers from 0 to {count - 1}")
+        for row, (at, count) in enumerate(zip(array, (sources, targets), strict=True)):
+            validate.in_range(f"edge_index[{row}]", at, 0, count - 1)
         return _matrix(array[1], array[0], (targets, sources))
 
     return _SEGMENTS.get(("edges", targets, sources), (array,), make)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -15,6 +15,7 @@ from torch._inductor import config, list_mode_options
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 
 import spcomp
+from spcomp.errors import ArgumentError, expect
 from spcomp.torch.inductor.cost import USUAL, Costs
 from spcomp.torch.inductor.rewrite import Finding, rewrite
 
@@ -57,10 +58,11 @@ def backend(
     *mode*, *options*: those of ``torch.compile`` for inductor. An option ``spcomp`` is the
     :class:`Costs` that decide.
     """
-    from torch._inductor.compile_fx import compile_fx
-
     patches = dict(options or {})
-    ours = Pass(patches.pop("spcomp", USUAL))
+    ours = Pass(_costs(patches))
+    patches.pop("spcomp", None)
+    from torch._inductor.compile_fx import compile_fx  # loads slowly
+
     if mode not in (None, "default"):
         patches = {**list_mode_options(mode), **patches}
     others = (p for p in _passes() if not isinstance(p, Pass))
@@ -75,7 +77,20 @@ def eager_backend(
 
     It generates no code, and needs no C++ compiler. *options*: as in :func:`backend`.
     """
-    return _eager(Pass((options or {}).get("spcomp", USUAL)))(module, inputs)
+    for name in (options or {}).keys() - {"spcomp"}:
+        raise ArgumentError(
+            f"argument options: got {name!r}, which is no option of spcomp_eager",
+            hint='its only one is options={"spcomp": spcomp.torch.Costs(...)}',
+        )
+    return _eager(Pass(_costs(options or {})))(module, inputs)
+
+
+def _costs(options: Mapping[str, Any]) -> Costs:
+    """Return what decides, of *options*; raises ArgumentError."""
+    hint = 'write options={"spcomp": spcomp.torch.Costs(...)}'
+    costs: Costs = options.get("spcomp", USUAL)
+    expect('options["spcomp"]', costs, Costs, "Costs", hint=hint)
+    return costs
 
 
 def _eager(ours: Pass) -> Any:
