@@ -148,10 +148,30 @@ def test_few_rows_and_edges(rows, edges):
 def test_a_number_that_is_no_row_is_named(wrong):
     kernel, dst = spcomp.compile("Y[dst[e]] = w[e]"), DST.astype(np.int64)
     dst[5] = wrong
-    for call in (kernel, kernel.bind(dst=dst)):
-        rest = {"dst": dst} if call is kernel else {}
-        with pytest.raises(ArgumentError, match=rf"argument dst: got {wrong} at position 5"):
-            call(w=W, sizes={"Y": ROWS}, **rest)
+    message = rf"argument dst: got {wrong} at position 5"
+    with pytest.raises(ArgumentError, match=message):
+        kernel(w=W, dst=dst, sizes={"Y": ROWS})
+    with pytest.raises(ArgumentError, match=message):
+        kernel.bind(dst=dst)(w=W, sizes={"Y": ROWS})
+
+
+@pytest.mark.parametrize("text", ["Y[dst[e]] = w[e]", "z[e] = v[dst[e]]"])
+def test_a_negative_number_is_refused_by_bind(text):
+    with pytest.raises(ArgumentError, match="argument dst: got -1 at position 1") as caught:
+        spcomp.compile(text).bind(dst=np.array([0, -1, 2]))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_bound_vector_is_that_of_the_bind(is_called):
+    dst, w, v = np.array([0, 1, 2]), np.ones(3), np.array([1.0, 10, 100])
+    kernel = spcomp.compile("Y[dst[e]] = w[e] * v[dst[e]]").bind(dst=dst)
+    if is_called:
+        kernel(w=w, v=v)
+    dst[:] = 2
+    np.testing.assert_array_equal(kernel(w=w, v=v), v)
+    np.testing.assert_array_equal(kernel(w=w.astype(np.float32), v=v), v)
+    np.testing.assert_array_equal(kernel.bind(w=w)(v=v), v)
 
 
 def test_sizes_that_do_not_fit_are_refused():

@@ -87,9 +87,10 @@ class NotationKernel(Runnable):
     def bind(self, **named: Any) -> BoundNotation:
         """Return a callable that takes the rest of the arguments, with these fixed.
 
-        The first call with arguments of a kind converts them and checks their index arrays; later
-        calls do not see changes of index arrays. With ``calls=1000`` or ``inspect=True`` that call
-        takes what is expected to be fastest for these matrices, as docs/tuning.md says.
+        Index arrays are copied now: no call sees later changes of them. The first call with
+        arguments of a kind converts them and checks these arrays. With ``calls=1000`` or
+        ``inspect=True`` that call takes what is expected to be fastest for these matrices, as
+        docs/tuning.md says.
         """
         if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
             inspected: BoundNotation = inspection.bound(self, named)
