@@ -92,6 +92,7 @@ def test_index_notation_is_inspected_too(diagonal):
     csr, x = band(512), vector(512)
     bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=csr, calls=1000)
     np.testing.assert_array_equal(bound(x=x), csr @ x)
+    assert "A in sliced_diagonal" in bound.explain()
     assert "A in sliced_diagonal" in bound.explain(x=x)
 
 

@@ -43,6 +43,21 @@ class BoundNotation(Bound):
         self.refuse_bound(named)
         return self._runner.call(out, named, self._bound)
 
+    def explain(self, **named: Any) -> str:
+        """Return what was decided, and why, for arguments like *named* and the bound ones.
+
+        Without any, for those of the last call; raises ArgumentError if there was none.
+        """
+        missing = [name for name in self._runner.arguments if name not in self.arguments]
+        if named or not missing:
+            return super().explain(**named)
+        if self._bound.last is not None:
+            return self._runner.explained(self._bound.last, {})
+        raise ArgumentError(
+            f"{self.name}: formats and dtypes of {', '.join(missing)} are not known yet",
+            hint="call it first, or give the arguments here",
+        )
+
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
         for kernel in self._bound.kernels.values():
