@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import ArgumentError, ScriptError
+from spcomp.errors import ArgumentError, OutOfMemoryError, ScriptError
+from spcomp.kernels.notation import scatters
 from tests.random_notation import interpreted
 
 RNG = np.random.default_rng(0)
@@ -178,7 +179,7 @@ def test_sizes_that_do_not_fit_are_refused():
     kernel = spcomp.compile("Y[dst[e]] = w[e]")
     with pytest.raises(ArgumentError, match="no argument says how long Y is"):
         kernel(w=W, dst=DST)
-    for wrong in (-1, 2.5, (ROWS,), True):
+    for wrong in (-1, 2.5, (ROWS,), True, 2**47, 2**62, 2**65):
         with pytest.raises(ArgumentError, match="argument sizes: got"):
             kernel(w=W, dst=DST, sizes={"Y": wrong})
     with pytest.raises(ArgumentError, match="argument sizes: Z is no result"):
@@ -187,8 +188,23 @@ def test_sizes_that_do_not_fit_are_refused():
         spcomp.compile("Y[e] = w[e]")(w=W, sizes={"Y": ROWS})
     with pytest.raises(ArgumentError, match="argument sizes"):
         kernel(w=W, dst=DST, sizes=ROWS)
-    with pytest.raises(ArgumentError, match="expected 12"):
+    with pytest.raises(ArgumentError, match="argument sizes: got 12 for Y, expected 13"):
         kernel(w=W, dst=DST, sizes={"Y": ROWS}, out=np.zeros(ROWS + 1))
+    adding = spcomp.compile("Y[dst[e]] += w[e]")
+    with pytest.raises(ArgumentError, match="argument sizes: got 12 for Y, expected 13"):
+        adding(w=W, dst=DST, sizes={"Y": ROWS}, Y=np.zeros(ROWS + 1))
+    with pytest.raises(ArgumentError, match="unexpected argument sizes") as caught:
+        kernel.bind(dst=DST, sizes={"Y": ROWS})
+    assert "call" in caught.value.hint
+
+
+def test_more_rows_than_memory_holds_are_refused(monkeypatch):
+    def full(*_):
+        raise MemoryError("no")
+
+    monkeypatch.setattr(scatters, "sorted_rows", full)
+    with pytest.raises(OutOfMemoryError, match="argument dst: 1099511627776 rows"):
+        spcomp.compile("Y[dst[e]] = w[e]")(w=W, dst=DST.copy(), sizes={"Y": 2**40})
 
 
 def test_what_a_call_lacks_or_does_not_take_is_named():

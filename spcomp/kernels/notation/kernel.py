@@ -97,7 +97,9 @@ class NotationKernel(Runnable):
             return inspected
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
-            raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
+            at_call = unknown[0] == "sizes" and self.at_vectors
+            hint = "calls take it: kernel.bind(...)(..., sizes=...)" if at_call else ""
+            raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}", hint=hint)
         for name in named:
             if name in self._runner.assigned_parts:
                 raise ArgumentError(f"argument {name}: a part of it is assigned, so calls take it")
