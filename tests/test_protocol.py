@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -51,6 +53,32 @@ def test_stages_sources_traces_and_explanations_are_of_what_ran(runnable):
     assert subject.explain(**arguments)
     with pytest.raises(ArgumentError, match=r"got .nonsense."):
         subject.stage("nonsense")
+
+
+def test_kernels_can_be_pickled_after_calls(runnable):
+    subject, arguments = runnable
+    again = pickle.loads(pickle.dumps(subject))
+    assert type(again) is type(subject)
+    np.testing.assert_array_equal(again(**arguments), subject(**arguments))
+
+
+@pytest.mark.parametrize("asked", [{}, {"calls": 1000}])
+@pytest.mark.parametrize("made", ["program", "notation"])
+def test_a_pickled_bound_kernel_has_what_was_bound(made, asked):
+    matrix = A.copy()
+    bound = KERNELS[made]().bind(A=matrix, **asked)
+    matrix.indices[:] = matrix.indices[::-1].copy()
+    for _ in range(2):  # before and after calls
+        np.testing.assert_allclose(pickle.loads(pickle.dumps(bound))(B=B), A @ B, rtol=1e-5)
+        np.testing.assert_allclose(bound(B=B), A @ B, rtol=1e-5)
+
+
+def test_a_pickled_bound_kernel_has_its_index_vectors():
+    bound = spcomp.compile("Y[d[e]] = w[e] * v[d[e]]").bind(d=np.array([0, 1, 1]))
+    args = {"w": np.ones(3), "v": np.array([1.0, 10])}
+    for _ in range(2):
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(bound))(**args), [1, 20])
+        np.testing.assert_array_equal(bound(**args), [1, 20])
 
 
 def test_names_signatures_and_timings(runnable):

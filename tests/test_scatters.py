@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import ArgumentError, ScriptError
+from spcomp.errors import ArgumentError, OutOfMemoryError, ScriptError
+from spcomp.kernels.notation import scatters
 from tests.random_notation import interpreted
 
 RNG = np.random.default_rng(0)
@@ -148,17 +149,37 @@ def test_few_rows_and_edges(rows, edges):
 def test_a_number_that_is_no_row_is_named(wrong):
     kernel, dst = spcomp.compile("Y[dst[e]] = w[e]"), DST.astype(np.int64)
     dst[5] = wrong
-    for call in (kernel, kernel.bind(dst=dst)):
-        rest = {"dst": dst} if call is kernel else {}
-        with pytest.raises(ArgumentError, match=rf"argument dst: got {wrong} at position 5"):
-            call(w=W, sizes={"Y": ROWS}, **rest)
+    message = rf"argument dst: got {wrong} at position 5"
+    with pytest.raises(ArgumentError, match=message):
+        kernel(w=W, dst=dst, sizes={"Y": ROWS})
+    with pytest.raises(ArgumentError, match=message):
+        kernel.bind(dst=dst)(w=W, sizes={"Y": ROWS})
+
+
+@pytest.mark.parametrize("text", ["Y[dst[e]] = w[e]", "z[e] = v[dst[e]]"])
+def test_a_negative_number_is_refused_by_bind(text):
+    with pytest.raises(ArgumentError, match="argument dst: got -1 at position 1") as caught:
+        spcomp.compile(text).bind(dst=np.array([0, -1, 2]))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_bound_vector_is_that_of_the_bind(is_called):
+    dst, w, v = np.array([0, 1, 2]), np.ones(3), np.array([1.0, 10, 100])
+    kernel = spcomp.compile("Y[dst[e]] = w[e] * v[dst[e]]").bind(dst=dst)
+    if is_called:
+        kernel(w=w, v=v)
+    dst[:] = 2
+    np.testing.assert_array_equal(kernel(w=w, v=v), v)
+    np.testing.assert_array_equal(kernel(w=w.astype(np.float32), v=v), v)
+    np.testing.assert_array_equal(kernel.bind(w=w)(v=v), v)
 
 
 def test_sizes_that_do_not_fit_are_refused():
     kernel = spcomp.compile("Y[dst[e]] = w[e]")
     with pytest.raises(ArgumentError, match="no argument says how long Y is"):
         kernel(w=W, dst=DST)
-    for wrong in (-1, 2.5, (ROWS,), True):
+    for wrong in (-1, 2.5, (ROWS,), True, 2**47, 2**62, 2**65):
         with pytest.raises(ArgumentError, match="argument sizes: got"):
             kernel(w=W, dst=DST, sizes={"Y": wrong})
     with pytest.raises(ArgumentError, match="argument sizes: Z is no result"):
@@ -167,8 +188,23 @@ def test_sizes_that_do_not_fit_are_refused():
         spcomp.compile("Y[e] = w[e]")(w=W, sizes={"Y": ROWS})
     with pytest.raises(ArgumentError, match="argument sizes"):
         kernel(w=W, dst=DST, sizes=ROWS)
-    with pytest.raises(ArgumentError, match="expected 12"):
+    with pytest.raises(ArgumentError, match="argument sizes: got 12 for Y, expected 13"):
         kernel(w=W, dst=DST, sizes={"Y": ROWS}, out=np.zeros(ROWS + 1))
+    adding = spcomp.compile("Y[dst[e]] += w[e]")
+    with pytest.raises(ArgumentError, match="argument sizes: got 12 for Y, expected 13"):
+        adding(w=W, dst=DST, sizes={"Y": ROWS}, Y=np.zeros(ROWS + 1))
+    with pytest.raises(ArgumentError, match="unexpected argument sizes") as caught:
+        kernel.bind(dst=DST, sizes={"Y": ROWS})
+    assert "call" in caught.value.hint
+
+
+def test_more_rows_than_memory_holds_are_refused(monkeypatch):
+    def full(*_):
+        raise MemoryError("no")
+
+    monkeypatch.setattr(scatters, "sorted_rows", full)
+    with pytest.raises(OutOfMemoryError, match="argument dst: 1099511627776 rows"):
+        spcomp.compile("Y[dst[e]] = w[e]")(w=W, dst=DST.copy(), sizes={"Y": 2**40})
 
 
 def test_what_a_call_lacks_or_does_not_take_is_named():

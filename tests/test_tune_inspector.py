@@ -92,7 +92,18 @@ def test_index_notation_is_inspected_too(diagonal):
     csr, x = band(512), vector(512)
     bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=csr, calls=1000)
     np.testing.assert_array_equal(bound(x=x), csr @ x)
+    assert "A in sliced_diagonal" in bound.explain()
     assert "A in sliced_diagonal" in bound.explain(x=x)
+
+
+@pytest.mark.parametrize("is_csr", [True, False])
+def test_a_matrix_of_index_notation_is_that_of_the_bind(diagonal, is_csr):
+    matrix, x = band(512) if is_csr else band(512).tocoo(), vector(512)
+    want = matrix @ x
+    bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=matrix, calls=1000)
+    for column in (x, x.astype(np.float64)):  # the format is made at the first call of a kind
+        matrix.data[:] = 0
+        np.testing.assert_allclose(bound(x=column), want, rtol=1e-6)
 
 
 def _tensor(csr):

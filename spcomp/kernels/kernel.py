@@ -109,10 +109,12 @@ class Kernel(Runnable):
             return inspected
         verify = self._options.check != "off"
         frame = self._frame(named, keep=True)
+        steady: dict[str, Any] = {}
         for name, arg in named.items():
             plan = self._face.by_name.get(name)
             index = plan is None and name in self._face.index_names
-            frame.take(name, private(arg) if index else frozen(arg), verify=verify)
+            steady[name] = private(arg) if index else frozen(arg)
+            frame.take(name, steady[name], verify=verify)
             if plan is not None and plan.handle:
                 frame.given[plan.handle] = arg
         frame.resolve_sizes()
@@ -124,7 +126,7 @@ class Kernel(Runnable):
             matrix = {transpose.matrix: transpose.transposed}
             bound = Kernel.of(transpose.func, self._options).bind(**matrix, **transpose.rest)
             operand = TransposedOperand(bound, transpose)
-        return BoundKernel(self, frame, named, operand)
+        return BoundKernel(self, frame, steady, operand)
 
     def specialize(self, **named: Any) -> Kernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be.

@@ -168,3 +168,11 @@ class Bound(Runnable):
 
     def __repr__(self) -> str:
         return f"<{self.name} with {', '.join(self.arguments)} bound>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _bound_again, (self.kernel, self.arguments)  # machine code is made again
+
+
+def _bound_again(kernel: Runnable, arguments: Mapping[str, Any]) -> Runnable:
+    """Return *kernel* with *arguments* bound, as it was pickled."""
+    return kernel.bind(**arguments)

@@ -73,6 +73,12 @@ def only_vectors(program: Program) -> frozenset[str]:
     return frozenset(every - {a.name for term in terms for a in accesses(term, vectors=False)})
 
 
+def vectors_of(program: Program) -> frozenset[str]:
+    """Return the names of the index vectors of *program*, on either side."""
+    found = (a for stmt in program.statements for a in (stmt.target, *accesses(stmt.value)))
+    return frozenset(v.name for access in found for v in access.vectors if v is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Scattered:
     """The rows of an operand: row n has the positions at which the index vector *vector* has n.

@@ -92,7 +92,8 @@ def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable
     options, inspector = kernel.options, Inspector(inspection.calls)
     if options.trace is None and options.target.kind == "cpu":
         if isinstance(kernel, NotationKernel):
-            return kernel.with_options(replace(options, tuned=inspector)).bind(**named)
+            steady = {name: _copied(arg) for name, arg in named.items()}
+            return kernel.with_options(replace(options, tuned=inspector)).bind(**steady)
         if isinstance(kernel.program, Func):
             return inspector.kernel(kernel.program, options).bind(**named)
     hint = "calls= and inspect= are for functions without a schedule and index notation, on CPUs"

@@ -266,7 +266,7 @@ class TunedKernel(Kernel):
         return kernel, winner.note
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TunedKernel, (self._func, self._options, self._winners)
+        return type(self), (self._func, self._options, self._winners)
 
 
 class TunedBound(Bound):

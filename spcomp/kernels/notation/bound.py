@@ -2,27 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
+import numpy as np
+
+from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.call import BoundArguments
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.notation.vectors import vectors_of
+from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.tensors import checks as validate
+from spcomp.tensors.libraries.foreign import is_torch
+from spcomp.tensors.libraries.scipy import is_scipy
+from spcomp.tensors.tensor import Tensor
+
+_COMPRESSED = ("indices", "indptr")
+_INDEX: Mapping[str, tuple[str, ...]] = {  # the index arrays of formats of scipy
+    **dict.fromkeys(("csr", "csc", "bsr"), _COMPRESSED),
+    "coo": ("coords",),
+    "dia": ("offsets",),
+}
 
 
 class BoundNotation(Bound):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
-        super().__init__(kernel, arguments)
-        self._runner, self._bound = runner, BoundArguments.of(arguments)
+        vectors = vectors_of(runner.program)
+        kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+        super().__init__(kernel, kept)
+        self._runner, self._bound = runner, BoundArguments.of(kept)
+        for name in vectors & kept.keys():
+            _require_coordinates(name, self._bound.arguments[name].value)
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         self.refuse_bound(named)
         return self._runner.call(out, named, self._bound)
 
+    def explain(self, **named: Any) -> str:
+        """Return what was decided, and why, for arguments like *named* and the bound ones.
+
+        Without any, for those of the last call; raises ArgumentError if there was none.
+        """
+        missing = [name for name in self._runner.arguments if name not in self.arguments]
+        if named or not missing:
+            return super().explain(**named)
+        if self._bound.last is not None:
+            return self._runner.explained(self._bound.last, {})
+        raise ArgumentError(
+            f"{self.name}: formats and dtypes of {', '.join(missing)} are not known yet",
+            hint="call it first, or give the arguments here",
+        )
+
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
         for kernel in self._bound.kernels.values():
             if isinstance(kernel, Runnable):
                 kernel.check()
+
+
+def _vector(who: str, arg: Any) -> Any:
+    """Return a private copy of *arg*, the index vector *who*; what is none is refused later."""
+    if is_torch(arg):
+        return arg.clone()
+    if lies_there(arg):
+        return arg.copy() if hasattr(arg, "copy") else arg
+    if isinstance(arg, Tensor):  # its levels cannot change
+        return arg.with_values(np.array(arg.values))
+    if not isinstance(arg, np.ndarray) and hasattr(arg, "__array__") and not is_scipy(arg):
+        arg = validate.as_array(who, arg)
+    return _private(arg)
+
+
+def _require_coordinates(who: str, vector: Any) -> None:
+    """Raise ArgumentError if *vector* has a negative number: no length makes that one right."""
+    if not isinstance(vector, np.ndarray) or vector.dtype.kind != "i" or not vector.size:
+        return
+    if vector.min() < 0:
+        flat = vector.reshape(-1)
+        at = int(np.flatnonzero(flat < 0)[0])
+        raise ArgumentError(
+            f"argument {who}: got {flat[at]} at position {at}, expected 0 or more",
+            hint="an index vector has coordinates, which are counted from 0",
+        )
+
+
+def _kept(arg: Any) -> Any:
+    """Return *arg* with private index arrays; values that lie apart from them are shared."""
+    if lies_there(arg):
+        return arg
+    if not is_scipy(arg):
+        is_sparse = hasattr(arg, "nnz") or (is_torch(arg) and str(arg.layout) != "torch.strided")
+        duplicate = getattr(arg, "copy", None) or getattr(arg, "clone", None)
+        return duplicate() if is_sparse and duplicate and not isinstance(arg, Tensor) else arg
+    if arg.format not in _INDEX:
+        return arg.copy()
+    kept = copy(arg)  # shallow: the values are those of the user
+    for name in _INDEX[arg.format]:
+        array = getattr(arg, name)
+        private = tuple(map(_private, array)) if name == "coords" else _private(array)
+        setattr(kept, name, private)
+    return kept
+
+
+def _private(array: Any) -> Any:
+    """Return a private copy of *array*; what is none of integers is refused later."""
+    if not isinstance(array, np.ndarray):
+        return array
+    return validate.private(array) if array.dtype.kind in "iu" else array.copy()

@@ -17,16 +17,18 @@ from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
+    from spcomp.kernels.notation.runner import SplitVersion
 
 _NONE: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class BoundArguments:
     """Arguments that are fixed, and the *kernels*, by version, that have them bound.
 
     *rows*: those of index vectors among them, by operand. *given*: as the user
-    gave them; *arguments*: the same with arrays for tensors of torch.
+    gave them; *arguments*: the same with arrays for tensors of torch. *last*: the version that
+    ran last with them.
     """
 
     given: Mapping[str, Any]
@@ -34,6 +36,7 @@ class BoundArguments:
     kernels: dict[CompiledVersion, Callable[..., Any]]
     rows: dict[str, Tensor]
     has_torch: bool = False
+    last: CompiledVersion | SplitVersion | None = None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> BoundArguments:

@@ -88,16 +88,19 @@ class NotationKernel(Runnable):
     def bind(self, **named: Any) -> BoundNotation:
         """Return a callable that takes the rest of the arguments, with these fixed.
 
-        The first call with arguments of a kind converts them and checks their index arrays; later
-        calls do not see changes of index arrays. With ``calls=1000`` or ``inspect=True`` that call
-        takes what is expected to be fastest for these matrices, as docs/tuning.md says.
+        Index arrays are copied now: no call sees later changes of them. The first call with
+        arguments of a kind converts them and checks these arrays. With ``calls=1000`` or
+        ``inspect=True`` that call takes what is expected to be fastest for these matrices, as
+        docs/tuning.md says.
         """
         if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
             inspected: BoundNotation = inspection.bound(self, named)
             return inspected
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
-            raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}")
+            at_call = unknown[0] == "sizes" and self.at_vectors
+            hint = "calls take it: kernel.bind(...)(..., sizes=...)" if at_call else ""
+            raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}", hint=hint)
         for name in named:
             if name in self._runner.assigned_parts:
                 raise ArgumentError(f"argument {name}: a part of it is assigned, so calls take it")

@@ -174,6 +174,8 @@ class Runner:
             version = self.version(call.arguments, asked)
         if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
             version = self._renewal(version.planned, call) or version
+        if call.bound is not NOTHING_BOUND:
+            call.bound.last = version
         if isinstance(version, SplitVersion):
             return version.run(call, execute)
         planned, arguments = version.planned, call.arguments
@@ -365,7 +367,10 @@ class Runner:
 
     def explain(self, arguments: CallArguments) -> str:
         """Return the decisions for *arguments*, or for those of the last call, as text."""
-        version = self.version(arguments) if arguments else self.last
+        return self.explained(self.version(arguments) if arguments else self.last, arguments)
+
+    def explained(self, version: CompiledVersion | SplitVersion, arguments: CallArguments) -> str:
+        """Return the decisions of *version*, which runs for *arguments* if there are any."""
         if isinstance(version, SplitVersion):
             return "\n".join(piece.runner.explain({}) for piece in version.pieces)
         self.chosen(version, arguments)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from spcomp.arrays import Array
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.kernels.notation.arguments import CallArgument, CallArguments, kind_of
 from spcomp.notation.vectors import Scattered, check_type
 from spcomp.runtime.cuda.arrays import lies_there
 from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
+from spcomp.tensors.conversions.levels import LARGEST
 from spcomp.tensors.libraries.foreign import hint_about
 from spcomp.tensors.tensor import Tensor
 
@@ -36,7 +37,7 @@ def rows_of(who: str, vector: Array, count: int) -> Tensor:
     """Return a csr matrix of *count* rows: row n has the positions at which *vector* has n.
 
     Sorted once: a later call with the same contents gets the same matrix. Raises ArgumentError
-    about the argument *who* where a number is no row.
+    about the argument *who* where a number is no row, OutOfMemoryError for too many rows.
     """
 
     def make() -> Tensor:
@@ -44,7 +45,13 @@ def rows_of(who: str, vector: Array, count: int) -> Tensor:
         validate.in_range(who, numbers, 0, count - 1)
         return sorted_rows(numbers, count)
 
-    return _ROWS.get(count, (vector,), make)
+    try:
+        return _ROWS.get(count, (vector,), make)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"argument {who}: {count} rows take more memory than there is: {error}",
+            hint="sizes, out or another argument says how many there are",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +127,11 @@ class Scatters:
                     f"argument sizes: got {size!r} for {name}, expected a length",
                     hint=f'that of the dimension with the index vector: sizes={{"{name}": 10}}',
                 )
+            if size > LARGEST:
+                raise ArgumentError(
+                    f"argument sizes: got {size} for {name}, expected {LARGEST} at the most",
+                    hint="no array is as long",
+                )
 
     def _count(
         self,
@@ -132,7 +144,13 @@ class Scatters:
         counts = {name: int(sizes[name]) for name, _ in scattered.places if name in sizes}
         for name, dim in scattered.places:
             if name in outputs:
-                counts.setdefault(name, _length(outputs[name], dim))
+                length = _length(outputs[name], dim)
+                if counts.setdefault(name, length) != length >= 0:
+                    raise ArgumentError(
+                        f"argument sizes: got {sizes[name]} for {name}, expected {length} as its"
+                        " array is so long",
+                        hint="leave sizes out: the array says how long it is",
+                    )
         for name, dim in scattered.known:
             if name in arguments:
                 counts.setdefault(name, _length(arguments[name].whole, dim))
