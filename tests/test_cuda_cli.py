@@ -18,7 +18,7 @@ import spcomp
 from spcomp.codegen import nvvm
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, BackendError
-from spcomp.runtime.cuda import ptxas
+from spcomp.runtime.cuda import driver, ptxas
 from spcomp.schedule.step import Trace
 from spcomp.target import target
 from tests import fake_cuda
@@ -199,6 +199,23 @@ def test_explain_of_index_notation_says_what_is_launched():
     A = sps.random_array((9, 12), density=0.3, format="csr", dtype=np.float32)
     kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=TARGET)
     assert "\nlaunch C_i_k" in kernel.explain(A=A, B=np.ones((12, 4), np.float32))
+
+
+def skewed():
+    """A matrix with one very long row, and a dense one."""
+    dense = np.zeros((50, 3000), np.float32)
+    dense[7] = 1
+    return {"A": sps.csr_array(dense), "B": np.ones((3000, 64), np.float32)}
+
+
+@pytest.mark.skipif(driver.missing() is None, reason="there is a GPU")
+def test_explain_looks_at_matrices_without_a_gpu():
+    source = BY_NAME["csrmm"].build("float32", "int32")
+    kernel, on_cpu = (spcomp.compile(source, target=t) for t in (TARGET, f"{TARGET},emulate"))
+    text = kernel.explain(**skewed())
+    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert text == on_cpu.explain(**skewed())
+    assert kernel.specialize(**skewed()).source("ptx")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

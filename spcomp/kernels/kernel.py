@@ -22,6 +22,7 @@ from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
+from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
 from spcomp.tensors.checks import private
 from spcomp.tensors.libraries.scipy import scipy_of_arrays
@@ -139,7 +140,10 @@ class Kernel(Runnable):
 
         Then no size may be compiled in that these say.
         """
-        frame = self._frame(named)
+        if on_gpu(self.target) and missing():  # all that is asked for is read on the host
+            frame = Frame(self._face, self._options.constants)
+        else:
+            frame = self._frame(named)
         for name, arg in named.items():
             frame.take(name, arg, verify=False)
         frame.resolve_sizes()
