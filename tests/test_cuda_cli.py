@@ -208,6 +208,22 @@ def skewed():
     return {"A": sps.csr_array(dense), "B": np.ones((3000, 64), np.float32)}
 
 
+@pytest.mark.parametrize("where", [TARGET, f"{TARGET},emulate"])
+def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where):
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=where)
+    text = kernel.explain(**skewed())
+    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert "split_rows('i', 'j', 256)" in text
+    assert "vectorize('k_2')" in text
+    assert text.count("\nlaunch ") == 4
+    plain = {"A": sps.eye_array(50, 3000, dtype=np.float32, format="csr"), "B": skewed()["B"]}
+    text = kernel.explain(**plain)
+    assert text.startswith("data: rows of up to 1 elements on average\n")
+    assert "split_rows" not in text
+    assert text.count("\nlaunch ") == 1
+    assert "split('k'" in kernel.explain()  # for any data
+
+
 @pytest.mark.skipif(driver.missing() is None, reason="there is a GPU")
 def test_explain_looks_at_matrices_without_a_gpu():
     source = BY_NAME["csrmm"].build("float32", "int32")

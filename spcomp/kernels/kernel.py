@@ -160,14 +160,18 @@ class Kernel(Runnable):
         """
         if named:
             return self.specialize(**named).explain()
-        known = f"data: {self._options.facts or ''}".removesuffix("data: ")
-        parts = self.note, known, self.signature, self.trace, self.explain_launches()
+        parts = self.note, self.known, self.signature, self.trace, self.explain_launches()
         return "\n".join(text for text in map(str, parts) if text).rstrip()
 
     @property
     def note(self) -> str:
         """What ``explain`` says first: why the Kernel is not the default one; usually nothing."""
         return ""
+
+    @property
+    def known(self) -> str:
+        """What was seen in the data that this version is for, as a line; empty if nothing was."""
+        return f"data: {self._options.facts or ''}".removesuffix("data: ")
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return this Kernel."""

@@ -375,7 +375,21 @@ class Runner:
             text = f"{version.kernel.note}\n{text}"
         if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
             text = f"{text}\n{rows}"
-        launched = getattr(version.kernel, "explain_launches", str)()
+        return self._on_device(version, arguments, text)
+
+    def _on_device(self, version: CompiledVersion, arguments: CallArguments, text: str) -> str:
+        """Return *text* with what a GPU runs for *arguments*: steps, launches, what data they suit.
+
+        Without all arguments, they are those for any data.
+        """
+        kernel = version.kernel
+        if isinstance(kernel, Kernel) and kernel.launches:
+            if all(argument.source in arguments for argument in version.arguments):
+                values = {name: make(arguments[at].value) for name, at, make in version.arguments}
+                kernel = kernel.version(values, whole=False)
+            parts = kernel.known, text, kernel.trace, kernel.explain_launches()
+            return "\n".join(part for part in map(str, parts) if part).rstrip()
+        launched = getattr(kernel, "explain_launches", str)()
         return f"{text}\n{launched}".rstrip() if launched else text
 
 
