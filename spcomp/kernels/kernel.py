@@ -17,7 +17,7 @@ from spcomp.errors import (
     refuse_deep_nests,
 )
 from spcomp.kernels.call import CallRecord, in_place, perform
-from spcomp.kernels.calls import Calls
+from spcomp.kernels.calls import Calls, EmulatedCalls
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, Runnable
@@ -89,8 +89,7 @@ class Kernel(Runnable):
 
     def takes(self, name: str) -> bool:
         """Whether a call can give an argument called *name*."""
-        face = self._face
-        return name in face.by_name or name in face.scalars or name in face.index_names
+        return self._face.takes(name)
 
     @front_door
     def bind(self, **named: Any) -> BoundKernel:
@@ -299,7 +298,8 @@ class Kernel(Runnable):
             return GpuCalls(self._compiled, self._options, self.name, bound, raw=raw)
         if raw:
             return Calls(self._face, self.name, self._in_place_call)
-        return Calls(self._face, self.name, lambda named: self._call(named, bound))
+        kind = EmulatedCalls if self.target.emulate else Calls
+        return kind(self._face, self.name, lambda named: self._call(named, bound))
 
     def _in_place_call(self, named: dict[str, Any]) -> CallRecord:
         """Run on *named*, which has a number or array for each parameter; return the record."""

@@ -82,8 +82,9 @@ class Runner:
     def call(self, out: Any, named: dict[str, Any], bound: BoundArguments = NOTHING_BOUND) -> Any:
         """Run on the arguments *named* and those *bound*; returns as a NotationKernel does."""
         sizes = _NONE if "sizes" in self.arguments else named.pop("sizes", _NONE)
+        for_gpu = self.options.target.kind == "cuda" and STREAM not in self.arguments
+        stream = named.pop(STREAM, None) if for_gpu else None  # the emulator has none
         if self._on_gpu:
-            stream = None if STREAM in self.arguments else named.pop(STREAM, None)
             there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
             with chosen_stream(stream):
                 if there:
