@@ -224,6 +224,14 @@ def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where)
     assert "split('k'" in kernel.explain()  # for any data
 
 
+def test_explain_with_index_vectors_of_results_is_for_any_data():
+    kernel = spcomp.compile("Y[s[e], f] += X[e, f]", target=TARGET)
+    Y, X = np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32)
+    text = kernel.explain(s=np.array([0, 1]), X=X, Y=Y)
+    assert "data:" not in text
+    assert "\nlaunch " in text
+
+
 @pytest.mark.skipif(driver.missing() is None, reason="there is a GPU")
 def test_explain_looks_at_matrices_without_a_gpu():
     source = BY_NAME["csrmm"].build("float32", "int32")

@@ -381,11 +381,13 @@ class Runner:
     def _on_device(self, version: CompiledVersion, arguments: CallArguments, text: str) -> str:
         """Return *text* with what a GPU runs for *arguments*: steps, launches, what data they suit.
 
-        Without all arguments, they are those for any data.
+        Without all arguments, and with index vectors of results, whose sizes only a call knows,
+        they are those for any data.
         """
         kernel = version.kernel
         if isinstance(kernel, Kernel) and kernel.launches:
-            if all(argument.source in arguments for argument in version.arguments):
+            given = all(argument.source in arguments for argument in version.arguments)
+            if given and not self._scatters.rows:
                 values = {name: make(arguments[at].value) for name, at, make in version.arguments}
                 kernel = kernel.version(values, whole=False)
             parts = kernel.known, text, kernel.trace, kernel.explain_launches()
