@@ -16,8 +16,9 @@ EMULATE = "SPCOMP_CUDA_EMULATE"  # of the environment: "1" lets code for GPUs ru
 class Target:
     """A machine: ``cpu`` (this one), ``cpu:x86-64-v3``, ``cuda:sm_90``, ``cuda:sm_90,emulate``.
 
-    *features* and *vector_bits* are empty until the back end resolves the target; for ``native``
-    they are then those of the host. *emulate*: the code for a GPU runs on this machine's CPU.
+    ``cuda`` alone is ``cuda:sm_80``. *features* and *vector_bits* are empty until the back end
+    resolves the target; for ``native`` they are then those of the host. *emulate*: the code for a
+    GPU runs on this machine's CPU.
     """
 
     kind: TargetKind = "cpu"
@@ -43,15 +44,13 @@ def target(spec: str | Target) -> Target:
     if isinstance(spec, Target):
         return spec
     expect("target", spec, str, "the name of a machine")
-    kind, _, cpu = spec.partition(":")
-    match kind:
-        case "cpu":
-            return Target("cpu", cpu or "native")
-        case "cuda":
-            name, _, option = cpu.partition(",")
-            if option in ("", "emulate"):
-                return Target("cuda", name or "sm_80", emulate=bool(option) or _emulates())
-    hint = "targets are cpu, cpu:NAME, cuda:sm_NN and cuda:sm_NN,emulate"
+    machine, _, option = spec.partition(",")
+    kind, _, name = machine.partition(":")
+    if kind == "cpu" and not option:
+        return Target("cpu", name or "native")
+    if kind == "cuda" and option in ("", "emulate"):
+        return Target("cuda", name or "sm_80", emulate=bool(option) or _emulates())
+    hint = "targets are cpu, cpu:NAME, cuda, cuda:sm_NN and cuda:sm_NN,emulate"
     raise BackendError(f"unknown target {spec!r}", hint=hint)
 
 

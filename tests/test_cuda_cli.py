@@ -18,7 +18,7 @@ import spcomp
 from spcomp.codegen import nvvm
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, BackendError
-from spcomp.runtime.cuda import ptxas
+from spcomp.runtime.cuda import driver, ptxas
 from spcomp.schedule.step import Trace
 from spcomp.target import target
 from tests import fake_cuda
@@ -203,6 +203,47 @@ def test_explain_of_index_notation_says_what_is_launched():
     A = sps.random_array((9, 12), density=0.3, format="csr", dtype=np.float32)
     kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=TARGET)
     assert "\nlaunch C_i_k" in kernel.explain(A=A, B=np.ones((12, 4), np.float32))
+
+
+def skewed():
+    """A matrix with one very long row, and a dense one."""
+    dense = np.zeros((50, 3000), np.float32)
+    dense[7] = 1
+    return {"A": sps.csr_array(dense), "B": np.ones((3000, 64), np.float32)}
+
+
+@pytest.mark.parametrize("where", [TARGET, f"{TARGET},emulate"])
+def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where):
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=where)
+    text = kernel.explain(**skewed())
+    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert "split_rows('i', 'j', 256)" in text
+    assert "vectorize('k_2')" in text
+    assert text.count("\nlaunch ") == 4
+    plain = {"A": sps.eye_array(50, 3000, dtype=np.float32, format="csr"), "B": skewed()["B"]}
+    text = kernel.explain(**plain)
+    assert text.startswith("data: rows of up to 1 elements on average\n")
+    assert "split_rows" not in text
+    assert text.count("\nlaunch ") == 1
+    assert "split('k'" in kernel.explain()  # for any data
+
+
+def test_explain_with_index_vectors_of_results_is_for_any_data():
+    kernel = spcomp.compile("Y[s[e], f] += X[e, f]", target=TARGET)
+    Y, X = np.zeros((4, 3), np.float32), np.ones((2, 3), np.float32)
+    text = kernel.explain(s=np.array([0, 1]), X=X, Y=Y)
+    assert "data:" not in text
+    assert "\nlaunch " in text
+
+
+@pytest.mark.skipif(driver.missing() is None, reason="there is a GPU")
+def test_explain_looks_at_matrices_without_a_gpu():
+    source = BY_NAME["csrmm"].build("float32", "int32")
+    kernel, on_cpu = (spcomp.compile(source, target=t) for t in (TARGET, f"{TARGET},emulate"))
+    text = kernel.explain(**skewed())
+    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert text == on_cpu.explain(**skewed())
+    assert kernel.specialize(**skewed()).source("ptx")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

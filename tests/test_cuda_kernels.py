@@ -410,3 +410,21 @@ def test_the_environment_lets_code_for_gpus_run_on_the_cpu(monkeypatch):
     kernel = compiled("csrmm")
     assert str(kernel.target) == f"{TARGET},emulate"
     np.testing.assert_allclose(kernel(A=A, B=B), A @ B, rtol=1e-5)
+
+
+def test_the_emulator_takes_a_stream_and_ignores_it():
+    A, B, _ = operands()
+    where = f"{TARGET},emulate"
+    for kernel in (
+        spcomp.compile(BY_NAME["csrmm"].build("float32", "int32"), target=where),
+        spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=where),
+        spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=where, formats={"A": "ell"}),
+    ):
+        for call in (kernel, kernel.bind(A=A)):
+            named = {"B": B} if call is not kernel else {"A": A, "B": B}
+            for _ in range(3):  # the third repeats the second
+                np.testing.assert_allclose(call(**named, stream=7), A @ B, rtol=1e-5)
+    own = spcomp.compile("y[i] = stream[i] + x[i]", target=where)
+    np.testing.assert_array_equal(own(stream=B[0], x=B[0]), 2 * B[0])
+    with pytest.raises(ArgumentError, match="unexpected argument stream"):
+        spcomp.compile("y[i] = x[i]")(x=B[0], stream=7)

@@ -57,7 +57,7 @@ def summed():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"version": None}, "numba-cuda is not installed"),
+        ({"version": None}, "numba-cuda is not installed (pip install 'spcomp[cuda]')"),
         ({"version": "0.28.2"}, "numba-cuda is 0.28.2, and 0.30 is the oldest"),
         ({"started": False}, "there is no NVIDIA driver: CUDA driver library not found."),
         ({"devices": 0}, "there is no NVIDIA GPU"),

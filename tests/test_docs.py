@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.codegen.nvvm.machine import PTX
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
@@ -99,3 +100,8 @@ def test_what_the_walks_through_the_code_name_is_there():
     assert len(names) > 20
     for name in names:
         assert pkgutil.resolve_name(f"spcomp.{name}"), name
+
+
+def test_the_page_on_gpus_names_all_that_there_is_code_for():
+    text = (ROOT / "docs/gpu.md").read_text()
+    assert all(f"`{name}`" in text for name in PTX)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sps
 
-from spcomp.errors import ArgumentError, EmulationError, InternalError
+from spcomp.errors import ArgumentError, EmulationError
 from spcomp.runtime.emulator import Emulated
 from tests.emulator_kernels import ADD, BARRIER, DYNAMIC, SPMM, SREG, G, S, at, block_sum, module
 
@@ -239,11 +239,20 @@ def test_what_it_does_not_know_is_an_error(line, what):
     assert caught.value.kind == "unsupported"
 
 
-def test_text_that_is_no_llvm_ir_is_an_internal_error():
-    with pytest.raises(InternalError):
-        Emulated("define ptx_kernel void @k() {\n  %x = add i32 %y, 1\n  ret void\n}")
-    with pytest.raises(InternalError):
-        Emulated("nothing")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing",
+        "define ptx_kernel void @k() {\n  %x = add i32 %y, 1\n  ret void\n}",
+        ".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }",
+    ],
+)
+def test_text_that_is_no_llvm_ir_is_refused(text):
+    with pytest.raises(ArgumentError, match=r"ir: is not LLVM IR \(PTX is not read\)") as caught:
+        Emulated(text)
+    assert 'source("llvm")' in caught.value.hint
+    with pytest.raises(ArgumentError, match="ir: got bytes"):
+        Emulated(text.encode())
 
 
 @pytest.mark.parametrize(
@@ -257,11 +266,16 @@ def test_text_that_is_no_llvm_ir_is_an_internal_error():
         ({"grid": (-1, 1, 1)}, "grid is"),
         ({"shared_bytes": 4}, "the module can have 0"),
         ({"grid": (1.0, 1, 1)}, "grid is"),
+        ({"grid": (1,)}, r"grid is \(1,\): give three extents \(x, y, z\)"),
+        ({"block": 32}, "block is 32: give three extents"),
         ({"seed": -2}, "seed is -2"),
         ({"args": []}, "takes 4 arguments"),
         ({"args": [1, 2, 3, 4]}, "argument a: expected a C-contiguous"),
         ({"args": [np.zeros((4, 4))[:, 1]] * 3 + [np.int32(1)]}, "C-contiguous"),
-        ({"args": [np.zeros(4)] * 3 + [np.int64(1)]}, "argument n: got int64"),
+        (
+            {"args": [np.zeros(4)] * 3 + [np.int64(1)]},
+            "argument n: got int64, expected np.int32 for i32",
+        ),
         ({"args": [np.zeros(4)] * 3 + [np.float32(1)]}, "argument n: got float32"),
         ({"args": [np.zeros(4)] * 3 + [1]}, "argument n: got int"),
         ({"args": [np.zeros(9, np.int8)[1:]] * 3 + [np.int32(1)]}, "no multiple of 4 bytes"),

@@ -138,10 +138,19 @@ def test_targets_are_parsed_and_unknown_ones_refused():
     assert target("cpu") == Target()
     assert str(target("cpu:x86-64-v3")) == "cpu:x86-64-v3"
     assert target("cuda:sm_90").kind == "cuda"
+    assert target("cuda") == target("cuda:sm_80")
+    assert (
+        target("cuda,emulate")
+        == target("cuda:sm_80,emulate")
+        == Target("cuda", "sm_80", emulate=True)
+    )
     assert target(Target()) is not None
     assert Target(vector_bits=256).lanes(32) == 8
     with pytest.raises(BackendError, match="unknown target 'tpu'"):
         target("tpu")
+    for wrong in ("cuda,fast", "cpu,emulate", "cpu:x86-64,emulate"):
+        with pytest.raises(BackendError, match="unknown target"):
+            target(wrong)
 
 
 def test_an_error_shows_the_line_with_a_caret_and_what_to_do(tmp_path):

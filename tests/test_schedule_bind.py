@@ -280,6 +280,20 @@ def test_shared_updates_are_permitted_and_run_in_order_on_a_cpu():
     same_everywhere(bound, "csrmm_t")
 
 
+def test_a_refusal_to_bind_says_which_permission_is_enough():
+    error = refused(lambda: scheduled("csrmm_t").bind("i", "blockIdx.x"))
+    assert error.message.endswith("iterations may write the same element of Y")
+    assert "annotate('csrmm_t1', 'atomic', True)" in error.hint
+    assert 'T.block_attr({"atomic": True})' in error.hint
+    bound = 'in T.thread_binding(m, thread="blockIdx.x")'
+    script = scheduled("csrmm_t").func.script().replace("in T.serial(m)", bound, 1)
+    (func,) = parse_source(script, "csrmm_t.py")
+    error = refused(lambda: spcomp.compile(func, target="cuda:sm_90"))
+    assert "annotate('csrmm_t1', 'atomic', True)" in error.hint
+    gathered = scheduled("csrmm").split("j", 4)  # which starts the element anew
+    assert refused(lambda: gathered.bind("j_i", "threadIdx.x")).hint == ""
+
+
 def test_what_needs_no_permission_stays_parallel_beside_what_does():
     schedule = scheduled("csrmm_t").annotate("csrmm_t1", "atomic", True)
     schedule = schedule.bind("i", "blockIdx.x").split("k", 4).reorder("k_o", "j", "k_i")

@@ -163,6 +163,10 @@ class Interface:
         """The axes that have index arrays."""
         return tuple(axis for axis in self.axes if axis.arrays)
 
+    def takes(self, name: str) -> bool:
+        """Whether a call can give an argument called *name*."""
+        return name in self.by_name or name in self.scalars or name in self.index_names
+
     @property
     def names(self) -> tuple[str, ...]:
         """The keywords of a call, in the order of the parameters."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from spcomp.kernels.learn import learn
 from spcomp.kernels.results import as_results, with_outputs
+from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.host import failure
 from spcomp.runtime.replay.entry import make
 from spcomp.runtime.replay.plan import Plan
@@ -93,6 +94,18 @@ class Calls:
     def _prefer(self, repeat: Repeat) -> None:
         others = tuple(other for other in self.repeats if other is not repeat)
         self.repeats = (repeat, *others[: MAX_PLANS - 1])
+
+
+class EmulatedCalls(Calls):
+    """The calls of a kernel for a GPU that runs on the CPU: in order, so streams mean nothing."""
+
+    __slots__ = ()
+
+    def run(self, out: Any, named: dict[str, Any]) -> Any:
+        """Run the call as on a CPU, whatever its argument ``stream`` is."""
+        if STREAM in named and not self.face.takes(STREAM):
+            named = {name: value for name, value in named.items() if name != STREAM}
+        return super().run(out, named)
 
 
 def _wrapped(entry: Entry, record: CallRecord) -> Entry:

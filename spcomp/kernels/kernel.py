@@ -17,11 +17,12 @@ from spcomp.errors import (
     refuse_deep_nests,
 )
 from spcomp.kernels.call import CallRecord, in_place, perform
-from spcomp.kernels.calls import Calls
+from spcomp.kernels.calls import Calls, EmulatedCalls
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
+from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
 from spcomp.tensors.checks import private
 from spcomp.tensors.libraries.scipy import scipy_of_arrays
@@ -88,8 +89,7 @@ class Kernel(Runnable):
 
     def takes(self, name: str) -> bool:
         """Whether a call can give an argument called *name*."""
-        face = self._face
-        return name in face.by_name or name in face.scalars or name in face.index_names
+        return self._face.takes(name)
 
     @front_door
     def bind(self, **named: Any) -> BoundKernel:
@@ -141,7 +141,10 @@ class Kernel(Runnable):
 
         Then no size may be compiled in that these say.
         """
-        frame = self._frame(named)
+        if on_gpu(self.target) and missing():  # all that is asked for is read on the host
+            frame = Frame(self._face, self._options.constants)
+        else:
+            frame = self._frame(named)
         for name, arg in named.items():
             frame.take(name, arg, verify=False)
         frame.resolve_sizes()
@@ -158,14 +161,18 @@ class Kernel(Runnable):
         """
         if named:
             return self.specialize(**named).explain()
-        known = f"data: {self._options.facts or ''}".removesuffix("data: ")
-        parts = self.note, known, self.signature, self.trace, self.explain_launches()
+        parts = self.note, self.known, self.signature, self.trace, self.explain_launches()
         return "\n".join(text for text in map(str, parts) if text).rstrip()
 
     @property
     def note(self) -> str:
         """What ``explain`` says first: why the Kernel is not the default one; usually nothing."""
         return ""
+
+    @property
+    def known(self) -> str:
+        """What was seen in the data that this version is for, as a line; empty if nothing was."""
+        return f"data: {self._options.facts or ''}".removesuffix("data: ")
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return this Kernel."""
@@ -293,7 +300,8 @@ class Kernel(Runnable):
             return GpuCalls(self._compiled, self._options, self.name, bound, raw=raw)
         if raw:
             return Calls(self._face, self.name, self._in_place_call)
-        return Calls(self._face, self.name, lambda named: self._call(named, bound))
+        kind = EmulatedCalls if self.target.emulate else Calls
+        return kind(self._face, self.name, lambda named: self._call(named, bound))
 
     def _in_place_call(self, named: dict[str, Any]) -> CallRecord:
         """Run on *named*, which has a number or array for each parameter; return the record."""

@@ -65,8 +65,7 @@ class GpuCalls:
         It waits only for what it reads or returns on the host.
         """
         face = self.face
-        has_own = STREAM in face.by_name or STREAM in face.scalars or STREAM in face.index_names
-        stream = None if has_own else named.pop(STREAM, None)
+        stream = None if face.takes(STREAM) else named.pop(STREAM, None)
         if out is not None:
             named = with_outputs(face, self.name, out, named)
         if self.raw:

@@ -82,8 +82,9 @@ class Runner:
     def call(self, out: Any, named: dict[str, Any], bound: BoundArguments = NOTHING_BOUND) -> Any:
         """Run on the arguments *named* and those *bound*; returns as a NotationKernel does."""
         sizes = _NONE if "sizes" in self.arguments else named.pop("sizes", _NONE)
+        for_gpu = self.options.target.kind == "cuda" and STREAM not in self.arguments
+        stream = named.pop(STREAM, None) if for_gpu else None  # the emulator has none
         if self._on_gpu:
-            stream = None if STREAM in self.arguments else named.pop(STREAM, None)
             there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
             with chosen_stream(stream):
                 if there:
@@ -385,7 +386,23 @@ class Runner:
             text = f"{version.kernel.note}\n{text}"
         if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
             text = f"{text}\n{rows}"
-        launched = getattr(version.kernel, "explain_launches", str)()
+        return self._on_device(version, arguments, text)
+
+    def _on_device(self, version: CompiledVersion, arguments: CallArguments, text: str) -> str:
+        """Return *text* with what a GPU runs for *arguments*: steps, launches, what data they suit.
+
+        Without all arguments, and with index vectors of results, whose sizes only a call knows,
+        they are those for any data.
+        """
+        kernel = version.kernel
+        if isinstance(kernel, Kernel) and kernel.launches:
+            given = all(argument.source in arguments for argument in version.arguments)
+            if given and not self._scatters.rows:
+                values = {name: make(arguments[at].value) for name, at, make in version.arguments}
+                kernel = kernel.version(values, whole=False)
+            parts = kernel.known, text, kernel.trace, kernel.explain_launches()
+            return "\n".join(part for part in map(str, parts) if part).rstrip()
+        launched = getattr(kernel, "explain_launches", str)()
         return f"{text}\n{launched}".rstrip() if launched else text
 
 

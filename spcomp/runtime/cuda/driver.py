@@ -35,6 +35,7 @@ from spcomp.runtime.cuda.ptx import entries
 
 LEAST = "0.30"  # the first version of numba-cuda on top of cuda.core that was read and tried
 LEGACY = 1  # the handle of the legacy default stream
+INSTALL = "pip install 'spcomp[cuda]'"
 EMULATOR = 'target="cuda:...,emulate" or SPCOMP_CUDA_EMULATE=1 runs it on the CPU, for tests'
 STATIC_SHARED = 48 << 10  # bytes of shared memory of a block that need no permission
 TYPES = {
@@ -58,9 +59,11 @@ def missing() -> str | None:
     try:
         version = importlib.metadata.version("numba-cuda")
     except importlib.metadata.PackageNotFoundError:
-        return "numba-cuda is not installed"
+        return f"numba-cuda is not installed ({INSTALL})"
     if _numbers(version) < _numbers(LEAST):
-        return f"numba-cuda is {version}, and {LEAST} is the oldest that is known to work"
+        return (
+            f"numba-cuda is {version}, and {LEAST} is the oldest that is known to work ({INSTALL})"
+        )
     if os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0"):
         return "numba.cuda is its own simulator, as NUMBA_ENABLE_CUDASIM asks"
     try:

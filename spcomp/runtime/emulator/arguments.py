@@ -24,7 +24,9 @@ def check_extents(kernel: Kernel, grid: Extent, block: Extent) -> None:
         ("grid", grid, _MOST_GRID, 0),
         ("block", block, _MOST_BLOCK, 1),
     ):
-        if len(extent) != 3 or not all(
+        if not isinstance(extent, Sequence) or len(extent) != 3:
+            raise ArgumentError(f"{what} is {extent}: give three extents (x, y, z)")
+        if not all(
             isinstance(n, int | np.integer) and least <= n <= limit
             for n, limit in zip(extent, most, strict=True)
         ):
@@ -37,6 +39,8 @@ def check_extents(kernel: Kernel, grid: Extent, block: Extent) -> None:
 
 _KINDS = {"float": "f4", "double": "f8", "half": "f2", "bfloat": "i2"}
 _KINDS |= {"i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1", "i1": "i1"}
+
+_NAMES = {"f": "float", "i": "int"}  # of numpy, by the first letter of a kind
 
 
 def arguments(
@@ -78,4 +82,5 @@ def _check_number(name: str, kind: str, value: Any) -> None:
         or dtype.itemsize != int(wanted[1])
     ):
         got = type(value).__name__ if dtype is None else dtype
-        raise ArgumentError(f"argument {name}: got {got}, expected a numpy number for {kind}")
+        number = f"np.{_NAMES[wanted[0]]}{8 * int(wanted[1])}"
+        raise ArgumentError(f"argument {name}: got {got}, expected {number} for {kind}")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from spcomp.codegen import cpu
-from spcomp.errors import ArgumentError, nearest_or_all
+from spcomp.codegen.llvm.module import parse
+from spcomp.errors import ArgumentError, InternalError, expect, nearest_or_all
 from spcomp.locks import Lock
 from spcomp.runtime import jit
 from spcomp.runtime.emulator import machinery
@@ -26,7 +27,7 @@ class Emulated:
     The threads of a block take turns: each runs until it waits for others. With *check*, every
     access of global and shared memory is watched for races, bounds and alignment, at the price of
     a cell of 64 bytes for each 4 bytes of the arrays; without, a wrong access is as wrong as in C.
-    Raises InternalError if *ir* is not LLVM IR, and EmulationError if the emulator does not know
+    Raises ArgumentError if *ir* is not LLVM IR, and EmulationError if the emulator does not know
     what it needs.
     """
 
@@ -80,5 +81,12 @@ class Emulated:
 @lru_cache(maxsize=256)
 def _compiled(ir: str, check: bool) -> tuple[Program, bytes]:  # noqa: FBT001
     """Return the translated module *ir* and its object."""
+    expect("ir", ir, str, "the text of a module in LLVM IR")
+    try:
+        parse(ir)
+    except InternalError as error:
+        hint = 'a kernel for a GPU gives such text: kernel.source("llvm")'
+        message = f"argument ir: is not LLVM IR (PTX is not read): {error.message}"
+        raise ArgumentError(message, hint=hint) from None
     program = translate(ir, machinery.function_attributes(), check=check)
     return program, cpu.object_code(program.text, machinery.host())

@@ -16,6 +16,7 @@ from spcomp.passes.pack.pack_rows import unclaimed
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
 from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.steps.loops.annotate import permission_hint
 from spcomp.schedule.steps.loops.bind import binding_clash, reduces_over_threads
 
 
@@ -51,7 +52,8 @@ def without_false_claims(func: Func) -> Func:
             kind = f"bound to {loop.thread}" if loop.thread else loop.kind
             if not isinstance(func, FlatFunc) and "grain" not in dict(loop.attrs):
                 message = f"loop {loop.var.name} cannot be {kind}: {clashes[0]}"
-                raise ScheduleError(message, loop.span)
+                hint = permission_hint(func, loop) if loop.kind == "bound" else ""
+                raise ScheduleError(message, loop.span, hint=hint)
             where = f"{loop.span}: " if loop.span else ""
             warn(
                 f"{where}loop {loop.var.name} is not proved to be {kind}, so it runs"

@@ -10,7 +10,9 @@ from typing import ClassVar, TypeAlias
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
+from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
@@ -131,6 +133,34 @@ def note_permission(func: Func, loop: For) -> For:
     if conflicts(loop, ascending=ascending_axes(func)):
         attrs = (*attrs, ("atomic", True))
     return loop.replace(attrs=attrs)
+
+
+def permission_hint(func: Func, loop: For) -> str:
+    """Return how *loop* of *func* may be bound nevertheless: by permissions, if they are enough."""
+    blocks = [b for b in statements(loop.body) if isinstance(b, Block) and _may_permit(b)]
+    permitted = _Permitting().rewrite(loop)
+    if not blocks or conflicts(permitted, atomic=True, ascending=ascending_axes(func)):
+        return ""
+    steps = ", ".join(f"annotate({block.name!r}, 'atomic', True)" for block in blocks)
+    return (
+        f"if the order of updates does not matter, {steps} permits to share them: in a script of"
+        ' the position stage, T.block_attr({"atomic": True}) in the block'
+    )
+
+
+class _Permitting(Rewriter):
+    """Makes all blocks that may permit shared updates do so."""
+
+    def visit_Block(self, block: Block) -> Node:
+        new = self.visit_Node(block)
+        assert isinstance(new, Block)
+        return new.replace(attrs=(*new.attrs, ("atomic", True))) if _may_permit(block) else new
+
+
+def _may_permit(block: Block) -> bool:
+    """Whether *block*, without blocks inside, updates elements and has no permission yet."""
+    inner = any(isinstance(n, Block) for n in statements(block.body))
+    return not (inner or is_atomic(block) or _permission_problem(block, value=True))
 
 
 def _permission_problem(node: Target, value: Value) -> str | None:

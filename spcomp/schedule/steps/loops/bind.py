@@ -19,7 +19,7 @@ from spcomp.schedule.legality.reductions import innermost, is_dot
 from spcomp.schedule.nests.cooperation import shared_by_threads
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step, names_hint
-from spcomp.schedule.steps.loops.annotate import note_permission
+from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 
@@ -57,7 +57,7 @@ class Bind(Step):
         bound = loop.replace(kind="bound", thread=self.thread)
         if not reduces_over_threads(bound):
             if clashes:
-                raise self.error(str(clashes[0]), loop)
+                raise self.error(str(clashes[0]), loop, permission_hint(func, loop))
             bound = note_permission(func, loop).replace(kind="bound", thread=self.thread)
         new = replace_stmt(func, loop, bound)
         new = self._together(new, bound)
