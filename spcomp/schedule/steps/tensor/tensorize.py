@@ -188,7 +188,8 @@ class Binding:
         assert isinstance(buffer, Buffer)
         axes = self.axes[buffer]
         ranges = {axis: (ZERO, size) for axis, size in zip(axes, buffer.shape, strict=True)}
-        wide = [a for a, loop in zip(axes, self.intrinsic.places[buffer], strict=True) if loop]
+        places = zip(axes, buffer.shape, self.intrinsic.places[buffer], strict=True)
+        wide = [a for a, size, loop in places if loop and not _is_one(size)]
         return all(injective(indices, axis, ranges) for axis in wide)
 
     def build(self, names: Names) -> Stmt:
@@ -341,3 +342,7 @@ class _Inline(Fresh):
     def visit_Store(self, store: Store) -> Node:
         part, at = self._at(store.buffer, store.indices)
         return store.replace(buffer=part, indices=at, value=self.rewrite(store.value))
+
+
+def _is_one(size: Expr) -> bool:
+    return isinstance(size, Const) and size.value == 1
