@@ -17,7 +17,6 @@ from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
-    from spcomp.kernels.notation.runner import SplitVersion
 
 _NONE: Mapping[str, Any] = {}
 
@@ -36,7 +35,7 @@ class BoundArguments:
     kernels: dict[CompiledVersion, Callable[..., Any]]
     rows: dict[str, Tensor]
     has_torch: bool = False
-    last: CompiledVersion | SplitVersion | None = None
+    last: Any = None  # a version of the runner, which stands above
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> BoundArguments:
