@@ -10,10 +10,12 @@ import numpy as np
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.call import BoundArguments
+from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.notation.vectors import vectors_of
 from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.foreign import is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
@@ -37,9 +39,12 @@ class BoundNotation(Bound):
         self._runner, self._bound = runner, BoundArguments.of(kept)
         for name in vectors & kept.keys():
             _require_coordinates(name, self._bound.arguments[name].value)
+        self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
+        if self._repeats is not None:
+            return self._repeats.run(out, named, self.refuse_bound)
         self.refuse_bound(named)
         return self._runner.call(out, named, self._bound)
 

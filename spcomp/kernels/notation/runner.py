@@ -168,13 +168,7 @@ class Runner:
 
     def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
-        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
-        if execute:
-            version = self._interpretation(call, execute, asked)
-        else:
-            version = self.version(call.arguments, asked)
-        if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
-            version = self._renewal(version.planned, call) or version
+        version = self._version(call, execute)
         if call.bound is not NOTHING_BOUND:
             call.bound.last = version
         if isinstance(version, SplitVersion):
@@ -183,18 +177,47 @@ class Runner:
         for index in planned.unbound:
             index.check(call.outputs)
         self._delivery.check(planned.plans, arguments, call.outputs)
+        kernel, named = self._kernel_call(version, call)
+        return self._delivery.results(planned, kernel(**named), arguments, call.outputs)
+
+    def kernel_call(
+        self, out: Any, named: Mapping[str, Any], bound: BoundArguments
+    ) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+        """Return what runs in a call with *named* and *out*, which ran before: a kernel on these.
+
+        None if it is not one kernel, or it works on parts of what is given.
+        """
+        call = self._intake.call(out, call_arguments(named), bound)
+        version = self._version(call, None)
+        if isinstance(version, SplitVersion) or call.wholes:
+            return None
+        return self._kernel_call(version, call)
+
+    def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
+        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
+        if execute:
+            version = self._interpretation(call, execute, asked)
+        else:
+            version = self.version(call.arguments, asked)
+        if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
+            version = self._renewal(version.planned, call) or version
+        return version
+
+    def _kernel_call(
+        self, version: CompiledVersion, call: Call
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the kernel of *version*, and its arguments in *call*."""
         kernel, bound = self._kernel(version, call.bound)
         named = {
-            name: make(arguments[source].value)
+            name: make(call.arguments[source].value)
             for name, source, make in version.arguments
             if source not in bound
         }
         if call.outputs:
-            for plan in planned.plans:
+            for plan in version.planned.plans:
                 if (name := plan.stmt.target.name) in call.outputs:
                     named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
-        returned = kernel(**named)
-        return self._delivery.results(planned, returned, arguments, call.outputs)
+        return kernel, named
 
     def _kernel(
         self, version: CompiledVersion, bound: BoundArguments

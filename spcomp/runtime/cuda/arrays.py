@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -294,10 +295,25 @@ def _of_dlpack(arg: Any, place: Place, who: str, *, written: bool) -> DeviceArra
 
 def wait_for(args: Iterable[Any], place: Place) -> None:
     """Let the stream of *place* wait for what computes the content of *args* on a GPU."""
+    for producer in producers_of(args, place.device):
+        memory.wait(place.stream, producer(), place.device)
+
+
+def producers_of(args: Iterable[Any], device: int) -> tuple[Callable[[], int], ...]:
+    """Return functions that return the streams on which *args* may still be computed, in order."""
+    found: dict[object, Callable[[], int]] = {}
     for arg in args:
         library = library_of(arg)
-        if library is not None and (producer := _producer(arg, library, place.device)) is not None:
-            memory.wait(place.stream, producer, place.device)
+        stream = None if library is None else _producer(arg, library, device)
+        if library in ("torch", "cupy"):  # whose current stream changes
+            found.setdefault(library, partial(_current, library, device))
+        elif stream is not None:
+            found.setdefault(stream, partial(int, stream))
+    return tuple(found.values())
+
+
+def _current(library: str, device: int) -> int:
+    return current_stream(library, device) or LEGACY
 
 
 def apart(first: DeviceArray, second: DeviceArray) -> bool:
