@@ -14,7 +14,8 @@ from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.notation.vectors import vectors_of
-from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.runtime.cuda.arrays import array_of, lies_there, place_of
+from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.foreign import is_torch
@@ -72,10 +73,11 @@ class BoundNotation(Bound):
 
 def _vector(who: str, arg: Any) -> Any:
     """Return a private copy of *arg*, the index vector *who*; what is none is refused later."""
+    if lies_there(arg):
+        place = place_of([arg])
+        return Residents(place).clone(array_of(arg, place, who)).owner
     if is_torch(arg):
         return arg.clone()
-    if lies_there(arg):
-        return arg.copy() if hasattr(arg, "copy") else arg
     if isinstance(arg, Tensor):  # its levels cannot change
         return arg.with_values(np.array(arg.values))
     if not isinstance(arg, np.ndarray) and hasattr(arg, "__array__") and not is_scipy(arg):

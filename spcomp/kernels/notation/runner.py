@@ -59,7 +59,7 @@ class Runner:
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)
-        self._scatters = Scatters(planner.rows, self._operands)
+        self._scatters = Scatters(planner.rows, self._operands, self._on_gpu)
         self.arguments = self._scatters.named(self._operands)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
@@ -207,7 +207,7 @@ class Runner:
         self, version: CompiledVersion, call: Call
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return the kernel of *version*, and its arguments in *call*."""
-        kernel, bound = self._kernel(version, call.bound)
+        kernel, bound = self._kernel(version, call)
         named = {
             name: make(call.arguments[source].value)
             for name, source, make in version.arguments
@@ -220,25 +220,34 @@ class Runner:
         return kernel, named
 
     def _kernel(
-        self, version: CompiledVersion, bound: BoundArguments
+        self, version: CompiledVersion, call: Call
     ) -> tuple[Callable[..., Any], Collection[str]]:
         """Return the kernel of *version*, and the arguments that it has bound.
 
-        It has none bound if a matrix that is stored in parts comes with the call.
+        It has none bound if a matrix that is stored in parts comes with the call. On a GPU, rows of
+        bound index vectors are bound, too: they stay there.
         """
-        if not bound.arguments:
+        bound, fixed = call.bound, call.bound.arguments
+        if not fixed:
             return version.kernel, ()
-        if version not in bound.kernels:
+        key: object = version
+        if self._on_gpu and bound.rows:
+            rows = {name: call.arguments[name] for name in bound.rows}
+            fixed = {**fixed, **rows}
+            key = version, tuple(argument.value.shape[0] for argument in rows.values())
+        if key not in bound.kernels:
             sources = {argument.name: argument.source for argument in version.arguments}
-            if any(sources[name] not in bound.arguments for name in version.stored):
+            if any(sources[name] not in fixed for name in version.stored):
                 return version.kernel, ()
             named = {
-                name: make(bound.arguments[source].value)
+                name: make(fixed[source].value)
                 for name, source, make in version.arguments
-                if source in bound.arguments
+                if source in fixed
             }
-            bound.kernels[version] = version.kernel.bind(**named)
-        return bound.kernels[version], bound.arguments
+            while len(bound.kernels) >= MOST_VERSIONS:
+                bound.kernels.pop(next(iter(bound.kernels)), None)
+            bound.kernels[key] = version.kernel.bind(**named)
+        return bound.kernels[key], fixed
 
     def _interpretation(
         self, call: Call, execute: Execute, asked: frozenset[str]

@@ -38,8 +38,16 @@ class Place:
     library: Library
 
 
+class OnDevice:
+    """What is ours and lies on a GPU: its *device*, and the *library* that owns the memory."""
+
+    __slots__ = ()
+    device: int
+    library: Library
+
+
 @dataclass(frozen=True, slots=True)
-class DeviceArray:
+class DeviceArray(OnDevice):
     """A C-contiguous array on a GPU: *strides* are bytes, *owner* keeps the memory.
 
     *library* is that of the owner; ``host`` if the memory is a copy of a host array.
@@ -66,7 +74,7 @@ class DeviceArray:
 
 def library_of(arg: Any) -> Library | None:
     """Return the library whose array on a GPU *arg* is, ``host`` off the GPU, None if no array."""
-    if isinstance(arg, DeviceArray):
+    if isinstance(arg, OnDevice):
         return arg.library
     if isinstance(arg, np.ndarray | np.generic):
         return "host"
@@ -83,14 +91,16 @@ def library_of(arg: Any) -> Library | None:
 
 def lies_there(arg: Any) -> bool:
     """Return whether *arg* is an array or a sparse matrix on a GPU."""
-    return isinstance(arg, DeviceArray) or library_of(arg) not in (None, "host")
+    return isinstance(arg, OnDevice) or library_of(arg) not in (None, "host")
 
 
 def is_sparse(arg: Any) -> bool:
     """Return whether *arg* is a sparse matrix of cupyx, or a tensor of PyTorch that is not dense.
 
-    A layout of PyTorch other than strided is one of its sparse ones.
+    A layout of PyTorch other than strided is one of its sparse ones. Or it is sparse and ours.
     """
+    if isinstance(arg, OnDevice):
+        return not isinstance(arg, DeviceArray)
     if _is_torch(arg):
         return str(arg.layout) != "torch.strided"
     return type(arg).__module__.startswith("cupyx.scipy.sparse")
@@ -111,7 +121,7 @@ def place_of(args: Iterable[Any], stream: Any = None) -> Place:
     """
     kinds = [(arg, kind) for arg in args if (kind := library_of(arg)) is not None]
     library: Library = min((kind for _, kind in kinds), key=_PREFERENCE.index, default="host")
-    found = [arg for arg, kind in kinds if kind != "host" or isinstance(arg, DeviceArray)]
+    found = [arg for arg, kind in kinds if kind != "host" or isinstance(arg, OnDevice)]
     device = device_of(found[0]) if found else current_device()
     chosen = CHOSEN.get() if stream is None else stream
     if chosen is not None:
@@ -122,7 +132,7 @@ def place_of(args: Iterable[Any], stream: Any = None) -> Place:
 
 def device_of(arg: Any) -> int:
     """Return the device on which the array *arg* of any library lies."""
-    if isinstance(arg, DeviceArray):
+    if isinstance(arg, OnDevice):
         return arg.device
     library = library_of(arg)
     if library == "torch":
