@@ -146,10 +146,12 @@ def verify_random(seed: int) -> bool:
     return True
 
 
-LONG = [pytest.param(chunk, marks=pytest.mark.long) for chunk in range(2, 10)]
+def test_some_random_programs():
+    assert sum(map(verify_random, range(10))) >= 5, "most are programs"
 
 
-@pytest.mark.parametrize("chunk", [0, 1, *LONG])
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(10))
 def test_random_programs(chunk):
     done = sum(verify_random(seed) for seed in range(chunk * 40, chunk * 40 + 40))
     assert done >= 25, "most are programs"
