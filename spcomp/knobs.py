@@ -36,6 +36,7 @@ class Knobs:
 
     # shares of parallel loops
     chunk_elements: int  # elements in a chunk of rows where each is one operation
+    chunk_vector: int  # elements in a chunk of a loop in vectors; 0: there are no chunks
     chunk_nested: int  # the same where each element is a loop
     chunk_sorted: int  # iterations over sorted coordinates in a chunk
     chunk_fibers: int  # the same where each iteration is a fiber
@@ -104,6 +105,7 @@ CPU_KNOBS = Knobs(
     prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
+    chunk_vector=4096,
     chunk_nested=4096,
     chunk_sorted=4096,
     chunk_fibers=64,
@@ -161,6 +163,7 @@ CUDA_KNOBS = replace(
     single_lanes=128,  # a thread has no vectors but those that it loads and stores
     unrolled_group=4,
     dot_accumulators=1,  # other threads run while one waits
+    chunk_vector=0,  # the grid cuts it
     chunk_elements=256,  # for one thread
     chunk_nested=64,
     chunk_sorted=64,
