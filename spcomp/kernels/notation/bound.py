@@ -12,10 +12,11 @@ from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.call import BoundArguments
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.notation.nodes import Program
 from spcomp.notation.vectors import vectors_of
 from spcomp.runtime.cuda.arrays import lies_there
 from spcomp.tensors import checks as validate
-from spcomp.tensors.libraries.foreign import is_torch
+from spcomp.tensors.libraries.foreign import arrays_of, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
@@ -31,12 +32,9 @@ class BoundNotation(Bound):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
-        vectors = vectors_of(runner.program)
-        kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+        kept = kept_arguments(runner.program, arguments)
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
-        for name in vectors & kept.keys():
-            _require_coordinates(name, self._bound.arguments[name].value)
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
@@ -63,6 +61,18 @@ class BoundNotation(Bound):
         for kernel in self._bound.kernels.values():
             if isinstance(kernel, Runnable):
                 kernel.check()
+
+
+def kept_arguments(program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *arguments* of *program* that are fixed now, with private index arrays.
+
+    Raises ArgumentError for an index vector with negative numbers.
+    """
+    vectors = vectors_of(program)
+    kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+    for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
+        _require_coordinates(name, vector)
+    return kept
 
 
 def _vector(who: str, arg: Any) -> Any:
