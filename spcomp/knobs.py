@@ -206,6 +206,16 @@ CUDA_GRID = GridKnobs(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class DaskKnobs:
+    """The thresholds of programs over distributed tensors."""
+
+    broadcast_bytes: int  # bytes of an array, at most, that every task gets whole
+
+
+DASK = DaskKnobs(broadcast_bytes=1 << 20)
+
+
 def knobs_of(target: Target) -> Knobs:
     """Return the thresholds for *target*.
 
