@@ -211,9 +211,10 @@ class DaskKnobs:
     """The thresholds of programs over distributed tensors."""
 
     broadcast_bytes: int  # bytes of an array, at most, that every task gets whole
+    part_bytes: int  # bytes of a text file that a task reads, about
 
 
-DASK = DaskKnobs(broadcast_bytes=1 << 20)
+DASK = DaskKnobs(broadcast_bytes=1 << 20, part_bytes=1 << 26)
 
 
 def knobs_of(target: Target) -> Knobs:

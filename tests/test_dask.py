@@ -18,9 +18,9 @@ import dask
 import dask.array as da
 
 import spcomp.dask as sd
-from spcomp.dask import decide
+from spcomp.dask import decide, files
 from spcomp.dask.chunks import by_elements, even, grid_of, overlaps
-from spcomp.errors import ArgumentError, ScriptError
+from spcomp.errors import ArgumentError, FileError, ScriptError
 
 pytestmark = pytest.mark.dask
 KINDS = ("rows", "tiles", "local", "dense dask", "dense")
@@ -271,3 +271,101 @@ def test_refusals():
         np.asarray(A)
     with pytest.raises(ArgumentError, match="expected a sparse matrix"):
         sd.from_scipy(np.ones((3, 3)))
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _short_parts(monkeypatch):
+    monkeypatch.setattr(files, "DASK", replace(files.DASK, part_bytes=300))
+
+
+@pytest.mark.usefixtures("_short_parts")
+@pytest.mark.parametrize("chunks", [-1, 5, (6, 4), ((0, 23, 0), -1)])
+def test_a_text_file_is_read_in_parts(tmp_path, chunks):
+    A = csr()
+    order = np.random.default_rng(0).permutation(A.nnz)
+    coo = A.tocoo()
+    lines = [f"{coo.row[k] + 1} {coo.col[k] + 1} {float(coo.data[k])!r}" for k in order]
+    text = [f"%%MatrixMarket matrix coordinate real general\n% hello\n23 17 {A.nnz}", *lines]
+    (tmp_path / "a.mtx").write_text("\n".join(text))
+    B = sd.from_mtx(tmp_path / "a.mtx", chunks)
+    assert len([k for k in B.dask if k[0].startswith("entries-")]) > 3
+    assert B.shape == A.shape
+    np.testing.assert_array_equal(B.compute().toarray(), A.toarray())
+
+
+@pytest.mark.usefixtures("_short_parts")
+@pytest.mark.parametrize("symmetry", ["symmetric", "skew-symmetric"])
+def test_mirrored_entries_go_to_their_rows(tmp_path, symmetry):
+    A = sps.tril(csr(20, 20, density=0.4), -1).tocoo()
+    text = f"%%MatrixMarket matrix coordinate real {symmetry}\n20 20 {A.nnz}\n"
+    text += "".join(
+        f"{i + 1} {j + 1} {x!r}\n" for i, j, x in zip(A.row, A.col, A.data.tolist(), strict=True)
+    )
+    (tmp_path / "a.mtx").write_text(text)
+    want = spcomp.read(tmp_path / "a.mtx")
+    np.testing.assert_array_equal(
+        sd.from_mtx(tmp_path / "a.mtx", 6).compute().toarray(), want.toarray()
+    )
+
+
+@pytest.mark.usefixtures("_short_parts")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("\n7 8 1.5\n", "\n7 80 1.5\n", "a.mtx: line .* after byte .*80"),
+        ("\n7 8 1.5\n", "\n7 x 1.5\n", "a.mtx: line .* after byte"),
+        ("\n7 8 1.5\n", "\n", "there are 99 entries, 100 are declared"),
+        ("\n7 8 1.5\n", "\n7 7 1.5\n", "an entry is repeated"),
+    ],
+)
+def test_a_damaged_text_file_is_an_error_with_its_place(tmp_path, old, new, message):
+    text = "%%MatrixMarket matrix coordinate real general\n10 10 100\n"
+    text += "".join(f"{i} {j} 1.5\n" for i in range(1, 11) for j in range(1, 11))
+    (tmp_path / "a.mtx").write_text(text.replace(old, new))
+    with pytest.raises(FileError, match=message):
+        sd.from_mtx(tmp_path / "a.mtx", 4).compute()
+
+
+def test_text_files_that_have_no_parts_are_refused(tmp_path):
+    spcomp.write(tmp_path / "a.mtx.gz", csr())
+    spcomp.write(tmp_path / "d.mtx", np.ones((3, 3)))
+    with pytest.raises(FileError, match="compressed"):
+        sd.from_mtx(tmp_path / "a.mtx.gz")
+    with pytest.raises(FileError, match="dense"):
+        sd.from_mtx(tmp_path / "d.mtx")
+    with pytest.raises(FileError, match="no such file"):
+        sd.from_mtx(tmp_path / "b.mtx")
+    spcomp.write(tmp_path / "a.mtx", csr())
+    with pytest.raises(ArgumentError, match="argument duplicates"):
+        sd.from_mtx(tmp_path / "a.mtx", duplicates="keep")
+
+
+@pytest.mark.long  # each part starts a process
+@pytest.mark.parametrize("chunks", [(9, 5), ("nonzeros", 3)])
+def test_a_binsparse_file_is_read_in_parts(tmp_path, chunks):
+    pytest.importorskip("h5py")
+    spcomp.write(tmp_path / "a.bsp.h5", A := csr())
+    B = sd.from_binsparse(tmp_path / "a.bsp.h5", chunks)
+    assert max(B.numblocks) == (4 if chunks == (9, 5) else 3)
+    np.testing.assert_array_equal(B.compute().toarray(), A.toarray())
+
+
+@pytest.mark.long
+def test_a_damaged_binsparse_file_is_an_error_with_its_rows(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    spcomp.write(tmp_path / "a.bsp.h5", csr())
+    with h5py.File(tmp_path / "a.bsp.h5", "r+") as file:
+        file["indices_1"][-1] = 99
+    B = sd.from_binsparse(tmp_path / "a.bsp.h5", 12)
+    with pytest.raises(FileError, match="rows 12 to 23"):
+        B.compute()
+    with h5py.File(tmp_path / "a.bsp.h5", "r+") as file:
+        file["pointers_to_1"][3] = 99
+    with pytest.raises(FileError, match="does not ascend"):
+        sd.from_binsparse(tmp_path / "a.bsp.h5", 12)
+    spcomp.write(tmp_path / "v.bsp.h5", np.ones(3))
+    with pytest.raises(FileError, match="parts of DVEC"):
+        sd.from_binsparse(tmp_path / "v.bsp.h5")

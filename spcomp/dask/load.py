@@ -83,6 +83,11 @@ def empty(block: Any) -> Any:
     return blocks.like(block, none, np.zeros(0, block.dtype), (0,) * rank)
 
 
+def empty_matrix(kind: str, dtype: str) -> Any:
+    """Return a csr or csc array of extents 0."""
+    return convert(np.zeros((0, 0), dtype), kind)
+
+
 def from_array(array: Any, format: str = "csr") -> DistributedTensor:  # noqa: A002
     """Return an array of Dask, whose chunks are of scipy, ``sparse`` or numpy, as sparse blocks.
 
@@ -107,9 +112,7 @@ def from_array(array: Any, format: str = "csr") -> DistributedTensor:  # noqa: A
         for at in np.ndindex(*array.numblocks)
     }
     graph = HighLevelGraph.from_collections(name, layer, [array])
-    none = [np.zeros(0, np.int64)] * 2
-    like = _block(np.zeros((1, 1), array.dtype), format)
-    meta = blocks.like(like, none, np.zeros(0, array.dtype), (0, 0))
+    meta = empty(_block(np.zeros((1, 1), array.dtype), format))
     return DistributedTensor(graph, name, grid, meta)
 
 
