@@ -209,6 +209,17 @@ CUDA_GRID = GridKnobs(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class DaskKnobs:
+    """The thresholds of programs over distributed tensors."""
+
+    broadcast_bytes: int  # bytes of an array, at most, that every task gets whole
+    part_bytes: int  # bytes of a text file that a task reads, about
+
+
+DASK = DaskKnobs(broadcast_bytes=1 << 20, part_bytes=1 << 26)
+
+
 def knobs_of(target: Target) -> Knobs:
     """Return the thresholds for *target*.
 

@@ -19,7 +19,7 @@ from spcomp.codegen.nvvm.machine import PTX
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
-WITH_TORCH = ("formats", "torch")
+NEEDED = {"formats": pytest.mark.torch, "torch": pytest.mark.torch, "dask": pytest.mark.dask}
 BLOCK = re.compile(r"```(python fragment|python|pycon|bash|json|)\n(.*?)```", re.DOTALL)
 PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
 
@@ -54,8 +54,7 @@ def converse(text: str, names: dict[str, Any]) -> None:
 
 
 def page_of(path: Path) -> Any:
-    marks = [pytest.mark.torch] if path.stem in WITH_TORCH else []
-    return pytest.param(path, marks=marks, id=path.stem)
+    return pytest.param(path, marks=NEEDED.get(path.stem, ()), id=path.stem)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
