@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rn
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 WITH_TORCH = ("formats", "torch")
 BLOCK = re.compile(r"```(python fragment|python|pycon|bash|json|)\n(.*?)```", re.DOTALL)
+PIXELS = re.compile('base64,[^"]+')  # compressed as this version of zlib does it
 PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
 
 
@@ -105,3 +107,11 @@ def test_what_the_walks_through_the_code_name_is_there():
 def test_the_page_on_gpus_names_all_that_there_is_code_for():
     text = (ROOT / "docs/gpu.md").read_text()
     assert all(f"`{name}`" in text for name in PTX)
+
+
+def test_pictures_and_generated_pages_are_those_of_the_code():
+    for name, text in runpy.run_path(str(ROOT / "docs" / "generate.py"))["files"]().items():
+        written = (ROOT / "docs" / name).read_text()
+        assert PIXELS.sub("", written) == PIXELS.sub("", text), (
+            f"run python docs/generate.py: {name}"
+        )
