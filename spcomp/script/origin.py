@@ -5,9 +5,14 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import zlib
 from collections.abc import Iterator
+from hashlib import blake2b
 from types import CodeType, FrameType
+
+
+def name_of_text(text: str) -> str:
+    """Return a name, in place of a file's, that errors call *text*."""
+    return f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
 
 
 def unfiled(code: CodeType) -> tuple[str, list[str]] | None:
@@ -19,7 +24,7 @@ def unfiled(code: CodeType) -> tuple[str, list[str]] | None:
     """
     for text in _texts(code):
         if _compiles_to(text, code):
-            name = f"<text {zlib.crc32(text.encode()):08x}>"
+            name = name_of_text(text)
             lines = text.splitlines(keepends=True)
             linecache.cache[name] = (len(text), None, lines, name)
             return name, lines
