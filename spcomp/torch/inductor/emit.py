@@ -7,6 +7,9 @@ from typing import Any
 from spcomp.torch.inductor.program import NARROW, Buffer, Program, Statement
 
 _START = {"sum": "0.0", "max": 'T.{dtype}("-inf")', "min": 'T.{dtype}("inf")'}
+_EDGES = (
+    'J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32", sorted=False, unique=False)'
+)
 _ADD = {"sum": "{0} + {1}", "max": "T.max({0}, {1})", "min": "T.min({0}, {1})"}
 
 
@@ -41,8 +44,7 @@ class _Text:
         lines = [
             'T.func_attr({"fuse_rows": 1})',
             "I = T.dense_fixed(m)",
-            'J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32", sorted=False,'
-            " unique=False)",
+            _EDGES,
             "N = T.dense_fixed(n)",
             *(["E = T.dense_fixed(e)"] if order else []),
             *sizes,

@@ -40,7 +40,7 @@ class Regions:
         return cls(_below(up, {}))
 
     def add(self, found: Aggregation, alone: Program) -> int:
-        """Add *found*, with the program *alone* if it runs by itself; return the region's number."""
+        """Add *found*, with the program *alone* if none shares it; return its region's number."""
         key = identity(found.index.node), found.node in self.backward
         region = self._last.get(key)
         if region is not None:
