@@ -78,6 +78,7 @@ class Knobs:
     result_parts: int  # such parts, at most
     asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
+    gathers_apart: bool  # whether rows at coordinates, of two arrays, push each other out of cache
 
     # vectors
     dot_accumulators: int  # independent partial sums of a dot product, a power of two
@@ -140,6 +141,7 @@ CPU_KNOBS = Knobs(
     result_parts=1 << 10,
     asks_rows=False,
     packs_results=True,
+    gathers_apart=True,
     dot_accumulators=4,  # an addition takes four cycles
     unrolled_vectors=32,
     gather_bits=512,  # narrower processors load as fast as they gather
@@ -158,6 +160,7 @@ CUDA_KNOBS = replace(
     CPU_KNOBS,
     asks_rows=True,  # as many threads share a row
     packs_results=False,  # blocks cannot wait for each other to pass on where each begins
+    gathers_apart=False,  # so many rows are worked on at a time that no array stays there anyway
     single_lanes=128,  # a thread has no vectors but those that it loads and stores
     unrolled_group=4,
     dot_accumulators=1,  # other threads run while one waits
