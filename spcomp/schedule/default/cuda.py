@@ -36,6 +36,7 @@ from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -104,6 +105,8 @@ class _Plan(CpuPlan):
         before = self.func, self.steps
         heads = () if self.facts.hubs else row_fusion(self.func, self.knobs).heads
         self.attempt(self.shared_rows())
+        for head in heads:
+            self.attempt([OnlineSoftmax(head, CUDA_GRID.turn_elements)])
         if not all(self.group(head) for head in heads):
             self.func, self.steps = before
 
