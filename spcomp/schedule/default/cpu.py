@@ -191,7 +191,7 @@ class CpuPlan(Plan):
 
         None if a row is very long: threads share that only where nothing else is in its loop.
         """
-        return () if self.facts.hubs else row_fusion(self.func).steps
+        return () if self.facts.hubs else row_fusion(self.func, self.knobs).steps
 
     def marks(self) -> Iterator[Step]:
         """Yield steps that mark operands which several intersections share."""
