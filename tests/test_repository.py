@@ -109,7 +109,7 @@ def test_the_readme_says_both_commands_and_an_example_on_its_first_screen():
 
 
 def test_the_readme_links_to_files_that_exist():
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 

@@ -81,14 +81,14 @@ def _check_stages(stages: tuple[str, ...], target: str) -> None:
 
 
 def _forest(sources: dict[str, Func], svg: str | None) -> None:
-    from spcomp.cli.svg import forest_svg
     from spcomp.ir.analysis.forest import draw
+    from spcomp.viz.forest import draw_forest
 
     if svg is not None:
         if len(sources) != 1:
             raise click.UsageError(f"--svg draws one program; name one of {', '.join(sources)}")
         (source,) = sources.values()
-        options.write(Path(svg), forest_svg(source.axes).encode())
+        options.write(Path(svg), draw_forest(source.axes).svg.encode())
     for name, source in sources.items():
         if len(sources) > 1:
             click.echo(f"# {name}")

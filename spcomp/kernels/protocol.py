@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
-from spcomp.errors import ArgumentError
+from spcomp.display.html import folded, heading, numbered, table
+from spcomp.errors import ArgumentError, SpcompError
 from spcomp.kernels.opaque import opaque, tell_torch
 from spcomp.kernels.timing import Evaluator
 
@@ -112,6 +114,17 @@ class Runnable(ABC):
         if path is not None:
             result.save(path)
         return result
+
+    def _repr_html_(self) -> str:
+        title = heading(repr(self)[1:-1].partition(": ")[0])
+        try:
+            params, trace = self.signature.params, self.trace
+        except SpcompError:  # nothing was called yet, or it runs as several programs
+            return title
+        rows = ((p.name, p.kind, p.dtype, ", ".join(p.shape), ", ".join(p.layout)) for p in params)
+        head = ("parameter", "kind", "dtype", "shape", "axes")
+        steps = numbered(escape(str(step)) for _, step in trace)
+        return title + table(head, rows) + folded("the steps of its schedule", steps)
 
     @property
     def resources(self) -> Mapping[str, Resources]:
