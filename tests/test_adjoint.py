@@ -14,6 +14,7 @@ from spcomp.errors import ArgumentError, ScriptError, SpcompError
 from spcomp.ir.analysis.derivatives import FLAT, RULES, WITHOUT_RULE
 from spcomp.ir.expr import CALLS
 from spcomp.kernels.adjoint.kernel import AdjointKernel
+from spcomp.notation.adjoint import derive
 from tests.random_adjoints import FORMATS, case, check, dense, pattern_of
 from tests.random_notation import interpreted
 
@@ -146,10 +147,12 @@ def verify_random(seed: int) -> bool:
     return True
 
 
-LONG = [pytest.param(chunk, marks=pytest.mark.long) for chunk in range(2, 10)]
+def test_some_random_programs():
+    assert sum(map(verify_random, range(10))) >= 5, "most are programs"
 
 
-@pytest.mark.parametrize("chunk", [0, 1, *LONG])
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(10))
 def test_random_programs(chunk):
     done = sum(verify_random(seed) for seed in range(chunk * 40, chunk * 40 + 40))
     assert done >= 25, "most are programs"
@@ -370,6 +373,33 @@ def test_bound_operands_follow_their_values():
         for got, want in zip(bound(grad_C=g), kernel(A=a, B=b, grad_C=g), strict=True):
             np.testing.assert_array_equal(dense(got), dense(want))
         a.data *= 3
+
+
+def test_index_arrays_are_those_at_bind():
+    a, g = operand("A", "csr"), RNG.random((5, 4))
+    kernel = spcomp.compile(spcomp.adjoint(SPMM, "B"))
+    want, bound = kernel(A=a, grad_C=g), kernel.bind(A=a)
+    a.indices[...] = 0
+    np.testing.assert_array_equal(bound(grad_C=g), want)
+    src = np.array([1, 0, 1])
+    kernel = spcomp.compile(spcomp.adjoint("Z[e] = x[src[e]]", "x"))
+    bound = kernel.bind(src=src)
+    src[...] = 0
+    np.testing.assert_array_equal(bound(x=np.ones(2), grad_Z=np.ones(3)), [1, 2])
+    with pytest.raises(ArgumentError, match="argument src: got -1"):
+        kernel.bind(src=src - 1)
+
+
+def test_a_program_is_derived_once(monkeypatch):
+    adjoint, runs = spcomp.adjoint(SOFTMAX, "A"), []
+    run = derive.Backward.run
+    monkeypatch.setattr(derive.Backward, "run", lambda self: runs.append(self) or run(self))
+    assert adjoint.saves
+    assert adjoint.recomputes
+    assert adjoint.needed
+    assert adjoint.explain()
+    assert adjoint.forward_and_saves
+    assert not runs
 
 
 def test_an_adjoint_and_its_kernel_can_be_pickled():

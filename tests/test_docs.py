@@ -21,7 +21,7 @@ from spcomp.codegen.nvvm.machine import PTX
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-WITH_TORCH = ("formats", "torch")
+NEEDED = {"formats": pytest.mark.torch, "torch": pytest.mark.torch, "dask": pytest.mark.dask}
 KINDS = "python fragment|python|pycon|bash|json|"
 BLOCK = re.compile(rf"^( *)```({KINDS})\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 PIXELS = re.compile('base64,[^"]+')  # compressed as this version of zlib does it
@@ -62,10 +62,8 @@ def converse(text: str, names: dict[str, Any]) -> None:
 
 
 def page_of(path: Path) -> Any:
-    marks = [pytest.mark.torch] if path.stem in WITH_TORCH else []
-    return pytest.param(
-        path, marks=marks, id="/".join(path.with_suffix("").parts[len(ROOT.parts) :])
-    )
+    name = "/".join(path.with_suffix("").parts[len(ROOT.parts) :])
+    return pytest.param(path, marks=NEEDED.get(path.stem, ()), id=name)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -105,8 +105,8 @@ def test_sums_of_gathered_rows_in_all_spellings(model: Any) -> None:
     x, ei = numbers(N, F), edges()
     both(model, compiled(model), x, ei)
     told = st.explain(model, x, ei, costs=ALWAYS)
-    gathered = "spcomp_inductor::aggregate, the sum of gathered rows"
-    assert [finding.by for finding in told.replaced] == [gathered] * 2  # forward and backward
+    wanted = [f"program {number}, the sum of gathered rows" for number in (1, 2)]
+    assert [finding.by for finding in told.replaced] == wanted  # forward and backward
     assert not told.left
     both(model, compiled(model), x.detach(), ei)
     both(model, compiled(model), numbers(N, F, dtype=torch.float64), ei.int().long())
@@ -149,8 +149,8 @@ def test_weights_in_either_order_and_for_heads() -> None:
         ):
             both(model, compiled(model), x, w, edges())
         told = st.explain(model, numbers(N, 2, 3), numbers(E, 2), edges(), costs=ALWAYS)
-        weighted = "spcomp_inductor::aggregate, the sum of weighted gathered rows"
-        assert [finding.by for finding in told.replaced] == [weighted] * 2
+        weighted = [f"program {n}, the sum of rows computed of gathered ones" for n in (1, 2)]
+        assert [finding.by for finding in told.replaced] == weighted
     scalar = compiled(lambda x, s, ei: left(x, s.expand(E), ei))
     both(lambda x, s, ei: left(x, s.expand(E), ei), scalar, numbers(N, F), numbers(1), edges())
 
@@ -166,7 +166,7 @@ def test_degrees_and_messages_of_both_ends() -> None:
 
     both(degrees, compiled(degrees), edges())
     told = st.explain(degrees, edges(), costs=ALWAYS)
-    assert [finding.by for finding in told.replaced] == ["spcomp_inductor::degree"] * 2
+    assert [finding.by for finding in told.replaced] == ["degrees"] * 2
     both(messages, compiled(messages), numbers(N, F), numbers(M, F, seed=1), edges())
     told = st.explain(messages, numbers(N, F), numbers(M, F), edges(), costs=ALWAYS)
     assert len(told.replaced) == 3
@@ -354,6 +354,25 @@ def test_small_and_dense_graphs_stay_and_the_report_says_so() -> None:
     assert str(st.explain(lambda x: x.relu(), x)) == "graph 1: no aggregation"
 
 
+SUM = """
+@T.prim_func
+def edges(
+    indptr: T.handle, indices: T.handle, a0: T.handle, y0: T.handle, m: T.int64, n: T.int64,
+    nnz: T.int64, f: T.int64,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32", sorted=False)
+    N = T.dense_fixed(n)
+    F = T.dense_fixed(f)
+    A0 = T.match_sparse_buffer(a0, (N, F), "float32")
+    Y0 = T.match_sparse_buffer(y0, (I, F), "float32")
+    with T.sp_iter([I, J, F], "SRS", "sum") as [i, j, k]:
+        with T.init():
+            Y0[i, k] = 0.0
+        Y0[i, k] = Y0[i, k] + A0[j, k]
+"""
+
+
 def test_operators_pass_the_checks_of_torch() -> None:
     ei = edges()
     ops = torch.ops.spcomp_inductor
@@ -362,7 +381,7 @@ def test_operators_pass_the_checks_of_torch() -> None:
     rows = numbers(E, F).detach()
     for call, args in (
         (ops.degree, (ei[1], key, M, False)),
-        (ops.aggregate, (rows, None, ei[1], key, M, False, None, None, False, "sum")),
+        (ops.aggregate, ([rows], ei[1], key, M, False, None, None, 0, False, [F], [1], "sum", SUM)),
     ):
         assert set(torch.library.opcheck(call, args, test_utils=checks).values()) == {"SUCCESS"}
 

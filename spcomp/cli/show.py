@@ -32,6 +32,12 @@ SOURCES = ("llvm", "asm", "ptx")
 @click.option(
     "--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Write the axes as a picture."
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write all stages, linked line by line, as a page.",
+)
 @options.target
 @options.const
 @options.fast_math
@@ -41,6 +47,7 @@ def show(
     stages: tuple[str, ...],
     forest: bool,  # noqa: FBT001 - click passes options by name
     svg: str | None,
+    html: str | None,
     target: str,
     constants: options.Constants,
     fast_math: bool,  # noqa: FBT001
@@ -52,6 +59,10 @@ def show(
         _forest({name: options.source(value) for name, value in programs.items()}, svg)
         return
     fixed = options.constants_of(constants, programs)
+    if html is not None:
+        page = options.explored(Path(file).name, programs, target, fixed, fast_math=fast_math)
+        options.write(Path(html), page.html.encode())
+        return
     for name, program in programs.items():
         kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
         for stage in stages or options.stages(program):

@@ -354,6 +354,11 @@ class BoundKernel(Bound):
         with self.kernel._threads():  # noqa: SLF001
             return self._calls.run(out, named)
 
+    @property
+    def calls(self) -> Calls | GpuCalls:
+        """The calls with the arguments that are bound."""
+        return self._calls
+
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
         if not isinstance(self._calls, Calls):

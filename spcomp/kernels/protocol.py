@@ -13,7 +13,10 @@ from spcomp.kernels.opaque import opaque, tell_torch
 from spcomp.kernels.timing import Evaluator
 
 if TYPE_CHECKING:
+    import os
+
     from spcomp.compiler.interface import Signature
+    from spcomp.explore.explorer import Explorer
     from spcomp.runtime.gpu import Resources
     from spcomp.schedule.step import Trace
 
@@ -98,6 +101,19 @@ class Runnable(ABC):
         Raises ArgumentError for another.
         """
         return "\n".join(kernel.source(kind) for kernel in self.kernels())
+
+    def explore(self, path: str | os.PathLike[str] | None = None) -> Explorer:
+        """Return a page with all stages side by side, linked line by line; see docs/explorer.md.
+
+        A notebook shows it. With *path* it is written there, too, as one file of HTML. Raises
+        ArgumentError for a kernel that compiles when it is called and was not called yet.
+        """
+        from spcomp.explore.explorer import explorer
+
+        result = explorer(self.name, self.kernels())
+        if path is not None:
+            result.save(path)
+        return result
 
     def _repr_html_(self) -> str:
         title = heading(repr(self)[1:-1].partition(": ")[0])
