@@ -7,6 +7,7 @@ gathered at one of the edge's ends, and to tensors with a row for each edge.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -156,7 +157,8 @@ class Program:
         own = len([s for s in subs if s])
         is_narrow = prod(hint(n) or NARROW + 1 for n in value(node).shape[1:]) <= NARROW
         is_often = is_narrow and len(node.users) > 1
-        if not top and value(node).dtype == self.dtype and (own < live or is_often):
+        can_store = value(node).dtype == self.dtype and _are_known(value(node).shape[1:])
+        if not top and can_store and (own < live or is_often):
             return _read(self._store(node), subs)
         return str(text(*(self._argument(arg, node, subs, live) for arg in node.args)))
 
@@ -268,13 +270,17 @@ class Program:
         dims = tuple(sorted(d % rank for d in node.args[1] or ()))
         if not dims or dims[0] == 0 or inner.dtype != self.dtype:
             return None
-        if not self._is_edge(node.args[0], rank):
+        if not self._is_edge(node.args[0], rank) or not _are_known(value(node).shape[1:]):
             return None
         return dims, len(node.args) > 2 and bool(node.args[2])
 
 
 def _subs(shape: tuple[Any, ...]) -> Subs:
     return tuple(None if same((n,), (1,)) else f"k{d}" for d, n in enumerate(shape))
+
+
+def _are_known(sizes: Iterable[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _read(buffer: Buffer, subs: Subs) -> str:

@@ -93,6 +93,8 @@ class _Writer:
         with self.graph.inserting_before(last):
             steps = _Steps(self.graph, last)
             shapes = [self._sizes(found, steps) for found in region.found]
+            widths = [shape[1:] for shape in shapes]
+            widths += [list(buffer.sizes) for buffer in program.stored.values()]
             source = None, None, 0, False
             if program.source is not None:
                 rows = program.rows
@@ -107,8 +109,8 @@ class _Writer:
                 shapes[0][0],
                 program.index.wraps,
                 *source,
-                [n for _, *widths in shapes for n in widths],
-                [len(widths) for _, *widths in shapes],
+                [n for width in widths for n in width],
+                [len(width) for width in widths],
                 ",".join("sum" if f.reduce == "mean" else f.reduce for f in region.found),
                 script(program),
             )
