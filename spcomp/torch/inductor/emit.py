@@ -70,10 +70,11 @@ class _Text:
     def _statement(self, stmt: Statement, number: int) -> list[str]:
         at_edge = "ORDER[i, j]" if self.has_order else "j"
         to, term = stmt.to, stmt.term.replace("@", at_edge)
-        axes = ", ".join(["I", "J", *self._dims(n for _, n in stmt.loops)])
-        names = ", ".join(["i", "j", *(name for name, _ in stmt.loops)])
-        outer = "S" if stmt.inner or not stmt.reduce else "R"
-        kinds = f"S{outer}{'S' * (len(stmt.loops) - stmt.inner)}{'R' * stmt.inner}"
+        lead = 2 if stmt.along else 1
+        axes = ", ".join([*"IJ"[:lead], *self._dims(n for _, n in stmt.loops)])
+        names = ", ".join([*"ij"[:lead], *(name for name, _ in stmt.loops)])
+        outer = "SS" if stmt.inner or not stmt.reduce else "SR"
+        kinds = f"{outer[:lead]}{'S' * (len(stmt.loops) - stmt.inner)}{'R' * stmt.inner}"
         lines = [f'with T.sp_iter([{axes}], "{kinds}", "step{number}") as [{names}]:']
         if stmt.reduce:
             start = _START[stmt.reduce].format(dtype=self.dtype)

@@ -61,7 +61,7 @@ def _aggregate(
         origin = _places(source, source_key, rows, source_wraps)
     count = reduces.count(",") + 1
     shapes = _shapes(size, widths, ranks)
-    if not len(index) or not all(map(prod, shapes)):
+    if not all(map(prod, shapes[:count])):
         return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
     arrays = {
         f"A{n}": (x if x.dim() else x[None]).contiguous().numpy() for n, x in enumerate(inputs)

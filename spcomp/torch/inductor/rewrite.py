@@ -53,6 +53,7 @@ def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
                 number = regions.add(found, alone)
                 by = f"program {number}, the {found.reduce} of {_told(found, alone)}"
         findings.append(Finding(node.name, str(node.target), by, why))
+    regions.finish()
     for region in regions.made:
         writer.region(region)
     if any(finding.by for finding in findings):
@@ -117,7 +118,7 @@ class _Writer:
             for at, (found, shape) in enumerate(zip(region.found, shapes, strict=True)):
                 one = _Steps(self.graph, found.node)
                 result = self._finished(found, one.add(getitem, made, at), shape[0], one)
-                self._replace(found.node, result)
+                self._replace(region.ends[found.node], result)
 
     def _replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         old.replace_all_uses_with(new)
