@@ -23,6 +23,7 @@ DECIDES = {  # what each decides in: a program, extents, and where it shows
     "csrmm": ({}, "tile_vectors prefetch_distance prefetch_bytes_least", "trace"),
     "csrmm parts": ({"feat": 256}, "prefetch_parts", "trace"),
     "csrmm wide": ({"feat": 1024}, "prefetch_distance_least", "trace"),
+    "math_calls": ({}, "chunk_vector", "trace"),
     "csrmm hubs": ({}, "chunk_nested hub_piece", "trace"),
     "csrmm_t": ({"feat": 128}, "scatter_parts", "trace"),
     "csrmm_t half": ({"feat": 64}, "scatter_bytes", "trace"),

@@ -13,12 +13,13 @@ from spcomp.kernels.notation.call import BoundArguments
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.notation.nodes import Program
 from spcomp.notation.vectors import vectors_of
 from spcomp.runtime.cuda.arrays import array_of, lies_there, place_of
 from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
-from spcomp.tensors.libraries.foreign import is_torch
+from spcomp.tensors.libraries.foreign import arrays_of, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
@@ -34,12 +35,9 @@ class BoundNotation(Bound):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
-        vectors = vectors_of(runner.program)
-        kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+        kept = kept_arguments(runner.program, arguments)
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
-        for name in vectors & kept.keys():
-            _require_coordinates(name, self._bound.arguments[name].value)
         self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
@@ -69,6 +67,18 @@ class BoundNotation(Bound):
         for kernel in self._bound.kernels.values():
             if isinstance(kernel, Runnable):
                 kernel.check()
+
+
+def kept_arguments(program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *arguments* of *program* that are fixed now, with private index arrays.
+
+    Raises ArgumentError for an index vector with negative numbers.
+    """
+    vectors = vectors_of(program)
+    kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+    for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
+        _require_coordinates(name, vector)
+    return kept
 
 
 def _vector(who: str, arg: Any) -> Any:

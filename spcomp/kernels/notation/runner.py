@@ -30,6 +30,7 @@ from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
 from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.results import Results
+from spcomp.knobs import knobs_of
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.explain import explain
 from spcomp.notation.nodes import Program
@@ -55,7 +56,8 @@ class Runner:
     ) -> None:
         self.options = options
         self._on_gpu = on_gpu(options.target)
-        self.planner = planner = Planner.of(program, formats, semiring)
+        owns = knobs_of(options.target).owns_temporaries
+        self.planner = planner = Planner.of(program, formats, semiring, owns_temporaries=owns)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)
