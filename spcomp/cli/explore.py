@@ -46,7 +46,6 @@ def explore(
         return options.explored(title, programs, target, fixed, fast_math=fast_math).page
 
     state, stop = State(Page(Path(file).name, ())), threading.Event()
-    state.update(page)
     try:
         web = server(state, port)
     except OSError as error:

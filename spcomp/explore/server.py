@@ -95,13 +95,14 @@ def server(state: State, port: int = 0) -> ThreadingHTTPServer:
 
 
 def watch(path: Path, state: State, make: Callable[[], Page], stop: threading.Event) -> None:
-    """Update *state* whenever the file *path* changes, until *stop*."""
-    before = _stamp(path)
-    while not stop.wait(PAUSE):
-        now = _stamp(path)
-        if now not in (before, None):
+    """Update *state*, now and whenever the file *path* changes, until *stop*."""
+    before = None
+    while True:
+        if (now := _stamp(path)) not in (before, None):
             before = now
             state.update(make)
+        if stop.wait(PAUSE):
+            return
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

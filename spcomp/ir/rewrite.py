@@ -32,7 +32,10 @@ class Rewriter(Visitor[Node]):
 
     def visit(self, node: Node) -> Node:
         """Rewrite *node*; this is where places in the source survive the passes."""
-        method = self._table.get(type(node)) or self._method(type(node))
+        try:
+            method = self._table[type(node)]
+        except KeyError:
+            method = self._method(type(node))
         new: Node = method(self, node)
         if new is not node and new.span is None and node.span is not None:
             inherit(new, node)

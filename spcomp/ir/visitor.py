@@ -42,7 +42,10 @@ class Visitor(Generic[R]):
 
     def visit(self, node: Node) -> R:
         """Dispatch on the exact class of *node*; the first node of a class fills the table."""
-        method = self._table.get(type(node)) or self._method(type(node))
+        try:
+            method = self._table[type(node)]
+        except KeyError:
+            method = self._method(type(node))
         result: R = method(self, node)
         return result
 
