@@ -36,11 +36,14 @@ class Knobs:
 
     # shares of parallel loops
     chunk_elements: int  # elements in a chunk of rows where each is one operation
+    chunk_vector: int  # elements in a chunk of a loop in vectors; 0: there are no chunks
     chunk_nested: int  # the same where each element is a loop
     chunk_sorted: int  # iterations over sorted coordinates in a chunk
     chunk_fibers: int  # the same where each iteration is a fiber
     chunk_workspace: int  # elements in a chunk of rows that share workspaces
     chunk_workspace_rows: int  # rows in it where no array says how long they are
+    most_chunks: int  # chunks of a loop over sorted coordinates
+    most_parts: int  # the same where sums of chunks are added one by one afterwards
     run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
     hub_piece: int  # elements of a very long row that are worth a thread's attention
     hub_share: int  # a very long row has more than one of so many parts of all elements
@@ -107,11 +110,14 @@ CPU_KNOBS = Knobs(
     prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
+    chunk_vector=4096,
     chunk_nested=4096,
     chunk_sorted=4096,
     chunk_fibers=64,
     chunk_workspace=1024,
     chunk_workspace_rows=64,
+    most_chunks=256,
+    most_parts=256,
     run_chunks=2,
     hub_piece=2048,
     hub_share=32,
@@ -170,9 +176,12 @@ CUDA_KNOBS = replace(
     single_lanes=128,  # a thread has no vectors but those that it loads and stores
     unrolled_group=4,
     dot_accumulators=1,  # other threads run while one waits
+    chunk_vector=0,  # the grid cuts it
     chunk_elements=256,  # for one thread
     chunk_nested=64,
     chunk_sorted=64,
+    most_chunks=1 << 16,
+    most_parts=1 << 12,
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
@@ -217,6 +226,17 @@ CUDA_GRID = GridKnobs(
     scan_elements=16,
     compact_elements=1 << 16,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class DaskKnobs:
+    """The thresholds of programs over distributed tensors."""
+
+    broadcast_bytes: int  # bytes of an array, at most, that every task gets whole
+    part_bytes: int  # bytes of a text file that a task reads, about
+
+
+DASK = DaskKnobs(broadcast_bytes=1 << 20, part_bytes=1 << 26)
 
 
 def knobs_of(target: Target) -> Knobs:

@@ -42,6 +42,8 @@ from spcomp.schedule.steps.sharing.workspaces import has_workspace
 if TYPE_CHECKING:
     from spcomp.dtypes import DType
     from spcomp.ir.func import Func
+    from spcomp.ir.program import PosFunc
+    from spcomp.knobs import GridKnobs, Knobs
     from spcomp.schedule.steps.base import Step
     from spcomp.target import Target
 
@@ -50,9 +52,15 @@ WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
 def default_schedule(
-    func: PosFunc, target: Target, facts: Facts = UNKNOWN
+    func: PosFunc,
+    target: Target,
+    facts: Facts = UNKNOWN,
+    knobs: Knobs | None = None,
+    grid: GridKnobs = CUDA_GRID,
 ) -> tuple[Func, tuple[Step, ...]]:
     """Return *func* with the default steps applied, and the steps.
+
+    *knobs*, *grid*: thresholds in place of the target's.
 
     The rows of a nest run on groups of neighbouring threads. Where its innermost loop runs along
     memory, each thread has some elements of the row in registers, loaded 16 bytes at a time; where
@@ -62,7 +70,8 @@ def default_schedule(
     """
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
-    plan = _Plan(func, target, facts)
+    plan = _Plan(func, target, facts, knobs)
+    plan.grid = grid
     plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
@@ -83,6 +92,8 @@ class _Plan(CpuPlan):
 
     What it decides otherwise than for a CPU is how rows, and what is inside them, run.
     """
+
+    grid = CUDA_GRID
 
     @property
     def row_threads(self) -> int:
@@ -176,7 +187,7 @@ class _Plan(CpuPlan):
         """Yield steps that run a *row* on a block, and *inner*, in it, on groups of *threads*."""
         trips, group = f"{inner}_o", f"{inner}_i"
         yield Bind(row, "blockIdx.x")
-        yield Split(inner, CUDA_GRID.block_threads // threads)
+        yield Split(inner, max(1, self.grid.block_threads // threads))
         yield Reorder((group, trips))
         yield Unroll(trips)
         yield Bind(group, "threadIdx.y")
@@ -298,7 +309,7 @@ class _Plan(CpuPlan):
 
     def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:
         """Yield steps that run each iteration of the loop *row* on a group of *threads*."""
-        yield Split(row, max(1, CUDA_GRID.block_threads // threads))
+        yield Split(row, max(1, self.grid.block_threads // threads))
         yield Bind(f"{row}_o", "blockIdx.x")
         yield Bind(f"{row}_i", "threadIdx.y")
 
