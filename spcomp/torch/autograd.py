@@ -10,47 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from spcomp.kernels.adjoint.kernel import AdjointKernel
-from spcomp.kernels.gradients import Differentiable, Run
-from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.gradients import Differentiable, Run, is_transformed
 from spcomp.kernels.results import Results
-from spcomp.notation.semiring import ORDINARY
 from spcomp.tensors.libraries.torch import all_bfloat16, argument
 from spcomp.tensors.tensor import Tensor
 from spcomp.tensors.torch import to_torch
+from spcomp.torch.derivative import Derivative
 from spcomp.torch.patterns import Pattern, pattern_of
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Derivative:
-    """The gradients of a program by some operands: the *kernel* of its adjoint.
-
-    *saves*: the values that are kept for it. *forward*: runs in the place of the program, and
-    returns those, too; None: they are results. *needed*: the operands whose values are read.
-    """
-
-    kernel: AdjointKernel
-    saves: tuple[str, ...]
-    forward: NotationKernel | None
-    needed: frozenset[str]
-
-    @classmethod
-    def of(cls, program: Differentiable, wrt: tuple[str, ...]) -> Derivative:
-        """Return the derivative of *program* by *wrt*, derived once; raises SpcompError."""
-        known: Derivative | None = program.derivatives.get(wrt)
-        if known is None:
-            adjoint, formats = program.derive(wrt), program.formats
-            operands = {name: formats[name] for name in formats.keys() & {*adjoint.arguments}}
-            kernel = AdjointKernel(adjoint, operands, program.options)
-            saves, forward = adjoint.saves, None
-            if not program.saves:
-                saves = tuple(name for name in saves if name in program.results)
-            elif not {*saves} <= {*program.results}:
-                everything = adjoint.forward_and_saves
-                forward = NotationKernel(everything, formats, ORDINARY, program.options)
-            known = cls(kernel, saves, forward, frozenset(adjoint.needed))
-            program.derivatives[wrt] = known
-        return known
+from spcomp.torch.transforms import Function as TransformedFunction
+from spcomp.torch.transforms import Transformed
 
 
 class Operands:
@@ -186,15 +154,26 @@ def follow(
     named = {name: _coalesced(x) for name, x in named.items()}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     wrt = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
-    if wrt and torch.is_grad_enabled():
+    if is_transformed(tensors.values()):
+        tensors = {name: x for name, x in tensors.items() if x.layout == torch.strided}
+        others = {name: x for name, x in named.items() if name not in tensors}
+        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed)
+        results: Sequence[Any] = TransformedFunction.apply(inner, *tensors.values())
+    elif wrt and torch.is_grad_enabled():
         derivative = Derivative.of(program, wrt)
         others = {name: x for name, x in named.items() if name not in tensors}
         call = Followed(program, derivative, run, tuple(tensors), others, sizes)
-        results: Sequence[Any] = Function.apply(call, *tensors.values())
+        results = Function.apply(call, *tensors.values())
     else:
         operands = Operands(named)
         results = [operands.as_torch(result) for result in several(run(operands.arrays))]
     return Results.of(program.results, tuple(results)) if len(results) > 1 else results[0]
+
+
+def _followed(
+    program: Differentiable, named: Mapping[str, Any], run: Run, sizes: Mapping[str, int]
+) -> Sequence[Any]:
+    return several(follow(program, named, run, sizes))
 
 
 def several(results: Any) -> Sequence[Any]:
