@@ -37,10 +37,20 @@ class Differentiable:
 
 
 def require_gradients(args: Iterable[Any]) -> bool:
-    """Whether torch follows one of the tensors in *args* now: its gradients, or in torch.func."""
+    """Whether torch follows one of the tensors in *args* now: its gradients, or in torch.func.
+
+    Nested tensors take the same way.
+    """
     args = tuple(args)
+    if any(map(is_jagged, args)):
+        return True
     required = any(getattr(arg, "requires_grad", False) is True for arg in args)
     return (required and bool(sys.modules["torch"].is_grad_enabled())) or is_transformed(args)
+
+
+def is_jagged(arg: Any) -> bool:
+    """Whether *arg* is a nested tensor of torch."""
+    return getattr(arg, "is_nested", False) is True
 
 
 def is_transformed(args: Iterable[Any]) -> bool:
