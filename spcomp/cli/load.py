@@ -71,7 +71,8 @@ def _programs(variable: str, value: object) -> list[Program]:
     if not isinstance(value, Runnable):
         return []
     try:
-        return [kernel.program for kernel in value.kernels()]
+        kernels: Sequence[Any] = value.kernels()
+        return [kernel.program for kernel in kernels]
     except ArgumentError:
         return _skip(variable, "it is compiled when it is called; specialize it in the file")
 

@@ -147,7 +147,7 @@ def split(module: Module[Any]) -> tuple[Module[Any], dict[str, Stmt]]:
             funcs.append(func.replace(name=name, body=nest))
             nests[name] = nest
             parts.setdefault(func.name, []).append(name)
-    operations = []
+    operations: list[HostOp] = []
     for op in module.host:
         if isinstance(op, Launch):
             operations += [replace(op, func=name) for name in parts[op.func]]
