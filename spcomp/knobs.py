@@ -42,6 +42,8 @@ class Knobs:
     chunk_fibers: int  # the same where each iteration is a fiber
     chunk_workspace: int  # elements in a chunk of rows that share workspaces
     chunk_workspace_rows: int  # rows in it where no array says how long they are
+    most_chunks: int  # chunks of a loop over sorted coordinates
+    most_parts: int  # the same where sums of chunks are added one by one afterwards
     run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
     hub_piece: int  # elements of a very long row that are worth a thread's attention
     hub_share: int  # a very long row has more than one of so many parts of all elements
@@ -113,6 +115,8 @@ CPU_KNOBS = Knobs(
     chunk_fibers=64,
     chunk_workspace=1024,
     chunk_workspace_rows=64,
+    most_chunks=256,
+    most_parts=256,
     run_chunks=2,
     hub_piece=2048,
     hub_share=32,
@@ -173,6 +177,8 @@ CUDA_KNOBS = replace(
     chunk_elements=256,  # for one thread
     chunk_nested=64,
     chunk_sorted=64,
+    most_chunks=1 << 16,
+    most_parts=1 << 12,
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,

@@ -20,7 +20,7 @@ import dask.array as da
 import spcomp.dask as sd
 from spcomp.dask import decide, files
 from spcomp.dask.chunks import by_elements, even, grid_of, overlaps
-from spcomp.errors import ArgumentError, FileError, ScriptError
+from spcomp.errors import ArgumentError, FileError, OutOfMemoryError, ScriptError
 
 pytestmark = pytest.mark.dask
 KINDS = ("rows", "tiles", "local", "dense dask", "dense")
@@ -33,8 +33,10 @@ def _in_turn():
         yield
 
 
-def csr(rows: int = 23, columns: int = 17, seed: int = 0, density: float = 0.2) -> sps.csr_array:
-    return sps.random_array((rows, columns), density=density, format="csr", rng=seed)
+def csr(
+    rows: int = 23, columns: int = 17, seed: int = 0, density: float = 0.2, dtype: Any = float
+) -> sps.csr_array:
+    return sps.random_array((rows, columns), density=density, format="csr", rng=seed, dtype=dtype)
 
 
 def given(array: np.ndarray, kind: str) -> Any:
@@ -235,6 +237,74 @@ def test_a_plan_says_what_is_cut_and_how_operands_are_read():
     assert "B[j, k]: sent at those j only that a block of A has" in text
     text = str(spcomp.compile(SPMM).plan(A=sd.from_scipy(csr(), (8, 6)), B=B))
     assert "j: 3 pieces of 17, as A, partial results combined in a tree" in text
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_plan_counts_what_is_sent():
+    B = da.ones((8, 2), chunks=(4, 2))
+    kernel = spcomp.compile(SPMM)
+    same = kernel.plan(A=sd.from_scipy(sps.csr_array(np.eye(8)), 4), B=B, workers=2).estimate
+    assert same.total == 0
+    other = kernel.plan(A=sd.from_scipy(sps.csr_array(np.eye(8)[::-1]), 4), B=B, workers=2).estimate
+    assert dict(other.sent) == {"coordinates of these rows": 32, "rows that blocks need": 128}
+    assert other.balance == 1
+    tiles = kernel.plan(A=sd.from_scipy(sps.csr_array(np.eye(8)), (8, 4)), B=B, workers=2)
+    assert dict(tiles.estimate.sent) == {"partial results": 128}
+    assert "sent between 2 workers: 128 B" in str(tiles)
+    with pytest.raises(OutOfMemoryError, match="a worker needs"):
+        kernel.plan(A=sd.from_scipy(csr(), 4), B=da.ones((17, 4), chunks=5), memory="1 kB")
+
+
+# -- folders --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wave", [None, 1, 2])
+@pytest.mark.parametrize("kind", ["csr", "csc", "csf", "array"])
+def test_collections_in_folders_come_back(tmp_path, kind, wave):
+    A = csr(dtype=np.float32)
+    x = {"array": lambda: da.from_array(A.toarray(), chunks=(9, 6))}.get(
+        kind, lambda: sd.from_scipy(spcomp.convert(A, kind), (9, 6))
+    )()
+    sd.write(tmp_path / "x", x, wave=wave)
+    back = sd.read(tmp_path / "x")
+    assert (type(back), back.chunks, back.dtype) == (type(x), x.chunks, x.dtype)
+    np.testing.assert_array_equal(full(back.compute()), A.toarray())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x"]
+
+
+def test_a_folder_is_written_completely_or_not_at_all(tmp_path):
+    broken = da.from_array(np.ones((4, 2)), chunks=2).map_blocks(fails, dtype=float)
+    with pytest.raises(ArithmeticError):
+        sd.write(tmp_path / "x", broken)
+    assert not list(tmp_path.iterdir())
+    sd.write(tmp_path / "x", A := sd.from_scipy(csr(), 9))
+    with pytest.raises(ArgumentError, match="is there already"):
+        sd.write(tmp_path / "x", A)
+    with pytest.raises(ArgumentError, match="argument wave"):
+        sd.write(tmp_path / "y", A, wave=0)
+    with pytest.raises(ArgumentError, match="argument collection"):
+        sd.write(tmp_path / "y", csr())
+
+
+def fails(block: np.ndarray, block_id: Any = None) -> np.ndarray:
+    if block_id == (1, 0):
+        raise ArithmeticError
+    return block
+
+
+def test_a_damaged_part_of_a_folder_is_an_error_with_its_name(tmp_path):
+    sd.write(tmp_path / "x", sd.from_scipy(csr(), 9))
+    sd.write(tmp_path / "y", da.ones((4, 2), chunks=2))
+    for file in (tmp_path / "x" / "part-1-0.npz", tmp_path / "y" / "part-1-0.npy"):
+        file.write_bytes(file.read_bytes()[:-20])
+        with pytest.raises(FileError, match=file.name):
+            sd.read(file.parent).compute()
+    spcomp.write(tmp_path / "x" / "part-1-0.npz", csr())
+    with pytest.raises(FileError, match=r"part-1-0\.npz: it has"):
+        sd.read(tmp_path / "x").compute()
+    for path in (tmp_path, tmp_path / "z"):
+        with pytest.raises(FileError, match="no tensor in blocks"):
+            sd.read(path)
 
 
 # -- what is refused ------------------------------------------------------------------------------

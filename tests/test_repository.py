@@ -87,6 +87,7 @@ def test_the_version_is_said_once_in_each_place():
     newest = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert setup["metadata"]["version"] == spcomp.__version__ == newest[1]
+    assert f"\nversion: {spcomp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_readme_commands_are_run_by_ci():

@@ -59,7 +59,7 @@ def like(meta: Any, coords: Sequence[Array], values: Array, shape: Sequence[int]
         return Tensor.from_coo(coords, values, tuple(shape), meta.layout)
     import scipy.sparse as sps
 
-    index = np.int32 if max(*shape, len(values)) <= INT32 else np.int64
+    index = index_type(max(*shape, len(values)))
     pairs: Any = tuple(coord.astype(index, copy=False) for coord in coords)
     return sps.coo_array((values, pairs), shape=tuple(shape)).asformat(meta.format)
 
@@ -129,8 +129,12 @@ def needed(block: Any) -> Array:
 def section(coords: Array, begin: int, end: int) -> Array:
     """Return those of the ascending *coords* from *begin* to *end*, counted from *begin*."""
     first, last = np.searchsorted(coords, (begin, end))
-    index = np.int32 if end - begin <= INT32 else np.int64
-    return (coords[first:last] - begin).astype(index)
+    return (coords[first:last] - begin).astype(index_type(end - begin))
+
+
+def index_type(extent: int) -> np.dtype[Any]:
+    """Return the type of coordinates and positions up to *extent*."""
+    return np.dtype(np.int32 if extent <= INT32 else np.int64)
 
 
 def compact(block: Any, coords: Array) -> Any:

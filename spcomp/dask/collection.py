@@ -100,7 +100,7 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
         return blocks.join, (self.numblocks,)
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuilt, (self.name, self.chunks, self.meta, self._statistics)
+        return _rebuilt, (self,)
 
     # -- questions and other partitions ------------------------------------------------------
 
@@ -119,6 +119,11 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
     def nnz(self) -> int:
         """The number of stored elements; the first use computes all blocks."""
         return sum(block.nnz for block in self.statistics().values())
+
+    def with_statistics(self, like: DistributedTensor) -> DistributedTensor:
+        """Return this tensor with what is known of *like*, which has the same blocks."""
+        self._statistics = like._statistics
+        return self
 
     def _computed(self, name: str, task: Callable[[Any], tuple[Any, tuple[Any, ...]]]) -> Any:
         """Return what the *task* of each place gives for its block, in order."""
@@ -207,16 +212,12 @@ def _values(graph: Any, keys: list[Any], **_: Any) -> Values:
     return Values(graph, keys)
 
 
-def _rebuilt(
-    graph: Any, name: str, chunks: Grid, meta: Any, known: Any, *, rename: Any = None
-) -> DistributedTensor:
-    """Return the tensor whose blocks are in *graph*, as Dask makes it of persisted ones."""
-    name = (rename or {}).get(name, name)
+def _rebuilt(graph: Any, old: DistributedTensor, *, rename: Any = None) -> DistributedTensor:
+    """Return *old*, whose blocks are in *graph*, as Dask makes it of persisted ones."""
+    name = (rename or {}).get(old.name, old.name)
     if not isinstance(graph, HighLevelGraph):
         graph = HighLevelGraph.from_collections(name, graph)
-    tensor = DistributedTensor(graph, name, chunks, meta)
-    tensor._statistics = known  # noqa: SLF001 (of the same tensor)
-    return tensor
+    return DistributedTensor(graph, name, old.chunks, old.meta).with_statistics(old)
 
 
 def _dense(block: Any) -> Any:

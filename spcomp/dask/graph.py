@@ -42,6 +42,19 @@ class Tasks:
     layer: dict[Any, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
     firsts: dict[str, str] = field(default_factory=dict)
+    name: str = ""
+    result_graph: HighLevelGraph | None = None
+    dense: np.dtype[Any] | None = None
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of tasks whose results are blocks of the result, or parts of a sum of them."""
+        return self.name, f"partial-{self.name}", f"tree-{self.name}"
+
+    def extent(self, key: Any, dim: int) -> int:
+        """Return the extent of the dimension *dim* of a block of an operand."""
+        chunks = next(x.chunks for x in self.inputs.values() if x.name == key[0])
+        return int(chunks[dim][key[1 + dim]])
 
     def result(self) -> Any:
         """Return the collection of the result: an array of Dask, or a DistributedTensor.
@@ -51,23 +64,25 @@ class Tasks:
         stage, target = self.stage, self.stage.statement.target
         stmt = self._on_blocks(stage.statement)
         scalars = [name for name in self._scalars() if name not in self.firsts.values()]
-        self.inputs |= {u.access.name: self._aligned(u) for u in stage.uses}
+        self.inputs |= {use.access.name: self._aligned(use) for use in stage.uses}
         names = (*self.inputs, *scalars, *self.firsts.values())
         work = Work.of(stmt, names, self.formats, self.semiring, self.options)
         meta = work(*self._metas(scalars))
-        read = {
-            name: getattr(x, "name", x) for name, x in (*self.inputs.items(), *self.numbers.items())
-        }
-        token = tokenize(work.token, sorted(read.items()), stage.grid, str(stage))
-        name = f"{target.name}-{token}"
+        self.inputs |= {n: self.operands[n] for n in scalars if n not in self.numbers}
+        read = [
+            (n, getattr(x, "name", x)) for n, x in (*self.inputs.items(), *self.numbers.items())
+        ]
+        self.name = f"{target.name}-{tokenize(work.token, read, stage.grid, str(stage))}"
         key = f"program-{work.token}"
         self.layer[key] = DataNode(key, work)
-        self._emit(name, TaskRef(key), names, meta)
-        collections = [x for x in self.inputs.values() if hasattr(x, "dask")]
-        graph = HighLevelGraph.from_collections(name, self.layer, collections)
+        self._emit(TaskRef(key), names, meta)
+        self.result_graph = HighLevelGraph.from_collections(
+            self.name, self.layer, list(self.inputs.values())
+        )
         if isinstance(meta, np.ndarray):
-            return da.Array(graph, name, stage.grid, meta=meta)
-        return DistributedTensor(graph, name, stage.grid, meta)
+            self.dense = meta.dtype
+            return da.Array(self.result_graph, self.name, stage.grid, meta=meta)
+        return DistributedTensor(self.result_graph, self.name, stage.grid, meta)
 
     # -- arguments ------------------------------------------------------------------------------
 
@@ -134,7 +149,6 @@ class Tasks:
                 return offsets(self.stage.index(index).chunks)[at[index]]
         if name in self.numbers:
             return self.numbers[name]
-        self.inputs[name] = self.operands[name]
         return TaskRef((self.operands[name].name,))
 
     def _coords(self, use: Use, at: Place) -> TaskRef:
@@ -144,10 +158,10 @@ class Tasks:
         self.layer[key] = Task(key, blocks.needed, TaskRef(block))
         return TaskRef(key)
 
-    def _needed(self, use: Use, at: Place) -> TaskRef:
-        """Return the key of the operand of *use* at the coordinates that another's block has.
+    def _needed(self, use: Use, at: Place) -> Task:
+        """Return the operand of *use* at the coordinates that another's block has.
 
-        Each of its blocks sends what it has of them.
+        Each of its blocks sends what it has of them; they are joined in the task that reads them.
         """
         source = self.inputs[use.access.name]
         by = next(u for u in self.stage.uses if u.access.name == use.by)
@@ -166,15 +180,13 @@ class Tasks:
             self.layer[key] = Task(key, blocks.take, whole, use.dim, TaskRef(section))
             parts.append(TaskRef(key))
         counts = tuple(len(parts) if dim == use.dim else 1 for dim in range(len(use.grid)))
-        key = f"taken-{token}", *block, *(at[index] for index in use.access.indices)
-        self.layer[key] = Task(key, blocks.join, List(*parts), counts)
-        return TaskRef(key)
+        return Task(None, blocks.join, List(*parts), counts)
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def _emit(self, name: str, work: TaskRef, names: tuple[str, ...], meta: Any) -> None:
+    def _emit(self, work: TaskRef, names: tuple[str, ...], meta: Any) -> None:
         """Emit a task for each combination of pieces, and the trees of partial results."""
-        stage = self.stage
+        stage, name = self.stage, self.name
         extents = {index.name: range(len(index.chunks)) for index in stage.indices}
         outer = stage.statement.target.indices
         inner = [n for n in extents if n not in outer and stage.combine]
@@ -189,11 +201,11 @@ class Tasks:
                 self.layer[key] = Task(key, run, work, *args)
                 partial.append(TaskRef(key))
             if stage.combine:
-                self._tree(name, block, partial, meta)
+                self._tree(block, partial, meta)
 
-    def _tree(self, name: str, block: tuple[int, ...], partial: list[TaskRef], meta: Any) -> None:
+    def _tree(self, block: tuple[int, ...], partial: list[TaskRef], meta: Any) -> None:
         """Emit the tasks that combine the *partial* results of a block, two at a time, in order."""
-        stage, target = self.stage, self.stage.statement.target
+        stage, target, name = self.stage, self.stage.statement.target, self.name
         first: tuple[Any, Any]
         if isinstance(meta, np.ndarray):
             first = combine, stage.combine

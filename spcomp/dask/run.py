@@ -9,9 +9,11 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.tokenize import tokenize
+from dask.utils import parse_bytes
 
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Stage, decide, split
+from spcomp.dask.estimate import Estimate, estimate
 from spcomp.dask.graph import Tasks
 from spcomp.dask.load import from_array, from_scipy, known_chunks
 from spcomp.errors import ArgumentError
@@ -25,12 +27,16 @@ from spcomp.tensors.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a call does: the statements, in order, as they are computed in blocks."""
+    """What a call does: the statements, in order, as they are computed in blocks.
+
+    *estimate*: what it costs, if the number of workers was given.
+    """
 
     stages: tuple[Stage, ...]
+    estimate: Estimate | None = None
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.stages))
+        return "\n".join(map(str, (*self.stages, *filter(None, [self.estimate]))))
 
 
 class Door:
@@ -49,10 +55,24 @@ class Door:
         return values[0] if len(results) == 1 else Results.of(results, values)
 
     def plan(self, kernel: NotationKernel, named: Mapping[str, Any]) -> Plan:
-        """Return the plan of such a call."""
-        program = _Call.of(kernel, named)
+        """Return the plan of such a call.
+
+        *named* may have ``workers``, a number: then the plan has an estimate, for which the blocks
+        of operands are computed once. ``memory``: the bytes of a worker, as Dask writes them.
+        Raises OutOfMemoryError if a worker needs more.
+        """
+        asked = {
+            n: named[n] for n in ("workers", "memory") if n not in kernel.arguments and n in named
+        }
+        program = _Call.of(kernel, {n: x for n, x in named.items() if n not in asked})
         program.run()
-        return Plan(tuple(program.stages))
+        stages = tuple(tasks.stage for tasks in program.tasks)
+        if not asked:
+            return Plan(stages)
+        found = estimate(program.tasks, asked.get("workers", 1))
+        if "memory" in asked:
+            found.require(parse_bytes(asked["memory"]))
+        return Plan(stages, found)
 
 
 @dataclass(slots=True)
@@ -63,7 +83,7 @@ class _Call:
     prepared: Prepared
     operands: dict[str, Any]
     numbers: dict[str, Any]
-    stages: list[Stage]
+    tasks: list[Tasks]
 
     @classmethod
     def of(cls, kernel: NotationKernel, named: Mapping[str, Any]) -> _Call:
@@ -102,7 +122,6 @@ class _Call:
             *before, last = split(stmt, self.operands, semiring, taken)
             for piece in (*before, last):
                 stage = decide(piece, self.operands, semiring)
-                self.stages.append(stage)
                 tasks = Tasks(
                     stage,
                     self.operands,
@@ -111,7 +130,8 @@ class _Call:
                     self._formats(),
                     self.kernel.options,
                 )
-                self.operands[piece.target.name] = tasks.result()
+                self.tasks.append(tasks)
+                self.operands = {**self.operands, piece.target.name: tasks.result()}
 
     def _plain(self, stmt: Assignment) -> Assignment:
         """Return *stmt* as one that assigns: ``C += x`` is ``C = C + x`` of the given C."""

@@ -143,8 +143,8 @@ class CpuPlan(Plan):
         """Yield a step that runs a reduction by sorted keys row by row, with each row's init."""
         if self.facts.runs:
             return  # each row would be left to one thread
-        size = self.knobs.chunk_sorted
-        candidates = (sorted_rows(self.func, loop.var.name, size) for loop in _below(nest))
+        knobs = self.knobs
+        candidates = (sorted_rows(self.func, loop.var.name, knobs) for loop in _below(nest))
         if (step := next(filter(None, candidates), None)) is not None:
             yield step
 

@@ -17,7 +17,8 @@ def script(program: Program) -> str:
     """Return *program* in the script language; index arrays are int32.
 
     Arguments are ``indptr`` and ``indices`` of the edges by place: rows of the source, or if there
-    is none, positions of edges; ``order``, these positions, if both are read; and the inputs.
+    is none, positions of edges; ``order``, these positions, if both are read; the inputs, the
+    results, and what is kept for each edge.
     """
     return _Text(program).text()
 
@@ -33,9 +34,12 @@ class _Text:
     def text(self) -> str:
         program = self.program
         body = [line for at, s in enumerate(program.statements) for line in self._statement(s, at)]
-        arrays = [*program.inputs.values(), *program.results.values()]
-        buffers = [self._buffer(b, f"match_sparse_buffer({b.name.lower()}, ") for b in arrays]
-        buffers += [self._buffer(b, "alloc_sparse_buffer(") for b in program.stored.values()]
+        arrays = [
+            *program.inputs.values(),
+            *program.results.values(),
+            *program.stored.values(),
+        ]
+        buffers = [self._buffer(buffer) for buffer in arrays]
         order = self.has_order
         sizes = [
             f"{name} = T.dense_fixed({key[0] if _is_fixed(key[0]) else name.lower()})"
@@ -66,10 +70,11 @@ class _Text:
     def _statement(self, stmt: Statement, number: int) -> list[str]:
         at_edge = "ORDER[i, j]" if self.has_order else "j"
         to, term = stmt.to, stmt.term.replace("@", at_edge)
-        axes = ", ".join(["I", "J", *self._dims(n for _, n in stmt.loops)])
-        names = ", ".join(["i", "j", *(name for name, _ in stmt.loops)])
-        outer = "S" if stmt.inner or not stmt.reduce else "R"
-        kinds = f"S{outer}{'S' * (len(stmt.loops) - stmt.inner)}{'R' * stmt.inner}"
+        lead = 2 if stmt.along else 1
+        axes = ", ".join([*"IJ"[:lead], *self._dims(n for _, n in stmt.loops)])
+        names = ", ".join([*"ij"[:lead], *(name for name, _ in stmt.loops)])
+        outer = "SS" if stmt.inner or not stmt.reduce else "SR"
+        kinds = f"{outer[:lead]}{'S' * (len(stmt.loops) - stmt.inner)}{'R' * stmt.inner}"
         lines = [f'with T.sp_iter([{axes}], "{kinds}", "step{number}") as [{names}]:']
         if stmt.reduce:
             start = _START[stmt.reduce].format(dtype=self.dtype)
@@ -77,12 +82,13 @@ class _Text:
             term = _ADD[stmt.reduce].format(to, term)
         return [*lines, f"    {to} = {term}"]
 
-    def _buffer(self, buffer: Buffer, what: str) -> str:
+    def _buffer(self, buffer: Buffer) -> str:
         lead = {"I": ["I"], "J": ["I", "J"], "N": ["N"], "": []}
         lead["E"] = ["E"] if self.has_order else ["N"]
         axes = [*lead[buffer.lead], *self._dims(buffer.sizes)]
         text = f"({axes[0]},)" if len(axes) == 1 else f"({', '.join(axes)})"
-        return f'{buffer.name} = T.{what}{text}, "{self.dtype}")'
+        name = buffer.name
+        return f'{name} = T.match_sparse_buffer({name.lower()}, {text}, "{self.dtype}")'
 
     def _dims(self, sizes: Any) -> list[str]:
         """Return axes of these *sizes*, of which no two are the same."""

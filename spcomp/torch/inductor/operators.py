@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 
+from spcomp.torch.inductor.memory import MEMORY
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
 
 LIBRARY = "spcomp_inductor"  # not "spcomp": that is for operators of users
@@ -51,20 +51,26 @@ def _aggregate(
     """Return what *program* reduces along edges, which go to *size* places by *index*.
 
     *source*: the other ends of the edges, of *rows*. *inputs*: the arguments of the program.
-    *widths*, *ranks*: shapes of the rows of the results, one after the other; *reduces*: their
-    reductions, by commas. A place without edges is 0.
+    *reduces*: the reductions of results, by commas. *widths*, *ranks*: shapes of their rows, and
+    after those of what is kept for each edge. A place without edges is 0.
     """
     places = _places(index, key, size, wraps)
     origin = None
     if source is not None:
         assert source_key is not None
         origin = _places(source, source_key, rows, source_wraps)
+    count = reduces.count(",") + 1
     shapes = _shapes(size, widths, ranks)
-    if not len(index) or not all(map(prod, shapes)):
-        return [inputs[0].new_zeros(shape) for shape in shapes]
-    arrays = {f"A{n}": (x if x.dim() else x[None]).contiguous() for n, x in enumerate(inputs)}
-    made = {f"Y{n}": np.empty(s, arrays["A0"].numpy().dtype) for n, s in enumerate(shapes)}
-    places.bound(program, origin)(**{n: x.numpy() for n, x in arrays.items()}, **made)
+    if not all(map(prod, shapes[:count])):
+        return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
+    arrays = {
+        f"A{n}": (x if x.dim() else x[None]).contiguous().numpy() for n, x in enumerate(inputs)
+    }
+    dtype = arrays["A0"].dtype
+    made = {f"Y{n}": MEMORY.array(shape, dtype) for n, shape in enumerate(shapes[:count])}
+    for n, (_, *width) in enumerate(shapes[count:]):
+        arrays[f"P{n}"] = MEMORY.array((len(index) * prod(width),), dtype)
+    places.bound(program, origin)(**arrays, **made)
     results = [torch.from_numpy(array) for array in made.values()]
     for result, reduce in zip(results, reduces.split(","), strict=True):
         if reduce in ("max", "min") and len(places.empty):
@@ -104,10 +110,11 @@ def _fake_aggregate(
     _source_wraps: Any,
     widths: list[Any],
     ranks: list[int],
-    _reduces: str,
+    reduces: str,
     _program: str,
 ) -> list[torch.Tensor]:
-    return [inputs[0].new_empty(shape) for shape in _shapes(size, widths, ranks)]
+    shapes = _shapes(size, widths, ranks)[: reduces.count(",") + 1]
+    return [inputs[0].new_empty(shape) for shape in shapes]
 
 
 for _name, _call, _fake in (

@@ -7,6 +7,7 @@ gathered at one of the edge's ends, and to tensors with a row for each edge.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -27,12 +28,14 @@ class Buffer:
     """An array *name*.
 
     *lead*: what its rows are, ``I`` places, ``N`` rows of the source, ``E`` edges in their order,
-    ``J`` edges by place; or nothing. *sizes*: of its other dimensions.
+    ``J`` edges by place; or nothing. *sizes*: of its other dimensions. *whole*: nothing is missing
+    that becomes part of the result after the program.
     """
 
     name: str
     lead: str
     sizes: tuple[Any, ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Statement:
     """Assigns *term* to the element *to*, or reduces it there, in loops over places and edges.
 
     *loops*: further ones, by index and size; the last *inner* of them are reduced. Otherwise
-    the edges of a place are, if there is a *reduce*.
+    the edges of a place are, if there is a *reduce*. *along*: there is a loop over edges.
     """
 
     to: str
@@ -48,6 +51,7 @@ class Statement:
     loops: tuple[tuple[str, Any], ...]
     reduce: str | None
     inner: int = 0
+    along: bool = True
 
 
 @dataclass(slots=True)
@@ -111,14 +115,50 @@ class Program:
         self._steps = steps
         loops = tuple((s, n) for s, n in zip(subs, shape, strict=True) if s)
         term = self._edge(found.message, subs, len(loops))
-        buffer = Buffer(f"Y{len(self.results)}", "I", shape)
+        whole = found.base is None and found.reduce != "mean"
+        whole &= found.reduce == "sum" or not found.includes
+        buffer = Buffer(f"Y{len(self.results)}", "I", shape, whole)
         reduce = "sum" if found.reduce == "mean" else found.reduce
         self.statements.append(Statement(_read(buffer, subs), term, loops, reduce))
         self.index = Index(self.index.node, wraps=self.index.wraps and found.index.wraps)
         self.results[found.node] = buffer
+        return self if self._is_sound() else None
+
+    def finished(
+        self, old: torch.fx.Node, new: torch.fx.Node, after: frozenset[torch.fx.Node]
+    ) -> bool:
+        """Compute *new*, what is made of the result *old* row by row, in its place, if it is that.
+
+        *after*: as in :meth:`joined`.
+        """
+        shape, buffer = tuple(value(old).shape), self.results[old]
+        made = value(new)
+        if new in self.results or not buffer.whole:
+            return False
+        if made is None or made.dtype != self.dtype or text_of(new) is None:
+            return False
+        if not same(made.shape, shape):
+            return False
+        inputs = dict(self.inputs)
+        self.after, self._steps = after, 0
+        subs = _subs(shape[1:])
+        term = self._row(new, subs)
+        if not self._is_sound():
+            self.inputs = inputs
+            return False
+        to, last = _read(buffer, subs), self.statements[-1]
+        if last.to == to and not last.along:  # one statement is enough
+            term = term.replace(to, last.term)
+            self.statements.pop()
+        loops = tuple((s, n) for s, n in zip(subs, shape[1:], strict=True) if s)
+        self.statements.append(Statement(to, term, loops, None, along=False))
+        self.results = {new if node is old else node: at for node, at in self.results.items()}
+        return True
+
+    def _is_sound(self) -> bool:
+        """Whether all inputs are there before the program, and of its type."""
         nodes = [node for _, node in self.inputs]
-        is_sound = all(n not in self.after and value(n).dtype == self.dtype for n in nodes)
-        return self if is_sound else None
+        return all(n not in self.after and value(n).dtype == self.dtype for n in nodes)
 
     def _store(self, node: Any, summed: tuple[int, ...] = ()) -> Buffer:
         """Return where *node*, with the dimensions *summed* added up, is kept for each edge."""
@@ -156,7 +196,8 @@ class Program:
         own = len([s for s in subs if s])
         is_narrow = prod(hint(n) or NARROW + 1 for n in value(node).shape[1:]) <= NARROW
         is_often = is_narrow and len(node.users) > 1
-        if not top and value(node).dtype == self.dtype and (own < live or is_often):
+        can_store = value(node).dtype == self.dtype and _are_known(value(node).shape[1:])
+        if not top and can_store and (own < live or is_often):
             return _read(self._store(node), subs)
         return str(text(*(self._argument(arg, node, subs, live) for arg in node.args)))
 
@@ -180,9 +221,7 @@ class Program:
         shape, of = value(node).shape, value(arg).shape
         if self._is_edge(arg, len(shape)):
             return self._edge(arg, broadcast(of[1:], shape[1:], subs), live)
-        lead = len(of) == len(shape)  # one row for all edges
-        own = broadcast(of[lead:], shape[1:], subs)
-        return self._input("", arg, (None,) * lead + own)
+        return self._constant(arg, shape, subs)
 
     def _is_edge(self, arg: Any, rank: int) -> bool:
         of = value(arg)
@@ -206,24 +245,31 @@ class Program:
     def _row(self, node: Any, subs: Subs) -> str:
         """Return the text of *node*, which has a row for each place, at place i."""
         node, subs = unviewed(node, subs)
-        if node in self.results:
+        if node in self.results and self.results[node].whole:
             return _read(self.results[node], subs)
         text, shape = text_of(node), value(node).shape
         args = [literal(arg) or arg for arg in node.args]
         if node not in self.after or text is None or self._steps > MOST_STEPS:
             return self._input("I", node, subs)
-        for arg in args:
-            if not isinstance(arg, str) and (
-                value(arg).dim() != len(shape) or not same(value(arg).shape[:1], shape[:1])
-            ):
-                return self._input("I", node, subs)
+        if any(value(arg) is None for arg in args if not isinstance(arg, str)):
+            return self._input("I", node, subs)
         self._steps += 1
-        texts = (
-            arg if isinstance(arg, str)
-            else self._row(arg, broadcast(value(arg).shape[1:], shape[1:], subs))
-            for arg in args
-        )  # fmt: skip
-        return str(text(*texts))
+        return str(
+            text(*(arg if isinstance(arg, str) else self._beside(arg, shape, subs) for arg in args))
+        )
+
+    def _beside(self, arg: Any, shape: Any, subs: Subs) -> str:
+        """Return the text of *arg*, an argument of a function of rows."""
+        of = value(arg).shape
+        if len(of) == len(shape) and same(of[:1], shape[:1]):
+            return self._row(arg, broadcast(of[1:], shape[1:], subs))
+        return self._constant(arg, shape, subs)
+
+    def _constant(self, arg: Any, shape: Any, subs: Subs) -> str:
+        """Return the text of *arg*, the same for all rows of *shape*."""
+        of = value(arg).shape
+        lead = len(of) == len(shape)  # one row for all
+        return self._input("", arg, (None,) * lead + broadcast(of[lead:], shape[1:], subs))
 
     def _input(self, lead: str, node: Any, subs: Subs) -> str:
         """Return the text of an element of *node*; *lead* says what its first dimension is."""
@@ -268,13 +314,17 @@ class Program:
         dims = tuple(sorted(d % rank for d in node.args[1] or ()))
         if not dims or dims[0] == 0 or inner.dtype != self.dtype:
             return None
-        if not self._is_edge(node.args[0], rank):
+        if not self._is_edge(node.args[0], rank) or not _are_known(value(node).shape[1:]):
             return None
         return dims, len(node.args) > 2 and bool(node.args[2])
 
 
 def _subs(shape: tuple[Any, ...]) -> Subs:
     return tuple(None if same((n,), (1,)) else f"k{d}" for d, n in enumerate(shape))
+
+
+def _are_known(sizes: Iterable[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
 
 
 def _read(buffer: Buffer, subs: Subs) -> str:

@@ -14,10 +14,11 @@ from spcomp.torch.inductor.shapes import identity
 
 @dataclass(slots=True)
 class Region:
-    """Aggregations that run as one *program*."""
+    """Aggregations that run as one *program*. *ends*: what it computes in the place of each."""
 
     program: Program
     found: list[Aggregation]
+    ends: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,6 +55,24 @@ class Regions:
         region = self._last[key] = self._of[found.node] = Region(alone, [found])
         self.made.append(region)
         return len(self.made)
+
+    def finish(self) -> None:
+        """Let each program compute what alone is made of a sum, such as that with a bias."""
+        for region in self.made:
+            for found in region.found:
+                region.ends[found.node] = end = found.node
+                while found.reduce == "sum" and (user := self._finished(region, end)):
+                    region.ends[found.node] = end = user
+
+    def _finished(self, region: Region, end: torch.fx.Node) -> torch.fx.Node | None:
+        """Return what alone uses the result *end*, if the program computes it now."""
+        if len(end.users) != 1:
+            return None
+        (user,) = end.users
+        if (user in self.backward) != (end in self.backward):
+            return None
+        after = _below([found.node for found in region.found], self._of)
+        return user if region.program.finished(end, user, after) else None
 
 
 def _below(

@@ -53,6 +53,7 @@ def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
                 number = regions.add(found, alone)
                 by = f"program {number}, the {found.reduce} of {_told(found, alone)}"
         findings.append(Finding(node.name, str(node.target), by, why))
+    regions.finish()
     for region in regions.made:
         writer.region(region)
     if any(finding.by for finding in findings):
@@ -93,6 +94,8 @@ class _Writer:
         with self.graph.inserting_before(last):
             steps = _Steps(self.graph, last)
             shapes = [self._sizes(found, steps) for found in region.found]
+            widths = [shape[1:] for shape in shapes]
+            widths += [list(buffer.sizes) for buffer in program.stored.values()]
             source = None, None, 0, False
             if program.source is not None:
                 rows = program.rows
@@ -107,15 +110,15 @@ class _Writer:
                 shapes[0][0],
                 program.index.wraps,
                 *source,
-                [n for _, *widths in shapes for n in widths],
-                [len(widths) for _, *widths in shapes],
+                [n for width in widths for n in width],
+                [len(width) for width in widths],
                 ",".join("sum" if f.reduce == "mean" else f.reduce for f in region.found),
                 script(program),
             )
             for at, (found, shape) in enumerate(zip(region.found, shapes, strict=True)):
                 one = _Steps(self.graph, found.node)
                 result = self._finished(found, one.add(getitem, made, at), shape[0], one)
-                self._replace(found.node, result)
+                self._replace(region.ends[found.node], result)
 
     def _replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         old.replace_all_uses_with(new)
