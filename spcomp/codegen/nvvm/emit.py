@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from spcomp.ir.program import FlatFunc
     from spcomp.target import Target
 
-DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False)
+TABLES = "DebugDirectivesOnly"  # of the other kind, ptxas makes code that is not optimised
+DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False, tables=TABLES)
 ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others compare and swap
     "+": ("fadd", "add", "add"),
     "min": ("", "min", "umin"),
