@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spcomp import script as script
     from spcomp import target as target
     from spcomp import tune as tune
+    from spcomp import viz as viz
     from spcomp.formats.format import Format as Format
     from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
     from spcomp.io.read import read as read
@@ -88,7 +89,10 @@ _HOME = {
     "formats": "",
     "target": "",
     "tune": "",
+    "viz": "",
 }
+
+_OPTIONAL = {"torch": ("torch", "PyTorch"), "dask": ("dask", "dask.array", "Dask")}
 
 __all__ = [
     "Format",
@@ -127,13 +131,14 @@ __all__ = [
     "symbols",
     "target",
     "tune",
+    "viz",
     "write",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":
-        return _torch()
+    if name in _OPTIONAL:
+        return _optional(name)
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOME[name]
@@ -145,15 +150,16 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _torch() -> Any:
-    """Return spcomp.torch, which is no part of ``__all__``: PyTorch is optional."""
+def _optional(name: str) -> Any:
+    """Return a module that is no part of ``__all__``: what it stands on may be missing."""
     try:
-        return import_module(f"{__name__}.torch")
+        return import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in _OPTIONAL[name]:
             raise
         raise BackendError(
-            "spcomp.torch needs PyTorch, which is not installed", hint="pip install spcomp[torch]"
+            f"spcomp.{name} needs {_OPTIONAL[name][-1]}, which is not installed",
+            hint=f"pip install spcomp[{name}]",
         ) from None
 
 

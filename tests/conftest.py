@@ -35,6 +35,10 @@ NEEDS: dict[str, tuple[str, Callable[[], str]]] = {  # what it is, and why it is
         "needs PyTorch",
         lambda: _absent(bool(importlib.util.find_spec("torch")), "no torch"),
     ),
+    "dask": (
+        "needs Dask and distributed",
+        lambda: _absent(bool(importlib.util.find_spec("distributed")), "no distributed"),
+    ),
     "gpu": ("needs an NVIDIA GPU", _no_gpu),
     "ptxas": ("needs ptxas", lambda: _absent(bool(shutil.which("ptxas")), "no ptxas on the path")),
     "shared_data": (

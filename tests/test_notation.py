@@ -353,6 +353,17 @@ def test_what_is_stored_without_a_value_is_the_zero_of_the_semiring():
     np.testing.assert_array_equal(np.isinf(stored.toarray()[2]), A[2] != 0)
 
 
+def test_a_minimum_of_a_narrower_type_starts_with_the_zero_of_the_result():
+    """Where nothing is stored, the largest int64 is no zero of a result of floats."""
+    inner = spcomp.Format(["compressed"] * 3, (1, 2, 0))
+    a = spcomp.convert(np.array([[[0.0, 0.5]]]), inner)
+    b, d = sps.coo_array((1,)), spcomp.convert(np.zeros((1, 1, 2)), inner)
+    text = "C[j, i] = (int64(A[l, i, j]) if B[i]) + D[i, l, j]"
+    result = spcomp.compile(text, semiring="min_max")(A=a, B=b, D=d)
+    np.testing.assert_array_equal(result.data, np.inf)
+    assert result.nnz == 1
+
+
 def test_every_element_of_a_given_output_is_written():
     rows = np.where(RNG.random(M) < 0.5, 1.0, 0.0)
     matrix = csr(A)

@@ -67,12 +67,12 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Array | Tensor:
 def _read(
     source: Source, container: Container, duplicates: Duplicates
 ) -> csr_array | Array | Tensor:
-    about = _descriptor(source, container)
-    shape, types = _shape(source, about), about.get("data_types")
+    about = descriptor(source, container)
+    shape, types = shape_of(source, about), about.get("data_types")
     if not isinstance(types, dict):
         source.refuse(0, "the descriptor has no data_types")
     nest, order = _nest(source, about, len(shape))
-    arrays = _Arrays(source, container, types)
+    arrays = Arrays(source, container, types)
     levels = list(_levels(arrays, nest))
     count = _count(shape, order, levels)
     values = arrays.values(count)
@@ -92,7 +92,8 @@ def _read(
     return np.asarray(result.toarray()) if dense and not isinstance(result, Tensor) else result
 
 
-def _descriptor(source: Source, container: Container) -> Described:
+def descriptor(source: Source, container: Container) -> Described:
+    """Return the JSON object that describes the arrays; raises FileError."""
     if ATTRIBUTE not in container:
         source.refuse(0, f"it has no attribute {ATTRIBUTE} with a descriptor")
     content = json.loads(str(container[ATTRIBUTE]))
@@ -102,7 +103,8 @@ def _descriptor(source: Source, container: Container) -> Described:
     return about
 
 
-def _shape(source: Source, about: Described) -> tuple[int, ...]:
+def shape_of(source: Source, about: Described) -> tuple[int, ...]:
+    """Return the shape that the descriptor *about* says; raises FileError."""
     shape = about.get("shape")
     fits = isinstance(shape, list) and 1 <= len(shape) <= MOST
     if not fits or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape or ()):
@@ -138,7 +140,7 @@ def _custom(source: Source, level: Any) -> Iterator[tuple[str, int]]:
         source.refuse(0, "a level is unknown, expected dense, sparse or element")
 
 
-class _Arrays:
+class Arrays:
     """The arrays of a container by name, each checked against its declared type."""
 
     def __init__(self, source: Source, container: Container, types: Described) -> None:
@@ -180,7 +182,7 @@ class _Arrays:
         return array.astype(numbers, copy=False)
 
 
-def _levels(arrays: _Arrays, nest: Nest) -> Iterator[Any]:
+def _levels(arrays: Arrays, nest: Nest) -> Iterator[Any]:
     """Yield the levels in the form that Tensor takes."""
     depth = 0
     for kind, rank in nest:

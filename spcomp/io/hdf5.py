@@ -6,6 +6,7 @@ The HDF5 library may crash or never return on a damaged file, so it does not run
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -20,13 +21,16 @@ from spcomp.errors import ArgumentError
 from spcomp.io.source import memory
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spcomp.io.source import Source
 
 SECONDS, SLOWEST = 60, 10 << 20  # the time a file may take, plus a second for so many bytes
 READER = """\
-import re, sys
+import json, re, sys
 import h5py, numpy
-path, attribute, wanted, made, most = sys.argv[1:]
+path, attribute, wanted, made, most, parts = sys.argv[1:]
+parts = json.loads(parts)
 with h5py.File(path, "r") as file:
     text = file.attrs.get(attribute)
     found = {attribute: numpy.array(text)} if isinstance(text, str) else {}
@@ -34,10 +38,13 @@ with h5py.File(path, "r") as file:
         data = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
         if not isinstance(data, h5py.Dataset) or data.is_virtual or data.external:
             continue
-        if data.nbytes > int(most):
-            sys.exit(f"array {name} takes {data.nbytes} bytes, there are {most}")
+        part = slice(*parts[name]) if name in parts and data.ndim == 1 else ()
+        count = len(range(*part.indices(len(data)))) if part else data.size
+        size = count * data.dtype.itemsize
+        if size > int(most):
+            sys.exit(f"array {name} takes {size} bytes, there are {most}")
         if data.dtype.kind in "biuf":
-            found[name] = data[()]
+            found[name] = data[part]
 with open(made, "wb") as file:
     numpy.savez(file, **found)
 """
@@ -51,8 +58,12 @@ def require_h5py() -> None:
         )
 
 
-def arrays(source: Source, attribute: str, names: str) -> dict[str, Array]:
+def arrays(
+    source: Source, attribute: str, names: str, parts: Mapping[str, tuple[int, int]] | None = None
+) -> dict[str, Array]:
     """Return the arrays of numbers in the root whose names match *names*, and the *attribute*.
+
+    *parts*: for arrays of one dimension, by name, the first and last position that are read.
 
     The attribute is an array of one text, and left out if it is anything else. Arrays in other
     files are left out, too. Raises FileError for a file that the library cannot read.
@@ -61,6 +72,7 @@ def arrays(source: Source, attribute: str, names: str) -> dict[str, Array]:
     with tempfile.TemporaryDirectory() as folder:
         target = str(Path(folder, "arrays.npz"))
         arguments = [str(source.path), attribute, names, target, str(memory())]
+        arguments.append(json.dumps(parts or {}))
         try:
             process = subprocess.run(
                 [sys.executable, "-P", "-c", READER, *arguments],

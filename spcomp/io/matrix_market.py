@@ -71,7 +71,7 @@ class Header:
 
 def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
     """Return the matrix or dense array in *source*; raises FileError with the wrong line."""
-    header = _header(source)
+    header = read_header(source)
     if header.layout == "array":
         if max(header.shape) * BYTES_OF_VALUE > sys.maxsize:  # numpy refuses it even if empty
             source.refuse(header.line, f"no array has the shape {header.shape}")
@@ -87,7 +87,16 @@ def read(source: Source, duplicates: Duplicates) -> csr_array | Array:
     return cast("csr_array", matrix(source, _mirrored(entries, header), "sum"))
 
 
-def _header(source: Source) -> Header:
+def entries(source: Source, header: Header) -> Entries:
+    """Return the entries of *source*, mirrored ones included, some maybe repeated.
+
+    Raises FileError with the wrong line.
+    """
+    fast = _fast(source, header) if source.size >= WHOLE else None
+    return fast or _mirrored(_careful(source, header), header)
+
+
+def read_header(source: Source) -> Header:
     """Read the first line, the comments and the sizes."""
     _, line = next(source.lines(), (0, b""))
     if not source.number:

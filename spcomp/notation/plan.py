@@ -94,7 +94,8 @@ class Nest:
 class Plan:
     """The decisions for one statement.
 
-    *dtype*: the type of the result. *converts*: the operands that need another layout.
+    *dtype*: the type of the result. *converts*: the operands that need another layout. *widens*:
+    whether the reductions of a statement that is split have to be of the type of its result.
     """
 
     stmt: Assignment
@@ -102,6 +103,7 @@ class Plan:
     dtype: DType
     nests: tuple[Nest, ...] = ()
     converts: Mapping[str, Layout] = field(default_factory=dict)
+    widens: bool = False
 
     @property
     def needs_other_layouts(self) -> Reason | None:
@@ -135,7 +137,7 @@ def plan_statement(
     if output.storage == "dense" and any(map(adds_up, narrow)):
         output = replace(output, storage="split")
     if output.storage == "split":
-        return Plan(stmt, output, dtype)
+        return Plan(stmt, output, dtype, widens=types.mixes_extremes(stmt))
     converts, nests = planner.attempt(output)
     if nests and output.storage == "product" and not _is_one_nest(nests[0], output, layouts):
         output = chooser.by_keys()

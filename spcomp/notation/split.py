@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from spcomp.dtypes import DType
 from spcomp.notation.algebra import with_reductions
 from spcomp.notation.nodes import (
     Access,
     Assignment,
+    Call,
     Expr,
     Op,
     Program,
@@ -24,14 +26,19 @@ from spcomp.notation.semiring import Semiring
 
 
 def pieces(
-    stmt: Assignment, semiring: Semiring, taken: set[str], *, is_dense: bool = False
+    stmt: Assignment,
+    semiring: Semiring,
+    taken: set[str],
+    *,
+    is_dense: bool = False,
+    widen_to: DType | None = None,
 ) -> tuple[Assignment, ...]:
     """Return the statements that *stmt* is split in: each sum in it, then their sum.
 
     Or the first two operands of a product, then the others; or the larger side of a sum, then the
     other. The last one assigns the result of *stmt*. If that adds to a given array, the last one
     assigns a new tensor of the same type, unless the result *is_dense*. New names are put into
-    *taken*.
+    *taken*. *widen_to*: the type that each reduction must have.
     """
     stmt = with_reductions(stmt, semiring)
     target, value = stmt.target, stmt.value
@@ -52,13 +59,21 @@ def pieces(
     for term in terms if side is None else [side]:
         indices = tuple(name for name in target.indices if name in free(term))
         sums[term] = Access(free_name(stmt.target.name, taken), indices, at=term.at)
-    stmts = (Assignment(access, term, at=term.at) for term, access in sums.items())
+    stmts = tuple(
+        Assignment(access, _widened(term, widen_to), at=term.at) for term, access in sums.items()
+    )
     numbers = {term: Scalar(a.name, at=a.at) for term, a in sums.items() if not a.indices}
     value = _replaced(value, {**sums, **numbers})
     if is_dense:
         return (*stmts, replace(stmt, value=value))
     of_type = stmt.target.name if grows else ""
     return (*stmts, Assignment(target, value, at=stmt.at, of_type=of_type))
+
+
+def _widened(term: Expr, dtype: DType | None) -> Expr:
+    if dtype is None or not isinstance(term, Reduce):
+        return term
+    return replace(term, body=Call(str(dtype), (term.body,), at=term.body.at))
 
 
 def _sums(value: Expr, semiring: Semiring) -> Iterator[Reduce]:
@@ -112,6 +127,7 @@ def split_statements(
             yield stmt, stmt.target.name, False
             continue
         is_dense = plan.output.layout.is_dense
-        *sums, last = pieces(stmt, semiring, taken, is_dense=is_dense)
+        widen_to = plan.dtype if plan.widens else None
+        *sums, last = pieces(stmt, semiring, taken, is_dense=is_dense, widen_to=widen_to)
         yield from ((piece, piece.target.name, not is_dense) for piece in sums)
         yield last, stmt.target.name, False

@@ -55,6 +55,16 @@ class Types:
                 sums.append(term)
         return tuple(sums)
 
+    def mixes_extremes(self, stmt: Assignment) -> bool:
+        """Whether a minimum or maximum among the addends has another type than the result.
+
+        What is neutral in its type is not in that of the result.
+        """
+        if self.semiring.add not in ("min", "max"):
+            return False
+        wide, sums = self.result(stmt), self._sums(stmt.addend[0])
+        return any(self._type(term) != wide for term in sums if isinstance(term, Reduce))
+
     def _sums(self, term: Expr) -> Iterator[Expr]:
         match term:
             case Reduce(op=self.semiring.add, body=body):

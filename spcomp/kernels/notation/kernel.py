@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
+from spcomp.kernels.elsewhere import door_of
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.formats import Formats
@@ -51,6 +52,11 @@ class NotationKernel(Runnable):
         return self._runner.planner.semiring
 
     @property
+    def formats(self) -> Formats:
+        """The formats that the user asked for, by name."""
+        return self._runner.planner.formats
+
+    @property
     def at_vectors(self) -> Mapping[str, int]:
         """The results at index vectors, and the dimension of each that has it."""
         rows = self._runner.planner.rows.values()
@@ -83,7 +89,20 @@ class NotationKernel(Runnable):
                 f"{self.name}: got arguments by position",
                 hint=f"give them by name: {', '.join(self.arguments)}",
             )
+        if (door := door_of(named.values())) is not None:
+            return door.call(self, out, named)
         return self._runner.call(out, named)
+
+    def plan(self, **named: Any) -> Any:
+        """Return what a call with distributed arguments does, as a value that prints.
+
+        docs/dask.md says what else it takes. Raises ArgumentError if no argument is distributed.
+        """
+        if (door := door_of(named.values())) is not None:
+            return door.plan(self, named)
+        raise ArgumentError(
+            f"{self.name}: no argument is distributed", hint="explain(...) says what is decided"
+        )
 
     def bind(self, **named: Any) -> BoundNotation:
         """Return a callable that takes the rest of the arguments, with these fixed.
@@ -93,6 +112,11 @@ class NotationKernel(Runnable):
         ``inspect=True`` that call takes what is expected to be fastest for these matrices, as
         docs/tuning.md says.
         """
+        if door_of(named.values()) is not None:
+            raise ArgumentError(
+                f"{self.name}: distributed arguments are not bound",
+                hint="persist() them, and give them at each call",
+            )
         if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
             inspected: BoundNotation = inspection.bound(self, named)
             return inspected
@@ -151,9 +175,7 @@ class NotationKernel(Runnable):
 
     def with_options(self, options: Options) -> NotationKernel:
         """Return the kernel of the same program compiled with *options*."""
-        formats = dict(self._runner.planner.formats)
-        return NotationKernel(self.program, formats, self.semiring, options)
+        return NotationKernel(self.program, dict(self.formats), self.semiring, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        formats = dict(self._runner.planner.formats)
-        return NotationKernel, (self.program, formats, self.semiring, self.options)
+        return NotationKernel, (self.program, dict(self.formats), self.semiring, self.options)

@@ -7,12 +7,12 @@ on the CPU back to the system, so a model would get new pages for each result in
 from __future__ import annotations
 
 from math import prod
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
 from spcomp.arrays import Array
+from spcomp.locks import Lock
 
 LEAST_BYTES = 1 << 20  # of an array; smaller ones the C library keeps itself
 MOST_BYTES = 1 << 29  # of memory that is kept and not in use
@@ -24,7 +24,7 @@ class Memory:
     def __init__(self) -> None:
         self._free: dict[int, list[Array]] = {}
         self._bytes = 0
-        self._lock = RLock()  # an array may be freed while its own thread holds it
+        self._lock = Lock()  # reentrant: an array may be freed while its own thread holds it
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Return an array of anything. Its memory comes back when the last view of it is gone."""

@@ -1,0 +1,195 @@
+"""At a call of index notation with distributed arguments: statements become tasks, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.tokenize import tokenize
+from dask.utils import parse_bytes
+
+from spcomp.dask.collection import DistributedTensor
+from spcomp.dask.decide import Stage, decide, split
+from spcomp.dask.estimate import Estimate, estimate
+from spcomp.dask.graph import Tasks
+from spcomp.dask.load import from_array, from_scipy, known_chunks
+from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.results import Results
+from spcomp.notation.nodes import Access, Assignment, Op, walk
+from spcomp.notation.prepare import Prepared, prepare
+from spcomp.tensors.libraries.scipy import is_scipy
+from spcomp.tensors.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call does: the statements, in order, as they are computed in blocks.
+
+    *estimate*: what it costs, if the number of workers was given.
+    """
+
+    stages: tuple[Stage, ...]
+    estimate: Estimate | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self.stages, *filter(None, [self.estimate]))))
+
+
+class Door:
+    """Runs programs of index notation that get distributed tensors or arrays of Dask."""
+
+    def call(self, kernel: NotationKernel, out: Any, named: Mapping[str, Any]) -> Any:
+        """Return the results, as collections of Dask: nothing is computed yet."""
+        if out is not None:
+            raise ArgumentError(
+                "argument out: results of distributed arguments are new collections"
+            )
+        program = _Call.of(kernel, named)
+        program.run()
+        results = program.results
+        values = tuple(program.operands[name] for name in results)
+        return values[0] if len(results) == 1 else Results.of(results, values)
+
+    def plan(self, kernel: NotationKernel, named: Mapping[str, Any]) -> Plan:
+        """Return the plan of such a call.
+
+        *named* may have ``workers``, a number: then the plan has an estimate, for which the blocks
+        of operands are computed once. ``memory``: the bytes of a worker, as Dask writes them.
+        Raises OutOfMemoryError if a worker needs more.
+        """
+        asked = {
+            n: named[n] for n in ("workers", "memory") if n not in kernel.arguments and n in named
+        }
+        program = _Call.of(kernel, {n: x for n, x in named.items() if n not in asked})
+        program.run()
+        stages = tuple(tasks.stage for tasks in program.tasks)
+        if not asked:
+            return Plan(stages)
+        found = estimate(program.tasks, asked.get("workers", 1))
+        if "memory" in asked:
+            found.require(parse_bytes(asked["memory"]))
+        return Plan(stages, found)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call in progress: *operands* gets the results of statements."""
+
+    kernel: NotationKernel
+    prepared: Prepared
+    operands: dict[str, Any]
+    numbers: dict[str, Any]
+    tasks: list[Tasks]
+
+    @classmethod
+    def of(cls, kernel: NotationKernel, named: Mapping[str, Any]) -> _Call:
+        prepared = prepare(kernel.program)
+        _check(kernel, prepared, named)
+        ranks = {
+            prepared.parts[n].name if n in prepared.parts else n: rank
+            for n, rank in prepared.operands.items()
+        }
+        numbers = {n: x for n, x in named.items() if ranks[n] == 0 and not isinstance(x, da.Array)}
+        given = {n: _collection(n, x) for n, x in named.items() if n not in numbers}
+        operands = {
+            name: given[prepared.parts[name].name if name in prepared.parts else name]
+            for name, rank in prepared.operands.items()
+            if rank or name in given
+        }
+        return cls(kernel, prepared, operands, numbers, [])
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of the results."""
+        return self.prepared.results
+
+    def run(self) -> None:
+        """Make the collections of all statements."""
+        taken = {*self.operands, *self.numbers, *self.prepared.targets}
+        taken |= {
+            i
+            for s in self.prepared.program.statements
+            for t in (*walk(s.value), s.target)
+            if isinstance(t, Access)
+            for i in t.indices
+        }
+        semiring = self.kernel.semiring
+        for stmt in map(self._plain, self.prepared.program.statements):
+            *before, last = split(stmt, self.operands, semiring, taken)
+            for piece in (*before, last):
+                stage = decide(piece, self.operands, semiring)
+                tasks = Tasks(
+                    stage,
+                    self.operands,
+                    self.numbers,
+                    semiring,
+                    self._formats(),
+                    self.kernel.options,
+                )
+                self.tasks.append(tasks)
+                self.operands = {**self.operands, piece.target.name: tasks.result()}
+
+    def _plain(self, stmt: Assignment) -> Assignment:
+        """Return *stmt* as one that assigns: ``C += x`` is ``C = C + x`` of the given C."""
+        if not stmt.accumulates:
+            return stmt
+        given = replace(stmt.target, name=f"{stmt.target.name}_given")
+        self.operands[given.name] = self.operands[stmt.target.name]
+        value, subtracts = stmt.addend
+        sign = "-" if subtracts else "+"
+        return replace(stmt, value=Op(sign, (given, value)), accumulates=False, subtracts=False)
+
+    def _formats(self) -> dict[str, Any]:
+        """Return the formats that the user asked for, by operand."""
+        asked = self.kernel.formats
+        parts = self.prepared.parts.items()
+        return {**asked, **{n: asked[p.name] for n, p in parts if p.name in asked}}
+
+
+def _check(kernel: NotationKernel, prepared: Prepared, named: Mapping[str, Any]) -> None:
+    for name in named:
+        if name not in kernel.arguments:
+            raise ArgumentError(
+                f"unexpected argument {name} of {kernel.name}",
+                hint=f"its arguments are {', '.join(kernel.arguments)}",
+            )
+    for name in kernel.arguments:
+        if name not in named:
+            raise ArgumentError(f"missing argument {name} of {kernel.name}")
+    for stmt in prepared.program.statements:
+        for term in (*walk(stmt.value), stmt.target):
+            if isinstance(term, Access) and term.vectors:
+                raise ArgumentError(
+                    f"{term}: distributed programs have no index vectors",
+                    hint="multiply by a matrix whose row e has a single 1, in column src[e]",
+                )
+    windowed = [p.name for p in prepared.parts.values() if p.windows]
+    windowed += [s.target.name for s in prepared.program.statements if s.target.windows]
+    for name in windowed:
+        raise ArgumentError(
+            f"argument {name}: distributed programs do not cut parts out",
+            hint="cut it before, as in X[0:10] of an array of Dask",
+        )
+
+
+def _collection(name: str, arg: Any) -> Any:
+    """Return *arg* as a collection: of one block, if it is here."""
+    if isinstance(arg, DistributedTensor):
+        return arg
+    if isinstance(arg, da.Array):
+        known_chunks(name, arg)
+        sparse = not isinstance(arg._meta, np.ndarray)  # noqa: SLF001 (Dask has no other name)
+        return from_array(arg) if sparse else arg
+    if isinstance(arg, Tensor) or is_scipy(arg):
+        return from_scipy(arg)
+    if hasattr(arg, "__array__") or np.isscalar(arg):
+        array = np.asarray(arg)
+        return da.from_array(array, chunks=-1, name=f"array-{tokenize(array)}")
+    raise ArgumentError(
+        f"argument {name}: got {type(arg).__name__}, expected an array",
+        hint="give a DistributedTensor, an array of Dask, numpy or scipy.sparse, or a Tensor",
+    )

@@ -1,0 +1,31 @@
+"""Before a call: arguments that are stored elsewhere, in parts, and what runs programs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+
+class Elsewhere(Protocol):
+    """Runs programs of index notation where their arguments are."""
+
+    def call(self, kernel: Any, out: Any, named: Mapping[str, Any]) -> Any:
+        """Return what a call of the NotationKernel *kernel* with the arguments *named* returns."""
+
+    def plan(self, kernel: Any, named: Mapping[str, Any]) -> Any:
+        """Return what such a call would do, as a value that prints."""
+
+
+_DOORS: dict[type, Elsewhere] = {}
+
+
+def register(kind: type, door: Elsewhere) -> None:
+    """Let *door* run the programs that get an argument of the type *kind*."""
+    _DOORS[kind] = door
+
+
+def door_of(args: Iterable[Any]) -> Elsewhere | None:
+    """Return what runs programs on *args*, if one of them is stored elsewhere, else None."""
+    if not _DOORS:
+        return None
+    return next((_DOORS[kind] for kind in map(type, args) if kind in _DOORS), None)
