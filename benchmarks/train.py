@@ -28,6 +28,7 @@ from spcomp.tune.weights import FILE, Tree, Weights, of_any_name
 
 if TYPE_CHECKING:
     from spcomp.tune.space import Candidate
+    from spcomp.tune.task import Task
 
 Rows = list["Row"]
 GUARD = 0.95  # of the default: what no case may be slower than
@@ -135,31 +136,33 @@ class Row:
         return self.operator, self.kind, self.nnz
 
 
-def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
-    """Yield the candidates for *operator* on a matrix of *kind* with about *size* elements."""
-    from spcomp.runtime.pool import get_num_threads
-    from spcomp.schedule.default.facts import UNKNOWN
-    from spcomp.tune.bound import Bounds
-    from spcomp.tune.choice import Choice
-    from spcomp.tune.measure import Bench, race
-    from spcomp.tune.space import Candidate, Space
-    from spcomp.tune.suggestion import plain_candidates
-    from spcomp.tune.task import Expected, Task
+def task_of(operator: str, kind: str, size: int) -> Task:
+    """Return *operator* on a matrix of *kind* with about *size* elements."""
+    from spcomp.tune.task import Task
 
     source, make = OPERATORS[operator]
     program = programs.parse(source)
     csr = sps.csr_matrix(KINDS[kind](size), dtype=np.float32)
     csr.sum_duplicates()
-    arguments = arguments_of(program, csr, make(*csr.shape, np.random.default_rng(0)))
-    task = Task.of(program, arguments)
-    problem, facts = task.problem, task.version.options.facts or UNKNOWN
-    statistics = dict(problem.matrices)
-    extents = dict(problem.extents)
-    space = Space(task.func, task.options, extents, facts, statistics, get_num_threads())
-    bounds, bench = Bounds(space, statistics), Bench(task, Expected.of(task))
+    return Task.of(program, arguments_of(program, csr, make(*csr.shape, np.random.default_rng(0))))
+
+
+def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
+    """Yield the candidates for *operator* on a matrix of *kind* with about *size* elements."""
+    from spcomp.tune.bound import Bounds
+    from spcomp.tune.choice import Choice
+    from spcomp.tune.measure import Bench, race
+    from spcomp.tune.space import Candidate, Space
+    from spcomp.tune.suggestion import plain_candidates
+
+    task = task_of(operator, kind, size)
+    statistics = dict(task.problem.matrices)
+    nnz = max(matrix.nnz for matrix in statistics.values())
+    space = Space.of(task.asked)
+    bounds, bench = Bounds(space, statistics), Bench(task)
     (default,) = bench.compile([(Candidate(), Choice())])
     bench.prepare(default)
-    yield Row(operator, kind, csr.nnz, "default", 1.0, 1.0, 0.0, bounds.features(Candidate()))
+    yield Row(operator, kind, nnz, "default", 1.0, 1.0, 0.0, bounds.features(Candidate()))
     others = [c for c in dict.fromkeys(plain_candidates(space, statistics)) if c != Candidate()]
     chosen: list[tuple[Candidate, Choice]] = [
         (c, choice) for c in others if (choice := space.choice(c)) is not None
@@ -172,7 +175,7 @@ def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
         ratio = race(entry, default, time.perf_counter() + EACH, patient=True)
         features = bounds.features(entry.candidate)
         name, conversion = str(entry.candidate), entry.conversion / max(entry.seconds, 1e-9)
-        yield Row(operator, kind, csr.nnz, name, ratio.value, ratio.low, conversion, features)
+        yield Row(operator, kind, nnz, name, ratio.value, ratio.low, conversion, features)
         bench.release(())
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spcomp import script as script
     from spcomp import target as target
     from spcomp import tune as tune
+    from spcomp import viz as viz
     from spcomp.formats.format import Format as Format
     from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
     from spcomp.io.read import read as read
@@ -88,6 +89,7 @@ _HOME = {
     "formats": "",
     "target": "",
     "tune": "",
+    "viz": "",
 }
 
 _OPTIONAL = {"torch": ("torch", "PyTorch"), "dask": ("dask", "dask.array", "Dask")}
@@ -129,6 +131,7 @@ __all__ = [
     "symbols",
     "target",
     "tune",
+    "viz",
     "write",
 ]
 

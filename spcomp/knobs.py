@@ -36,11 +36,14 @@ class Knobs:
 
     # shares of parallel loops
     chunk_elements: int  # elements in a chunk of rows where each is one operation
+    chunk_vector: int  # elements in a chunk of a loop in vectors; 0: there are no chunks
     chunk_nested: int  # the same where each element is a loop
     chunk_sorted: int  # iterations over sorted coordinates in a chunk
     chunk_fibers: int  # the same where each iteration is a fiber
     chunk_workspace: int  # elements in a chunk of rows that share workspaces
     chunk_workspace_rows: int  # rows in it where no array says how long they are
+    most_chunks: int  # chunks of a loop over sorted coordinates
+    most_parts: int  # the same where sums of chunks are added one by one afterwards
     run_chunks: int  # chunks that a run of one coordinate fills before a chunk may begin inside it
     hub_piece: int  # elements of a very long row that are worth a thread's attention
     hub_share: int  # a very long row has more than one of so many parts of all elements
@@ -78,6 +81,8 @@ class Knobs:
     result_parts: int  # such parts, at most
     asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
+    owns_temporaries: bool  # whether the program, not the call, allocates what no caller gets
+    gathers_apart: bool  # whether rows at coordinates, of two arrays, push each other out of cache
 
     # vectors
     dot_accumulators: int  # independent partial sums of a dot product, a power of two
@@ -104,11 +109,14 @@ CPU_KNOBS = Knobs(
     prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
+    chunk_vector=4096,
     chunk_nested=4096,
     chunk_sorted=4096,
     chunk_fibers=64,
     chunk_workspace=1024,
     chunk_workspace_rows=64,
+    most_chunks=256,
+    most_parts=256,
     run_chunks=2,
     hub_piece=2048,
     hub_share=32,
@@ -140,6 +148,8 @@ CPU_KNOBS = Knobs(
     result_parts=1 << 10,
     asks_rows=False,
     packs_results=True,
+    owns_temporaries=False,  # a call reuses the memory of results
+    gathers_apart=True,
     dot_accumulators=4,  # an addition takes four cycles
     unrolled_vectors=32,
     gather_bits=512,  # narrower processors load as fast as they gather
@@ -158,12 +168,17 @@ CUDA_KNOBS = replace(
     CPU_KNOBS,
     asks_rows=True,  # as many threads share a row
     packs_results=False,  # blocks cannot wait for each other to pass on where each begins
+    owns_temporaries=True,  # most turn out to need no memory
+    gathers_apart=False,  # so many rows are worked on at a time that no array stays there anyway
     single_lanes=128,  # a thread has no vectors but those that it loads and stores
     unrolled_group=4,
     dot_accumulators=1,  # other threads run while one waits
+    chunk_vector=0,  # the grid cuts it
     chunk_elements=256,  # for one thread
     chunk_nested=64,
     chunk_sorted=64,
+    most_chunks=1 << 16,
+    most_parts=1 << 12,
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
@@ -183,6 +198,7 @@ class GridKnobs:
     block_threads: int  # threads in a block where nothing else decides
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
+    turn_elements: int  # elements of a row that threads go through before they rescale its sums
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
@@ -196,6 +212,7 @@ CUDA_GRID = GridKnobs(
     block_threads=128,
     warp_threads=32,
     row_threads=8,
+    turn_elements=32,  # of a warp, at most one on each thread
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next

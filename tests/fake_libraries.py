@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,17 @@ class TorchDtype(str):
         return 2 if name == "bfloat16" else np.dtype(name).itemsize
 
 
+def contiguous(shape):
+    return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+
+
+class Device(NamedTuple):
+    """A device of torch."""
+
+    type: str
+    index: int
+
+
 class Tensor:
     """A strided tensor of torch on a GPU, with only the attributes that are there for it."""
 
@@ -35,8 +46,9 @@ class Tensor:
 
     def __init__(self, pointer, shape, dtype, device=0, strides=None):
         self.pointer, self.shape, self.dtype = pointer, shape, TorchDtype(f"torch.{dtype}")
-        self.device = SimpleNamespace(type="cuda", index=device)
-        self.strides = strides or tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+        self.device = Device("cuda", device)
+        self.strides = strides or contiguous(shape)
+        self.plain = self.strides == contiguous(shape)
 
     @property
     def __cuda_array_interface__(self):
@@ -53,6 +65,9 @@ class Tensor:
 
     def is_conj(self):
         return False
+
+    def is_contiguous(self):
+        return self.plain
 
     @property
     def ndim(self):
@@ -110,6 +125,8 @@ class Ndarray:
     def __init__(self, pointer, shape, dtype, device=0, strides=None, stream=1):
         self.device, self.ndim = SimpleNamespace(id=device), len(shape)
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.data = SimpleNamespace(ptr=pointer, device_id=device)
+        self.flags = SimpleNamespace(c_contiguous=strides is None)
         face = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (pointer, False)}
         self.__cuda_array_interface__ = {**face, "strides": strides, "stream": stream, "version": 3}
 
@@ -184,7 +201,7 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
         current_stream=lambda device: SimpleNamespace(cuda_stream=now.torch),
         stream=on_torch, ExternalStream=External,
     )  # fmt: skip
-    cupy.empty = empty_of_cupy
+    cupy.ndarray, cupy.empty = Ndarray, empty_of_cupy
     cupy.cuda = SimpleNamespace(
         get_current_stream=lambda device: SimpleNamespace(ptr=now.cupy),
         ExternalStream=External, Device=device,

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -32,6 +34,7 @@ def test_both_sides_are_timed_as_often(tmp_path):
     assert all(sample["seconds"] > 0 for sample in line["base"] + line["new"])
 
 
+@pytest.mark.long
 def test_several_pairs_end_with_their_median():
     done = against(ROOT, "--only", "spmv", "--matrices", "cora", "--seconds", 0.001, "--pairs", 3)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,11 @@ TARGET = nvvm.resolve(target("cuda:sm_80"))
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 every_variant = pytest.mark.parametrize(
     ("program", "dtype", "idtype"),
-    [(p, dtype, idtype) for p in PROGRAMS for dtype, idtype in variants(p)],
+    [
+        pytest.param(p, *variant, marks=[pytest.mark.long] if number else [])
+        for p in PROGRAMS
+        for number, variant in enumerate(variants(p))
+    ],
     ids=lambda x: getattr(x, "name", x),
 )
 
@@ -55,15 +59,7 @@ def test_kernels_mean_what_the_oracle_says(program, dtype, idtype):
         program.check(inputs, results, dtype, f"kernels, {case}")
 
 
-@pytest.mark.parametrize(
-    ("program", "dtype", "idtype"),
-    [
-        pytest.param(p, *variant, marks=[pytest.mark.long] if number else [])
-        for p in PROGRAMS
-        for number, variant in enumerate(variants(p))
-    ],
-    ids=lambda x: getattr(x, "name", x),
-)
+@every_variant
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
 def test_the_emulated_gpu_computes_what_the_oracle_says_in_any_order(program, dtype, idtype):
     kernel = spcomp.compile(source(program.name, dtype, idtype), target=EMULATED)

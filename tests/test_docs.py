@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import pkgutil
 import re
+import runpy
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ from spcomp.codegen.nvvm.machine import PTX
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 NEEDED = {"formats": pytest.mark.torch, "torch": pytest.mark.torch, "dask": pytest.mark.dask}
-BLOCK = re.compile(r"```(python fragment|python|pycon|bash|json|)\n(.*?)```", re.DOTALL)
+KINDS = "python fragment|python|pycon|bash|json|"
+BLOCK = re.compile(rf"^( *)```({KINDS})\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+PIXELS = re.compile('base64,[^"]+')  # compressed as this version of zlib does it
 PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
 
 
@@ -48,13 +52,18 @@ def converse(text: str, names: dict[str, Any]) -> None:
     """Type in the inputs of *text* and compare what is printed."""
     test = doctest.DocTestParser().get_doctest(text, names, "page", None, 0)
     out: list[str] = []
-    failed = doctest.DocTestRunner().run(test, out=out.append, clear_globs=False).failed
+    failed = (
+        doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        .run(test, out=out.append, clear_globs=False)
+        .failed
+    )
     assert not failed, "".join(out)
     names.update(test.globs)
 
 
 def page_of(path: Path) -> Any:
-    return pytest.param(path, marks=NEEDED.get(path.stem, ()), id=path.stem)
+    name = "/".join(path.with_suffix("").parts[len(ROOT.parts) :])
+    return pytest.param(path, marks=NEEDED.get(path.stem, ()), id=name)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")
@@ -63,8 +72,9 @@ def test_what_a_page_shows_happens(page, session, tmp_path):
     """Blocks run in order, as one session; a ``python fragment`` is a piece of a program."""
     text = page.read_text()
     blocks = BLOCK.findall(text)
-    assert len(blocks) == text.count("\n```") // 2  # each block is of a kind known here
-    for number, (kind, block) in enumerate(blocks):
+    assert 2 * len(blocks) == len(re.findall("^ *```", text, re.MULTILINE))  # all kinds are known
+    for number, (_, kind, indented) in enumerate(blocks):
+        block = textwrap.dedent(indented)
         if kind == "python":
             run(block, session, tmp_path / f"block_{number}.py")
         elif kind == "pycon":
@@ -104,3 +114,11 @@ def test_what_the_walks_through_the_code_name_is_there():
 def test_the_page_on_gpus_names_all_that_there_is_code_for():
     text = (ROOT / "docs/gpu.md").read_text()
     assert all(f"`{name}`" in text for name in PTX)
+
+
+def test_pictures_and_generated_pages_are_those_of_the_code():
+    for name, text in runpy.run_path(str(ROOT / "docs" / "generate.py"))["files"]().items():
+        written = (ROOT / "docs" / name).read_text()
+        assert PIXELS.sub("", written) == PIXELS.sub("", text), (
+            f"run python docs/generate.py: {name}"
+        )

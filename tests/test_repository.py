@@ -87,6 +87,7 @@ def test_the_version_is_said_once_in_each_place():
     newest = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert setup["metadata"]["version"] == spcomp.__version__ == newest[1]
+    assert f"\nversion: {spcomp.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_the_readme_commands_are_run_by_ci():
@@ -109,7 +110,7 @@ def test_the_readme_says_both_commands_and_an_example_on_its_first_screen():
 
 
 def test_the_readme_links_to_files_that_exist():
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 

@@ -267,6 +267,13 @@ def test_a_bound_loop_is_not_partitioned():
     )
 
 
+def test_a_loop_over_which_threads_reduce_is_not_split():
+    """Its pieces would update the element side by side."""
+    error = refused(lambda: scheduled("sddmm").bind("k", "threadIdx.x").split("k", 8))
+    assert error.message == "split('k', 8): threads reduce over it together"
+    assert error.hint == "split it before bind"
+
+
 # -- the permission to share updates -------------------------------------------------------------
 
 

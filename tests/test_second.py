@@ -21,13 +21,12 @@ def failures(seed: int, count: int) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("seed", [0, 1000, 2000, 3000])
-def test_random_programs_do_what_the_documentation_says(seed):
-    assert failures(seed, 50) == ""
+def test_random_programs_do_what_the_documentation_says():
+    assert failures(0, 30) == ""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10_000, 14_000, 1_000))
+@pytest.mark.parametrize("seed", [*range(0, 4_000, 1_000), *range(10_000, 14_000, 1_000)])
 def test_hundreds_of_random_programs_do_what_the_documentation_says(seed):
     assert failures(seed, 100) == ""
 

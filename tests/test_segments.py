@@ -21,7 +21,7 @@ from spcomp.ir.stmt import For, While
 from spcomp.ir.structural import structural_equal
 from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
-from spcomp.knobs import CPU_KNOBS
+from spcomp.knobs import CPU_KNOBS, knobs_of
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
@@ -29,6 +29,7 @@ from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted, runs, segments
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows, sorted_rows
 from spcomp.script.parse import parse_source
+from spcomp.target import Target
 from tests.corpus_base import fresh, variants
 from tests.corpus_coo import COO, COO_KEYS, COO_MAX, COO_SEGMENT
 from tests.layers import TARGET, source
@@ -246,12 +247,30 @@ def test_the_steps_print_and_replay():
     assert any(isinstance(n, While) for n in walk(made.func.body))
 
 
+@pytest.mark.parametrize(
+    "step", ["split_sorted('e', 1, 0, most={})", "sorted_rows('e', 'e_1', 1, most={})"]
+)
+def test_there_are_as_many_chunks_as_most_says(step):
+    schedule = Schedule(parsed(COO_SEGMENT)).lower_sparse_iter()
+    kind, at = step.partition("(")[0], ("e", 1) if "split" in step else ("e", "e_1", 1)
+    for most in (3, 1000):
+        made = getattr(schedule, kind)(*at, most=most)
+        assert str(made.trace) == f"coo_segment: {step.format(most)}"
+        again = schedule.replay(Trace.from_json_lines(made.trace.to_json_lines()))
+        assert structural_equal(again.func, made.func)
+        assert f", {most})" in str(made.func)
+    with pytest.raises(ScheduleError, match="most must be at least 1"):
+        getattr(schedule, kind)(*at, most=0)
+
+
 def test_decisions_name_the_step_or_nothing():
     func = position(COO_SEGMENT)
     assert segments(func, "e", CPU_KNOBS) == SplitSorted("e", 4096)
+    many = SplitSorted("e", 64, 2, most=1 << 12)
+    assert segments(func, "e", knobs_of(Target("cuda")), long=True) == many
     assert runs(func, "e") == GroupRuns("e")
-    assert sorted_rows(func, "e", 4096) == SortedRows("e", "e_1", 4096)
-    assert sorted_rows(position(COO_MAX), "e", 4096) is None
+    assert sorted_rows(func, "e", CPU_KNOBS) == SortedRows("e", "e_1", 4096)
+    assert sorted_rows(position(COO_MAX), "e", CPU_KNOBS) is None
     assert segments(func, "k", CPU_KNOBS) is None
     csr = Schedule(source("csrmm")).lower_sparse_iter().func
     assert segments(csr, "j", CPU_KNOBS) is None

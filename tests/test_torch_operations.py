@@ -68,7 +68,10 @@ def test_scatter_along_any_dimension(reduce: str) -> None:
         assert torch.equal(found, wanted.movedim(0, dim))
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize(
+    "reduce",
+    ["sum", "mean", "max", *(pytest.param(n, marks=pytest.mark.long) for n in ("mul", "min"))],
+)
 def test_gradients_of_segments(reduce: str) -> None:
     index, indptr = torch.tensor([3, 0, 3, 1, 0, 3]), torch.tensor([0, 2, 2, 5, 6])
     each = torch.tensor([[3, 0], [0, 0], [3, 2], [1, 1], [0, 1], [3, 0]])
@@ -164,7 +167,6 @@ def test_results_that_are_given_and_what_is_refused() -> None:
     assert st.scatter(src, index, 0, out=out) is out
     assert torch.allclose(out, 1 + st.scatter(src, index, 0))
     for call, message in (
-        (lambda: st.scatter(src, index, 0, out=out, reduce="max"), "argument out"),
         (lambda: st.scatter(src, index - 1, 0), "argument index: got -1 at position"),
         (lambda: st.scatter(src, index, 0, dim_size=1), "argument index: got 1 at position"),
         (lambda: st.scatter(src, index.double(), 0), "expected integers"),
@@ -182,8 +184,8 @@ def test_results_that_are_given_and_what_is_refused() -> None:
         (lambda: st.scatter(src, index), r"does not fit.*\n.*write dim=0; by default it is -1"),
         (lambda: st.scatter(src, torch.zeros(7, dtype=int)), r"\n.*each of the 2 elements along"),
         (
-            lambda: st.segment_csr(src, torch.tensor([[0, 3]])),
-            r"2 dimensions, expected 1\n.*indptr\[0\]",
+            lambda: st.segment_csr(src, torch.tensor([[0, 2], [0, 2]])),
+            r"argument indptr: has the shape \(2, 2\), which does not fit \(3, 2\)",
         ),
     ):
         with pytest.raises(ArgumentError, match=message):

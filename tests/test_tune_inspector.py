@@ -27,7 +27,7 @@ def diagonal(store, monkeypatch):
     faster = Tree((0, -1, -1), (1.5, 1.0986, 0.0), (1, 0, 0), (2, 0, 0), (2, 0, 0))
     slower = Tree((0, -1, -1), (0.5, -1.0986, 0.0), (1, 0, 0), (2, 0, 0), (2, 0, 0))
     trees = Weights(("format",), (faster, slower), 0.0, 1.2)
-    monkeypatch.setattr(suggestion, "weights", lambda: trees)
+    monkeypatch.setattr(suggestion, "weights", lambda _kind: trees)
     return store
 
 

@@ -16,8 +16,9 @@ from spcomp.schedule.default.facts import Facts
 from spcomp.tune.bound import Bounds
 from spcomp.tune.choice import Choice
 from spcomp.tune.layouts import format_of, format_text, formats_for, stored_per_element
-from spcomp.tune.space import DEFAULT, VALUES, Candidate, Space
+from spcomp.tune.space import Candidate, Space
 from spcomp.tune.statistics import matrix_statistics
+from spcomp.tune.templates import DEFAULT, TEMPLATES
 from tests.layers import source
 
 ROWS, FEAT = 120, 40
@@ -167,7 +168,7 @@ def test_mutations_change_one_decision_and_crossings_take_those_of_either():
     for _ in range(20):
         child = space.mutated(rng, first)
         assert child != first
-        names = VALUES.keys() | {"threads"}
+        names = TEMPLATES["cpu"].values.keys() | {"threads"}
         mine, its = dict(first.decisions), dict(child.decisions)
         assert sum(mine.get(n, DEFAULT) != its.get(n, DEFAULT) for n in names) == 1
         other = Candidate(decisions=(("prefetch", 64), ("unroll", "sparse")))

@@ -11,6 +11,7 @@ from spcomp.cli.bench import bench
 from spcomp.cli.build import build
 from spcomp.cli.cache import cache
 from spcomp.cli.doctor import doctor
+from spcomp.cli.explore import explore
 from spcomp.cli.show import show
 from spcomp.cli.tune import tune
 from spcomp.errors import SpcompError
@@ -36,6 +37,7 @@ def main() -> None:
 
 main.add_command(build)
 main.add_command(show)
+main.add_command(explore)
 main.add_command(bench)
 main.add_command(tune)
 main.add_command(doctor)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spcomp.cli.load import Program
+    from spcomp.explore.explorer import Explorer
     from spcomp.kernels.kernel import Kernel
 
 STAGES = ("coordinate", "position", "flat")
@@ -122,6 +123,24 @@ def compiled(
     return compile(
         program, target=target, name=name, constants=constants, check="off", fast_math=fast_math
     )
+
+
+def explored(
+    title: str,
+    programs: Mapping[str, Program],
+    target: str,
+    constants: Mapping[str, Constants],
+    *,
+    fast_math: bool,
+) -> Explorer:
+    """Return the explorer of *programs*, with *constants* by the names of their programs."""
+    from spcomp.explore.explorer import explorer
+
+    kernels = (
+        compiled(name, program, target, constants[name], fast_math=fast_math)
+        for name, program in programs.items()
+    )
+    return explorer(title, kernels)
 
 
 def write(path: Path, content: bytes) -> None:

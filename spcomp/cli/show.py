@@ -32,6 +32,12 @@ SOURCES = ("llvm", "asm", "ptx")
 @click.option(
     "--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Write the axes as a picture."
 )
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Write all stages, linked line by line, as a page.",
+)
 @options.target
 @options.const
 @options.fast_math
@@ -41,6 +47,7 @@ def show(
     stages: tuple[str, ...],
     forest: bool,  # noqa: FBT001 - click passes options by name
     svg: str | None,
+    html: str | None,
     target: str,
     constants: options.Constants,
     fast_math: bool,  # noqa: FBT001
@@ -52,6 +59,10 @@ def show(
         _forest({name: options.source(value) for name, value in programs.items()}, svg)
         return
     fixed = options.constants_of(constants, programs)
+    if html is not None:
+        page = options.explored(Path(file).name, programs, target, fixed, fast_math=fast_math)
+        options.write(Path(html), page.html.encode())
+        return
     for name, program in programs.items():
         kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
         for stage in stages or options.stages(program):
@@ -70,14 +81,14 @@ def _check_stages(stages: tuple[str, ...], target: str) -> None:
 
 
 def _forest(sources: dict[str, Func], svg: str | None) -> None:
-    from spcomp.cli.svg import forest_svg
     from spcomp.ir.analysis.forest import draw
+    from spcomp.viz.forest import draw_forest
 
     if svg is not None:
         if len(sources) != 1:
             raise click.UsageError(f"--svg draws one program; name one of {', '.join(sources)}")
         (source,) = sources.values()
-        options.write(Path(svg), forest_svg(source.axes).encode())
+        options.write(Path(svg), draw_forest(source.axes).svg.encode())
     for name, source in sources.items():
         if len(sources) > 1:
             click.echo(f"# {name}")

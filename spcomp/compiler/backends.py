@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 class Emit(Protocol):
     """A code generator: turns flat IR into LLVM IR, with how to call each function."""
 
-    def __call__(self, module: Module[Any], target: Target, *, fast_math: bool) -> Emitted:
-        """Return the code of *module*; *fast_math*: floats may be computed in another order."""
+    def __call__(
+        self, module: Module[Any], target: Target, *, fast_math: bool, debug: bool
+    ) -> Emitted:
+        """Return the code of *module*; *fast_math*: floats may be computed in another order.
+
+        *debug*: instructions say from which line of the source they come.
+        """
 
 
 class Loaded(Protocol):

@@ -22,6 +22,7 @@ from spcomp.compiler.variants import (
 from spcomp.errors import ArgumentError, BackendError, collect_warnings, without_warnings
 from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module
+from spcomp.ir.places import all_places
 from spcomp.ir.structural import content_hash
 from spcomp.knobs import knobs_of
 from spcomp.locks import Lock, cached_property
@@ -242,7 +243,8 @@ def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
         with collect_warnings() as warnings:
             stages = _lower(program, options, target)
         timings |= {**stages.timings, "lower": perf_counter() - begin}
-        emitted = backend.emit(stages.flat, target, fast_math=options.fast_math)
+        how = {"fast_math": options.fast_math, "debug": options.debug}
+        emitted = backend.emit(stages.flat, target, **how)
         timings["emit"] = perf_counter() - begin - timings["lower"]
         flat = stages.flat
         result = saved.Saved(
@@ -303,4 +305,6 @@ def _key(program: Any, options: Options) -> tuple[object, ...]:
     trusted = options.check == "off"
     schedule_key = () if base is program else (program.trace, program.decided, program.lowered)
     key = content_hash(base), params, options.target, constants, trusted, options.trace
-    return (*key, options.facts, options.fast_math, type(program).__name__, *schedule_key)
+    funcs = base.funcs if isinstance(base, Module) else (base,)
+    where = (all_places(func.body for func in funcs),) if options.debug else ()
+    return (*key, options.facts, options.fast_math, type(program).__name__, *schedule_key, *where)

@@ -30,6 +30,7 @@ class CompileOptions(TypedDict, total=False):
     check: Check | None
     trace: Trace | None
     fast_math: bool
+    debug: bool | None
     tuned: bool | Tuner | None
 
 
@@ -54,6 +55,7 @@ class Options:
     fast_math: bool = False
     facts: Facts | None = None  # None: all calls get this version, whatever their data is like
     tuned: Tuner | None = None
+    debug: bool = False
 
     @classmethod
     def of(
@@ -66,6 +68,7 @@ class Options:
         trace: Trace | None = None,
         *,
         fast_math: bool = False,
+        debug: bool | None = None,
         **unknown: Any,
     ) -> Options:
         """Return the options for the arguments of ``compile``; raises ArgumentError."""
@@ -79,8 +82,11 @@ class Options:
         expect("constants", constants, (Mapping, NoneType), "numbers by the names of parameters")
         expect("trace", trace, (Trace, NoneType), "a Trace", hint=_TRACES)
         expect("fast_math", fast_math, bool, "True or False")
+        expect("debug", debug, (bool, NoneType), "True or False")
+        if debug is None:
+            debug = os.environ.get("SPCOMP_DEBUG", "0") not in ("", "0")
         chosen = parse_target(target), name, dict(constants or {}), _threads(threads)
-        return cls(*chosen, _check(check), trace, fast_math)
+        return cls(*chosen, _check(check), trace, fast_math, debug=debug)
 
 
 def _check(given: str | None) -> Check:

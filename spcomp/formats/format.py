@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from operator import index
 
+from spcomp.display.html import heading, table
 from spcomp.dtypes import DType, int32
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import FormatError
@@ -105,6 +106,16 @@ class Format:
 
     def __str__(self) -> str:
         return self.name
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (at, text, "-" if dim == SLOTS else dim, ", ".join(kind.arrays) or "none", kind.locates)
+            for at, (text, dim, kind) in enumerate(
+                zip(self.levels, self.order, self.kinds, strict=True)
+            )
+        )
+        head = ("level", "kind", "dimension", "arrays", "how a coordinate is found")
+        return heading(self.name) + table(head, rows)
 
     def __repr__(self) -> str:
         order = "" if self.is_plain else f", order={self.order}"

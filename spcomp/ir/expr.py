@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from spcomp.dtypes import DType, bool_, int64, promote
+from spcomp.errors import Span
 from spcomp.ir.node import Node, attr, node
 
 # fmt: off
@@ -217,8 +218,8 @@ def cast(value: Expr, dtype: DType) -> Expr:
     ):
         return const(value.value, dtype).replace(span=value.span)
     if dtype.lanes > 1 and value.dtype.lanes == 1:
-        return Broadcast(cast(value, dtype.element), dtype.lanes, span=value.span)
-    return Cast(value, dtype, span=value.span)
+        return Broadcast(cast(value, dtype.element), dtype.lanes, span=place_of(value))
+    return Cast(value, dtype, span=place_of(value))
 
 
 def binary(op: BinOpKind, lhs: Expr, rhs: Expr | int) -> Expr:
@@ -226,4 +227,9 @@ def binary(op: BinOpKind, lhs: Expr, rhs: Expr | int) -> Expr:
     if isinstance(rhs, int):
         rhs = const(rhs, lhs.dtype.element)
     dtype = bool_ if op in ("and", "or") else promote(lhs.dtype, rhs.dtype)
-    return BinOp(op, cast(lhs, dtype), cast(rhs, dtype), span=lhs.span)
+    return BinOp(op, cast(lhs, dtype), cast(rhs, dtype), span=place_of(lhs))
+
+
+def place_of(value: Expr) -> Span | None:
+    """Return where *value* is used, if it says so; a variable knows where it is declared."""
+    return None if isinstance(value, Var) else value.span

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Self
 
+from spcomp.display.html import code
 from spcomp.ir.func import Func
 from spcomp.ir.node import node
 from spcomp.ir.printer.program import print_func
@@ -43,6 +44,9 @@ class Program(Func):
 
         text = Syntax("", "python", background_color="default").highlight(self.script())
         Console().print(text, soft_wrap=True, end="")
+
+    def _repr_html_(self) -> str:
+        return code(self.script())
 
     def specialize(self, values: Mapping[Var | str, float]) -> Self:
         """Return the function with scalar parameters, by variable or name, fixed to *values*.

@@ -23,6 +23,7 @@ from spcomp.ir.expr import (
     Var,
     cast,
     const,
+    place_of,
 )
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def coerce(value: Value, dtype: DType) -> Expr:
     expr = value.expr
     if value.weak:
         scalar = _retype(expr, dtype.element)
-        return scalar if dtype.lanes == 1 else Broadcast(scalar, dtype.lanes, span=expr.span)
+        return scalar if dtype.lanes == 1 else Broadcast(scalar, dtype.lanes, span=place_of(expr))
     if isinstance(expr, Const) and expr.dtype != dtype and not fits(expr.value, dtype.element):
-        return Cast(expr, dtype, span=expr.span)
+        return Cast(expr, dtype, span=place_of(expr))
     return cast(expr, dtype)
 
 
@@ -222,7 +223,7 @@ def _retype(expr: Expr, dtype: DType) -> Expr:
         return Select(expr.cond, *sides, span=expr.span)
     if isinstance(expr, Var):
         own_dtype = expr.dtype if "bool" in (expr.dtype.kind, dtype.kind) else dtype
-        return cast(Cast(expr, own_dtype, span=expr.span), dtype)
+        return cast(Cast(expr, own_dtype, span=place_of(expr)), dtype)
     if not isinstance(expr, Const):
         return _retype_operands(expr, dtype)
     if not fits(expr.value, dtype):

@@ -5,28 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from operator import is_not
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
+from spcomp.ir.places import inherit
 from spcomp.ir.visitor import Visitor, is_idle
-
-if TYPE_CHECKING:
-    from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 
 Fn = TypeVar("Fn", bound=Func)
 N = TypeVar("N", bound=Node)
 
 
 class Rewriter(Visitor[Node]):
-    """Bottom-up rewriter; an unchanged subtree comes back as the same object."""
+    """Bottom-up rewriter; an unchanged subtree comes back as the same object.
+
+    What a method returns for a node without saying where it comes from has the place of that node.
+    """
 
     @classmethod
     def _lookup(cls, kind: type[Node]) -> Callable[..., Any] | None:
         method = super()._lookup(kind)
         idle = method is Rewriter.visit_Node and is_idle(cls, kind)
         return Rewriter._keep if idle else method
+
+    def visit(self, node: Node) -> Node:
+        """Rewrite *node*; this is where places in the source survive the passes."""
+        try:
+            method = self._table[type(node)]
+        except KeyError:
+            method = self._method(type(node))
+        new: Node = method(self, node)
+        if new is not node and new.span is None and node.span is not None:
+            inherit(new, node)
+        return new
 
     def _keep(self, node: Node) -> Node:
         """Return *node*, below which the rewriter changes nothing."""

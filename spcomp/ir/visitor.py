@@ -42,14 +42,21 @@ class Visitor(Generic[R]):
 
     def visit(self, node: Node) -> R:
         """Dispatch on the exact class of *node*; the first node of a class fills the table."""
-        method = self._table.get(type(node))
-        if method is None:
-            method = self._lookup(type(node))
-            if method is None:
-                raise TypeError(f"{type(self).__name__} cannot visit {type(node).__name__}")
-            self._table[type(node)] = method
+        try:
+            method = self._table[type(node)]
+        except KeyError:
+            method = self._method(type(node))
         result: R = method(self, node)
         return result
+
+    @classmethod
+    def _method(cls, kind: type[Node]) -> Callable[..., Any]:
+        """Return the method for nodes of class *kind*, and remember it."""
+        method = cls._lookup(kind)
+        if method is None:
+            raise TypeError(f"{cls.__name__} cannot visit {kind.__name__}")
+        cls._table[kind] = method
+        return method
 
 
 def is_idle(cls: type[Visitor[Any]], kind: type[Node]) -> bool:

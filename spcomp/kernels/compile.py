@@ -84,6 +84,7 @@ def compile(  # noqa: A001
     check: Check | None = None,
     trace: Trace | None = None,
     fast_math: bool = False,
+    debug: bool | None = None,
     tuned: bool | Tuner | None = None,
     formats: Mapping[str, str | Format | ComposableFormat] | None = None,
     semiring: Semiring | str | None = None,
@@ -96,9 +97,8 @@ def compile(  # noqa: A001
         program: A function of the script language at any stage, a Module or a Schedule; the result
             of ``decompose``, which gives a FormatKernel or ChoosingKernel; or index notation, such
             as ``"C[i, k] = A[i, j] * B[j, k]"``, which gives a NotationKernel.
-        target: ``cpu`` (this machine), ``cpu:x86-64-v3``, ``cuda:sm_90``, or
-            ``cuda:sm_90,emulate``, which runs on the CPU; code for another machine can be read, not
-            run.
+        target: ``cpu`` (this machine), ``cpu:x86-64-v3``, ``cuda:sm_90`` or ``cuda:sm_90,emulate``,
+            which runs on the CPU; code for another machine can be read, not run.
         name: What the Kernel is called, an identifier; the program's name if not given.
         constants: Values of scalar parameters to compile in.
         threads: How many threads a call uses at most; by default the process's setting.
@@ -106,8 +106,9 @@ def compile(  # noqa: A001
             ``Kernel.bind`` and ``Tensor``, ``off`` nowhere (dtypes and shapes always are). By
             default what ``SPCOMP_CHECK`` says, else ``full``.
         trace: The steps to take, maybe none, in place of the default ones: see ``Kernel.trace``.
-        fast_math: Whether sums and products of floats may be computed in another order than
-            written. By default they are not, but ``a * b + c`` may be rounded once.
+        fast_math: Whether floats may be added and multiplied in another order than written. By
+            default they are not, but ``a * b + c`` may be rounded once.
+        debug: Whether code and failures name lines of the source; by default as ``SPCOMP_DEBUG``.
         tuned: Whether calls do what ``spcomp.tune`` found to be fastest for their matrices, or ones
             like them; ``explain`` says what that is. By default what ``SPCOMP_TUNED`` says, 0 or 1.
         formats: Of index notation: how tensors are stored, by name: names of formats, or Formats.
@@ -117,11 +118,10 @@ def compile(  # noqa: A001
         **unknown: Refused.
 
     Raises:
-        SpcompError: The child that fits: ScriptError, FormatError, LoweringError, ScheduleError,
-            BackendError; ArgumentError for an option that does not exist.
+        SpcompError: The child that fits; ArgumentError for an option that does not exist.
     """
     asked = target, name, constants, threads, check, trace
-    options = Options.of(*asked, fast_math=fast_math, **unknown)
+    options = Options.of(*asked, fast_math=fast_math, debug=debug, **unknown)
     is_notation = isinstance(program, (str, tuple, list)) or type(program).__module__ in _NOTATION
     tuner = _tuner(tuned, program, options, is_notation=is_notation)
     options = options if tuner is None else replace(options, tuned=tuner)

@@ -16,6 +16,7 @@ from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.visitor import walk
 from spcomp.tensors import checks
 from spcomp.tensors.arguments import convert, index_values, raw_values
+from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.libraries.foreign import bridge, is_torch
 from spcomp.tensors.storage import Storage, Style
 from spcomp.tensors.tensor import Level, Tensor
@@ -183,7 +184,7 @@ class Frame:
         if storage.checked:
             relied_on = axis.name in self.interface.order_needed
             arg = storage.argument
-            if relied_on and isinstance(arg, Tensor) and level.kind != "hashed":
+            if relied_on and isinstance(arg, Tensor | DeviceTensor) and level.kind != "hashed":
                 checks.require_order(who, arg.ascending(at, unique=axis.unique), axis.unique)
             self.checked.add(axis.name)
 

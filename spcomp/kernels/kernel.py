@@ -153,6 +153,25 @@ class Kernel(Runnable):
         code = self._compiled.variant(frame.values)
         return self if code is self._compiled else Kernel(code, code.options)
 
+    @front_door
+    def interpret(
+        self, stage: str = "coordinate", /, *, compare: bool = False, **named: Any
+    ) -> Any:
+        """Return what a call with *named* returns, computed by the interpreter of *stage*.
+
+        Stages are ``coordinate``, ``position``, ``flat`` and ``code``, which is the machine code.
+        With *compare*, all of them are run, and the Comparison of their results is returned: it
+        says which stage is the first to compute something else, and at which element. Interpreters
+        are plain Python: some 10^5 operations take a second. Raises ArgumentError.
+        """
+        from spcomp.kernels.interpretation import Interpretation
+
+        frame = Frame(self._face, self._options.constants)
+        for name, arg in named.items():
+            frame.take(name, arg, verify=True)
+        call = Interpretation(self._compiled, frame)
+        return call.comparison() if compare else call.result(stage)
+
     def explain(self, **named: Any) -> str:
         """Return the signature, the schedule steps by function, and what a GPU launches.
 
@@ -353,6 +372,11 @@ class BoundKernel(Bound):
             return self._calls.run(out, named)
         with self.kernel._threads():  # noqa: SLF001
             return self._calls.run(out, named)
+
+    @property
+    def calls(self) -> Calls | GpuCalls:
+        """The calls with the arguments that are bound."""
+        return self._calls
 
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
-from spcomp.errors import ArgumentError
+from spcomp.display.html import folded, heading, numbered, table
+from spcomp.errors import ArgumentError, SpcompError
 from spcomp.kernels.opaque import opaque, tell_torch
 from spcomp.kernels.timing import Evaluator
 
 if TYPE_CHECKING:
+    import os
+
     from spcomp.compiler.interface import Signature
+    from spcomp.explore.explorer import Explorer
     from spcomp.runtime.gpu import Resources
     from spcomp.schedule.step import Trace
 
@@ -96,6 +101,30 @@ class Runnable(ABC):
         Raises ArgumentError for another.
         """
         return "\n".join(kernel.source(kind) for kernel in self.kernels())
+
+    def explore(self, path: str | os.PathLike[str] | None = None) -> Explorer:
+        """Return a page with all stages side by side, linked line by line; see docs/explorer.md.
+
+        A notebook shows it. With *path* it is written there, too, as one file of HTML. Raises
+        ArgumentError for a kernel that compiles when it is called and was not called yet.
+        """
+        from spcomp.explore.explorer import explorer
+
+        result = explorer(self.name, self.kernels())
+        if path is not None:
+            result.save(path)
+        return result
+
+    def _repr_html_(self) -> str:
+        title = heading(repr(self)[1:-1].partition(": ")[0])
+        try:
+            params, trace = self.signature.params, self.trace
+        except SpcompError:  # nothing was called yet, or it runs as several programs
+            return title
+        rows = ((p.name, p.kind, p.dtype, ", ".join(p.shape), ", ".join(p.layout)) for p in params)
+        head = ("parameter", "kind", "dtype", "shape", "axes")
+        steps = numbered(escape(str(step)) for _, step in trace)
+        return title + table(head, rows) + folded("the steps of its schedule", steps)
 
     @property
     def resources(self) -> Mapping[str, Resources]:

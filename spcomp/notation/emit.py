@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from spcomp.ir.expr import Cast, Var
 from spcomp.ir.node import Node
+from spcomp.ir.places import at_place
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Stmt
@@ -36,7 +37,8 @@ def emit(
         emitter.sizes.statement = at
         for access in accesses(plan.stmt.value):
             emitter.buffer(access)
-        body.append(Numbers(emitter).rewrite(Statement(emitter, plan).build()))
+        stmt = Numbers(emitter).rewrite(Statement(emitter, plan).build())
+        body.append(at_place(stmt, plan.stmt.target.at))
     func, temporaries = in_place(emitter.program(body), unseen)
     numbers = {var.name: number for (number, _), var in emitter.numbers.items()}
     return func, numbers, temporaries

@@ -8,7 +8,7 @@ If it is the only one, and the temporary is one value for each element, it can c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spcomp.ir.access import Load, Stored
@@ -17,8 +17,8 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Call, Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.program import CoordFunc
-from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import Seq, Stmt, Store, seq
+from spcomp.ir.rewrite import Rewriter, relink, substitute
+from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 
@@ -31,12 +31,14 @@ class Temporary:
 
     *place*: the tensor in whose place it is computed; empty if it has memory of its own. *why*: the
     reason for that. *merged*: the statement that assigns *place* computes it, element by element.
+    *owned*: the program allocates its memory, so no call has an array for it.
     """
 
     name: str
     place: str
     why: str = ""
     merged: bool = False
+    owned: bool = False
 
     def __str__(self) -> str:
         if self.merged:
@@ -70,6 +72,24 @@ def in_place(func: CoordFunc, names: Collection[str]) -> tuple[CoordFunc, tuple[
             body=_InPlace(buffer, place).rewrite(func.body) if body is None else body,
         )
     return func, tuple(_followed(decisions))
+
+
+def owned(
+    func: CoordFunc, temporaries: Sequence[Temporary]
+) -> tuple[CoordFunc, tuple[Temporary, ...]]:
+    """Return *func*, which allocates those of *temporaries* that have memory of their own."""
+    without = {temporary.name for temporary in temporaries if not temporary.place}
+    domains = {domain.buffer for domain in func.domains}
+    for buffer in [b for b in func.buffers if b.name in without and b not in domains]:
+        local = buffer.replace(data=None)
+        func = relink(func, buffers={buffer: local})
+        func = func.replace(
+            params=tuple(param for param in func.params if param is not buffer.data),
+            buffers=tuple(other for other in func.buffers if other is not local),
+            body=Alloc(local, func.body),
+        )
+        temporaries = [replace(t, owned=t.owned or t.name == buffer.name) for t in temporaries]
+    return func, tuple(temporaries)
 
 
 def _followed(decisions: list[Temporary]) -> list[Temporary]:

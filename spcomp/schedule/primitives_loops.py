@@ -22,7 +22,7 @@ from spcomp.schedule.steps.sharing.hubs import SplitHubs
 from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
-from spcomp.schedule.steps.sharing.split_nnz import SplitNnz
+from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
@@ -227,17 +227,17 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(SplitRows(loop, inner, size))
 
-    def split_sorted(self, loop: str, size: int, long: int = 0) -> Self:
+    def split_sorted(self, loop: str, size: int, long: int = 0, *, most: int = MAX_CHUNKS) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.
 
         Chunks of about *size* elements are cut where the key changes. If *long* is not 0, they are
-        also cut inside the run of a key that fills more than *long* chunks; see
-        :class:`SplitSorted`.
+        also cut inside the run of a key that fills more than *long* chunks. There are *most* chunks
+        at the most; see :class:`SplitSorted`.
 
         >>> coo.split_sorted("e", 1024).made
         ('e_c',)
         """
-        return self.apply(SplitSorted(loop, size, long))
+        return self.apply(SplitSorted(loop, size, long, most=most))
 
     def group_runs(self, loop: str) -> Self:
         """``for e: W[key[e]] op= x  ->  for each run of one key: for e in the run: s``.
@@ -250,15 +250,15 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(GroupRuns(loop))
 
-    def sorted_rows(self, loop: str, rows: str, size: int) -> Self:
+    def sorted_rows(self, loop: str, rows: str, size: int, *, most: int = MAX_CHUNKS) -> Self:
         """``for r: W[r] = 0; for e: W[key[e]] op= x  ->  for r: W[r] = 0; for e in r: W[r] op= x``.
 
-        In chunks of about *size* rows and elements; see :class:`SortedRows`.
+        In chunks of about *size* rows and elements, *most* at the most; see :class:`SortedRows`.
 
         >>> coo.sorted_rows("e", "i", 1024).made
         ('e_c',)
         """
-        return self.apply(SortedRows(loop, rows, size))
+        return self.apply(SortedRows(loop, rows, size, most=most))
 
     def horizontal_fuse(self, loops: Sequence[str], size: int) -> Self:
         """``for i: s; for j: t  ->  for c in chunks: for i in part(c): s; for j in part(c): t``.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
+from spcomp.display.html import code, folded, heading, numbered
 from spcomp.errors import ScheduleError, Span, expect, front_doors
 from spcomp.ir.analysis.names import distinct
 from spcomp.ir.coordinate import SpIter
@@ -201,6 +203,11 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     def show(self) -> None:
         """Print the program."""
         self.func.show()
+
+    def _repr_html_(self) -> str:
+        steps = numbered(escape(str(step)) for _, step in self.trace)
+        program = folded("the program now", code(self.func.script()))
+        return heading(repr(self)[1:-1]) + folded("the steps", steps) + program
 
     def __repr__(self) -> str:
         level = ("flat", "position", "coordinate")[self.func.LEVEL]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.dtypes import handle
@@ -18,6 +17,7 @@ from spcomp.ir.stmt import Alloc, Stmt
 from spcomp.ir.visitor import walk
 from spcomp.script.declare import AXES, MATCHES
 from spcomp.script.macros import expand
+from spcomp.script.origin import name_of_text
 from spcomp.script.parse_block import HANDLERS
 from spcomp.script.parse_host import host_program
 from spcomp.script.parse_stmt import Statements, close
@@ -69,7 +69,7 @@ def parse(text: str) -> Program:
     FormatError at the wrong line, and ScriptError unless there is exactly one program.
     """
     expect("text", text, str, "a program as text")
-    file = f"<script {blake2b(text.encode('utf-8', 'replace'), digest_size=4).hexdigest()}>"
+    file = name_of_text(text)
     programs = parse_source(text, file)
     if len(programs) != 1:
         count = len(programs) or "no"

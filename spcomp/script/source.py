@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ScriptError, Span, SpcompError
+from spcomp.script.origin import unfiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,10 +59,12 @@ def read_function(function: Callable[..., Any]) -> tuple[Source, ast.FunctionDef
     try:
         lines, above = inspect.findsource(function)
     except OSError as error:
-        span = Span(file, function.__code__.co_firstlineno)
-        raise ScriptError(
-            f"the source of {name} cannot be read", span, hint="define it in a file"
-        ) from error
+        found = unfiled(function.__code__)
+        if found is None:
+            span = Span(file, function.__code__.co_firstlineno)
+            hint = "define it in a file or a notebook, or give its text to spcomp.parse"
+            raise ScriptError(f"the source of {name} cannot be read", span, hint=hint) from error
+        (file, lines), above = found, function.__code__.co_firstlineno - 1
     lines = lines[above:]
     inside = lines[0][:1].isspace()  # an indented definition keeps its columns inside a statement
     head, shift = ("if 1:\n", above - 1) if inside else ("", above)

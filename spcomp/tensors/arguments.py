@@ -26,6 +26,7 @@ from spcomp.tensors.tensor import Level, Tensor
 if TYPE_CHECKING:
     from spcomp.compiler.interface import AxisPlan, BufferPlan
     from spcomp.dtypes import DType
+    from spcomp.tensors.device_tensor import DeviceTensor
 
 LARGE = 1 << 15  # elements from which it pays to convert in parallel
 ITSELF, TENSOR = Source(), Source("values", same=("_levels", "_shape"))
@@ -159,6 +160,16 @@ def _unexpected(plan: BufferPlan, arg: Any, expected: str | None) -> ArgumentErr
 
 
 def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
+    require_levels(tensor, plan)
+    values = as_values(plan, tensor.values) if plan.handle else None
+    source = TENSOR if values is None or values is tensor.values else CONVERTED
+    if values is not None and plan.layout == "dense":
+        values = values.reshape(tensor.shape)
+    return Storage(tensor, values, tensor.shape, tensor.levels, "tensor", True, source)
+
+
+def require_levels(tensor: Tensor | DeviceTensor, plan: BufferPlan) -> None:
+    """Raise ArgumentError unless the levels of *tensor* are those of the buffer of *plan*."""
     kinds = list(texts(tensor.levels))
     names = {"dense_fixed": "dense", "dense_variable": "ragged", "sparse_fixed": "fixed"}
     expected = [
@@ -179,11 +190,6 @@ def _from_tensor(tensor: Tensor, plan: BufferPlan) -> Storage:
             f"argument {plan.name}: got a Tensor {what}, expected levels in order, without padding",
             hint="index notation takes it as it is",
         )
-    values = as_values(plan, tensor.values) if plan.handle else None
-    source = TENSOR if values is None or values is tensor.values else CONVERTED
-    if values is not None and plan.layout == "dense":
-        values = values.reshape(tensor.shape)
-    return Storage(tensor, values, tensor.shape, tensor.levels, "tensor", True, source)
 
 
 def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,36 +16,57 @@ MOST_PATTERNS = 64  # kept in memory; the least recently used is forgotten
 _MADE = TypeVar("_MADE")
 
 
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How arrays of a kind are compared: their *place* in memory, and *same* contents; *copy*."""
+
+    place: Callable[[Any], Hashable]
+    same: Callable[[Any, Any], bool]
+    copy: Callable[[Any], Any]
+
+
 class Cache(Generic[_MADE]):
-    """What was made of index arrays, known again by their contents.
+    """What was made of index arrays, known again by their contents; at most *most* of them.
 
     Contents are compared with private copies, so no change of an array in place goes unseen.
     """
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[object, tuple[tuple[Array, ...], _MADE]] = OrderedDict()
-        self._lock = Lock()
+    def __init__(self, most: int = MOST_PATTERNS) -> None:
+        self._kept: OrderedDict[object, tuple[tuple[Any, ...], _MADE]] = OrderedDict()
+        self._lock, self._most = Lock(), most
 
-    def get(self, kind: object, arrays: tuple[Array, ...], make: Callable[[], _MADE]) -> _MADE:
-        """Return what was made of these *arrays* for what *kind* says, or *make* it."""
-        places = tuple((_address(a), a.shape, a.strides, a.dtype.str) for a in arrays)
+    def get(
+        self,
+        kind: object,
+        arrays: tuple[Any, ...],
+        make: Callable[[], _MADE],
+        means: Means | None = None,
+    ) -> _MADE:
+        """Return what was made of these *arrays* for what *kind* says, or *make* it.
+
+        *means*: those of arrays that are not numpy's.
+        """
+        means = means or _NUMPY
+        places = tuple(map(means.place, arrays))
         key = kind, places  # where they lie: contents are compared with one entry only
         with self._lock:
             known = self._kept.get(key)
             if known is not None:
                 self._kept.move_to_end(key)
-        if known is not None and all(map(np.array_equal, known[0], arrays)):
+        if known is not None and all(map(means.same, known[0], arrays)):
             return known[1]
-        copies = tuple(array.copy() for array in arrays)
+        copies = tuple(map(means.copy, arrays))
         made = make()
         with self._lock:
             self._kept[key] = copies, made
             self._kept.move_to_end(key)
-            while len(self._kept) > MOST_PATTERNS:
+            while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return made
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+def _place(array: Array) -> Hashable:
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+
+
+_NUMPY = Means(_place, np.array_equal, np.copy)

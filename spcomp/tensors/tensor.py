@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from spcomp.arrays import Array
+from spcomp.display.density import density
+from spcomp.display.html import heading, table
 from spcomp.dtypes import int32, int64
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats.format import SLOTS, Format, text_of
@@ -19,6 +21,10 @@ from spcomp.tensors.operators import Operators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+DRAWN = 1 << 22  # stored values at most of a tensor that notebooks draw
+SMALL = 128  # cells, and pixels, of that drawing
 
 
 class Tensor(Operators):
@@ -340,6 +346,19 @@ class Tensor(Operators):
         specs = [None if level is None else level.spec for level in self.levels]
         return Tensor, (self.shape, specs, self.values, self._order)
 
+    def _repr_html_(self) -> str:
+        rows = (
+            (at, text, dim, ", ".join(map(_brief, level.arrays if level else ())))
+            for at, (text, dim, level) in enumerate(
+                zip(texts(self.levels), self._order, self.levels, strict=True)
+            )
+        )
+        levels = heading(repr(self)[1:-1]) + table(("level", "kind", "dimension", "arrays"), rows)
+        if self.ndim < 2 or self.values.size > DRAWN:
+            return levels
+        grid = density([self.coordinates()[:2]], (self.shape[0], self.shape[1]), SMALL)
+        return levels + grid.picture(side=SMALL).svg
+
     def __repr__(self) -> str:
         return f"<Tensor {self.shape} {self.dtype}, {self.nnz} stored, levels {self.format}>"
 
@@ -356,6 +375,10 @@ def tensor_of_levels(
     tensor._order = tuple(range(len(levels))) if order is None else order  # noqa: SLF001
     tensor._facts, tensor._layout, tensor.as_axes = {}, None, None  # noqa: SLF001
     return tensor
+
+
+def _brief(array: Array) -> str:
+    return f"{array.dtype}[{array.size}]"
 
 
 def _extents(shape: Sequence[int]) -> tuple[int, ...]:

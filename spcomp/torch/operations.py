@@ -11,8 +11,19 @@ import torch
 from spcomp.errors import ArgumentError
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.opaque import opaque
+from spcomp.tensors.tensor import Tensor
 from spcomp.torch import segments
-from spcomp.torch.segments import known, of_edges, of_index, of_pointers, reduced
+from spcomp.torch.segments import (
+    Places,
+    checked_edges,
+    divided,
+    known,
+    numbers_of,
+    of_edges,
+    of_pointers,
+    reduced,
+)
+from spcomp.torch.shapes import Rows, checked_dim, leading
 
 _compiled = cache(compile_program)
 
@@ -52,7 +63,7 @@ def scatter(
         index: Whole numbers of any order, one for each element along *dim*, or of the shape of src,
             or of one that can be expanded to it.
         dim: The dimension that is reduced.
-        out: What the reduced values are added to, or multiplied with, in place; for sum and mul.
+        out: A tensor whose elements are reduced with those of src, in place.
         dim_size: The length of the result along *dim*; by default the greatest index plus 1.
         reduce: ``sum``, ``add``, ``mean``, ``mul``, ``min`` or ``max``. Where no element goes, the
             result is 0, and 1 for ``mul``.
@@ -60,7 +71,7 @@ def scatter(
     Raises:
         ArgumentError: For an index out of range, and what does not fit.
     """
-    return _scattered(src, index, dim, out, dim_size, known(reduce))[0]
+    return scattered(src, index, dim, out, dim_size, known(reduce))[0]
 
 
 @opaque
@@ -70,11 +81,12 @@ def segment_csr(
     out: torch.Tensor | None = None,
     reduce: str = "sum",
 ) -> torch.Tensor:
-    """Return *src* reduced along its first dimension: place n is ``src[indptr[n]:indptr[n + 1]]``.
+    """Return *src* reduced along a dimension: place n is ``src[indptr[n]:indptr[n + 1]]``.
 
-    *out* is overwritten. *reduce* is that of :func:`scatter`. Raises ArgumentError.
+    That dimension is the last one of *indptr*; those before it are src's, or 1. *out* is
+    overwritten. *reduce* is that of :func:`scatter`. Raises ArgumentError.
     """
-    return _segmented(src, indptr, out, known(reduce))[0]
+    return segmented(src, indptr, out, known(reduce))[0]
 
 
 @opaque
@@ -85,10 +97,9 @@ def segment_coo(
     dim_size: int | None = None,
     reduce: str = "sum",
 ) -> torch.Tensor:
-    """Return :func:`scatter` along the first dimension; *index* need not be sorted."""
-    if index.dim() != 1:
-        raise ArgumentError(f"argument index: has {index.dim()} dimensions, expected 1")
-    return scatter(src, index, 0, out, dim_size, reduce)
+    """Return :func:`scatter` along the last dimension of *index*, which need not be sorted."""
+    dim = leading("index", index, src)
+    return scatter(src, index, dim, out, dim_size, reduce)
 
 
 @opaque
@@ -97,43 +108,91 @@ def gather_csr(
 ) -> torch.Tensor:
     """Return the rows of *src*, row n ``indptr[n + 1] - indptr[n]`` times; *out* is overwritten.
 
-    Raises ArgumentError.
+    Rows are those along the last dimension of *indptr*. Raises ArgumentError.
     """
-    size = int(indptr[-1]) if indptr.numel() else 0
-    pattern = of_pointers(indptr, size)
-    if pattern.shape[0] != len(src) or pattern.nnz != size:
-        raise ArgumentError(f"argument indptr: expected {len(src) + 1} positions from 0 on")
-    rows = _rows(src)
-    found = segments.kernel("gather")(X=rows, P=pattern).reshape(size, *src.shape[1:])
+    rows = Rows.of(src, indptr, leading("indptr", indptr, src))
+    size = int(indptr.max()) if indptr.numel() else 0
+    pattern = of_pointers(rows.of_index(indptr), size)
+    if indptr.shape[-1] != rows.size + 1 or pattern.nnz != size * rows.copies:
+        raise ArgumentError(f"argument indptr: expected {rows.size + 1} positions from 0 on")
+    found = rows.back(segments.kernel("gather")(X=rows.of_src(src), P=pattern), size)
     return found if out is None else out.copy_(found)
 
 
 @opaque
-def scatter_min(
-    src: torch.Tensor, index: torch.Tensor, dim: int = -1, dim_size: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return :func:`scatter` by ``min``, and the element that it was, ``src.size(dim)`` if none."""
-    return _scattered(src, index, dim, None, dim_size, "min")
+def gather_coo(
+    src: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the rows ``src[index]``, along the last dimension of *index*; *out* is overwritten.
+
+    Raises ArgumentError.
+    """
+    rows = Rows.of(src, index, leading("index", index, src))
+    numbers = numbers_of(rows, index, rows.size)
+    picked = segments.kernel("pick")(X=rows.of_src(src), d=numbers)
+    found = rows.back(picked, index.shape[-1])
+    return found if out is None else out.copy_(found)
 
 
 @opaque
-def scatter_max(
-    src: torch.Tensor, index: torch.Tensor, dim: int = -1, dim_size: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return :func:`scatter` by ``max``, and the element that it was, ``src.size(dim)`` if none."""
-    return _scattered(src, index, dim, None, dim_size, "max")
+def segment_reduce(
+    data: torch.Tensor,
+    reduce: str,
+    *,
+    lengths: torch.Tensor | None = None,
+    offsets: torch.Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,  # noqa: ARG001 (segments are always checked)
+    initial: float | None = None,
+) -> torch.Tensor:
+    """Return what ``torch.segment_reduce`` does, for data of any rank: segments of *data* reduced.
+
+    Args:
+        data: A dense tensor of floats.
+        reduce: ``sum``, ``mean``, ``prod``, ``min`` or ``max``.
+        lengths: The lengths of segments along *axis*, which is their last dimension; those before
+            it are the dimensions of data, or 1.
+        offsets: Where segments begin and end, in the place of *lengths*.
+        axis: The dimension that is reduced.
+        unsafe: Without effect.
+        initial: What a segment starts with. Without it, an empty one is 0, NaN for ``mean``, 1 for
+            ``prod``, and infinite for ``min`` and ``max``.
+
+    Raises:
+        ArgumentError: For segments that do not fit.
+    """
+    given = offsets if lengths is None else lengths
+    if given is None or (lengths is not None and offsets is not None):
+        raise ArgumentError("argument lengths: give either lengths or offsets")
+    name, axis = known(reduce), checked_dim(axis, data, "axis")
+    who = "offsets" if lengths is None else "lengths"
+    if leading(who, given, data) != axis:
+        raise ArgumentError(
+            f"argument {who}: has {given.dim()} dimensions, expected {axis + 1} for axis={axis}"
+        )
+    if lengths is not None:
+        zeros = lengths.new_zeros((*lengths.shape[:-1], 1))
+        offsets = torch.cat([zeros, lengths.cumsum(-1)], -1)
+    assert offsets is not None
+    rows, count = Rows.of(data, offsets, axis), offsets.shape[axis] - 1
+    pattern = of_pointers(rows.of_index(offsets), rows.size)
+    line = {"min": "smallest", "max": "largest", "mean": "sum"}.get(name, name)
+    found = segments.kernel(line)(X=rows.of_src(data), P=pattern)
+    if initial is not None:
+        found = _STARTED[name](found, torch.as_tensor(initial, dtype=found.dtype))
+    if name == "mean":
+        sizes = segments.counts(pattern)[:, None]
+        found = found / (sizes if initial is None else sizes.clamp(min=1))
+    return rows.back(found, count)
 
 
-@opaque
-def segment_min_csr(src: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return :func:`segment_csr` by ``min``, and the element that it was, ``len(src)`` if none."""
-    return _segmented(src, indptr, None, "min")
-
-
-@opaque
-def segment_max_csr(src: torch.Tensor, indptr: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return :func:`segment_csr` by ``max``, and the element that it was, ``len(src)`` if none."""
-    return _segmented(src, indptr, None, "max")
+_STARTED = {
+    "sum": torch.add,
+    "mean": torch.add,
+    "mul": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
 
 
 @opaque
@@ -154,9 +213,7 @@ def gather_scatter(
     Raises:
         ArgumentError: For nodes that do not exist.
     """
-    if edge_index.dim() != 2 or len(edge_index) != 2:
-        got = tuple(edge_index.shape)
-        raise ArgumentError(f"argument edge_index: has the shape {got}, expected (2, edges)")
+    checked_edges(edge_index)
     name = known(reduce)
     if name == "mul":
         raise ArgumentError("argument reduce: mul is for scatter", hint="gather rows, and scatter")
@@ -165,82 +222,56 @@ def gather_scatter(
     return found.reshape(len(found), *x.shape[1:])
 
 
-def _scattered(
+@opaque
+def scattered(
     src: torch.Tensor,
     index: torch.Tensor,
-    dim: int,
-    out: torch.Tensor | None,
-    dim_size: int | None,
-    reduce: str,
+    dim: int = -1,
+    out: torch.Tensor | None = None,
+    dim_size: int | None = None,
+    reduce: str = "sum",
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what scatter does, and for min and max the elements; raises ArgumentError."""
-    if not -src.dim() <= dim < src.dim():
-        raise ArgumentError(f"argument dim: got {dim}, and src has {src.dim()} dimensions")
-    dim %= src.dim()
-    _check_out(out, reduce)
-    if out is not None:
-        dim_size = out.shape[dim]
-    elif dim_size is None:
-        dim_size = int(index.max()) + 1 if index.numel() else 0
-    moved = src.movedim(dim, 0)
-    size, others = len(moved), moved.shape[1:]
-    if index.dim() == 1 and len(index) == size:
-        found, arg = reduced(_rows(moved), of_index(index, dim_size), reduce)
-    else:  # each element goes to a place of its own
-        places = _rows(_expanded(index, src, dim).movedim(dim, 0))
-        width = places.shape[1]
-        of_index(places, dim_size)  # checks them
-        pattern = of_index(places * width + torch.arange(width), dim_size * width)
-        found, arg = reduced(moved.reshape(size * width, 1), pattern, reduce)
-        arg = torch.where(arg < size * width, arg // max(width, 1), size)
-    found, arg = (x.reshape(dim_size, *others).movedim(0, dim) for x in (found, arg))
-    if out is not None:
-        found = out.mul_(found) if reduce == "mul" else out.add_(found)
+    dim = checked_dim(dim, src)
+    places = Places.of(src, index, dim, dim_size if out is None else out.shape[dim])
+    rows, pattern = places.rows, places.pattern()
+    if out is None:
+        return _reduced(src, rows, pattern, reduce)
+    if reduce == "mean":  # what is there already takes part in the sum
+        found, arg = _reduced(src, rows, pattern, "sum")
+        sizes = segments.counts(pattern)[:, None].expand(-1, rows.width)
+        return out.copy_(divided(out + found, rows.back(sizes, places.count))), arg
+    found, arg = _reduced(src, rows, pattern, reduce)
+    if reduce in ("min", "max"):
+        beats = (found < out if reduce == "min" else found > out) & (arg < rows.size)
+        return out.copy_(torch.where(beats, found, out)), torch.where(beats, arg, rows.size)
+    return (out.mul_ if reduce == "mul" else out.add_)(found), arg
+
+
+@opaque
+def segmented(
+    src: torch.Tensor, indptr: torch.Tensor, out: torch.Tensor | None = None, reduce: str = "sum"
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what segment_csr does, and for min and max the elements; raises ArgumentError."""
+    rows = Rows.of(src, indptr, leading("indptr", indptr, src))
+    pattern = of_pointers(rows.of_index(indptr), rows.size)
+    found, arg = _reduced(src, rows, pattern, reduce)
+    return found if out is None else out.copy_(found), arg
+
+
+def _reduced(
+    src: torch.Tensor, rows: Rows, pattern: Tensor, reduce: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the *rows* of *src* reduced, and the elements that are the least or greatest."""
+    count = pattern.shape[0] // max(rows.copies, 1)
+    found, arg = reduced(rows.of_src(src), pattern, reduce)
+    if found is not arg:
+        size = rows.size
+        arg = rows.back(torch.where(arg < size * rows.copies, arg % max(size, 1), size), count)
+    found = rows.back(found, count)
     return found, arg
-
-
-def _check_out(out: torch.Tensor | None, reduce: str) -> None:
-    if out is not None and reduce not in ("sum", "mul"):
-        raise ArgumentError(
-            f"argument out: is for sum and mul, not for {reduce}",
-            hint="leave it out, and combine the result with it",
-        )
 
 
 def _rows(src: torch.Tensor) -> torch.Tensor:
     """Return *src* as a matrix with a row for each element of its first dimension."""
     return src.reshape(len(src), prod(src.shape[1:]))
-
-
-def _expanded(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return *index* in the shape of *src*, as pytorch_scatter broadcasts it."""
-    before = dim if index.dim() == 1 else 0
-    shape = (*(1,) * before, *index.shape)
-    shape = (*shape, *(1,) * (src.dim() - len(shape)))
-    try:
-        return index.reshape(shape).expand(src.shape)
-    except RuntimeError:
-        raise ArgumentError(
-            f"argument index: has the shape {tuple(index.shape)}, which does not fit"
-            f" {tuple(src.shape)} of src",
-            hint=_dim_that_fits(index, src, dim),
-        ) from None
-
-
-def _dim_that_fits(index: torch.Tensor, src: torch.Tensor, dim: int) -> str:
-    """Return a hint at the dimension of *src* that *index*, which does not fit *dim*, is for."""
-    dims = [d for d, size in enumerate(src.shape) if index.dim() == 1 and size == len(index)]
-    if not dims:
-        return f"it has one number for each of the {src.shape[dim]} elements along dim={dim}"
-    return f"write dim={dims[0]}; by default it is -1, the last one"
-
-
-def _segmented(
-    src: torch.Tensor, indptr: torch.Tensor, out: torch.Tensor | None, reduce: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what segment_csr does, and for min and max the elements; raises ArgumentError."""
-    if not src.dim():
-        raise ArgumentError("argument src: has no dimensions, expected one or more")
-    found, arg = reduced(_rows(src), of_pointers(indptr, len(src)), reduce)
-    found, arg = (x.reshape(len(x), *src.shape[1:]) for x in (found, arg))
-    return found if out is None else out.copy_(found), arg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
+from spcomp.torch.shapes import Rows, broadcast, checked_dim
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
@@ -28,6 +30,9 @@ _LINES = {
     "max": "Y[n, f] = argmax(e, X[e, f] if P[n, e])",
     "weighted": "Y[n, f] = P[n, e] * X[e, f]",
     "gather": "Y[e, f] = sum(n, X[n, f] if P[n, e])",
+    "largest": "Y[n, f] = max(e, X[e, f] if P[n, e])",
+    "smallest": "Y[n, f] = min(e, X[e, f] if P[n, e])",
+    "pick": "Y[e, f] = X[d[e], f]",
 }
 _SAME = {"add": "sum", "prod": "mul", "amin": "min", "amax": "max"}
 REDUCTIONS = ("sum", "add", "mean", "mul", "min", "max")
@@ -60,29 +65,92 @@ def of_index(index: torch.Tensor, count: int) -> Tensor:
     return rows_of("index", _index_array("index", index).reshape(-1), count)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where the elements of a tensor go: row r of *rows* goes to segment ``numbers[r]``.
+
+    *count*: how many segments there are along the dimension that is reduced.
+    """
+
+    rows: Rows
+    numbers: torch.Tensor
+    count: int
+
+    @classmethod
+    def of(
+        cls, src: torch.Tensor, index: torch.Tensor, dim: int, count: int | None = None
+    ) -> Places:
+        """Return where *index* says that *src* goes along *dim*; raises ArgumentError.
+
+        *count*: the greatest index plus 1, if it is not given.
+        """
+        dim = checked_dim(dim, src)
+        array = _index_array("index", index)
+        if count is None:
+            count = int(array.max()) + 1 if array.size else 0
+        index = broadcast(index, src, dim)
+        rows = Rows.of(src, index, dim)
+        return cls(rows, numbers_of(rows, index, count), count)
+
+    @property
+    def total(self) -> int:
+        """The number of all segments."""
+        return self.rows.copies * self.count
+
+    def pattern(self) -> Tensor:
+        """Return the matrix that has the rows of each segment; raises ArgumentError."""
+        return of_index(self.numbers, self.total)
+
+
+def numbers_of(rows: Rows, index: torch.Tensor, count: int) -> torch.Tensor:
+    """Return *index* as a vector, in which each copy of *count* segments has numbers of its own."""
+    numbers = rows.of_index(index)
+    if rows.copies != 1:
+        check_numbers("index", numbers.reshape(-1), count)
+        numbers = numbers.long() + count * torch.arange(rows.copies)[:, None]
+    return numbers.reshape(-1)
+
+
 def _matrix(rows: Array, columns: Array, shape: tuple[int, int]) -> Tensor:
     """Return the csr matrix that counts how often each row comes with each column."""
     return Tensor.from_coo((rows, columns), np.ones(len(rows), np.int32), shape, "csr")
 
 
-def of_pointers(indptr: torch.Tensor, size: int) -> Tensor:
-    """Return the pattern of segments that follow one another in *size* elements."""
-    array = _index_array("indptr", indptr)
-    if array.ndim != 1:
-        hint = "give indptr[0]" if array.ndim == 2 and len(array) == 1 else ""
-        message = f"argument indptr: has {array.ndim} dimensions, expected 1"
-        raise ArgumentError(message, hint=hint or "segments are of the first dimension of src")
+def of_pointers(pointers: torch.Tensor, size: int) -> Tensor:
+    """Return the pattern of segments that follow one another in *size* elements.
+
+    *pointers*: where they begin and end (copies, segments + 1). Copies follow one another.
+    """
+    array = _index_array("indptr", pointers)
 
     def make() -> Tensor:
-        if not len(array) or array[0] < 0 or np.any(np.diff(array) < 0):
+        first, last = array[:, :1], array[:, -1:]
+        lengths = np.diff(array)
+        if not first.size or first.min() < 0 or np.any(lengths < 0):
             raise ArgumentError("argument indptr: expected ascending positions from 0 on")
-        first, last = int(array[0]), int(array[-1])
-        if last > size:
-            raise ArgumentError(f"argument indptr: ends at {last}, and src has {size} elements")
-        level = ("compressed", array - first, np.arange(first, last))
-        return Tensor((len(array) - 1, size), [None, level], np.ones(last - first, np.int32))
+        if last.max() > size:
+            end = last.max()
+            raise ArgumentError(f"argument indptr: ends at {end}, and src has {size} elements")
+        at = np.arange(size)
+        places = np.flatnonzero((first <= at) & (at < last))
+        level = ("compressed", np.append(0, np.cumsum(lengths)), places)
+        shape = (lengths.size, len(array) * size)
+        return Tensor(shape, [None, level], np.ones(len(places), np.int32))
 
     return _SEGMENTS.get(("pointers", size), (np.ascontiguousarray(array),), make)
+
+
+def check_numbers(who: str, index: torch.Tensor, count: int) -> None:
+    """Raise ArgumentError unless the vector *index* has numbers from 0 to *count* - 1."""
+    validate.in_range(who, _index_array(who, index), 0, count - 1)
+
+
+def checked_edges(edge_index: torch.Tensor) -> torch.Tensor:
+    """Return *edge_index*; raises ArgumentError unless it has two rows."""
+    if edge_index.dim() != 2 or len(edge_index) != 2:
+        got = tuple(edge_index.shape)
+        raise ArgumentError(f"argument edge_index: has the shape {got}, expected (2, edges)")
+    return edge_index
 
 
 def of_edges(edge_index: torch.Tensor, targets: int, sources: int) -> Tensor:
@@ -97,7 +165,7 @@ def of_edges(edge_index: torch.Tensor, targets: int, sources: int) -> Tensor:
     return _SEGMENTS.get(("edges", targets, sources), (array,), make)
 
 
-def _counts(pattern: Tensor, *, weighted: bool) -> torch.Tensor:
+def counts(pattern: Tensor, *, weighted: bool = False) -> torch.Tensor:
     """Return how many elements each segment of *pattern* has; *weighted*: its values say it."""
     level = pattern.levels[1]
     assert level is not None
@@ -124,11 +192,12 @@ def reduced(
         return found, arg.masked_fill(empty, len(rows))
     found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)
     if reduce == "mean":
-        found = _divided(found, _counts(pattern, weighted=add == "weighted")[:, None])
+        found = divided(found, counts(pattern, weighted=add == "weighted")[:, None])
     return found, found
 
 
-def _divided(sums: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+def divided(sums: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """Return *sums* divided by *count*, that of nothing by 1; whole numbers are rounded down."""
     mode = None if sums.is_floating_point() else "floor"
     return torch.div(sums, count.clamp(min=1).to(sums.dtype), rounding_mode=mode)
 

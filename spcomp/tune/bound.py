@@ -17,7 +17,7 @@ from spcomp.locks import cached_property
 from spcomp.runtime.pool import get_num_threads
 from spcomp.tune.candidates import CandidateFeatures, candidate_features
 from spcomp.tune.layouts import stored_per_element
-from spcomp.tune.machine import this_machine
+from spcomp.tune.machine import machine_of, this_machine
 from spcomp.tune.space import Candidate, Space
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ SAMPLES = 3  # the best of so many readings counts
 CLOCK = 4e9  # operations on vectors in a second, for each thread, at most two at once
 SHARE = 1e-6  # seconds that a thread needs to take a share of a parallel loop
 MOST_SHARES = 256  # of a loop, where iterations are taken several at once
+CACHED = 2.5  # times the bandwidth of its memory that the cache of a GPU has, about
 SLACK = 1.25  # the bound assumes so many times the bandwidth that was measured
 
 
@@ -75,7 +76,7 @@ class Bounds:
 
     def __init__(self, space: Space, statistics: Mapping[str, MatrixStatistics]) -> None:
         self.space, self.statistics = space, statistics
-        self.machine = this_machine()
+        self.machine = machine_of(space.options.target)
         self._matrices = {
             name: statistics[key]
             for buffer in space.func.buffers
@@ -85,8 +86,9 @@ class Bounds:
 
     @cached_property
     def rates(self) -> Rates:
-        """The rates of this machine, measured where they are needed first."""
-        return rates()
+        """The rates of the machine; of this one they are measured where they are needed first."""
+        far = self.machine.bandwidth
+        return Rates(CACHED * far, far) if far else rates()
 
     def features(self, candidate: Candidate) -> dict[str, float]:
         """Return numbers of *candidate* for a cost model; of a format, with those of its storage.

@@ -18,7 +18,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class Machine:
     """Sizes in bytes; *l1* and *l2* are those of one core, *l3* is shared by all.
 
-    The defaults are a common processor; Linux says what this one has.
+    *bandwidth*: bytes in a second from memory; 0 where it can be measured. The defaults are a
+    common processor; Linux says what this one has. Of a GPU, *threads* are its multiprocessors, and
+    the cache that they share is both *l2* and *l3*.
     """
 
     l1: int = 32 << 10
@@ -26,11 +28,38 @@ class Machine:
     l3: int = 32 << 20
     threads: int = 1
     vector_bits: int = 256
+    bandwidth: float = 0.0
 
     @property
     def caches(self) -> tuple[int, int, int]:
         """The sizes of the caches, the nearest first."""
         return self.l1, self.l2, self.l3
+
+
+def _gpu(multiprocessors: int, l1: int, l2: int, bandwidth: float) -> Machine:
+    """Return a GPU; *l1* in KiB, *l2* in MiB, *bandwidth* in bytes in a nanosecond."""
+    return Machine(l1 << 10, l2 << 20, l2 << 20, multiprocessors, 128, bandwidth * 1e9)
+
+
+GPUS = {  # the largest GPU of each architecture, from NVIDIA's papers on these
+    "sm_80": _gpu(108, 192, 40, 2039),
+    "sm_86": _gpu(84, 128, 6, 1008),
+    "sm_87": _gpu(16, 192, 4, 205),
+    "sm_89": _gpu(142, 128, 96, 1008),
+    "sm_90": _gpu(132, 256, 50, 4800),
+    "sm_100": _gpu(148, 256, 126, 8000),
+    "sm_120": _gpu(188, 128, 128, 1792),
+}
+
+
+def machine_of(target: Target) -> Machine:
+    """Return the machine that code for *target* runs on, with the threads that calls now use.
+
+    A GPU that is not known is taken for an A100.
+    """
+    if target.kind == "cpu":
+        return this_machine()
+    return GPUS.get(target.cpu.rstrip("a"), GPUS["sm_80"])
 
 
 def this_machine() -> Machine:

@@ -16,8 +16,9 @@ from spcomp.codegen.cpu.machine import resolve
 from spcomp.codegen.llvm.module import LLVM_VERSION
 from spcomp.errors import ArgumentError
 from spcomp.ir.printer.program import print_program
+from spcomp.runtime.cuda.driver import device_properties, missing
 from spcomp.target import Target
-from spcomp.tune.machine import Machine, this_machine
+from spcomp.tune.machine import machine_of
 from spcomp.tune.statistics import MatrixStatistics, matrix_statistics
 
 if TYPE_CHECKING:
@@ -105,14 +106,16 @@ def _ratio(mine: Mapping[str, float], other: Mapping[str, float], name: str) -> 
     return log(max(mine[name], 1e-9) / max(other.get(name, 1e-9), 1e-9))
 
 
-def fingerprint(machine: Machine | None = None) -> str:
-    """Return what measurements depend on: processor, caches, threads."""
-    where = machine or this_machine()
-    target = resolve(Target())
-    return (
-        f"{platform.system()} {platform.machine()} {target.cpu}, {where.vector_bits} bits,"
-        f" caches {where.l1} {where.l2} {where.l3}, {where.threads} threads"
-    )
+def fingerprint(target: Target | None = None) -> str:
+    """Return what measurements of code for *target* depend on: processor, caches, threads."""
+    target = target or Target()
+    where = machine_of(target)
+    caches = f"caches {where.l1} {where.l2} {where.l3}, {where.threads} threads"
+    if target.kind == "cpu":
+        processor = f"{platform.machine()} {resolve(Target()).cpu}"
+        return f"{platform.system()} {processor}, {where.vector_bits} bits, {caches}"
+    name = "none" if missing() is not None else device_properties().name
+    return f"{target}, {name}, {caches}"
 
 
 @cache

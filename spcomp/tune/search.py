@@ -10,31 +10,35 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spcomp.errors import ArgumentError, ScheduleError, expect, front_door
+from spcomp.errors import ArgumentError, BackendError, ScheduleError, expect, front_door
 from spcomp.formats.rules import ComposableFormat
 from spcomp.ir.program import CoordFunc
+from spcomp.runtime.cuda.driver import missing
 from spcomp.runtime.pool import get_num_threads
-from spcomp.schedule.default.facts import UNKNOWN
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.target import on_gpu
 from spcomp.tune.bound import Bounds
 from spcomp.tune.choice import Choice, layouts_of
 from spcomp.tune.layouts import format_text
-from spcomp.tune.measure import MOST, Bench, Entry, Interval, race
+from spcomp.tune.measure import Bench, Entry, Interval
 from spcomp.tune.model import Model, has_xgboost
-from spcomp.tune.problem import fingerprint, versions
+from spcomp.tune.problem import versions
 from spcomp.tune.space import Candidate, Space
 from spcomp.tune.store import Kind, Record, Store, user_store
 from spcomp.tune.strategy import Listed, Strategy, strategy_of
-from spcomp.tune.task import Expected, Task
+from spcomp.tune.task import Task
 from spcomp.tune.tuned import Status, Trial, Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from spcomp.target import Target
+
 UserSpace: TypeAlias = Callable[..., Iterator[Any]]
 SHARE = 0.15  # of the budget that is kept to time the winner against the default once more
 MOST_SHARE = 0.4
+FINALISTS = 4  # candidates that are timed once more
 FINAL = 25  # rounds of that
 CONVERSION = 30.0  # calls, and LEAST_LEFT seconds: what must be left to try another format
 LEAST_LEFT = 1.0
@@ -114,26 +118,30 @@ def tune(
 
 
 class Session:
-    """A search, from the default to a winner; *result* can be asked for at any time."""
+    """A search, from the default to a winner; *result* can be asked for at any time.
+
+    *most*: races, at most. *bench*: compiles and times; by default on this machine.
+    """
 
     def __init__(
         self,
         task: Task,
         *,
         budget: float,
-        space: UserSpace | None = None,
+        space: UserSpace | Space | None = None,
         strategy: str | None = None,
         seed: int = 0,
         store: Store | None = None,
         progress: Callable[[Progress], None] | None = None,
         begin: float | None = None,
+        bench: Bench | None = None,
+        most: float = inf,
     ) -> None:
         self._begin = perf_counter() if begin is None else begin
         expect("budget", budget, (int, float), "seconds")
         if not 0 < budget < inf:
             raise ArgumentError(f"argument budget: got {budget!r}, expected positive seconds")
-        if task.options.target.kind != "cpu":
-            raise ArgumentError(f"tune times calls on the CPU, not on {task.options.target}")
+        _require_device(task.options.target)
         self.task, self.budget, self.progress = task, float(budget), progress
         self.store = store or user_store()
         self.trials: list[Trial] = []
@@ -146,24 +154,17 @@ class Session:
         self.default = self.best = self.as_is = Entry(Candidate(), Choice())
         self._speedups = {Candidate(): NO_GAIN}
         self._last = Candidate(), Choice(), NO_GAIN
-        self._confirmations: dict[Candidate, tuple[Entry, Interval]] = {}
-        statistics = dict(task.problem.matrices)
-        self.space = Space(
-            task.func,
-            task.options,
-            dict(task.problem.extents),
-            task.version.options.facts or UNKNOWN,
-            statistics,
-            get_num_threads(),
-        )
-        self.bounds = Bounds(self.space, statistics)
-        self.model = Model.of(self.store, fingerprint()) if has_xgboost() else None
+        self._finalists: list[Entry] = []  # the fastest
+        self._built_in = space is None or isinstance(space, Space)
+        self.space = space if isinstance(space, Space) else Space.of(task.asked)
+        self.bounds = Bounds(self.space, dict(task.problem.matrices))
+        self.model = Model.of(self.store, task.asked.machine) if has_xgboost() else None
         self.strategy: Strategy = (
             strategy_of(strategy, self.space, self._rank, seed)
-            if space is None
+            if space is None or isinstance(space, Space)
             else Listed(_user_candidates(space, task))
         )
-        self._built_in = space is None
+        self._bench, self._most = bench, most
 
     @property
     def elapsed(self) -> float:
@@ -172,7 +173,7 @@ class Session:
 
     def run(self) -> None:
         """Search until the budget is used up, or nothing is left to try."""
-        self.bench = Bench(self.task, Expected.of(self.task))
+        self.bench = self._bench or Bench(self.task)
         (default,) = self.bench.compile([(Candidate(), Choice())])
         self.bench.prepare(default)
         if default.call is None:
@@ -222,11 +223,16 @@ class Session:
     def _left(self) -> float:
         """Return the seconds that are left for the search."""
         each = sum(entry.seconds * entry.calls for entry in (self.default, self.best))
-        final = min(FINAL * each, MOST_SHARE * self.budget)
+        final = min(FINALISTS * FINAL * each, MOST_SHARE * self.budget)
         return self.budget - self.elapsed - max(SHARE * self.budget, final)
 
+    @property
+    def _is_full(self) -> bool:
+        """Whether only as many measurements are left as the end needs."""
+        return len(self._codes) + FINALISTS + 3 > self._most
+
     def _has_time(self) -> bool:
-        return self._left() > 2 * self.best.seconds
+        return self._left() > 2 * self.best.seconds and not self._is_full
 
     def _try(self, candidates: Sequence[Candidate]) -> None:
         """Compile and measure *candidates*, in batches while there is time."""
@@ -241,7 +247,7 @@ class Session:
             finally:  # also after Ctrl-C
                 self.store.add(self._records)
                 self._records = []
-            self.bench.release((self.best, self.as_is))
+            self.bench.release((self.best, self.as_is, *self._finalists))
 
     def _choices(self, candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, Choice]]:
         """Yield how *candidates* are compiled, those that differ from all others so far."""
@@ -273,7 +279,7 @@ class Session:
             return
         left = self._left()
         needs = CONVERSION * self.default.seconds + LEAST_LEFT if entry.choice.layouts else 0.0
-        if left < max(needs, 4 * self.best.seconds):
+        if left < max(needs, 4 * self.best.seconds) or self._is_full:
             return  # it stays unknown
         self._codes[entry.code] = candidate
         self.bench.prepare(entry)
@@ -286,7 +292,7 @@ class Session:
             guess = self.best.seconds / entry.seconds
             self._note(entry, "slow", Interval(guess, 0.0, guess).times(base.value))
             return
-        ratio = race(entry, self.best, perf_counter() + max(self._left(), 0.0))
+        ratio = self.bench.race(entry, self.best, perf_counter() + max(self._left(), 0.0))
         speedup = ratio.times(base.value)
         self._speedups[candidate] = speedup
         self._note(entry, "measured", speedup)
@@ -296,6 +302,9 @@ class Session:
             self.as_is = entry
         if ratio.is_faster:
             self.best = entry
+        self._finalists.append(entry)
+        self._finalists.sort(key=lambda entry: -self._speedups[entry.candidate].value)
+        del self._finalists[FINALISTS:]
 
     def _dismiss(self, candidate: Candidate, status: Status, note: str) -> None:
         self.trials.append(Trial(candidate, status, note=note))
@@ -327,28 +336,31 @@ class Session:
     # -- the end ----------------------------------------------------------------------------------
 
     def _validated(self) -> tuple[Candidate, Choice, Interval]:
-        """Time the best against the default once more, and keep what is faster.
+        """Time the fastest against the default once more, and then the fastest of these.
 
-        The best of many is the one that was lucky, too: this measurement is a new one.
+        The best of many is the one that was lucky, too: only a new measurement counts.
         """
-        entries = dict.fromkeys((self.best.candidate, self.as_is.candidate))
-        best, as_is = (self._confirmed(e, len(entries)) for e in (self.best, self.as_is))
-        winner, speedup = max(best, as_is, key=lambda pair: pair[1].value)
+        entries = {entry.candidate: entry for entry in (*self._finalists, self.as_is)}
+        entries.pop(Candidate(), None)
+        found = {Candidate(): (self.default, NO_GAIN)}
+        for count, entry in enumerate(entries.values()):
+            speedup = self._confirmed(entry, 1 / (len(entries) + 1 - count))
+            if speedup.is_faster:
+                found[entry.candidate] = entry, speedup
+        as_it_comes = [pair for pair in found.values() if not pair[0].choice.layouts]
+        self._keep("as_is", *max(as_it_comes, key=lambda pair: pair[1].value))
+        winner, speedup = max(found.values(), key=lambda pair: pair[1].value)
+        if len(entries) > 1 and winner is not self.default:
+            speedup = self._confirmed(winner, 1.0)
+        if not speedup.is_faster:
+            winner, speedup = self.default, NO_GAIN
         self._keep("any", winner, speedup)
-        self._keep("as_is", *as_is)
         return winner.candidate, winner.choice, speedup
 
-    def _confirmed(self, entry: Entry, entries: int) -> tuple[Entry, Interval]:
-        """Return *entry*, one of so many, and its speed-up if it is faster; else the default."""
-        if entry.candidate not in self._confirmations:
-            found: tuple[Entry, Interval] = self.default, NO_GAIN
-            if entry is not self.default:
-                left = max(self.budget - self.elapsed, 0.0)
-                until = perf_counter() + left / (entries - len(self._confirmations))
-                speedup = race(entry, self.default, until, most=max(FINAL, MOST), patient=True)
-                found = (entry, speedup) if speedup.is_faster else found
-            self._confirmations[entry.candidate] = found
-        return self._confirmations[entry.candidate]
+    def _confirmed(self, entry: Entry, share: float) -> Interval:
+        """Return the speed-up of *entry*, timed for a *share* of the budget that is left."""
+        until = perf_counter() + share * max(self.budget - self.elapsed, 0.0)
+        return self.bench.race(entry, self.default, until, most=FINAL, patient=True)
 
     def _keep(self, kind: Kind, entry: Entry, speedup: Interval) -> None:
         if entry.choice.is_stored:
@@ -367,7 +379,7 @@ class Session:
             program=problem.program,
             extents=problem.extents_text,
             matrices=problem.matrices_text,
-            machine=fingerprint(),
+            machine=self.task.asked.machine,
             versions=versions(),
             choice=entry.choice.to_json(),
             seconds=entry.seconds,
@@ -377,6 +389,19 @@ class Session:
             conversion=entry.conversion,
             features=json.dumps(features),
             created=time.time(),
+        )
+
+
+def _require_device(target: Target) -> None:
+    """Raise BackendError where calls for *target* cannot be timed."""
+    reason = "an emulator is no GPU" if target.emulate else None
+    if on_gpu(target):
+        reason = missing()
+    if reason is not None:
+        raise BackendError(
+            f"calls for {target} cannot be timed here: {reason}",
+            hint="spcomp.tune.suggest, the features and space need no GPU; copy the store of a"
+            " machine with one by spcomp tune --export and --import",
         )
 
 

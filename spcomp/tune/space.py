@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spcomp.codegen.cpu.machine import resolve
+from spcomp.compiler.backends import backend_of
 from spcomp.compiler.pipeline import as_module
 from spcomp.errors import LoweringError, SpcompError, without_warnings
 from spcomp.formats.rules import ComposableFormat
@@ -20,46 +20,25 @@ from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.func import Func
 from spcomp.ir.program import CoordFunc, PosFunc
 from spcomp.kernels.decomposed.kernel import with_parts
-from spcomp.knobs import knobs_of
 from spcomp.passes.pipelines import legal, to_position
-from spcomp.schedule.default.cpu import default_schedule
 from spcomp.schedule.default.facts import UNKNOWN, Facts
-from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.step import Trace
-from spcomp.schedule.steps.base import Problem as Refusal
-from spcomp.schedule.steps.loops.loops import Unroll
 from spcomp.tune.choice import Choice
 from spcomp.tune.layouts import format_of, formats_for
+from spcomp.tune.templates import DEFAULT, TEMPLATES
 
 if TYPE_CHECKING:
     from random import Random
 
     from spcomp.compiler.options import Options
     from spcomp.tune.statistics import MatrixStatistics
+    from spcomp.tune.templates import Decisions, Value
+    from spcomp.tune.winners import Asked
 
-Value: TypeAlias = int | str
 Formats: TypeAlias = tuple[tuple[str, str], ...]
-Decisions: TypeAlias = tuple[tuple[str, Value], ...]
+Decided: TypeAlias = tuple[tuple[str, "Value"], ...]
 
-# Decisions, with their values; the first is what the default schedule does.
-DEFAULT = "default"
-VALUES: Mapping[str, tuple[Value, ...]] = {
-    "tile": (DEFAULT, 1, 2, 4, 8, 12, 16),  # vectors of accumulators
-    "prefetch": (DEFAULT, 0, 4, 8, 16, 32, 64),  # positions ahead; 0: none
-    "rows": (DEFAULT, "equal", "balanced", "hubs"),  # shares by rows, by elements, pieces of rows
-    "chunk": (DEFAULT, 512, 1024, 2048, 4096, 8192, 16384, 65536),  # elements of a share
-    "hub": (DEFAULT, 512, 2048, 8192, 32768),  # elements of a piece of a long row
-    "scatter": (DEFAULT, 1, 2, 8, 16),  # parts of scattered rows
-    "unroll": (DEFAULT, "sparse"),  # the innermost loops that reduce over stored elements
-}
-_ROWS = {
-    "equal": UNKNOWN,
-    "balanced": Facts(skewed=True),
-    "hubs": Facts(hubs=True, skewed=True),
-}
-_CUTS = {"horizontal_fuse", "split_nnz", "split_sorted", "sorted_rows", "partial_results"}
-_NEVER = 1 << 60  # bytes: nothing is worth a prefetch
+_WORDS: Mapping[Value, int] = {"equal": 0, "balanced": 1, "hubs": 2, "sparse": 1}  # as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +49,7 @@ class Candidate:
     """
 
     formats: Formats = ()
-    decisions: Decisions = ()
+    decisions: Decided = ()
     own: Choice | None = None
 
     def with_decision(self, name: str, value: Value) -> Candidate:
@@ -81,12 +60,8 @@ class Candidate:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The decisions as a cost model takes them; 0 stands for the default."""
-        values = dict(self.decisions)
-        return {
-            f"decides_{name}": float(known.index(values.get(name, DEFAULT)))
-            for name, known in VALUES.items()
-        }
+        """The decisions as a cost model takes them; those of the default schedule are left out."""
+        return {f"decides_{name}": float(_WORDS.get(v, v)) for name, v in self.decisions}
 
     def __str__(self) -> str:
         if self.own is not None:
@@ -99,8 +74,9 @@ class Candidate:
 class Space:
     """The candidates of *func* for matrices with these *statistics*, by buffer.
 
-    *extents*: the sizes that are compiled in; *facts*: those of the default version of the call.
-    *refused* says why a format of the library is not in the space.
+    *extents*: the sizes that are compiled in; *facts*: those of the default version of the call;
+    *values*: of decisions, in place of the template's. *refused* says why a format of the library
+    is not in the space.
     """
 
     def __init__(
@@ -111,13 +87,24 @@ class Space:
         facts: Facts,
         statistics: Mapping[str, MatrixStatistics],
         threads: int,
+        values: Mapping[str, tuple[Value, ...]] | None = None,
     ) -> None:
         self.func, self.options, self.facts = func, options, facts
+        self.template = TEMPLATES[options.target.kind]
+        self.values = self.template.values if values is None else values
         self.extents, self.threads = dict(extents), threads
         self.refused: dict[str, str] = {}
         self._bases: dict[Formats, _Base] = {}
         self._dimensions: dict[Formats, dict[str, tuple[Value, ...]]] = {}
         self.formats: tuple[Formats, ...] = ((), *self._formats(statistics))
+
+    @classmethod
+    def of(cls, asked: Asked, values: Mapping[str, tuple[Value, ...]] | None = None) -> Space:
+        """Return the candidates for the call *asked*, with as many threads as calls now use."""
+        options, matrices = asked.kernel.options, dict(asked.problem.matrices)
+        facts = asked.version.options.facts or UNKNOWN
+        extents, threads = dict(asked.problem.extents), TEMPLATES[options.target.kind].threads()
+        return cls(asked.func, options, extents, facts, matrices, threads, values)
 
     def _formats(self, statistics: Mapping[str, MatrixStatistics]) -> Iterator[Formats]:
         """Yield the formats of the library in which one of the matrices may be stored."""
@@ -140,23 +127,14 @@ class Space:
         """Return the decisions that may change something with *formats*, and their values."""
         if formats not in self._dimensions:
             plain = self._steps(Candidate(formats))
-            cut = self._steps(Candidate(formats, (("rows", "balanced"),)))
+            cut = self._steps(Candidate(formats, (("rows", self.template.cut),)))
             if plain is None or cut is None:
                 return {}
             steps = {step.name for _, step in (*plain, *cut)}
-            threads: tuple[Value, ...] = (DEFAULT, *_fewer(self.threads))
-            relevant = {
-                "tile": "cache_write" in steps,
-                "prefetch": True,
-                "rows": plain != cut or "split_nnz" in steps,
-                "chunk": bool(steps & _CUTS),
-                "hub": plain != cut or "split_hubs" in steps,
-                "scatter": "lift_loop" in steps,
-                "unroll": True,
-            }
-            found = {name: VALUES[name] for name, matters in relevant.items() if matters}
-            if threads[1:]:
-                found["threads"] = threads
+            names = self.template.relevant(plain, cut, steps)
+            found = {name: values for name in names if (values := self.values[name])[1:]}
+            if fewer := _fewer(self.threads):
+                found["threads"] = (DEFAULT, *fewer)
             self._dimensions[formats] = found
         return self._dimensions[formats]
 
@@ -229,7 +207,7 @@ class Space:
             if not isinstance(func, CoordFunc):
                 raise LoweringError("the program is below coordinate space")
             func = with_parts(func, layouts).func
-        target = resolve(self.options.target)
+        target = backend_of(self.options.target.kind).resolve(self.options.target)
         constants = {**self.options.constants, **self.extents}
         with without_warnings():
             module = legal(as_module(func, constants))
@@ -254,60 +232,19 @@ class _Base:
     def is_single(self) -> bool:
         return len(self.funcs) == 1
 
-    def schedule(
-        self, space: Space, decisions: Mapping[str, Value]
-    ) -> tuple[Trace | None, Func | None]:
+    def schedule(self, space: Space, decisions: Decisions) -> tuple[Trace | None, Func | None]:
         """Return the steps with these decisions, and the last function after them."""
         key = tuple(sorted((k, v) for k, v in decisions.items() if k != "threads"))
         if key not in self.made:
             self.made[key] = self._schedule(space, dict(key))
         return self.made[key]
 
-    def _schedule(
-        self, space: Space, decisions: dict[str, Value]
-    ) -> tuple[Trace | None, Func | None]:
-        target = resolve(space.options.target)
-        knobs = replace(knobs_of(target), **_knobs(decisions))
-        facts = _ROWS[str(decisions["rows"])] if "rows" in decisions else space.facts
+    def _schedule(self, space: Space, decisions: Decisions) -> tuple[Trace | None, Func | None]:
+        target = backend_of(space.options.target.kind).resolve(space.options.target)
         trace, last = Trace(), None
         for func in self.funcs:
             if not isinstance(func, PosFunc):
                 return None, None
-            last, steps = default_schedule(func, target, facts, knobs)
-            if decisions.get("unroll") == "sparse":
-                for loop in _reducing(last):
-                    step = Unroll(loop)
-                    after = step.result(last)
-                    if not isinstance(after, Refusal):
-                        last, steps = after, (*steps, step)
+            last, steps = space.template.schedule(func, target, space.facts, decisions)
             trace = trace.extend(func.name, steps)
         return trace, last
-
-
-def _knobs(decisions: Mapping[str, Value]) -> dict[str, Any]:
-    """Return the thresholds that *decisions* change."""
-    changed: dict[str, Any] = {}
-    if "tile" in decisions:
-        changed |= dict.fromkeys(("tile_vectors", "stream_vectors"), decisions["tile"])
-    if (ahead := decisions.get("prefetch")) is not None:
-        changed |= dict.fromkeys(("prefetch_distance", "prefetch_distance_least"), ahead or 1)
-        changed["prefetch_bytes_least"] = 0 if ahead else _NEVER
-    if "chunk" in decisions:
-        names = ("chunk_elements", "chunk_nested", "chunk_sorted", "chunk_workspace")
-        changed |= dict.fromkeys(names, decisions["chunk"])
-    if "hub" in decisions:
-        changed["hub_piece"] = decisions["hub"]
-    if "scatter" in decisions:
-        changed["scatter_parts"] = decisions["scatter"]
-    return changed
-
-
-def _reducing(func: Func) -> list[str]:
-    """Return the names of serial loops that reduce, and have none inside that does."""
-    reducing = reduction_loops(func)
-    names = []
-    for loop in loops_of(func.body):
-        inner = any(x.var in reducing for x in loops_of(loop.body))
-        if loop.var in reducing and loop.kind == "serial" and not inner:
-            names.append(loop.var.name)
-    return names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError, BackendError
 from spcomp.tune.model import as_log
-from spcomp.tune.space import DEFAULT, VALUES, Candidate, Formats, Space
+from spcomp.tune.space import Candidate, Formats, Space
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -152,9 +152,8 @@ class Tpe(Strategy):
         at = trial.suggest_categorical("format", list(self._formats))
         candidate = Candidate(self._formats[at])
         for name, values in self.space.dimensions(candidate.formats).items():
-            value = trial.suggest_categorical(f"{at}.{name}", [str(value) for value in values])
-            known = {str(value): value for value in (*values, *VALUES.get(name, ()))}
-            candidate = candidate.with_decision(name, known.get(value, DEFAULT))
+            value = trial.suggest_categorical(f"{at}.{name}", values)
+            candidate = candidate.with_decision(name, value)
         return candidate
 
 

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spcomp.errors import front_door
-from spcomp.runtime.pool import get_num_threads
-from spcomp.schedule.default.facts import UNKNOWN
 from spcomp.tune.bound import Bounds
 from spcomp.tune.choice import Choice
 from spcomp.tune.model import Model, has_xgboost
-from spcomp.tune.problem import fingerprint, versions
+from spcomp.tune.problem import versions
 from spcomp.tune.space import Candidate, Space
 from spcomp.tune.store import Kind, Store, user_store
 from spcomp.tune.task import Task
@@ -107,7 +105,7 @@ class Advice(NamedTuple):
 def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
     """Return what is expected to be fastest for *calls* calls like *asked*; many if None."""
     for kind in KINDS:
-        found = store.winner(asked.problem, fingerprint(), versions(), kind)
+        found = store.winner(asked.problem, asked.machine, versions(), kind)
         if found is None:
             continue
         record = found[0]
@@ -115,17 +113,15 @@ def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
             choice = Choice.from_json(record.choice)
             return Advice(Candidate(choice.formats, own=choice), choice, record.speedup, "store")
     default = Advice(Candidate(), Choice(), 1.0, "default")
-    records = store.records(fingerprint(), "measured")
+    records = store.records(asked.machine, "measured")
     known = {record.matrices for record in records if record.program == asked.problem.program}
     measured = has_xgboost() and len(known) >= PROBLEMS
-    shipped = None if measured else weights()
+    shipped = None if measured else weights(asked.kernel.options.target.kind)
     if not measured and shipped is None:
         return default
     statistics = dict(asked.problem.matrices)
-    extents, facts = dict(asked.problem.extents), asked.version.options.facts or UNKNOWN
-    options, threads = asked.kernel.options, get_num_threads()
-    space = Space(asked.func, options, extents, facts, statistics, threads)
-    model = Model.of(store, fingerprint()) if shipped is None else shipped
+    space = Space.of(asked)
+    model = Model.of(store, asked.machine) if shipped is None else shipped
     candidates = _drawn(space) if shipped is None else list(plain_candidates(space, statistics))
     sure = SURE if shipped is None else shipped.sure
     return _best(space, Bounds(space, statistics), model, candidates, sure, calls) or default

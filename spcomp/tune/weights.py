@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, nan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from spcomp.target import TargetKind
 
 FILE = Path(__file__).with_name("weights.json")
 
@@ -98,8 +101,7 @@ def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
 
 
 @cache
-def weights() -> Weights | None:
-    """Return the weights that come with spcomp; None if there are none."""
-    if not FILE.exists():
-        return None
-    return Weights.from_json(FILE.read_text(encoding="utf-8"))
+def weights(kind: TargetKind = "cpu") -> Weights | None:
+    """Return the weights that come with spcomp for a kind of target; None if there are none."""
+    file = {"cpu": FILE}.get(kind)
+    return None if file is None else Weights.from_json(file.read_text(encoding="utf-8"))

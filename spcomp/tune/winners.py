@@ -78,6 +78,11 @@ class Asked:
         found = self.version.options.constants.items()
         return tuple(sorted((name, int(value)) for name, value in found if name not in own))
 
+    @property
+    def machine(self) -> str:
+        """What times of the call depend on beside the program and its data."""
+        return fingerprint(self.kernel.options.target)
+
     @cached_property
     def problem(self) -> Problem:
         """The key of the call in a store."""
@@ -124,7 +129,7 @@ class StoredWinners(Winners):
         kept = all(map(_is_kept, asked.matrices.values()))
         kinds: tuple[Kind, ...] = ("any", "as_is") if kept else ("as_is",)
         for kind in kinds:
-            found = self._store.winner(asked.problem, fingerprint(), versions(), kind)
+            found = self._store.winner(asked.problem, asked.machine, versions(), kind)
             if found is not None:
                 record, distance = found
                 like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"

@@ -18,6 +18,7 @@ from spcomp.codegen.abi import (
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Key, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
+from spcomp.codegen.llvm.debug import MARK
 from spcomp.codegen.llvm.math import call_libm
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
@@ -44,27 +45,24 @@ STRIP = 1 << 16  # trips between two pauses of a loop outside any other; whole g
 _BEGIN = Var("begin", int64)  # where a parallel loop begins, for the iterations of its chunks
 
 
-def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -> Emitted:
+def emit(
+    module: Module[FlatFunc], target: Target, *, fast_math: bool = False, debug: bool = False
+) -> Emitted:
     """Return the LLVM IR of the functions of *module* for the CPU *target*.
 
-    *fast_math*: float arithmetic may be reordered as if floats were real numbers.
+    *fast_math*: float arithmetic may be reordered as if floats were real numbers. *debug*:
+    instructions say from which line of the source they come.
     Raises LoweringError for what a CPU cannot do and BackendError for an unknown target.
     """
     target = resolve(target)
     dialect = Dialect(call_libm, has_half(target), blends=True, has_masks=True)
-    unit = Unit(knobs_of(target), dialect, FAST if fast_math else EXACT)
+    unit = Unit.of(knobs_of(target), dialect, FAST if fast_math else EXACT, debug=debug)
     names = symbols(func.name for func in module.funcs)
     functions = tuple(
         _Function(unit, func, symbol, packed).write()
         for func, (symbol, packed) in zip(module.funcs, names, strict=True)
     )
-    parts = [
-        *unit.declarations.values(),
-        *unit.functions,
-        f"attributes #0 = {{ nounwind {attributes(target)} }}",
-        *unit.metadata,
-    ]
-    return Emitted("\n".join(parts) + "\n", functions)
+    return Emitted(unit.text(f"attributes #0 = {{ nounwind {attributes(target)} }}"), functions)
 
 
 class _Function:
@@ -158,7 +156,8 @@ class _LoopFunction:
     @property
     def key(self) -> tuple[str, ...]:
         """The code without the identities of its loops: equal if two loops have the same code."""
-        return (*self.parameters, *(line.partition(", !llvm.loop")[0] for line in self.lines))
+        lines = (line.partition(MARK)[0].partition(", !llvm.loop")[0] for line in self.lines)
+        return (*self.parameters, *lines)
 
 
 class _CpuStmts(Stmts):

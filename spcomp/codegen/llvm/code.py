@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from spcomp.codegen.llvm.debug import Debug
 from spcomp.codegen.llvm.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
@@ -46,6 +47,7 @@ class Unit:
     """What the functions of one LLVM module share.
 
     *knobs*: thresholds of the target. *flags*: what LLVM may change about the arithmetic of floats.
+    *debug*: knows the places of instructions in the source, if that was asked for.
     """
 
     knobs: Knobs
@@ -54,6 +56,23 @@ class Unit:
     declarations: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)
     metadata: list[str] = field(default_factory=list)
+    debug: Debug | None = None
+
+    @classmethod
+    def of(cls, knobs: Knobs, dialect: Dialect, flags: str, *, debug: bool) -> Unit:
+        """Return an empty module, whose instructions have places if *debug*."""
+        unit = cls(knobs, dialect, flags)
+        unit.debug = Debug(unit.metadata) if debug else None
+        return unit
+
+    def text(self, *attributes: str) -> str:
+        """Return the module as LLVM IR, with the groups *attributes* of facts about functions."""
+        functions, footer = self.functions, list[str]()
+        if self.debug is not None:
+            functions = self.debug.attach(functions)
+            footer = self.debug.footer()
+        parts = [*self.declarations.values(), *functions, *attributes, *self.metadata, *footer]
+        return "\n".join(parts) + "\n"
 
     def declare(self, name: str, result: str, arguments: str, facts: str = "") -> str:
         """Declare an external function once, with *facts*; return its name with the ``@``."""
@@ -83,7 +102,7 @@ class Code:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        self.lines: list[str] = []
+        self.lines: list[str] = [] if unit.debug is None else unit.debug.lines()
         self.allocas: list[str] = []
         self.stack = 0  # bytes of buffers among them
         self.block = "entry"

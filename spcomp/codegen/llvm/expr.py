@@ -46,6 +46,8 @@ class Exprs(Visitor[str]):
         self.code, self.scope = code, scope
         self.mask: str | None = None
         self.mask_lanes = 1
+        if code.unit.debug is not None:
+            code.unit.debug.follow(self)
 
     def visit_Var(self, var: ex.Var) -> str:
         """What the variable was bound to."""

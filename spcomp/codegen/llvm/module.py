@@ -38,3 +38,5 @@ def initialize() -> None:
     """Make LLVM's code generators known, once."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    # in line tables, an instruction without a place goes with the one before, not with line 0
+    llvm.set_option("spcomp", "--use-unknown-locations=Disable")

@@ -61,6 +61,8 @@ class Stmts(Visitor[None]):
         self.exprs = Exprs(code, scope)
         self.turns: dict[st.Prefix, Turn] = {}  # of the loops around
         self.heap: list[str] = []  # pointers allocated by the statements around
+        if code.unit.debug is not None:
+            code.unit.debug.follow(self)
 
     def visit_Seq(self, node: st.Seq) -> None:
         """One after the other."""
@@ -78,7 +80,8 @@ class Stmts(Visitor[None]):
 
     def visit_Fail(self, node: st.Fail) -> None:
         """The status word takes the number of the message."""
-        self._fail(node.message)
+        debug = self.code.unit.debug
+        self._fail(node.message if debug is None else debug.located(node.message))
 
     def _fail(self, message: str) -> None:
         self.code.fail(self.scope[STATUS], self.messages.code(message))

@@ -50,14 +50,17 @@ BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 _INDICES = {"blockIdx": "ctaid", "threadIdx": "tid"}
 
 
-def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -> Emitted:
+def emit(
+    module: Module[FlatFunc], target: Target, *, fast_math: bool = False, debug: bool = False
+) -> Emitted:
     """Return the LLVM IR of the kernels of *module* for the GPU *target*.
 
-    *fast_math*: float arithmetic may be reordered as if floats were real numbers.
+    *fast_math*: float arithmetic may be reordered as if floats were real numbers. *debug*:
+    instructions say from which line of the source they come.
     Raises LoweringError for a grid that no GPU has and BackendError for an unknown target.
     """
     target = resolve(target)
-    unit = Unit(knobs_of(target), DIALECT, FAST if fast_math else EXACT)
+    unit = Unit.of(knobs_of(target), DIALECT, FAST if fast_math else EXACT, debug=debug)
     names = [symbol for symbol, _ in symbols(func.name for func in module.funcs)]
     functions = tuple(
         _Kernel(unit, func, symbol, number).write()
@@ -67,8 +70,7 @@ def emit(module: Module[FlatFunc], target: Target, *, fast_math: bool = False) -
         _check_shared(func, abi, target)
     grids = (abi.grid for abi in functions if abi.grid is not None)
     attributes = (_attributes(number, grid) for number, grid in enumerate(grids))
-    parts = [*unit.declarations.values(), *unit.functions, *attributes, *unit.metadata]
-    return Emitted("\n".join(parts) + "\n", functions)
+    return Emitted(unit.text(*attributes), functions)
 
 
 def _attributes(number: int, grid: Grid) -> str:

@@ -48,7 +48,9 @@ class Layout:
         """Return the one-dimensional buffer that stands for *buffer*: itself, if it is one."""
         if buffer not in self._flat:
             shape = (self._size(buffer),)
-            flat = Buffer(buffer.name, buffer.data, shape, buffer.dtype, buffer.scope)
+            flat = Buffer(
+                buffer.name, buffer.data, shape, buffer.dtype, buffer.scope, span=buffer.span
+            )
             if isinstance(buffer, Buffer) and buffer.strides is None and buffer.shape == shape:
                 flat = buffer  # keep it: sizes of other buffers may read its elements
             self._flat[buffer] = flat
@@ -82,7 +84,8 @@ class Layout:
         assert axis.parent is not None
         if axis.indptr not in self.matched:
             size = plus(self.total(axis.parent), 1)
-            self.indptrs.append(Buffer(axis.indptr.name, axis.indptr, (size,), axis.idtype))
+            indptr = Buffer(axis.indptr.name, axis.indptr, (size,), axis.idtype, span=axis.span)
+            self.indptrs.append(indptr)
             self.matched[axis.indptr] = self.indptrs[-1]
         return self.flat(self.matched[axis.indptr])
 

@@ -96,19 +96,21 @@ class Auxiliary:
         return axis.indptr is None or axis.indptr in self.buffers
 
     def _declare(self, axis: Axis) -> None:
-        above = axis.path()[:-1]
+        above, at = axis.path()[:-1], axis.span
         if axis.indptr is not None and axis.indptr not in self.buffers:
             buffer = SparseBuffer(
-                f"{axis.name}_indptr", axis.indptr, above, axis.idtype, extra_storage=1
+                f"{axis.name}_indptr", axis.indptr, above, axis.idtype, extra_storage=1, span=at
             )
             self.buffers[axis.indptr] = buffer
             if axis.nnz is not None:
                 self.domains.append(BufferDomain(buffer, ZERO, axis.nnz))
         if axis.shifted and axis.indices is not None and axis.nnz_cols is not None:
             shape, name = (axis.nnz_cols,), f"{axis.name}_indices"
-            self.shifts.setdefault(axis.indices, Buffer(name, axis.indices, shape, axis.idtype))
+            shift = Buffer(name, axis.indices, shape, axis.idtype, span=at)
+            self.shifts.setdefault(axis.indices, shift)
         elif axis.indices is not None and axis.indices not in self.buffers:
-            buffer = SparseBuffer(f"{axis.name}_indices", axis.indices, axis.path(), axis.idtype)
+            name, over = f"{axis.name}_indices", axis.path()
+            buffer = SparseBuffer(name, axis.indices, over, axis.idtype, span=at)
             self.buffers[axis.indices] = buffer
             least = const(EMPTY) if axis.padded else ZERO
             self.domains.append(BufferDomain(buffer, least, axis.length - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan, Trim
 from spcomp.ir.printer.expr import identifier, literal_text, print_expr
@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spcomp.dtypes import DType
+    from spcomp.errors import Span
     from spcomp.ir.func import Func
 
-__all__ = ["print_expr", "print_func", "print_module", "print_program"]
+__all__ = ["Line", "print_expr", "print_func", "print_lines", "print_module", "print_program"]
 
+Line: TypeAlias = tuple[str, "tuple[Span, ...]"]  # the places it is from, its statement's first
 HEADER = "from spcomp import script as T\n\n\n"
 _WIDTH = 100
 
@@ -29,20 +31,43 @@ def print_program(program: Func | Module[Any]) -> str:
 
 def print_func(func: Func) -> str:
     """Return *func* as a Python file whose parse is structurally equal to it."""
-    return HEADER + "\n".join(_func_lines(func, 0)) + "\n"
+    return HEADER + _text(_func_lines(func, 0)) + "\n"
 
 
 def print_module(module: Module[Any]) -> str:
     """Return *module* as a Python file with one class: its source, its functions, its host."""
+    return HEADER + _text(_module_lines(module)) + "\n"
+
+
+def print_lines(program: Func | Module[Any]) -> list[Line]:
+    """Return the lines of ``print_program``, without its header, and where each comes from."""
+    if not isinstance(program, Module):
+        return _func_lines(program, 0)
+    return _func_lines(program.funcs[0], 0) if program.is_single else _module_lines(program)
+
+
+def _text(lines: list[Line]) -> str:
+    return "\n".join(text for text, _ in lines)
+
+
+def _module_lines(module: Module[Any]) -> list[Line]:
     funcs = module.funcs if module.funcs == (module.source,) else (module.source, *module.funcs)
-    parts = [*(_func_lines(func, 1) for func in funcs), _host_lines(module)]
-    body = "\n\n".join("\n".join(part) for part in parts)
-    return f"{HEADER}@T.ir_module\nclass {identifier(module.source.name)}:\n{body}\n"
+    result: list[Line] = [("@T.ir_module", ()), (f"class {identifier(module.source.name)}:", ())]
+    for part in funcs:
+        result += [*_func_lines(part, 1), ("", ())]
+    return [*result, *_host_lines(module)]
 
 
-def _func_lines(func: Func, indent: int) -> list[str]:
+def _func_lines(func: Func, indent: int) -> list[Line]:
     printer = StmtPrinter(indent)
     params = [f"{printer.names.give(var)}: {_annotation(var.type)}" for var in func.params]
+    with printer.at(func):
+        _func_head(printer, func, params)
+    printer.rest(func.body)
+    return list(zip(printer.lines, printer.places, strict=True))
+
+
+def _func_head(printer: StmtPrinter, func: Func, params: Sequence[str]) -> None:
     printer.line("@T.prim_func")
     _signature(printer, func.name, params)
     printer.indent += 1
@@ -50,16 +75,16 @@ def _func_lines(func: Func, indent: int) -> list[str]:
     printer.line(f"T.func_attr({literal_text(attrs)})")
     for axis in func.axes:
         call = printer.axis_call(axis)
-        printer.line(f"{printer.names.give(axis)} = {call}")
+        with printer.at(axis):
+            printer.line(f"{printer.names.give(axis)} = {call}")
     for buffer in func.buffers:
         call = printer.buffer_call(buffer)
-        printer.line(f"{printer.names.give(buffer)} = {call}")
+        with printer.at(buffer):
+            printer.line(f"{printer.names.give(buffer)} = {call}")
     for promise in func.domains:
         low, high = printer.ex.alone(promise.low), printer.ex.alone(promise.high)
         name = printer.names.of(promise.buffer)
         printer.line(f"T.assume_buffer_domain({name}, [{low}, {high}])")
-    printer.rest(func.body)
-    return printer.lines
 
 
 def _signature(printer: StmtPrinter, name: str, params: Sequence[str]) -> None:
@@ -78,7 +103,7 @@ def _annotation(dtype: DType) -> str:
     return f"T.{dtype}"
 
 
-def _host_lines(module: Module[Any]) -> list[str]:
+def _host_lines(module: Module[Any]) -> list[Line]:
     printer = StmtPrinter(1)
     params = [f"{printer.names.give(v)}: {_annotation(v.type)}" for v in module.source.params]
     printer.line("@T.host")
@@ -89,7 +114,7 @@ def _host_lines(module: Module[Any]) -> list[str]:
         printer.line(_host_op(printer, op))
     if len(printer.lines) == with_body:
         printer.line("pass")
-    return printer.lines
+    return list(zip(printer.lines, printer.places, strict=True))
 
 
 def _host_op(printer: StmtPrinter, op: HostOp) -> str:

@@ -20,6 +20,7 @@ from spcomp.ir.axis import (
 )
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Const, Expr, Var
+from spcomp.ir.places import places
 from spcomp.ir.position import Block, BlockIter, Merge, Region
 from spcomp.ir.printer.expr import ExprPrinter, identifier, literal_text
 from spcomp.ir.stmt import (
@@ -43,6 +44,7 @@ from spcomp.ir.visitor import Visitor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from spcomp.errors import Span
     from spcomp.ir.node import Node
 
 _LOOPS = {"serial": "serial", "parallel": "parallel", "vectorized": "vectorized"}
@@ -96,6 +98,8 @@ class StmtPrinter(Visitor[None]):
         self.names = Names()
         self.ex = ExprPrinter(self.names.of)
         self.lines: list[str] = []
+        self.places: list[tuple[Span, ...]] = []  # of each line, its own statement's first
+        self.here: tuple[Span, ...] = ()
         self.indent = indent
 
     # -- lines --------------------------------------------------------------------------------
@@ -103,6 +107,20 @@ class StmtPrinter(Visitor[None]):
     def line(self, text: str) -> None:
         """Add one line."""
         self.lines.append("    " * self.indent + text)
+        self.places.append(self.here)
+
+    def visit(self, node: Node) -> None:
+        """Add the lines of *node*; without a place, they are from that of the node around it."""
+        with self.at(node):
+            super().visit(node)
+
+    @contextmanager
+    def at(self, *nodes: Node) -> Iterator[None]:
+        """Let the lines that are added inside come from the places of *nodes*, if they have any."""
+        around = self.here
+        self.here = tuple(span for node in nodes for span in places(node)) or around
+        yield
+        self.here = around
 
     @contextmanager
     def inside(self, header: str) -> Iterator[None]:
@@ -174,7 +192,8 @@ class StmtPrinter(Visitor[None]):
         """Add the branches; an else that is only an If becomes elif."""
         self.suite(f"{word} {self.ex.condition(stmt.cond)}:", stmt.then)
         if isinstance(stmt.otherwise, If):
-            self.visit_If(stmt.otherwise, "elif")
+            with self.at(stmt.otherwise):
+                self.visit_If(stmt.otherwise, "elif")
         elif stmt.otherwise is not None:
             self.suite("else:", stmt.otherwise)
 
@@ -267,7 +286,8 @@ class StmtPrinter(Visitor[None]):
             with self.inside(f"with T.merge({args}) as [{variables}]:"):
                 for case in stmt.cases:
                     marks = ", ".join(str(int(mark)) for mark in case.present)
-                    self.suite(f"with T.case({marks}):", case.body)
+                    with self.at(case):
+                        self.suite(f"with T.case({marks}):", case.body)
 
     # -- parts --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from spcomp.errors import ArgumentError, nearest_or_all
 from spcomp.formats.format import Format
 from spcomp.kernels.adjoint.columns import Columns
 from spcomp.kernels.gradients import Differentiable, follow, require_gradients
+from spcomp.kernels.notation.bound import kept_arguments
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.runner import MOST_VERSIONS
@@ -248,10 +249,13 @@ class Version:
 
 
 class BoundAdjoint(Bound):
-    """An AdjointKernel with some arguments fixed; call it with the others by name."""
+    """An AdjointKernel with some arguments fixed; call it with the others by name.
+
+    Index arrays are copied when it is made, so no call sees later changes of them.
+    """
 
     def __init__(self, kernel: AdjointKernel, arguments: Mapping[str, Any]) -> None:
-        super().__init__(kernel, arguments)
+        super().__init__(kernel, kept_arguments(kernel.adjoint.forward, arguments))
         self._adjoint = kernel
         self._columns = Columns()
         self._bound: dict[Version, Any] = {}

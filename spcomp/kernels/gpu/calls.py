@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spcomp.kernels.call import in_place, prepare
 from spcomp.kernels.gpu.frame import DeviceFrame
-from spcomp.kernels.gpu.replay import MOST, Replay, Taken, kind_of, record, taken
+from spcomp.kernels.gpu.replay import MOST, Replay, record
 from spcomp.kernels.gpu.results import deliver, library_of_result
 from spcomp.kernels.results import as_results, with_outputs
 from spcomp.runtime import host
 from spcomp.runtime.cuda.arrays import Place, place_of, wait_for
-from spcomp.runtime.cuda.driver import LEGACY
+from spcomp.runtime.cuda.glance import Key, glance
 from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.gpu import LoadedKernels, Queue
 from spcomp.runtime.residents import Resident, Residents
@@ -56,28 +56,46 @@ class GpuCalls:
     ) -> None:
         self.compiled, self.options, self.name = compiled, options, name
         self.face, self.bound, self.raw = compiled.interface, bound, raw
+        self._outputs = [plan.name for plan in self.face.outputs]
+        self._has_stream = self.face.takes(STREAM)
         self._codes: dict[tuple[Any, ...], Compiled] = {}  # of bound matrices, by the numbers
-        self._replays: dict[tuple[Any, ...], Replay] = {}
+        self._replays: dict[Key, Replay] = {}
+        self._watched: tuple[Replay, ...] = ()  # those whose kernels may fail
 
     def run(self, out: Any, named: dict[str, Any]) -> Any:
         """Run the call on the stream of its argument ``stream``, else on the library's current one.
 
         It waits only for what it reads or returns on the host.
         """
-        face = self.face
-        stream = None if face.takes(STREAM) else named.pop(STREAM, None)
+        stream = None if self._has_stream else named.pop(STREAM, None)
         if out is not None:
-            named = with_outputs(face, self.name, out, named)
+            named = with_outputs(self.face, self.name, out, named)
         if self.raw:
-            named = in_place(face, self.name, named)
+            named = in_place(self.face, self.name, named)
+        seen = None if self.bound is None else glance(named)
+        known = None if seen is None else self._replays.get(seen.key)
+        if seen is None or known is None or not self.repeat(known, seen.begins, stream):
+            return self._run(named, stream, None if seen is None else seen.key)
+        outputs = self._outputs
+        if len(outputs) == 1:
+            return named[outputs[0]]
+        return as_results(self.face, [named[name] for name in outputs])
+
+    def repeat(self, known: Replay, begins: Sequence[int], stream: Any) -> bool:
+        """Return what ``Replay.run`` does; raises ArgumentError if an earlier call has failed."""
+        if self._watched:
+            self._raise_known()
+        return known.run(begins, stream)
+
+    def replay(self, named: Mapping[str, Any]) -> Replay | None:
+        """Return how calls like one with *named* are repeated, None if that is not known."""
+        seen = glance(named)
+        return None if seen is None else self._replays.get(seen.key)
+
+    def _run(self, named: dict[str, Any], stream: Any, key: Key | None) -> Any:
+        """Run the call, and learn to repeat it if it has a *key*."""
         place = self._place(named, stream)
-        self._raise_known(place.stream)
-        alike, arguments = None, self._alone(named, place)
-        if arguments is not None:
-            alike = kind_of(arguments, place.device)
-            known = self._replays.get(alike)
-            if known is not None and known.run(arguments, place.stream):
-                return as_results(face, [named[name] for name in known.outputs])
+        self._raise_known()
         frame = self._frame(named, place)
         verify = self.options.check == "full"
         for name, arg in named.items():
@@ -89,38 +107,52 @@ class GpuCalls:
         assert isinstance(kernels, LoadedKernels)
         queue = Queue(kernels, frame.memory.place)
         arrays = host.run(code.host, code.funcs, queue, values, frame.memory)
-        if alike is not None and alike not in self._replays and len(self._replays) < MOST:
-            replay = record(code, frame, values, named)
-            self._replays |= {} if replay is None else {alike: replay}
+        if key is not None and len(self._replays) < MOST:
+            self._learn(key, code, frame, values, named)
         return deliver(frame, values, arrays, verify=bool(arrays) and code.is_measured)
+
+    def _learn(
+        self,
+        key: Key,
+        code: Compiled,
+        frame: DeviceFrame,
+        values: Mapping[str, Any],
+        named: Mapping[str, Any],
+    ) -> None:
+        """Learn to repeat the call, whose arguments *named* are of a kind with this *key*."""
+        if key in self._replays or not all(name in named for name in self._outputs):
+            return
+        replay = record(code, frame, values, named, self._fixed)
+        if replay is not None:
+            self._replays |= {key: replay}
+            self._watched = tuple(r for r in self._replays.values() if r.status is not None)
 
     def check(self) -> None:
         """Wait for the calls so far; raises ArgumentError if a kernel failed in one of them."""
-        for replay in self._replays.values():
-            if (error := replay.failure(LEGACY)) is not None:
+        for replay in self._watched:
+            if (error := replay.failure()) is not None:
                 raise error
 
-    def _raise_known(self, stream: int) -> None:
+    def _raise_known(self) -> None:
         """Raise ArgumentError if an earlier call is known to have failed, without waiting."""
-        for replay in self._replays.values():
+        for replay in self._watched:
             known = replay.status is not None and replay.status.failed
-            if known and (error := replay.failure(stream)) is not None:
+            if known and (error := replay.failure()) is not None:
                 raise error
 
-    def _alone(self, named: Mapping[str, Any], place: Place) -> Taken | None:
-        """Return the arguments *named* if only they may differ from an earlier call, else None."""
-        given = self.bound is not None and all(plan.name in named for plan in self.face.outputs)
-        return taken(self.face, named, place) if given else None
+    @property
+    def _fixed(self) -> tuple[Any, ...]:
+        """The bound arguments, and before them an array on the GPU that they are on."""
+        bound = self.bound
+        return () if bound is None else (*bound.held, *bound.arguments.values())
 
     def _place(self, named: Mapping[str, Any], stream: Any) -> Place:
         """Return where a call with *named* runs: where the bound arguments are, if there are any.
 
         Its stream then waits for those whose values are used in place.
         """
-        if self.bound is None:
-            return place_of(named.values(), stream)
-        fixed = self.bound.arguments.values()
-        place = place_of((*self.bound.held, *fixed, *named.values()), stream)
+        fixed = self._fixed
+        place = place_of((*fixed, *named.values()), stream)
         wait_for(fixed, place)
         return place
 

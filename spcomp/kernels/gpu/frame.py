@@ -19,7 +19,9 @@ from spcomp.runtime.cuda.arrays import DeviceArray, apart, array_of, is_sparse, 
 from spcomp.runtime.cuda.sparse import DeviceSparse, sparse_of
 from spcomp.runtime.residents import Resident, Residents, aligned, memory_of
 from spcomp.tensors import checks
+from spcomp.tensors.arguments import require_levels
 from spcomp.tensors.checks import Coordinates, Pointers
+from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.storage import Storage
 from spcomp.tensors.tensor import Level
 from spcomp.tensors.verdict import Verdict, arrays_of
@@ -106,6 +108,8 @@ class DeviceFrame(Frame):
     def _storage(self, plan: BufferPlan, arg: Any, *, verify: bool, raw: bool) -> Storage:
         if not lies_there(arg):
             return super()._storage(plan, arg, verify=verify, raw=raw)
+        if isinstance(arg, DeviceTensor):
+            return self._tensor(plan, arg)
         if is_sparse(arg):
             return self._sparse(plan, arg, verify=verify, raw=raw)
         if not plan.handle:
@@ -135,13 +139,35 @@ class DeviceFrame(Frame):
 
     def _array_of(self, who: str, arg: Any, dtype: DType, *, written: bool) -> DeviceArray:
         """Return the array *arg* of the GPU; raises ArgumentError unless it holds *dtype*."""
-        array = arg
-        if not isinstance(arg, DeviceArray):
-            array = array_of(arg, self.memory.place, who, written=written)
+        array = array_of(arg, self.memory.place, who, written=written)
         same = array.dtype == dtype or (dtype.kind == "bfloat" and str(array.dtype) == "uint16")
         if not same:
             raise ArgumentError(f"argument {who}: got {array.dtype}, expected {dtype}")
         return aligned(array, who, ALIGN)
+
+    def _tensor(self, plan: BufferPlan, tensor: DeviceTensor) -> Storage:
+        """Return *tensor*, whose index arrays nobody changes, in the layout of *plan*."""
+        who = plan.name
+        if self.interface.any_shape:
+            raise _unlike(plan, tensor, "its values")
+        require_levels(tensor, plan)
+        levels: list[Any] = []
+        for axis, level in zip(plan.axes, tensor.levels, strict=True):
+            arrays = {name: getattr(level, name, None) for name in ("indptr", "indices")}
+            found = {
+                name: self._as_index(f"{who}.{name}", self._there_now(array, who), axis.idtype)
+                for name, array in arrays.items()
+                if array is not None
+            }
+            levels.append(Level(level.kind, **found) if level and found else None)  # type: ignore[arg-type]
+        values = None
+        if plan.handle:
+            values = self._value(self._array_of(who, tensor.data, plan.dtype, written=False))
+        return Storage(tensor, values, tensor.shape, tuple(levels), "tensor", True)
+
+    def _there_now(self, array: DeviceArray, who: str) -> Resident:
+        """Return *array* after what computes it."""
+        return self.memory.resident(array_of(array, self.memory.place, who))
 
     def _sparse(self, plan: BufferPlan, arg: Any, *, verify: bool, raw: bool) -> Storage:
         """Return the sparse matrix *arg*, in the layout of *plan*, as arrays."""

@@ -5,76 +5,97 @@ They wait for nothing. Kernels that may fail say so later: see ``Replay.failure`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.nvvm import ALIGN
 from spcomp.ir.access import Load
 from spcomp.ir.module import Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
-from spcomp.runtime.cuda.arrays import DeviceArray, array_of, is_sparse, lies_there
+from spcomp.runtime.cuda import memory
+from spcomp.runtime.cuda.arrays import producers_of
+from spcomp.runtime.cuda.driver import LEGACY, Sequel
 from spcomp.runtime.cuda.status import Status, late
+from spcomp.runtime.cuda.streams import CHOSEN, handle_of
 from spcomp.runtime.gpu import LoadedKernels
 from spcomp.runtime.host import failure
 from spcomp.runtime.residents import Resident
 
 if TYPE_CHECKING:
     from spcomp.compiler.compiled import Compiled
-    from spcomp.compiler.interface import Interface
     from spcomp.errors import ArgumentError
-    from spcomp.runtime.cuda.arrays import Place
-    from spcomp.runtime.cuda.driver import Prepared
 
-Taken = dict[str, Any]  # the arguments of a call, arrays of the GPU and numbers, by name
 MOST = 16  # kinds of calls that a kernel keeps
 
 
-class Replay(NamedTuple):
-    """The launches of a call, each with the parameters that are arrays of the call, by number.
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The launches of a call, whose arrays are those of a new one, by their number.
 
-    *sizes*: the bytes of these arrays, by the name of the argument. *fixed*: where the arrays of
-    the bound arguments begin and end. *outputs*: the names of what is written. *status*: that of
-    the kernels of *code* that may fail, None if none may.
+    *sizes*: the bytes of each argument, 0 for a number. *fixed*: where the arrays of the bound
+    arguments begin and end. *outputs*: the numbers of what is written. *producers*: each returns a
+    stream on which what an array holds may still be computed. *status*: that of the kernels of
+    *code* that may fail, None if none may.
     """
 
-    launches: tuple[tuple[Prepared, dict[int, str]], ...]
-    sizes: Mapping[str, int]
+    launches: Sequel
+    sizes: tuple[int, ...]
     fixed: tuple[tuple[int, int], ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[int, ...]
+    producers: tuple[Callable[[], int], ...]
     code: Compiled
     status: Status | None
 
-    def run(self, taken: Taken, stream: int) -> bool:
-        """Run the call on *taken* and *stream*; do nothing and return False if it is not alike."""
-        begins = {name: taken[name].pointer for name in self.sizes}
-        if any(begin % ALIGN for begin in begins.values()) or not self._apart(begins):
+    def run(self, begins: Sequence[int], stream: Any) -> bool:
+        """Run the call on arrays that begin at *begins*; do nothing and return False if it cannot.
+
+        It runs on *stream* of any library, or where a full call would.
+        """
+        if not self._fits(begins):
             return False
-        for prepared, places in self.launches:
-            prepared.launch(stream, {at: begins[name] for at, name in places.items()})
+        handle = self._stream(stream)
+        self.launches.start(handle, begins)
         if self.status is not None:
-            self.status.follow(stream)
+            self.status.follow(handle)
         return True
 
-    def _apart(self, begins: Mapping[str, int]) -> bool:
-        """Return whether outputs at *begins* share no memory with anything else."""
+    def _fits(self, begins: Sequence[int]) -> bool:
+        """Return whether arrays are aligned, and outputs share no memory with anything else."""
+        for begin in begins:
+            if begin % ALIGN:
+                return False
         sizes = self.sizes
         for output in self.outputs:
-            low, high = begins[output], begins[output] + sizes[output]
+            low = begins[output]
+            high = low + sizes[output]
             if low == high:
                 continue
             for begin, end in self.fixed:
                 if begin < high and low < end:
                     return False
-            for name, begin in begins.items():
-                size = sizes[name]
-                if size and begin < high and low < begin + size and name != output:
+            for number, size in enumerate(sizes):
+                begin = begins[number]
+                if begin < high and low < begin + size and size and number != output:
                     return False
         return True
 
-    def failure(self, stream: int) -> ArgumentError | None:
+    def _stream(self, given: Any) -> int:
+        """Return the stream to run on, which then waits for all *producers*."""
+        chosen = CHOSEN.get() if given is None else given
+        if chosen is None and len(self.producers) < 2:
+            return self.producers[0]() if self.producers else LEGACY
+        streams = [producer() for producer in self.producers]
+        handle = streams[0] if chosen is None else handle_of(chosen)
+        for stream in streams:
+            if stream != handle:
+                memory.wait(handle, stream, self.launches.device)
+        return handle
+
+    def failure(self) -> ArgumentError | None:
         """Wait for the GPU; return the error of the first kernel that failed, and forget it."""
-        found = None if self.status is None else self.status.take(stream)
+        found = None if self.status is None else self.status.take(LEGACY)
         if found is None or self.status is None:
             return None
         number, status = found
@@ -82,32 +103,14 @@ class Replay(NamedTuple):
         return late(failure(name, self.code.message(name, status)))
 
 
-def taken(face: Interface, named: Mapping[str, Any], place: Place) -> Taken | None:
-    """Return *named* as a Replay takes it; None if something is no dense array there or number."""
-    result: Taken = {}
-    for name, arg in named.items():
-        plan = face.by_name.get(name)
-        if name in face.scalars and type(arg) in (int, float, bool):
-            result[name] = arg
-        elif plan is not None and plan.handle and lies_there(arg) and not is_sparse(arg):
-            result[name] = array_of(arg, place, name, written=plan.role != "in")
-        else:
-            return None
-    return result
-
-
-def kind_of(taken: Taken, device: int) -> tuple[Any, ...]:
-    """Return what the calls have in common that a Replay can repeat."""
-    return device, *(
-        (name, arg.shape, arg.dtype) if isinstance(arg, DeviceArray) else (name, type(arg), arg)
-        for name, arg in taken.items()
-    )
-
-
 def record(
-    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], names: Mapping[str, Any]
+    code: Compiled,
+    frame: DeviceFrame,
+    values: Mapping[str, Any],
+    named: Mapping[str, Any],
+    fixed: Iterable[Any],
 ) -> Replay | None:
-    """Return how to repeat the call of *frame* with the arguments called *names*.
+    """Return how to repeat the call of *frame* with arguments like *named*, after those *fixed*.
 
     All outputs are among them. None if the bound arguments do not decide everything else, or the
     host does more than to launch kernels.
@@ -117,28 +120,43 @@ def record(
         return None
     if not all(isinstance(op, Launch) for op in code.host):
         return None
-    handles = {face.by_name[name].handle: name for name in names if name not in face.scalars}
-    grids = {op.func: code.emitted[op.func].grid for op in code.host if isinstance(op, Launch)}
-    for grid in grids.values():
+    grids = [code.emitted[op.func].grid for op in code.host if isinstance(op, Launch)]
+    for grid in grids:
         extents = () if grid is None else grid.blocks
         if any(isinstance(node, Load) for extent in extents for node in walk(extent)):
             return None
-    place, launches = frame.memory.place, []
-    failing = [name for name, grid in grids.items() if grid is not None and grid.may_fail]
-    status = Status(failing, place.device, place.stream) if failing else None
-    kernels = code.loaded
+    numbers = {
+        face.by_name[name].handle: number
+        for number, name in enumerate(named)
+        if name not in face.scalars
+    }
+    launches, status = _launches(code, frame, values, numbers)
+    there = {h: v.array for h, v in values.items() if isinstance(v, Resident)}
+    sizes = [0] * len(named)
+    for handle, number in numbers.items():
+        sizes[number] = there[handle].nbytes
+    bound = (array for h, array in there.items() if h not in numbers and array.size)
+    places = tuple((array.pointer, array.pointer + array.nbytes) for array in bound)
+    outputs = tuple(numbers[plan.handle] for plan in face.outputs)
+    producers = producers_of((*fixed, *named.values()), launches.device)
+    return Replay(launches, tuple(sizes), places, outputs, producers, code, status)
+
+
+def _launches(
+    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], numbers: Mapping[str, int]
+) -> tuple[Sequel, Status | None]:
+    """Return the launches of *code*, whose handles of the call have *numbers*, and their status."""
+    place, kernels = frame.memory.place, code.loaded
     assert isinstance(kernels, LoadedKernels)
-    for op in code.host:
-        assert isinstance(op, Launch)
-        abi = code.emitted[op.func]
+    abis = [code.emitted[op.func] for op in code.host if isinstance(op, Launch)]
+    may_fail = (abi.name for abi in abis if abi.grid is not None and abi.grid.may_fail)
+    failing = list(dict.fromkeys(may_fail))
+    status = Status(failing, place.device, place.stream) if failing else None
+    launches = []
+    for abi in abis:
         word = status.word(failing.index(abi.name)) if status and abi.name in failing else None
         prepared = kernels.prepare(code.funcs[abi.name], values, place.device, word)
-        places = {k: handles[p.name] for k, p in enumerate(abi.params) if p.name in handles}
+        slots = [(k, numbers[p.name]) for k, p in enumerate(abi.params) if p.name in numbers]
         if prepared is not None:
-            launches.append((prepared, places))
-    there = {h: v.array for h, v in values.items() if isinstance(v, Resident)}
-    sizes = {name: there[handle].nbytes for handle, name in handles.items()}
-    bound = (array for h, array in there.items() if h not in handles and array.size)
-    fixed = tuple((array.pointer, array.pointer + array.nbytes) for array in bound)
-    outputs = tuple(plan.name for plan in face.outputs)
-    return Replay(tuple(launches), sizes, fixed, outputs, code, status)
+            launches.append((prepared, tuple(slots)))
+    return Sequel(launches, place.device), status

@@ -9,6 +9,7 @@ import numpy as np
 from spcomp.kernels.results import as_results, result_wrap, verify_assembled
 from spcomp.runtime.cuda.arrays import to_host
 from spcomp.runtime.cuda.sparse import sparse_from, with_data
+from spcomp.tensors.device_tensor import DeviceTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,13 +72,16 @@ def _there(
     """Return the result of *plan* on the GPU, or None if it belongs on the host."""
     if (pattern := _pattern(frame, plan)) is not None:
         return with_data(pattern, values[plan.handle].array)
+    leaf = plan.leaf
+    pattern_of = ("raw", None, None) if leaf is None else frame.patterns.get(leaf.name, ("raw",))
+    if isinstance(pattern_of[-1], DeviceTensor):
+        return pattern_of[-1].with_values(values[plan.handle].array)
     library = frame.memory.place.library
     if library == "host":
         return None
     if plan.is_assembled:
         return _assembled(frame, plan, arrays, library) if plan.layout == "csr" else None
-    leaf = plan.leaf
-    if leaf is not None and frame.patterns.get(leaf.name, ("raw",))[0] != "raw":
+    if pattern_of[0] != "raw":
         return None
     return values[plan.handle].array.owner
 

@@ -37,6 +37,7 @@ from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.elements import dense_array, elements_of, family_of
 from spcomp.tensors.conversions.keys import INT32
 from spcomp.tensors.convert import convert
+from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.libraries.foreign import hint_about
 from spcomp.tensors.libraries.scipy import (
     class_like,
@@ -171,6 +172,8 @@ class Source:
 
 def kind_of(arg: Any) -> object:
     """Return the kind of *arg*: arguments of one kind share a compiled version."""
+    if isinstance(arg, DeviceTensor):
+        return "there", arg.layout, arg.data.dtype, arg.padding, _is_long(arg)
     if isinstance(arg, np.ndarray):
         flags = arg.flags
         return "array", arg.dtype, arg.ndim, flags.f_contiguous and not flags.c_contiguous
@@ -267,8 +270,16 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
     csc and coo matrices are converted to csr, in each call unless they are bound.
     """
     dtype = _dtype_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
-    layout, make = dense(len(arg.shape)), _identity
-    if is_sparse(arg):
+    layout: Layout = dense(len(arg.shape))
+    make: Adapt = _identity
+    if isinstance(arg, DeviceTensor):
+        layout, make = _slots(arg), DeviceTensor.in_order
+        if not has_slots(layout) and iterable_layout(layout).levels != layout.levels:
+            raise ArgumentError(
+                f"argument {name}: got {layout} on a GPU, which loops do not run over",
+                hint="convert it on the host, or to csr",
+            )
+    elif is_sparse(arg):
         kind = (getattr(arg, "format", None) or str(arg.layout)).removeprefix("torch.sparse_")
         if kind not in ("csr", "csc", "coo"):
             raise ArgumentError(
@@ -356,14 +367,14 @@ def _direct(name: str, arg: Tensor) -> Argument | None:
     return None
 
 
-def _slots(arg: Tensor) -> Layout:
+def _slots(arg: Tensor | DeviceTensor) -> Layout:
     """Return the layout of *arg*, with its loose fixed levels marked as unordered."""
     pairs = zip(arg.layout.levels, _loose(arg), strict=True)
     texts = tuple("fixed(unordered)" if loose else text for text, loose in pairs)
     return replace(arg.layout, levels=texts)
 
 
-def _loose(arg: Tensor) -> tuple[bool, ...]:
+def _loose(arg: Tensor | DeviceTensor) -> tuple[bool, ...]:
     """For each level of *arg*: whether it is fixed, padded or unordered, and repeats nothing."""
     return tuple(
         text.startswith("fixed") and (text != "fixed" or arg.padded(at)) and arg.distinct(at)
@@ -394,7 +405,10 @@ def _is_padded(tensor: Tensor) -> bool:
 
 def _is_long(arg: Any) -> bool:
     """Whether coordinates or positions of *arg* may need 64 bits."""
-    count = arg.values.size if isinstance(arg, Tensor) else stored_size(arg)
+    if isinstance(arg, Tensor | DeviceTensor):
+        count = (arg.values if isinstance(arg, Tensor) else arg.data).size
+    else:
+        count = stored_size(arg)
     return bool(max(count, *arg.shape) > LONG)
 
 

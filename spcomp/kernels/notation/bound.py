@@ -10,12 +10,16 @@ import numpy as np
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.call import BoundArguments
+from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.notation.nodes import Program
 from spcomp.notation.vectors import vectors_of
-from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.runtime.cuda.arrays import array_of, lies_there, place_of
+from spcomp.runtime.residents import Residents
+from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
-from spcomp.tensors.libraries.foreign import is_torch
+from spcomp.tensors.libraries.foreign import arrays_of, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
@@ -31,15 +35,15 @@ class BoundNotation(Bound):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
-        vectors = vectors_of(runner.program)
-        kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+        kept = kept_arguments(runner.program, arguments)
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
-        for name in vectors & kept.keys():
-            _require_coordinates(name, self._bound.arguments[name].value)
+        self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
+        if self._repeats is not None:
+            return self._repeats.run(out, named, self.refuse_bound)
         self.refuse_bound(named)
         return self._runner.call(out, named, self._bound)
 
@@ -65,12 +69,25 @@ class BoundNotation(Bound):
                 kernel.check()
 
 
+def kept_arguments(program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the *arguments* of *program* that are fixed now, with private index arrays.
+
+    Raises ArgumentError for an index vector with negative numbers.
+    """
+    vectors = vectors_of(program)
+    kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+    for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
+        _require_coordinates(name, vector)
+    return kept
+
+
 def _vector(who: str, arg: Any) -> Any:
     """Return a private copy of *arg*, the index vector *who*; what is none is refused later."""
+    if lies_there(arg):
+        place = place_of([arg])
+        return Residents(place).clone(array_of(arg, place, who)).owner
     if is_torch(arg):
         return arg.clone()
-    if lies_there(arg):
-        return arg.copy() if hasattr(arg, "copy") else arg
     if isinstance(arg, Tensor):  # its levels cannot change
         return arg.with_values(np.array(arg.values))
     if not isinstance(arg, np.ndarray) and hasattr(arg, "__array__") and not is_scipy(arg):

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import CallArguments, call_arguments
 from spcomp.kernels.notation.places import Places
-from spcomp.kernels.notation.scatters import Scatters, Sizes
+from spcomp.kernels.notation.scatters import Rows, Scatters, Sizes
 from spcomp.kernels.results import by_name
 from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
-from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from spcomp.kernels.notation.planned import CompiledVersion
+    pass
 
 _NONE: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True, eq=False)
 class BoundArguments:
-    """Arguments that are fixed, and the *kernels*, by version, that have them bound.
+    """Arguments that are fixed, and the *kernels* that have them bound, by version.
 
     *rows*: those of index vectors among them, by operand. *given*: as the user
     gave them; *arguments*: the same with arrays for tensors of torch. *last*: the version that
@@ -32,8 +31,8 @@ class BoundArguments:
 
     given: Mapping[str, Any]
     arguments: CallArguments
-    kernels: dict[CompiledVersion, Callable[..., Any]]
-    rows: dict[str, Tensor]
+    kernels: dict[object, Callable[..., Any]]
+    rows: dict[str, Rows]
     has_torch: bool = False
     last: Any = None  # a version of the runner, which stands above
 

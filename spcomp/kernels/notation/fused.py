@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spcomp.compiler.backends import backend_of
 from spcomp.ir.analysis.names import distinct
 from spcomp.ir.module import single
+from spcomp.knobs import knobs_of
 from spcomp.passes.pipelines import to_position
 from spcomp.schedule.default.rows import FUSE_ROWS, row_fusion
 
@@ -21,9 +22,6 @@ def explain_rows(planned: Planned, options: Options) -> str:
         return ""
     lines = [f"memory: {temporary}" for temporary in planned.temporaries]
     target = backend_of(options.target.kind).resolve(options.target)
-    if target.kind == "cpu":
-        for func in to_position(target).run(single(planned.func)).funcs:
-            lines += [f"rows: {nest}" for nest in row_fusion(distinct(func)).nests]
-    else:
-        lines.append(f"rows: statements do not share loops on {target.kind}")
+    for func in to_position(target).run(single(planned.func)).funcs:
+        lines += [f"rows: {nest}" for nest in row_fusion(distinct(func), knobs_of(target)).nests]
     return "\n".join(lines)

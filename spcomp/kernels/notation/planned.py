@@ -70,7 +70,9 @@ class Planned:
     @property
     def returned(self) -> tuple[str, ...]:
         """The assigned tensors that the program has arrays for, in order."""
-        gone = {temporary.name for temporary in self.temporaries if temporary.place}
+        gone = {
+            temporary.name for temporary in self.temporaries if temporary.place or temporary.owned
+        }
         targets = dict.fromkeys(plan.stmt.target.name for plan in self.plans)
         return tuple(name for name in targets if name not in gone)
 

@@ -46,6 +46,7 @@ from spcomp.notation.reason import Reason
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.sizes import Sizes
 from spcomp.notation.split import fits_one, split_statements
+from spcomp.notation.temporaries import owned
 from spcomp.notation.types import Types
 from spcomp.notation.vectors import Scattered, check_vectors, only_vectors, with_scatters
 
@@ -143,10 +144,21 @@ class Planner:
     formats: Formats
     wanted: Mapping[str, Layout]
     stored: Mapping[str, ComposableFormat]
+    owns_temporaries: bool
 
     @classmethod
-    def of(cls, program: Program, formats: Formats, semiring: Semiring) -> Planner:
-        """Return the planner of *program*; raises SpcompError if it is wrong for all arguments."""
+    def of(
+        cls,
+        program: Program,
+        formats: Formats,
+        semiring: Semiring,
+        *,
+        owns_temporaries: bool = False,
+    ) -> Planner:
+        """Return the planner of *program*; raises SpcompError if it is wrong for all arguments.
+
+        *owns_temporaries*: the program allocates what no caller gets.
+        """
         if any(map(composable, formats.values())):
             program = with_inner_hoisted(program)
         inner, rows = with_scatters(program, semiring)
@@ -156,7 +168,18 @@ class Planner:
         assigned = (name for name in parts if prepared.ranks[name] and name not in formats)
         formats = {**formats, **dict.fromkeys(assigned, "dense")}
         wanted, stored = requested_layouts(formats, prepared)
-        return cls(program, inner, parts, rows, prepared, semiring, formats, wanted, stored)
+        return cls(
+            program,
+            inner,
+            parts,
+            rows,
+            prepared,
+            semiring,
+            formats,
+            wanted,
+            stored,
+            owns_temporaries,
+        )
 
     def decide(
         self, name: str, from_call: CallArguments, asked: frozenset[str] = frozenset()
@@ -268,6 +291,8 @@ class Planner:
         in_parts = self.stored or any(given.format is not None for given in from_call.values())
         unseen = [name for name in self.prepared.targets if name not in seen and not in_parts]
         func, numbers, temporaries = emit(f"{name}_kernel", plans, operands, self.semiring, unseen)
+        if self.owns_temporaries:
+            func, temporaries = owned(func, temporaries)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}
         needed = {name: argument for name, argument in arguments.items() if name in used}
         types = {param.name: param.dtype for param in func.params}

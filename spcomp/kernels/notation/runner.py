@@ -30,6 +30,7 @@ from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
 from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.results import Results
+from spcomp.knobs import knobs_of
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.explain import explain
 from spcomp.notation.nodes import Program
@@ -55,11 +56,12 @@ class Runner:
     ) -> None:
         self.options = options
         self._on_gpu = on_gpu(options.target)
-        self.planner = planner = Planner.of(program, formats, semiring)
+        owns = knobs_of(options.target).owns_temporaries
+        self.planner = planner = Planner.of(program, formats, semiring, owns_temporaries=owns)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)
-        self._scatters = Scatters(planner.rows, self._operands)
+        self._scatters = Scatters(planner.rows, self._operands, self._on_gpu)
         self.arguments = self._scatters.named(self._operands)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
@@ -168,13 +170,7 @@ class Runner:
 
     def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
-        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
-        if execute:
-            version = self._interpretation(call, execute, asked)
-        else:
-            version = self.version(call.arguments, asked)
-        if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
-            version = self._renewal(version.planned, call) or version
+        version = self._version(call, execute)
         if call.bound is not NOTHING_BOUND:
             call.bound.last = version
         if isinstance(version, SplitVersion):
@@ -183,39 +179,77 @@ class Runner:
         for index in planned.unbound:
             index.check(call.outputs)
         self._delivery.check(planned.plans, arguments, call.outputs)
-        kernel, bound = self._kernel(version, call.bound)
+        kernel, named = self._kernel_call(version, call)
+        return self._delivery.results(planned, kernel(**named), arguments, call.outputs)
+
+    def kernel_call(
+        self, out: Any, named: Mapping[str, Any], bound: BoundArguments
+    ) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+        """Return what runs in a call with *named* and *out*, which ran before: a kernel on these.
+
+        None if it is not one kernel, or it works on parts of what is given.
+        """
+        call = self._intake.call(out, call_arguments(named), bound)
+        version = self._version(call, None)
+        if isinstance(version, SplitVersion) or call.wholes:
+            return None
+        return self._kernel_call(version, call)
+
+    def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
+        asked = frozenset(call.outputs).difference(self.planner.prepared.results)
+        if execute:
+            version = self._interpretation(call, execute, asked)
+        else:
+            version = self.version(call.arguments, asked)
+        if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
+            version = self._renewal(version.planned, call) or version
+        return version
+
+    def _kernel_call(
+        self, version: CompiledVersion, call: Call
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return the kernel of *version*, and its arguments in *call*."""
+        kernel, bound = self._kernel(version, call)
         named = {
-            name: make(arguments[source].value)
+            name: make(call.arguments[source].value)
             for name, source, make in version.arguments
             if source not in bound
         }
         if call.outputs:
-            for plan in planned.plans:
+            for plan in version.planned.plans:
                 if (name := plan.stmt.target.name) in call.outputs:
                     named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
-        returned = kernel(**named)
-        return self._delivery.results(planned, returned, arguments, call.outputs)
+        return kernel, named
 
     def _kernel(
-        self, version: CompiledVersion, bound: BoundArguments
+        self, version: CompiledVersion, call: Call
     ) -> tuple[Callable[..., Any], Collection[str]]:
         """Return the kernel of *version*, and the arguments that it has bound.
 
-        It has none bound if a matrix that is stored in parts comes with the call.
+        It has none bound if a matrix that is stored in parts comes with the call. On a GPU, rows of
+        bound index vectors are bound, too: they stay there.
         """
-        if not bound.arguments:
+        bound, fixed = call.bound, call.bound.arguments
+        if not fixed:
             return version.kernel, ()
-        if version not in bound.kernels:
+        key: object = version
+        if self._on_gpu and bound.rows:
+            rows = {name: call.arguments[name] for name in bound.rows}
+            fixed = {**fixed, **rows}
+            key = version, tuple(argument.value.shape[0] for argument in rows.values())
+        if key not in bound.kernels:
             sources = {argument.name: argument.source for argument in version.arguments}
-            if any(sources[name] not in bound.arguments for name in version.stored):
+            if any(sources[name] not in fixed for name in version.stored):
                 return version.kernel, ()
             named = {
-                name: make(bound.arguments[source].value)
+                name: make(fixed[source].value)
                 for name, source, make in version.arguments
-                if source in bound.arguments
+                if source in fixed
             }
-            bound.kernels[version] = version.kernel.bind(**named)
-        return bound.kernels[version], bound.arguments
+            while len(bound.kernels) >= MOST_VERSIONS:
+                bound.kernels.pop(next(iter(bound.kernels)), None)
+            bound.kernels[key] = version.kernel.bind(**named)
+        return bound.kernels[key], fixed
 
     def _interpretation(
         self, call: Call, execute: Execute, asked: frozenset[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,14 +16,16 @@ from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.kernels.notation.arguments import CallArgument, CallArguments, kind_of
 from spcomp.notation.vectors import Scattered, check_type
-from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.runtime.cuda.arrays import array_of, lies_there, place_of, to_host
 from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
 from spcomp.tensors.conversions.levels import LARGEST
+from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.libraries.foreign import hint_about
 from spcomp.tensors.tensor import Tensor
 
 Sizes = Mapping[str, int]  # the lengths of results along the dimension of an index vector, by name
+Rows: TypeAlias = Tensor | DeviceTensor
 _ROWS: Cache[Tensor] = Cache()
 
 
@@ -58,11 +60,13 @@ def rows_of(who: str, vector: Array, count: int) -> Tensor:
 class Scatters:
     """Makes the operands *rows* of a program from the index vectors of a call.
 
-    *operands*: all operands, some of which may be index vectors, too.
+    *operands*: all operands, some of which may be index vectors, too. *there*: vectors on a GPU are
+    sorted there.
     """
 
     rows: Mapping[str, Scattered]
     operands: Collection[str]
+    there: bool = False
 
     def named(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the arguments *names* as the user knows them: vectors in the place of rows."""
@@ -74,7 +78,7 @@ class Scatters:
         outputs: Mapping[str, Any],
         sizes: Sizes,
         fixed: Collection[str] = (),
-        kept: dict[str, Tensor] | None = None,
+        kept: dict[str, Rows] | None = None,
     ) -> CallArguments:
         """Return the *arguments* of a call with the rows of its index vectors.
 
@@ -91,7 +95,7 @@ class Scatters:
             known = kept if kept is not None and vector in fixed else {}
             rows = known.get(name)
             if rows is None or rows.shape[0] != count:
-                rows = rows_of(vector, _vector(vector, arguments[vector].value), count)
+                rows = self._sorted(vector, arguments[vector].value, count)
                 known[name] = rows
             found[name] = CallArgument(name, kind_of(rows), rows)
         for vector in {s.vector for s in self.rows.values()} - {*self.operands}:
@@ -101,11 +105,19 @@ class Scatters:
     def like(self, arguments: CallArguments) -> CallArguments:
         """Return *arguments* with rows of the same kind as in any call."""
         sizes = {
-            scattered.places[0][0]: 1 + int(np.max(arguments[scattered.vector].value, initial=0))
+            scattered.places[0][0]: 1 + _largest(arguments[scattered.vector].value)
             for scattered in self.rows.values()
             if not scattered.known and scattered.vector in arguments
         }
         return self.with_rows(arguments, {}, sizes) if self.rows else arguments
+
+    def _sorted(self, who: str, vector: Any, count: int) -> Rows:
+        if self.there and lies_there(vector):
+            from spcomp.tensors.conversions import device  # programs, which no other call needs
+
+            check_type(who, str(vector.dtype).removeprefix("torch."))
+            return device.rows_of(who, vector, count)
+        return rows_of(who, _vector(who, vector), count)
 
     def _check_names(self, arguments: CallArguments, sizes: Sizes) -> None:
         for name in (name for name in self.rows if name in arguments):
@@ -177,6 +189,14 @@ def _length(array: Any, dim: int) -> int:
     """Return the length of dimension *dim* of *array*; -1 if it has none (refused later)."""
     shape = getattr(array, "shape", ())
     return int(shape[dim]) if dim < len(shape) else -1
+
+
+def _largest(vector: Any) -> int:
+    """Return the largest number of *vector*, wherever it lies; 0 if there is none."""
+    if lies_there(vector):
+        place = place_of([vector])
+        vector = to_host(array_of(vector, place), place.stream)
+    return int(np.max(vector, initial=0))
 
 
 def _vector(who: str, arg: Any) -> Array:

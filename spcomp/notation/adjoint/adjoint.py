@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from spcomp.errors import ArgumentError, ScriptError, nearest_or_all
 from spcomp.notation.adjoint.derive import Backward, gradient_names
@@ -45,7 +46,7 @@ class Given:
     widens: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Adjoint:
     """The gradients of a program of index notation, as such a program.
 
@@ -60,12 +61,12 @@ class Adjoint:
     results: tuple[str, ...]
     exact: bool = False
 
-    @property
+    @cached_property
     def names(self) -> dict[str, str]:
         """What the gradients are called, by what they are gradients of."""
         return gradient_names(self.forward, self.wrt)
 
-    @property
+    @cached_property
     def program(self) -> Program:
         """The adjoint for operands of any format, with all gradients given and nothing saved."""
         return self.of(Given(frozenset(self.results)))
@@ -76,7 +77,7 @@ class Adjoint:
         names = self.names
         return (*prepare(self.forward).arguments, *(names[name] for name in self.results))
 
-    @property
+    @cached_property
     def needed(self) -> tuple[str, ...]:
         """The arguments whose values are read, not only what they store."""
         statements = self.program.statements
@@ -85,7 +86,7 @@ class Adjoint:
         }
         return tuple(name for name in self.arguments if name in values)
 
-    @property
+    @cached_property
     def saves(self) -> tuple[str, ...]:
         """The values that the forward pass should keep: they are needed, and have a reduction.
 

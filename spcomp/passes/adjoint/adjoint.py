@@ -20,6 +20,7 @@ from spcomp.ir.analysis.reduction import Combiner, identity
 from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, cast, const
+from spcomp.ir.places import at_place
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Evaluate, If, Stmt, Store, seq
@@ -280,7 +281,8 @@ class _Adjoint:
         kinds = "".join("S" if any(i is v for i in store.indices) else "R" for v in fresh.values())
         init = None if start is None else Store(store.buffer, store.indices, start)
         name = self.names.unique(wish)
-        return SpIter(tuple(fresh.values()), nest.domains, kinds, name, init, body)
+        it = SpIter(tuple(fresh.values()), nest.domains, kinds, name, init, body)
+        return at_place(it, store.span)
 
     def _recomputed(self) -> list[Stmt]:
         """Return the statements of the program that compute the local buffers that are needed."""

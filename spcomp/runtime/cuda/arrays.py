@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, Literal, TypeAlias
 
@@ -37,8 +38,16 @@ class Place:
     library: Library
 
 
+class OnDevice:
+    """What is ours and lies on a GPU: its *device*, and the *library* that owns the memory."""
+
+    __slots__ = ()
+    device: int
+    library: Library
+
+
 @dataclass(frozen=True, slots=True)
-class DeviceArray:
+class DeviceArray(OnDevice):
     """A C-contiguous array on a GPU: *strides* are bytes, *owner* keeps the memory.
 
     *library* is that of the owner; ``host`` if the memory is a copy of a host array.
@@ -65,7 +74,7 @@ class DeviceArray:
 
 def library_of(arg: Any) -> Library | None:
     """Return the library whose array on a GPU *arg* is, ``host`` off the GPU, None if no array."""
-    if isinstance(arg, DeviceArray):
+    if isinstance(arg, OnDevice):
         return arg.library
     if isinstance(arg, np.ndarray | np.generic):
         return "host"
@@ -82,14 +91,16 @@ def library_of(arg: Any) -> Library | None:
 
 def lies_there(arg: Any) -> bool:
     """Return whether *arg* is an array or a sparse matrix on a GPU."""
-    return isinstance(arg, DeviceArray) or library_of(arg) not in (None, "host")
+    return isinstance(arg, OnDevice) or library_of(arg) not in (None, "host")
 
 
 def is_sparse(arg: Any) -> bool:
     """Return whether *arg* is a sparse matrix of cupyx, or a tensor of PyTorch that is not dense.
 
-    A layout of PyTorch other than strided is one of its sparse ones.
+    A layout of PyTorch other than strided is one of its sparse ones. Or it is sparse and ours.
     """
+    if isinstance(arg, OnDevice):
+        return not isinstance(arg, DeviceArray)
     if _is_torch(arg):
         return str(arg.layout) != "torch.strided"
     return type(arg).__module__.startswith("cupyx.scipy.sparse")
@@ -110,7 +121,7 @@ def place_of(args: Iterable[Any], stream: Any = None) -> Place:
     """
     kinds = [(arg, kind) for arg in args if (kind := library_of(arg)) is not None]
     library: Library = min((kind for _, kind in kinds), key=_PREFERENCE.index, default="host")
-    found = [arg for arg, kind in kinds if kind != "host" or isinstance(arg, DeviceArray)]
+    found = [arg for arg, kind in kinds if kind != "host" or isinstance(arg, OnDevice)]
     device = device_of(found[0]) if found else current_device()
     chosen = CHOSEN.get() if stream is None else stream
     if chosen is not None:
@@ -121,7 +132,7 @@ def place_of(args: Iterable[Any], stream: Any = None) -> Place:
 
 def device_of(arg: Any) -> int:
     """Return the device on which the array *arg* of any library lies."""
-    if isinstance(arg, DeviceArray):
+    if isinstance(arg, OnDevice):
         return arg.device
     library = library_of(arg)
     if library == "torch":
@@ -294,10 +305,25 @@ def _of_dlpack(arg: Any, place: Place, who: str, *, written: bool) -> DeviceArra
 
 def wait_for(args: Iterable[Any], place: Place) -> None:
     """Let the stream of *place* wait for what computes the content of *args* on a GPU."""
+    for producer in producers_of(args, place.device):
+        memory.wait(place.stream, producer(), place.device)
+
+
+def producers_of(args: Iterable[Any], device: int) -> tuple[Callable[[], int], ...]:
+    """Return functions that return the streams on which *args* may still be computed, in order."""
+    found: dict[object, Callable[[], int]] = {}
     for arg in args:
         library = library_of(arg)
-        if library is not None and (producer := _producer(arg, library, place.device)) is not None:
-            memory.wait(place.stream, producer, place.device)
+        stream = None if library is None else _producer(arg, library, device)
+        if library in ("torch", "cupy"):  # whose current stream changes
+            found.setdefault(library, partial(_current, library, device))
+        elif stream is not None:
+            found.setdefault(stream, partial(int, stream))
+    return tuple(found.values())
+
+
+def _current(library: str, device: int) -> int:
+    return current_stream(library, device) or LEGACY
 
 
 def apart(first: DeviceArray, second: DeviceArray) -> bool:

@@ -99,17 +99,18 @@ def refusals(what: str) -> Iterator[Any]:
     numba = require()
     try:
         yield numba
-    except _errors(numba) as error:
-        raise _refusal(what, error) from None
+    except errors(numba) as error:
+        raise refusal(what, error) from None
 
 
-def _errors(numba: Any) -> tuple[type[Exception], ...]:
+def errors(numba: Any) -> tuple[type[Exception], ...]:
     """Return what numba.cuda raises for a driver that refuses, and what cuda.core does in it."""
     core = getattr(sys.modules.get("cuda.core._utils.cuda_utils"), "CUDAError", RuntimeError)
     return numba.CudaDriverError, numba.CudaSupportError, core
 
 
-def _refusal(what: str, error: Exception) -> BackendError | OutOfMemoryError:
+def refusal(what: str, error: Exception) -> BackendError | OutOfMemoryError:
+    """Return the error of spcomp for *error* of the driver, at *what*."""
     said = str(getattr(error, "msg", error))
     if "OUT_OF_MEMORY" in said:
         return OutOfMemoryError(f"{what}: the GPU is out of memory")
@@ -225,7 +226,7 @@ def load(ptx: str | bytes, device: int | None = None) -> LoadedModule:
 def _module(context: Any, text: str, device: int) -> Any:
     try:
         return context.create_module_ptx(text)
-    except _errors(require()) as error:
+    except errors(require()) as error:
         gpu, wanted = device_properties(device), re.search(r"\.target\s+(\w+)", text)
         runs = f"the PTX is for {wanted[1]}, " if wanted else ""
         raise BackendError(
@@ -371,8 +372,8 @@ class Prepared:
             raise ArgumentError(
                 f"kernel {function.name}: got {len(values)} values, expected {len(kinds)}"
             )
-        self.function, self.extents, self.shared_bytes = function, extents, shared_bytes
-        self._kinds, self._count = kinds, prod(extents)
+        self.function, self._kinds, self._count = function, kinds, prod(extents)
+        self._head = function.handle, *extents, shared_bytes
         self._slots = (ctypes.c_int64 * len(kinds))(*map(slot, kinds, values))
         first = ctypes.addressof(self._slots)
         self._pointers = (ctypes.c_void_p * len(kinds))(*range(first, first + 8 * len(kinds), 8))
@@ -390,21 +391,45 @@ class Prepared:
                 packed = [(at, slot(self._kinds[at], value)) for at, value in changes.items()]
                 for at, word in packed:
                     self._slots[at] = word
-            if not self._count:
-                return
-            start(
-                self.function.numba,
-                self.function.context,
-                self.function.device,
-                self._what,
-                self.function.numba.driver.cuLaunchKernel,
-                self.function.handle,
-                *self.extents,
-                self.shared_bytes,
-                stream or LEGACY,
-                self._parameters,
-                0,
-            )
+            if self._count:
+                function = self.function
+                call = function.numba.driver.cuLaunchKernel
+                where = function.numba, function.context, function.device, self._what
+                start(*where, call, *self._head, stream or LEGACY, self._parameters, 0)
+
+    def restart(self, stream: int, slots: Sequence[tuple[int, int]], words: Sequence[int]) -> None:
+        """Start the kernel in the current context, with *words* by number in some *slots*."""
+        numba, own = self.function.numba, self._slots
+        with self._lock:
+            for at, number in slots:
+                own[at] = words[number]
+            try:
+                numba.driver.cuLaunchKernel(*self._head, stream, self._parameters, 0)
+            except errors(numba) as error:
+                raise refusal(self._what, error) from None
+
+
+class Sequel:
+    """Launches in a row on *device*, each with the slots that change and their numbers.
+
+    They start in the context of the device, without allocations or waiting.
+    """
+
+    def __init__(
+        self, launches: Sequence[tuple[Prepared, tuple[tuple[int, int], ...]]], device: int
+    ) -> None:
+        self.launches, self.device = tuple(launches), device
+
+    def start(self, stream: int, words: Sequence[int]) -> None:
+        """Start them on *stream*, with *words* by number; raises BackendError."""
+        if self.launches:
+            function = self.launches[0][0].function
+            numba, what = function.numba, "kernels"
+            start(numba, function.context, self.device, what, self._start, stream, words)
+
+    def _start(self, stream: int, words: Sequence[int]) -> None:
+        for prepared, slots in self.launches:
+            prepared.restart(stream, slots, words)
 
 
 def start(numba: Any, context: int, device: int, what: str, call: Any, *args: Any) -> None:
@@ -416,8 +441,8 @@ def start(numba: Any, context: int, device: int, what: str, call: Any, *args: An
         if int(numba.driver.cuCtxGetCurrent()) == context:
             call(*args)
             return
-    except _errors(numba) as error:
-        raise _refusal(what, error) from None
+    except errors(numba) as error:
+        raise refusal(what, error) from None
     with on(device, what):
         call(*args)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spcomp.arrays import Array
-from spcomp.runtime.cuda.driver import LEGACY, on, refusals
+from spcomp.runtime.cuda.driver import LEGACY, errors, on, refusal, refusals, require
 
 
 def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
@@ -81,9 +81,12 @@ def view(arg: Any, stream: int) -> Any:
 
 def device_of(pointer: int) -> int:
     """Return the device whose memory *pointer* points to; raises BackendError if none is."""
-    with refusals(f"address {pointer:#x}") as numba:
+    numba = require()
+    try:
         attribute = numba.binding.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(numba.driver.cuPointerGetAttribute(attribute, pointer))
+    except errors(numba) as error:  # not refusals(): this is on the way of every call
+        raise refusal(f"address {pointer:#x}", error) from None
 
 
 def wait(stream: int, producer: int, device: int) -> None:

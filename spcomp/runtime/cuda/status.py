@@ -27,7 +27,7 @@ class Status:
         self.names, self.device = tuple(names), device
         self._words = memory.allocate((len(names),), "int32", device)
         self._copy = memory.pinned((len(names),), "int32", device)
-        self._lock = threading.Lock()
+        self._lock, self._none = threading.Lock(), b"\xff" * self._copy.nbytes
         what, places = "the status of kernels", (self._copy.ctypes.data, self.word(0))
         with on(device, what) as numba:
             context, call = int(numba.driver.cuCtxGetCurrent()), numba.driver.cuMemcpyDtoHAsync
@@ -47,7 +47,7 @@ class Status:
     @property
     def failed(self) -> bool:
         """Whether a kernel is known to have failed; nothing waits for those that still run."""
-        return bool((self._copy != NONE).any())
+        return self._copy.tobytes() != self._none
 
     def take(self, stream: int) -> tuple[int, int] | None:
         """Wait for the GPU; return the first kernel that failed and its status, and forget it."""

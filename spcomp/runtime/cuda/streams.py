@@ -55,7 +55,11 @@ def _handle(stream: Any) -> Any:
 def current_stream(library: str, device: int) -> int | None:
     """Return the stream of *device* that *library* works on now, None if it has no such thing."""
     if library == "torch":
-        return handle_of(sys.modules["torch"].cuda.current_stream(device))
+        torch = sys.modules["torch"]
+        raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+        if raw is not None:  # in builds for CUDA: it makes no object
+            return int(raw(device)) or LEGACY
+        return handle_of(torch.cuda.current_stream(device))
     if library == "cupy":
         return handle_of(sys.modules["cupy"].cuda.get_current_stream(device))
     return None

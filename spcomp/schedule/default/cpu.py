@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.exprs import from_zero, variables
 from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const, Select, Var
 from spcomp.ir.func import Func
@@ -143,8 +143,8 @@ class CpuPlan(Plan):
         """Yield a step that runs a reduction by sorted keys row by row, with each row's init."""
         if self.facts.runs:
             return  # each row would be left to one thread
-        size = self.knobs.chunk_sorted
-        candidates = (sorted_rows(self.func, loop.var.name, size) for loop in _below(nest))
+        knobs = self.knobs
+        candidates = (sorted_rows(self.func, loop.var.name, knobs) for loop in _below(nest))
         if (step := next(filter(None, candidates), None)) is not None:
             yield step
 
@@ -155,12 +155,30 @@ class CpuPlan(Plan):
         if (step := next(filter(None, candidates), None)) is not None:
             yield step
             yield from self.runs(step.loop)
+        elif self.is_long_vector(nest):
+            yield from self.strips(nest.var.name)
         elif (loop := outermost_legal(nest)) is not None:
             yield from self.rows(loop.var.name)
         elif (scatter := self.scatter(nest)) is not None:
             yield from self.by_columns(scatter)
         elif any(True for _ in loops_of(nest.body)) and shared_update(nest) is not None:
             yield from self.total(nest.var.name)
+
+    def is_long_vector(self, loop: For) -> bool:
+        """Whether *loop* passes through memory in order, and may be worth several threads."""
+        most = self.knobs.chunk_vector
+        if not most or (isinstance(loop.end, Const) and loop.end.value <= most):
+            return False
+        return from_zero(loop) and is_contiguous(loop) and not self.skips(loop)
+
+    def strips(self, name: str) -> Iterator[Step]:
+        """Yield steps that run the loop *name* in parallel over strips, each in vectors."""
+        yield LoopPartition(name, self.knobs.chunk_vector)
+        yield Split(name, self.knobs.chunk_vector)
+        yield Parallel(f"{name}_o")
+        yield Vectorize(f"{name}_i")
+        if self.loop(f"{name}_rest") is not None:
+            yield Vectorize(f"{name}_rest")
 
     def parts(self) -> None:
         """Fuse the parts of a decomposed program into one loop if its attribute asks for it."""
@@ -173,7 +191,7 @@ class CpuPlan(Plan):
 
         None if a row is very long: threads share that only where nothing else is in its loop.
         """
-        return () if self.facts.hubs else row_fusion(self.func).steps
+        return () if self.facts.hubs else row_fusion(self.func, self.knobs).steps
 
     def marks(self) -> Iterator[Step]:
         """Yield steps that mark operands which several intersections share."""

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
+from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
@@ -22,6 +24,7 @@ from spcomp.schedule.default.plan import (
     outermost_legal,
     tile_nest,
 )
+from spcomp.schedule.default.rows import row_fusion
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
@@ -33,6 +36,7 @@ from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
     from spcomp.ir.func import Func
     from spcomp.ir.program import PosFunc
+    from spcomp.knobs import GridKnobs, Knobs
     from spcomp.schedule.steps.base import Step
     from spcomp.target import Target
 
@@ -48,9 +53,15 @@ WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
 def default_schedule(
-    func: PosFunc, target: Target, facts: Facts = UNKNOWN
+    func: PosFunc,
+    target: Target,
+    facts: Facts = UNKNOWN,
+    knobs: Knobs | None = None,
+    grid: GridKnobs = CUDA_GRID,
 ) -> tuple[Func, tuple[Step, ...]]:
     """Return *func* with the default steps applied, and the steps.
+
+    *knobs*, *grid*: thresholds in place of the target's.
 
     The rows of a nest run on groups of neighbouring threads. Where its innermost loop runs along
     memory, each thread has some elements of the row in registers, loaded 16 bytes at a time; where
@@ -60,9 +71,11 @@ def default_schedule(
     """
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
-    plan = _Plan(func, target, facts)
+    plan = _Plan(func, target, facts, knobs)
+    plan.grid = grid
     plan.parts()
     plan.attempt(plan.marks())
+    plan.fuse()
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
             plan.attempt(plan.key_rows(loop))
@@ -81,6 +94,8 @@ class _Plan(CpuPlan):
     What it decides otherwise than for a CPU is how rows, and what is inside them, run.
     """
 
+    grid = CUDA_GRID
+
     @property
     def row_threads(self) -> int:
         """How many threads share the elements of a row: about as many as there are."""
@@ -94,6 +109,17 @@ class _Plan(CpuPlan):
         cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
         if (step := next(filter(None, cuts), None)) is not None:
             yield step
+
+    def fuse(self) -> None:
+        """Let groups of threads run all nests that share rows, if they can."""
+        assert isinstance(self.func, PosFunc)
+        before = self.func, self.steps
+        heads = () if self.facts.hubs else row_fusion(self.func, self.knobs).heads
+        self.attempt(self.shared_rows())
+        for head in heads:
+            self.attempt([OnlineSoftmax(head, CUDA_GRID.turn_elements)])
+        if not all(self.group(head) for head in heads):
+            self.func, self.steps = before
 
     def decide(self, name: str) -> None:
         """Apply the steps for the nest *name*."""
@@ -127,7 +153,6 @@ class _Plan(CpuPlan):
         columns = loop.var.name
         width, threads = _shares(loop)
         yield from self._columns(columns, threads, width)
-        yield from map(Unroll, tile.reductions[-1:])
         yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
@@ -161,7 +186,7 @@ class _Plan(CpuPlan):
         """Yield steps that run a *row* on a block, and *inner*, in it, on groups of *threads*."""
         trips, group = f"{inner}_o", f"{inner}_i"
         yield Bind(row, "blockIdx.x")
-        yield Split(inner, CUDA_GRID.block_threads // threads)
+        yield Split(inner, max(1, self.grid.block_threads // threads))
         yield Reorder((group, trips))
         yield Unroll(trips)
         yield Bind(group, "threadIdx.y")
@@ -177,18 +202,24 @@ class _Plan(CpuPlan):
         if row is None or has_workspace(row):
             return False
         before = self.func, self.steps
-        leaves = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
-        width = _group_size(leaves, self.row_threads)
-        shared = [self._on_threads(leaf.var.name, width) for leaf in leaves if not runs_once(leaf)]
-        if any(shared) and self.attempt(self._rows_on_groups(row.var.name, width)):
+        inside = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
+        leaves = [x for x in inside if not runs_once(x)]
+        threads = _group_size(leaves, self.row_threads)
+        shared = [self._on_threads(leaf, threads) for leaf in leaves]
+        if any(shared) and self.attempt(self._rows_on_groups(row.var.name, threads)):
             return True
         self.func, self.steps = before
         return False
 
-    def _on_threads(self, name: str, threads: int) -> bool:
-        """Run the innermost loop *name* on *threads* threads if it is legal; whether it is."""
+    def _on_threads(self, loop: For, threads: int) -> bool:
+        """Run the innermost *loop* on *threads* threads if it is legal; whether it is."""
+        name, width = loop.var.name, _neighbours(loop, threads)
         choices = self._columns, self._terms, self._each
-        return any(self.attempt(choice(name, threads)) for choice in choices)
+        return any(
+            self.attempt(choice(name, threads, own))
+            for choice in choices
+            for own in {width: 0, 1: 0}
+        )
 
     def _columns(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
         """Yield steps that give each thread *width* neighbours that the loop *name* picks.
@@ -198,7 +229,7 @@ class _Plan(CpuPlan):
         tile = tile_nest(self.func, name)
         if tile is None:
             return
-        blocks, lanes, *own = _pieces(name, width)
+        blocks, lanes, *own = self._pieces(name, width)
         yield Reorder((*tile.spatial, name, *tile.reductions))
         yield Split(name, (None, threads, width) if own else threads)
         yield Reorder((blocks, lanes, *tile.reductions, *own))
@@ -208,6 +239,15 @@ class _Plan(CpuPlan):
             if part.kind == "serial" and own[0] in (part.var.name, base_name(part.var.name)):
                 yield Vectorize(part.var.name)
         yield Bind(lanes, "threadIdx.x")
+        yield from map(Unroll, tile.reductions[-1:])
+
+    def _pieces(self, name: str, width: int) -> tuple[str, ...]:
+        """Return the names of the loops in which the loop *name* is split for threads.
+
+        They run over blocks or turns, threads, and, where each takes several, *width* neighbours.
+        """
+        names = Names(self.func)
+        return tuple(names.var(f"{name}_{end}").name for end in ("012" if width > 1 else "oi"))
 
     def _terms(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
         """Yield steps that let threads share the iterations of the loop *name*, which reduces.
@@ -219,9 +259,10 @@ class _Plan(CpuPlan):
             return
         block = loop.body
         assert isinstance(block, Block)
-        trips, lanes, *own = _pieces(name, width)
+        trips, lanes, *own = self._pieces(name, width)
         yield Split(name, (None, threads, width) if own else threads)
         yield Reorder((lanes, trips, *own))
+        others = {x.var.name for x in loops_of(self.func.body)} - {lanes}
         yield RFactor(lanes)
         for piece in own:
             yield RFactor(piece, -1)
@@ -229,20 +270,21 @@ class _Plan(CpuPlan):
             yield Vectorize(piece)
             yield Unroll(f"{piece}_1")
         yield SetScope(f"{block.name}_rf", 0, "local")
-        yield from self._bound(lanes)
+        for part in list(loops_of(self.func.body)):  # the loop and its copies
+            if lanes in (part.var.name, base_name(part.var.name)) and part.var.name not in others:
+                yield Bind(part.var.name, "threadIdx.x")
 
-    def _bound(self, name: str) -> Iterator[Step]:
-        """Yield steps that run the loop *name*, and its copies, on the threads of a group."""
-        for loop in list(loops_of(self.func.body)):
-            if name in (loop.var.name, base_name(loop.var.name)):
-                yield Bind(loop.var.name, "threadIdx.x")
+    def _each(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
+        """Yield steps that run the iterations of the loop *name*, which are independent.
 
-    def _each(self, name: str, threads: int) -> Iterator[Step]:
-        """Yield steps that run the iterations of the loop *name*, which are independent."""
+        Each thread has *width* neighbours.
+        """
         loop = self.loop(name)
         if loop is not None and not conflicts(loop):
-            yield Split(name, threads)
-            yield Bind(f"{name}_i", "threadIdx.x")
+            _, lanes, *own = self._pieces(name, width)
+            yield Split(name, (None, threads, width) if own else threads)
+            yield from map(Vectorize, own)
+            yield Bind(lanes, "threadIdx.x")
 
     def scatter(self, nest: For) -> Scatter | None:
         """Return how *nest* scatters rows, if threads can have elements of these."""
@@ -259,7 +301,7 @@ class _Plan(CpuPlan):
 
     def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:
         """Yield steps that run each iteration of the loop *row* on a group of *threads*."""
-        yield Split(row, max(1, CUDA_GRID.block_threads // threads))
+        yield Split(row, max(1, self.grid.block_threads // threads))
         yield Bind(f"{row}_o", "blockIdx.x")
         yield Bind(f"{row}_i", "threadIdx.y")
 
@@ -288,23 +330,20 @@ def _reduces(loop: For) -> bool:
     return isinstance(loop.body, Block) and not runs_once(loop) and is_dot(*innermost(loop))
 
 
-def _pieces(name: str, width: int) -> tuple[str, ...]:
-    """Return the names of the loops in which the loop *name* is split for threads.
-
-    They run over blocks or turns, threads, and, where each takes several, *width* neighbours.
-    """
-    return tuple(f"{name}_{end}" for end in ("012" if width > 1 else "oi"))
+def _widths(loop: For) -> Iterator[int]:
+    """Yield how many neighbours of *loop*, of constant extent, one load may have, most first."""
+    body, var = innermost(loop)
+    accesses = (n for n in walk(body) if isinstance(n, Load | Store) and var in variables(n))
+    bits = max((lane_bits(n.buffer.dtype) for n in accesses), default=64)
+    return (w for w in (128 // bits, 64 // bits, 1) if w and _extent(loop) % w == 0)
 
 
 def _shares(loop: For) -> tuple[int, int]:
     """Return how many neighbours of *loop* a thread has, and how many threads are side by side."""
     if not isinstance(loop.end, Const):
         return 1, WARP
-    extent = int(loop.end.value)
-    body, var = innermost(loop)
-    accesses = (n for n in walk(body) if isinstance(n, Load | Store) and var in variables(n))
-    bits = max((lane_bits(n.buffer.dtype) for n in accesses), default=64)
-    width = next(w for w in (128 // bits, 64 // bits, 1) if w and extent % w == 0)
+    extent = _extent(loop)
+    width = next(_widths(loop))
     lanes = -(-extent // width)
     if lanes <= WARP:
         return width, max(1, lanes)
@@ -314,6 +353,20 @@ def _shares(loop: For) -> tuple[int, int]:
 
 def _group_size(leaves: list[For], otherwise: int) -> int:
     """Return how many threads share the loops *leaves* of a row: a power of two."""
-    extents = [int(x.end.value) for x in leaves if isinstance(x.end, Const)]
-    longest = max(extents, default=0)
-    return min(WARP, 1 << max(0, longest - 1).bit_length()) if extents else otherwise
+    longest = max((x for x in leaves if isinstance(x.end, Const)), key=_extent, default=None)
+    if longest is None:
+        return otherwise
+    width = next((w for w in _widths(longest) if _extent(longest) >= w * LANES), 1)
+    return min(WARP, 1 << (-(-_extent(longest) // width) - 1).bit_length())
+
+
+def _neighbours(loop: For, threads: int) -> int:
+    """Return how many neighbours of *loop* each of *threads* has."""
+    whole = isinstance(loop.end, Const) and is_contiguous(loop)
+    fit = (w for w in _widths(loop) if _extent(loop) % (w * threads) == 0)
+    return next(fit, 1) if whole else 1
+
+
+def _extent(loop: For) -> int:
+    assert isinstance(loop.end, Const)
+    return int(loop.end.value)

@@ -15,6 +15,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import conflicts, loop_named, reads_of, writes_of
 from spcomp.schedule.nests.nests import blocks_of
 from spcomp.schedule.steps.base import Problem, Step
@@ -52,13 +53,19 @@ class RowFusion:
     def __str__(self) -> str:
         return "\n".join(map(str, self.nests))
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The loops in which several nests run."""
+        loops = [nest.loop for nest in self.nests]
+        return tuple(loop for loop in dict.fromkeys(loops) if loops.count(loop) > 1)
+
     def apart(self, nest: For, why: str) -> RowFusion:
         """Return the decisions with *nest* as a loop of its own."""
         decision = RowNest(_assigned(nest), nest.var.name, why)
         return replace(self, nests=(*self.nests, decision))
 
 
-def row_fusion(func: Func) -> RowFusion:
+def row_fusion(func: Func, knobs: Knobs) -> RowFusion:
     """Return which nests of *func* run in the loop of an earlier one, and why the others do not."""
     fusion = RowFusion(func)
     if not func.attr(FUSE_ROWS) or func.attr("horizontal_fuse"):
@@ -73,15 +80,15 @@ def row_fusion(func: Func) -> RowFusion:
             elif head is None:
                 fusion, head = fusion.apart(nest, "it is the first"), nest.var.name
             else:
-                fusion = _fused(fusion, nest, head)
+                fusion = _fused(fusion, nest, head, knobs)
                 head = fusion.nests[-1].loop
     return fusion
 
 
-def _fused(fusion: RowFusion, nest: For, head: str) -> RowFusion:
+def _fused(fusion: RowFusion, nest: For, head: str, knobs: Knobs) -> RowFusion:
     """Return *fusion* with *nest* in the loop *head*, if that is legal and pays."""
     func = fusion.func
-    if why := _unrelated(func, head, nest):
+    if why := _unrelated(func, head, nest, knobs):
         return fusion.apart(nest, why)
     step = ReverseComputeAt(blocks_of(nest)[0].name, head)
     after = step.result(func)
@@ -109,7 +116,7 @@ def _no_rows(nest: For) -> str:
     return ""
 
 
-def _unrelated(func: Func, head: str, nest: For) -> str:
+def _unrelated(func: Func, head: str, nest: For, knobs: Knobs) -> str:
     """Return why it does not pay that *nest* runs in the loop *head*; empty if it does."""
     rows = loop_named(func.body, head)
     if rows is None or not writes_of(rows) & reads_of(nest):
@@ -117,7 +124,7 @@ def _unrelated(func: Func, head: str, nest: For) -> str:
     if not any(isinstance(n, For) for n in (*walk(rows.body), *walk(nest.body))):
         return "a row is one element, and loops over elements run in vectors"
     ours, theirs = _gathered(rows), _gathered(nest)
-    if ours and theirs and not ours & theirs:
+    if knobs.gathers_apart and ours and theirs and not ours & theirs:
         names = " and of ".join(sorted(buffer.name for buffer in (ours | theirs)))
         return f"rows of {names}, at coordinates, would take each other's place in cache"
     return ""

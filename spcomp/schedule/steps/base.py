@@ -135,7 +135,10 @@ class Step(ABC):
         return ScheduleError(f"{self}: {why}", at.span, hint=hint)
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self.arguments().values()))})"
+        parts = [repr(getattr(self, f.name)) for f in fields(self) if not f.kw_only]
+        named = (f for f in fields(self) if f.kw_only and getattr(self, f.name) != f.default)
+        parts += [f"{f.name}={getattr(self, f.name)!r}" for f in named]
+        return f"{self.name}({', '.join(parts)})"
 
 
 @cache

@@ -31,6 +31,7 @@ from spcomp.schedule.steps.loops import (  # noqa: F401
 from spcomp.schedule.steps.sharing import (  # noqa: F401
     horizontal,
     hubs,
+    online_softmax,
     partial_results,
     segments,
     sorted_rows,

@@ -12,20 +12,27 @@ from spcomp.compiler.programs import Program
 from spcomp.dtypes import DType
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
-from spcomp.runtime.cuda.arrays import DeviceArray, is_sparse, place_of
+from spcomp.formats.format import Format
+from spcomp.runtime.cuda import memory, sparse
+from spcomp.runtime.cuda.arrays import DeviceArray, array_of, is_sparse, place_of, to_host
 from spcomp.runtime.cuda.driver import device_properties
-from spcomp.runtime.cuda.sparse import DeviceSparse, Format, sparse_from, sparse_of
+from spcomp.runtime.cuda.sparse import DeviceSparse, sparse_from, sparse_of
 from spcomp.runtime.residents import Resident, Residents
 from spcomp.target import Target
-from spcomp.tensors.checks import Pointers
+from spcomp.tensors import verdict
+from spcomp.tensors.cache import Cache, Means
+from spcomp.tensors.checks import Pointers, in_range
 from spcomp.tensors.conversions import digits
 from spcomp.tensors.conversions.digits import CHUNK, DIGIT, VALUES
 from spcomp.tensors.conversions.keys import BITS, INT32, bits_of, index_type
 from spcomp.tensors.conversions.levels import Duplicates, refuse_repeated
 from spcomp.tensors.conversions.order import refuse_outside
+from spcomp.tensors.device_tensor import DeviceTensor
+from spcomp.tensors.levels import Level
 from spcomp.tensors.verdict import Verdict
 
-FORMATS: tuple[Format, ...] = ("csr", "csc", "coo")
+_ROWS: Cache[DeviceTensor] = Cache(8)  # the memory of a GPU is small
+FORMATS: tuple[sparse.Format, ...] = ("csr", "csc", "coo")
 
 
 def converted(x: Any, layout: Any, duplicates: Duplicates) -> Any:
@@ -51,7 +58,29 @@ def converted(x: Any, layout: Any, duplicates: Duplicates) -> Any:
             f"argument x: got {matrix.format} of {len(matrix.shape)} dimensions on a GPU",
             hint=f"matrices are converted there, from {', '.join(FORMATS)}",
         )
-    return _Conversion.of(matrix, Residents(place)).run(matrix, layout, duplicates)
+    return _Conversion.of(matrix.data.size, Residents(place)).run(matrix, layout, duplicates)
+
+
+def rows_of(who: str, vector: Any, count: int) -> DeviceTensor:
+    """Return a csr matrix of *count* rows: row n has the positions at which *vector* has n.
+
+    *vector* lies on a GPU, and so does the result; its elements are ones. It is kept: a later call
+    with the same contents gets the same matrix. Raises ArgumentError about the argument *who*
+    where a number is no row.
+    """
+    place = place_of([vector])
+    there = Residents(place)
+    array = array_of(vector, place, who)
+    if len(array.shape) != 1:
+        dims = len(array.shape)
+        raise ArgumentError(f"argument {who}: got {dims} dimensions, but 1 index stands at it")
+    work = _Conversion.of(array.size, there, count)
+
+    def same(first: DeviceArray, second: DeviceArray) -> bool:
+        return Verdict(there, work.target).same(there.resident(first), there.resident(second))
+
+    means = Means(lambda a: (a.pointer, a.shape, a.dtype, a.device, a.library), same, there.clone)
+    return _ROWS.get(count, (array,), lambda: work.rows(who, array, count), means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +93,28 @@ class _Conversion:
     number: str  # the type of positions
 
     @classmethod
-    def of(cls, matrix: DeviceSparse, memory: Residents) -> _Conversion:
-        """Return that of *matrix*."""
-        n, device = matrix.data.size, memory.place.device
-        target = Target("cuda", device_properties(device).target)
-        return cls(memory, target, n, index_type(n).name)
+    def of(cls, n: int, memory: Residents, most: int = 0) -> _Conversion:
+        """Return that of *n* elements; positions are of a type that holds *most*, too."""
+        target = Target("cuda", device_properties(memory.place.device).target)
+        return cls(memory, target, n, index_type(n, most).name)
 
-    def run(self, matrix: DeviceSparse, layout: Format, duplicates: Duplicates) -> Any:
+    def rows(self, who: str, vector: DeviceArray, count: int) -> DeviceTensor:
+        """Return the result of ``rows_of``."""
+        keys, n = self._new(self.n, "int64"), self.n
+        whole = verdict.converted(str(vector.dtype), "int64", target=self.target)
+        if not self._passes(whole, self._resident(vector), keys, n, 0, count - 1):
+            in_range(who, to_host(vector, self.memory.place.stream), 0, count - 1)
+        keys, ids = self._order(keys, 0, bits_of(count))
+        begins, ones = self._new(count + 1, self.number), dtype_of("int32")
+        make = digits.pointers(self.number, target=self.target)
+        self._start(make, keys, begins, n, count, 0)
+        data = self.memory.output((n,), ones, 1).array
+        memory.synchronize(self.memory.place.stream, data.device)  # before calls on other streams
+        level = Level("compressed", begins.array, ids.array)  # type: ignore[arg-type]
+        layout = Format(("dense", "compressed"), idtype=dtype_of(self.number))
+        return DeviceTensor((count, n), (None, level), data, layout)
+
+    def run(self, matrix: DeviceSparse, layout: sparse.Format, duplicates: Duplicates) -> Any:
         """Return *matrix* in the format *layout*."""
         rows, columns = self._coordinates(matrix)
         by_columns = layout == "csc"
@@ -134,6 +178,11 @@ class _Conversion:
         self, keys: Resident, values: Resident, low: int, high: int
     ) -> tuple[Resident, Resident]:
         """Return *keys* in the order of their bits from *low* to *high*, and *values* likewise."""
+        keys, ids = self._order(keys, low, high)
+        return keys, self._taken(values, ids)
+
+    def _order(self, keys: Resident, low: int, high: int) -> tuple[Resident, Resident]:
+        """Return *keys* in the order of their bits from *low* to *high*, and where they were."""
         n, chunks = self.n, -(-self.n // CHUNK)
         counts = self._new(chunks * VALUES, self.number)
         spare = self._new(n, "int64")
@@ -145,10 +194,14 @@ class _Conversion:
             move = digits.move(self.number, shift == low, target=self.target)
             self._start(move, keys, ids, counts, spare, ids_to, n, chunks, shift)
             keys, spare, ids, ids_to = spare, keys, ids_to, ids
-        moved = self._new(n, str(values.array.dtype))
+        return keys, ids
+
+    def _taken(self, values: Resident, ids: Resident) -> Resident:
+        """Return the *values* with the numbers *ids*."""
+        moved = self._new(ids.size, str(values.array.dtype))
         take = digits.taken(self.number, str(values.array.dtype), target=self.target)
-        self._start(take, values, ids, moved, n)
-        return keys, moved
+        self._start(take, values, ids, moved, ids.size)
+        return moved
 
     def _scan(self, counts: Resident) -> None:
         """Replace *counts* by what comes before each of them."""
@@ -198,7 +251,7 @@ class _Conversion:
     def _result(
         self,
         matrix: DeviceSparse,
-        layout: Format,
+        layout: sparse.Format,
         keys: Resident,
         values: Resident,
         extents: tuple[int, ...],

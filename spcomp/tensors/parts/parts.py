@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,6 +11,7 @@ import numpy as np
 
 from spcomp.arrays import Array
 from spcomp.compiler.interface import interface
+from spcomp.display.html import heading, table
 from spcomp.dtypes import DType, float32, handle, int32, int64
 from spcomp.errors import ArgumentError
 from spcomp.formats.describe import compressed, dense, description
@@ -136,22 +137,38 @@ class Parts:
         level = ("compressed", indptr, indices)
         return Tensor(self.shape, (None, level), _as_type(values, self.dtype))
 
-    def _read(self) -> tuple[Tensor, dict[str, Array]]:
-        """Return a Tensor of element numbers, counted by parts, and their places in each part."""
-        places: dict[str, Array] = {}
-        columns: list[list[Array]] = [[] for _ in self.shape]
+    def elements(self) -> dict[str, tuple[Array, ...]]:
+        """Return the coordinates of the elements of each part: an int64 array per dimension."""
+        if isinstance(self.format, Kept):
+            return {"rows": self.kept.coordinates()}
+        return {name: tuple(columns) for name, _, columns in self._pieces()}
+
+    def _pieces(self) -> Iterator[tuple[str, Array, list[Array]]]:
+        """Yield for each part its name, the places of its elements, and their coordinates."""
         scalars = _scalars(self.buffer, self.shape)
         for rule in _rules(self.format, self.buffer):
-            places[rule.name] = _elements(rule, self.parts[rule.name], self.dtype)
             arrays, sizes = self.parts[rule.name], self.sizes[rule.name]
+            places = _elements(rule, arrays, self.dtype)
             part = _Part(placement(rule, self.buffer), arrays, sizes, scalars)
-            coordinates = part.coordinates(places[rule.name])
-            for column, array in zip(columns, coordinates, strict=True):
-                column.append(array)
+            yield rule.name, places, part.coordinates(places)
+
+    def _read(self) -> tuple[Tensor, dict[str, Array]]:
+        """Return a Tensor of element numbers, counted by parts, and their places in each part."""
+        pieces = list(self._pieces())
+        places = {name: part for name, part, _ in pieces}
+        columns = zip(*(coordinates for _, _, coordinates in pieces), strict=True)
         numbers = np.arange(sum(map(len, places.values())))
         layout = Format(rows_of(self.ndim), idtype=self.buffer.axes[-1].idtype)
         elements = from_arrays(self.shape, [*map(np.concatenate, columns)], numbers)
         return build(elements, layout, "error"), places
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (name, part["values"].size, sum(array.nbytes for array in part.values()))
+            for name, part in self.parts.items()
+        )
+        title = heading(f"{self.shape} {self.dtype} in {self.format}")
+        return title + table(("part", "values", "bytes"), rows)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {part['values'].size}" for name, part in self.parts.items())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
-from spcomp.torch.inductor.match import Aggregation
+import torch
+
 from spcomp.torch.inductor.shapes import aten, hint, value
 
 
@@ -26,19 +28,21 @@ class Costs:
     atomic: float = 2.5
     sorting: float = 0.6
 
-    def decline(self, found: Aggregation) -> str | None:
-        """Return why *found* is left to torch; None: it is not, or sizes are not known."""
-        made, index = value(found.node), value(found.index.node)
-        edges, places = hint(index.shape[0]), hint(made.shape[0])
+    def decline(self, node: torch.fx.Node, count: Any, rows: Any) -> str | None:
+        """Return why *node* is left to torch; None: it is not, or sizes are not known.
+
+        *count*: of edges. *rows*: of what is gathered at their other ends, None if nothing is.
+        """
+        made = value(node)
+        edges, places = hint(count), hint(made.shape[0])
         width = [hint(size) for size in made.shape[1:]]
         if edges is None or places is None or None in width:
             return None
         numbers = edges * prod(size for size in width if size is not None)
-        if found.source is not None:
-            rows = hint(value(found.x).shape[0])
-            if rows is not None and edges > self.density * places * rows:
-                return f"has {edges} edges between {rows} and {places} nodes, which is dense"
-        is_atomic = found.node.target in (aten.index_put.default, aten.index_add.default)
+        sources = None if rows is None else hint(rows)
+        if sources is not None and edges > self.density * places * sources:
+            return f"has {edges} edges between {sources} and {places} nodes, which is dense"
+        is_atomic = node.target in (aten.index_put.default, aten.index_add.default)
         theirs = numbers * (self.atomic if is_atomic else self.sorting)
         if theirs < self.call + edges * self.edge + numbers * self.element:
             return f"is small: {numbers} numbers"

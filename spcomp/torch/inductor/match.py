@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,18 +33,16 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What *node* does: rows of *x* are reduced, row ``source[e]`` goes to place ``index[e]``.
+    """What *node* does: rows of *message* are reduced, row e goes to place ``index[e]``.
 
-    *x*: None where only elements are counted. *source*: None for row e. *weight*: multiplied with
-    the rows. *base*: what is there before; None: zeros. *includes*: it counts as an element.
+    *message*: None where only elements are counted. *base*: what is there before; None: zeros.
+    *includes*: it counts as an element.
     """
 
     node: torch.fx.Node
     reduce: str
     index: Index
-    x: torch.fx.Node | None
-    source: Index | None
-    weight: torch.fx.Node | None
+    message: torch.fx.Node | None
     base: torch.fx.Node | None
     includes: bool
 
@@ -82,11 +79,8 @@ def aggregation_of(node: torch.fx.Node) -> Aggregation | str | None:
         return f"is the {write.reduce} of what was there before as well"
     base = None if is_zero else write.base
     if constant(write.source) == 1 and write.reduce == "sum":
-        return Aggregation(node, "degree", write.index, None, None, None, base, includes=True)
-    x, source, weight = _message(write.source, adds=write.reduce in ("sum", "mean"))
-    return Aggregation(
-        node, write.reduce, write.index, x, source, weight, base, includes=write.includes
-    )
+        return Aggregation(node, "degree", write.index, None, base, includes=True)
+    return Aggregation(node, write.reduce, write.index, write.source, base, includes=write.includes)
 
 
 def _write(node: torch.fx.Node) -> _Write | str | None:
@@ -132,25 +126,7 @@ def _repeated(index: Any) -> Any:
     return column(node)
 
 
-def _message(source: Any, *, adds: bool) -> tuple[Any, Index | None, Any]:
-    """Return whose rows are added: of which node, which ones, and times what."""
-    shape = value(source).shape
-    gathered = _gathered(source)
-    if gathered is not None:
-        return *gathered, None
-    node = unchanged(source)
-    if adds and node.target is aten.mul.Tensor:
-        for at, factor in ((0, node.args[1]), (1, node.args[0])):
-            gathered = _gathered(node.args[at])
-            if gathered is None or not same(value(node.args[at]).shape, shape):
-                continue
-            weight = unexpanded(factor)
-            if _is_weight(weight, shape, value(gathered[0]).dtype):
-                return *gathered, weight
-    return source, None, None
-
-
-def _gathered(node: Any) -> tuple[Any, Index] | None:
+def gathered(node: Any) -> tuple[Any, Index] | None:
     """Return of which node *node* gathers rows, and which ones; None: it does not."""
     node = unchanged(node)
     if value(node) is None or node.op != "call_function":
@@ -173,14 +149,3 @@ def _gathered(node: Any) -> tuple[Any, Index] | None:
     wanted = (*value(index).shape[:1], *value(rows).shape[1:])
     is_rows = same(value(node).shape, wanted) and value(rows).dtype == value(node).dtype
     return (rows, Index(index, wraps=wraps)) if is_rows else None
-
-
-def _is_weight(node: Any, shape: Sequence[Any], dtype: torch.dtype) -> bool:
-    """Whether *node* has a number for each element of rows of *shape*, or for each head of it."""
-    found = value(node)
-    if found is None or found.dtype != dtype or found.dim() != len(shape):
-        return False
-    last = max((d for d, n in enumerate(found.shape) if d and not same((n,), (1,))), default=0)
-    if last and last == len(shape) - 1:
-        return False  # for each number: what is multiplied is stored
-    return same(found.shape[: last + 1], shape[: last + 1])

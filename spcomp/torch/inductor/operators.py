@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spcomp.torch.inductor.memory import MEMORY
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
 
 LIBRARY = "spcomp_inductor"  # not "spcomp": that is for operators of users
@@ -15,8 +16,9 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY.define("index_key(Tensor index) -> Tensor", tags=_TAGS)
 _LIBRARY.define("degree(Tensor index, Tensor key, SymInt size, bool wraps) -> Tensor", tags=_TAGS)
 _LIBRARY.define(
-    "aggregate(Tensor x, Tensor? weight, Tensor index, Tensor key, SymInt size, bool wraps,"
-    " Tensor? source, Tensor? source_key, bool source_wraps, str reduce) -> Tensor",
+    "aggregate(Tensor[] inputs, Tensor index, Tensor key, SymInt size, bool wraps,"
+    " Tensor? source, Tensor? source_key, SymInt rows, bool source_wraps,"
+    " SymInt[] widths, int[] ranks, str reduces, str program) -> Tensor[]",
     tags=_TAGS,
 )
 
@@ -32,44 +34,56 @@ def _degree(index: torch.Tensor, key: torch.Tensor, size: int, wraps: bool) -> t
 
 
 def _aggregate(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
+    inputs: list[torch.Tensor],
     index: torch.Tensor,
     key: torch.Tensor,
     size: int,
     wraps: bool,  # noqa: FBT001
     source: torch.Tensor | None,
     source_key: torch.Tensor | None,
+    rows: int,
     source_wraps: bool,  # noqa: FBT001
-    reduce: str,
-) -> torch.Tensor:
-    """Return rows of *x*, reduced: row ``source[e]`` goes to place ``index[e]`` of *size*.
+    widths: list[int],
+    ranks: list[int],
+    reduces: str,
+    program: str,
+) -> list[torch.Tensor]:
+    """Return what *program* reduces along edges, which go to *size* places by *index*.
 
-    Without *source*, it is row e. *weight* (elements, heads...) is multiplied with it, where x has
-    the dimensions (rows, heads..., features...). A place without elements is 0.
+    *source*: the other ends of the edges, of *rows*. *inputs*: the arguments of the program.
+    *reduces*: the reductions of results, by commas. *widths*, *ranks*: shapes of their rows, and
+    after those of what is kept for each edge. A place without edges is 0.
     """
     places = _places(index, key, size, wraps)
-    rows = None
+    origin = None
     if source is not None:
         assert source_key is not None
-        rows = _places(source, source_key, len(x), source_wraps)
-    shape = (size, *x.shape[1:])
-    if not prod(shape) or not len(index):
-        return x.new_zeros(shape)
-    bound = places.bound(
-        reduce, str(x.dtype).removeprefix("torch."), rows, weighted=weight is not None
-    )
-    if weight is not None:
-        heads = weight.reshape(len(index), -1)
-        flat = heads.reshape(-1) if heads.shape[1] == 1 else heads  # twice as fast
-        heads = flat.index_select(0, places.order).reshape(heads.shape)
-        found = bound(W=heads.numpy(), X=x.reshape(len(x), heads.shape[1], -1).contiguous().numpy())
-    else:
-        found = bound(X=x.reshape(len(x), -1).contiguous().numpy())
-    made = torch.from_numpy(found).reshape(shape)
-    if reduce != "sum" and len(places.empty):
-        made.index_fill_(0, places.empty, 0)
-    return made
+        origin = _places(source, source_key, rows, source_wraps)
+    count = reduces.count(",") + 1
+    shapes = _shapes(size, widths, ranks)
+    if not all(map(prod, shapes[:count])):
+        return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
+    arrays = {
+        f"A{n}": (x if x.dim() else x[None]).contiguous().numpy() for n, x in enumerate(inputs)
+    }
+    dtype = arrays["A0"].dtype
+    made = {f"Y{n}": MEMORY.array(shape, dtype) for n, shape in enumerate(shapes[:count])}
+    for n, (_, *width) in enumerate(shapes[count:]):
+        arrays[f"P{n}"] = MEMORY.array((len(index) * prod(width),), dtype)
+    places.bound(program, origin)(**arrays, **made)
+    results = [torch.from_numpy(array) for array in made.values()]
+    for result, reduce in zip(results, reduces.split(","), strict=True):
+        if reduce in ("max", "min") and len(places.empty):
+            result.index_fill_(0, places.empty, 0)
+    return results
+
+
+def _shapes(size: Any, widths: list[Any], ranks: list[int]) -> list[tuple[Any, ...]]:
+    found, left = [], list(widths)
+    for rank in ranks:
+        found.append((size, *left[:rank]))
+        left = left[rank:]
+    return found
 
 
 def _places(index: torch.Tensor, key: torch.Tensor, size: int, wraps: bool) -> Places:  # noqa: FBT001
@@ -84,8 +98,23 @@ def _fake_degree(index: torch.Tensor, key: torch.Tensor, size: Any, wraps: bool)
     return index.new_empty(size, dtype=torch.int64)
 
 
-def _fake_aggregate(x: torch.Tensor, weight: Any, index: Any, key: Any, size: Any, *_: Any) -> Any:  # noqa: ARG001
-    return x.new_empty((size, *x.shape[1:]))
+def _fake_aggregate(
+    inputs: list[torch.Tensor],
+    _index: Any,
+    _key: Any,
+    size: Any,
+    _wraps: Any,
+    _source: Any,
+    _source_key: Any,
+    _rows: Any,
+    _source_wraps: Any,
+    widths: list[Any],
+    ranks: list[int],
+    reduces: str,
+    _program: str,
+) -> list[torch.Tensor]:
+    shapes = _shapes(size, widths, ranks)[: reduces.count(",") + 1]
+    return [inputs[0].new_empty(shape) for shape in shapes]
 
 
 for _name, _call, _fake in (

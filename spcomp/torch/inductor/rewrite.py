@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any
 
 import torch
+from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx.node import map_arg
 
 from spcomp.torch.inductor import operators
 from spcomp.torch.inductor.cost import Costs
-from spcomp.torch.inductor.match import Aggregation, Index, aggregation_of
-from spcomp.torch.inductor.shapes import aten, value
+from spcomp.torch.inductor.emit import script
+from spcomp.torch.inductor.match import Aggregation, Index, aggregation_of, gathered
+from spcomp.torch.inductor.program import Program
+from spcomp.torch.inductor.regions import Region, Regions
+from spcomp.torch.inductor.shapes import aten, identity, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,60 +35,105 @@ class Finding:
 
 def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
     """Replace the aggregations in *graph*, in place, and return what was found."""
-    findings, writer = [], _Writer(graph)
+    findings, writer, regions = [], _Writer(graph), Regions.of(graph)
     for node in list(graph.nodes):
         found = aggregation_of(node) if node.op == "call_function" else None
         if found is None:
             continue
-        why = found if isinstance(found, str) else costs.decline(found)
+        why, alone = (found, None) if isinstance(found, str) else (None, _program(found))
+        if isinstance(found, Aggregation):
+            count = value(found.index.node).shape[0]
+            why = costs.decline(node, count, alone.rows if alone else None)
         by = None
         if why is None and isinstance(found, Aggregation):
-            node.replace_all_uses_with(writer.write(found))
-            by = _told(found)
+            by = "degrees"
+            if alone is None:
+                writer.degree(found)
+            else:
+                number = regions.add(found, alone)
+                by = f"program {number}, the {found.reduce} of {_told(found, alone)}"
         findings.append(Finding(node.name, str(node.target), by, why))
+    regions.finish()
+    for region in regions.made:
+        writer.region(region)
     if any(finding.by for finding in findings):
+        stable_topological_sort(graph)
         graph.eliminate_dead_code()
     return findings
 
 
-def _told(found: Aggregation) -> str:
-    if found.reduce == "degree":
-        return "spcomp_inductor::degree"
-    kinds = ("weighted", found.weight), ("gathered", found.source)
-    rows = "".join(f"{kind} " for kind, there in kinds if there is not None)
-    return f"spcomp_inductor::aggregate, the {found.reduce} of {rows}rows"
+def _program(found: Aggregation) -> Program | None:
+    return None if found.reduce == "degree" else Program.of(found)
+
+
+def _told(found: Aggregation, program: Program) -> str:
+    """Return what rows *program*, of *found* alone, reduces."""
+    if program.source is None:
+        return "rows"
+    return "gathered rows" if gathered(found.message) else "rows computed of gathered ones"
 
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes nodes to *graph*. *columns*: for a column its vector, and the key of that."""
+    """Writes nodes to *graph*. *vectors*: each vector and its key, by identity."""
 
     graph: torch.fx.Graph
-    columns: dict[torch.fx.Node, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
+    vectors: dict[Any, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
+    _new: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)  # by the old one
 
-    def write(self, found: Aggregation) -> torch.fx.Node:
-        """Return a new node that has the result of the aggregation *found*."""
+    def degree(self, found: Aggregation) -> None:
+        """Replace *found*, which counts."""
         with self.graph.inserting_before(found.node):
             steps = _Steps(self.graph, found.node)
             size, *widths = self._sizes(found, steps)
-            if found.reduce == "degree":
-                return self._counted(found, size, widths, steps)
-            vector, key = self._vector(found.index, steps)
-            source = (None, None, False)
-            if found.source is not None:
-                source = (*self._vector(found.source, steps), found.source.wraps)
-            adds = "sum" if found.reduce == "mean" else found.reduce
-            index = vector, key, size, found.index.wraps
-            made = steps.add(operators.aggregate, found.x, found.weight, *index, *source, adds)
-            if found.reduce in ("max", "min") and found.includes:  # of zeros: base is None
-                made = steps.add(
-                    aten.clamp_min.default if adds == "max" else aten.clamp_max.default, made, 0
-                )
-            if found.base is not None:
-                made = steps.add(aten.add.Tensor, found.base, made)
-            if found.reduce == "mean":
-                made = self._divided(found, made, size, steps)
-            return made
+            self._replace(found.node, self._counted(found, size, widths, steps))
+
+    def region(self, region: Region) -> None:
+        """Replace the aggregations of *region*."""
+        program, last = region.program, region.found[-1].node
+        with self.graph.inserting_before(last):
+            steps = _Steps(self.graph, last)
+            shapes = [self._sizes(found, steps) for found in region.found]
+            widths = [shape[1:] for shape in shapes]
+            widths += [list(buffer.sizes) for buffer in program.stored.values()]
+            source = None, None, 0, False
+            if program.source is not None:
+                rows = program.rows
+                if not isinstance(rows, int):
+                    at = next(node for lead, node in program.inputs if lead == "N")
+                    rows = steps.add(aten.sym_size.int, at, 0)
+                source = (*self._vector(program.source, steps), rows, program.source.wraps)
+            made = steps.add(
+                operators.aggregate,
+                [self._new.get(node, node) for _, node in program.inputs],
+                *self._vector(program.index, steps),
+                shapes[0][0],
+                program.index.wraps,
+                *source,
+                [n for width in widths for n in width],
+                [len(width) for width in widths],
+                ",".join("sum" if f.reduce == "mean" else f.reduce for f in region.found),
+                script(program),
+            )
+            for at, (found, shape) in enumerate(zip(region.found, shapes, strict=True)):
+                one = _Steps(self.graph, found.node)
+                result = self._finished(found, one.add(getitem, made, at), shape[0], one)
+                self._replace(region.ends[found.node], result)
+
+    def _replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        old.replace_all_uses_with(new)
+        self._new[old] = new
+
+    def _finished(
+        self, found: Aggregation, made: torch.fx.Node, size: Any, steps: _Steps
+    ) -> torch.fx.Node:
+        """Return the result of *found*, where *made* reduces the rows alone."""
+        if found.reduce in ("max", "min") and found.includes:  # of zeros: base is None
+            clamp = aten.clamp_min if found.reduce == "max" else aten.clamp_max
+            made = steps.add(clamp.default, made, 0)
+        if found.base is not None:
+            made = steps.add(aten.add.Tensor, found.base, made)
+        return self._divided(found, made, size, steps) if found.reduce == "mean" else made
 
     def _counted(
         self, found: Aggregation, size: Any, widths: list[Any], steps: _Steps
@@ -117,12 +167,13 @@ class _Writer:
 
     def _vector(self, index: Index, steps: _Steps) -> tuple[torch.fx.Node, torch.fx.Node]:
         """Return the vector that *index* is a column of, and its key."""
-        known = self.columns.get(index.node)
+        name = identity(index.node)
+        known = self.vectors.get(name)
         if known is None:
             vector = index.node
             while value(vector).dim() > 1:
                 vector = steps.add(aten.select.int, vector, 1, 0)
-            known = self.columns[index.node] = vector, steps.add(operators.index_key, vector)
+            known = self.vectors[name] = vector, steps.add(operators.index_key, vector)
         return known
 
     def _sizes(self, found: Aggregation, steps: _Steps) -> list[Any]:

@@ -90,3 +90,42 @@ def constant(node: Any) -> float | None:
     if node.target is aten.full.default and isinstance(node.args[1], (int, float)):
         return float(node.args[1])
     return None
+
+
+def identity(node: Any) -> Any:
+    """Return what is equal for the nodes of one vector, such as a row of ``edge_index``."""
+    node = column(node)
+    if node.target is aten.select.int:
+        inner, dim, at = node.args
+        rank = value(inner).dim()
+        return identity(inner) if rank == 1 else (inner, dim % rank, at)
+    return node
+
+
+def broadcast(of: Sequence[Any], shape: Sequence[Any], subs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the indices of a tensor of the shape *of* where *subs* are those of *shape*."""
+    own = subs[len(shape) - len(of) :]
+    return tuple(None if same((n,), (1,)) else s for n, s in zip(of, own, strict=True))
+
+
+def unviewed(node: Any, subs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return the node whose rows *node* shows in another shape, and the indices in these rows.
+
+    *subs*: an index for each dimension of *node* but the first, None for those of length 1.
+    """
+    while value(node) is not None and node.target in (*_COPIES, *_RESHAPES, aten.expand.default):
+        inner, outer = value(node.args[0]), value(node)
+        if inner is None or not inner.dim() or not same(inner.shape[:1], outer.shape[:1]):
+            break
+        of, shape = inner.shape[1:], outer.shape[1:]
+        long = [not same((n,), (1,)) for n in of]
+        sizes = [n for n, is_long in zip(of, long, strict=True) if is_long]
+        if node.target is aten.expand.default and inner.dim() == outer.dim():
+            subs = broadcast(of, shape, subs)
+        elif same(sizes, [n for n in shape if not same((n,), (1,))]):
+            kept = iter([s for s in subs if s is not None])
+            subs = tuple(next(kept) if is_long else None for is_long in long)
+        else:
+            break
+        node = node.args[0]
+    return node, subs

@@ -117,22 +117,25 @@ class Places:
         """The places without elements."""
         return (self.counts == 0).nonzero().reshape(-1)
 
-    def bound(self, reduce: str, dtype: str, source: Places | None, *, weighted: bool) -> Any:
-        """Return the kernel that reduces the rows that *source* names, or row e for element e."""
-        key = reduce, dtype, id(source), weighted
+    def bound(self, program: str, source: Places | None) -> Any:
+        """Return the kernel of *program*, for edges whose other ends *source* says."""
+        key = program, id(source)
         known = self._bound.get(key)
         if known is None:  # the source is kept with it, so that no other gets its id
-            known = self._bind(reduce, dtype, source, weighted), source
+            known = self._bind(program, source), source
             self._bound.put(key, known)
         return known[0]
 
-    def _bind(self, reduce: str, dtype: str, source: Places | None, weighted: bool) -> Any:  # noqa: FBT001
+    def _bind(self, program: str, source: Places | None) -> Any:
         rows = len(self.at) if source is None else source.size
         idtype = "int32" if max(rows, len(self.at)) < 1 << 31 else "int64"
-        indices = self.order if source is None else source.at[self.order]
-        made = kernel(reduce, dtype, idtype, weighted=weighted)
-        pointers = np.array(self.rows.indptr, idtype)
-        return made.bind(indptr=pointers, indices=indices.numpy().astype(idtype), n=rows)
+        order = self.order.numpy().astype(idtype)
+        indices = order if source is None else source.at[self.order].numpy().astype(idtype)
+        arrays = {"indptr": np.array(self.rows.indptr, idtype), "indices": indices}
+        made = kernel(program.replace('"int32"', f'"{idtype}"'))
+        if "ORDER" in program:
+            arrays["ORDER"] = order
+        return made.bind(**arrays, n=rows)
 
 
 _VECTORS: _Few[Vector] = _Few(MOST_VECTORS)  # by their keys

@@ -27,7 +27,7 @@ from spcomp.schedule.legality.dependence import (
     loops_of,
     with_order,
 )
-from spcomp.schedule.legality.reductions import only_reduces
+from spcomp.schedule.legality.reductions import innermost, is_dot, only_reduces
 from spcomp.schedule.nests.nests import (
     Fresh,
     can_copy,
@@ -74,6 +74,8 @@ class Split(Step):
         if loop.kind == "vectorized":
             why = "a loop in vectors is innermost: split it first, and vectorize a piece"
             raise self.error(why, loop)
+        if loop.thread.startswith("threadIdx") and is_dot(*innermost(loop)):
+            raise self.error("threads reduce over it together", loop, "split it before bind")
         _check_range(self, loop)
         count, product = _count(loop), prod(f for f in factors if f is not None)
         exact = divides(product, count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -41,7 +41,7 @@ class SplitSorted(Step):
     """``for e in n: W[key[e]] op= x  ->  for c in parallel(chunks): for e in cut(c)..: ...``.
 
     For a loop over the fiber of a sorted axis, whose coordinates may repeat, that writes only at
-    its coordinate. At most 256 chunks of about *size* iterations are cut where the coordinate
+    its coordinate. At most *most* chunks of about *size* iterations are cut where the coordinate
     changes, so that each coordinate belongs to one chunk: no atomics, no carries, and the order of
     additions stays. Each call then checks that the coordinates ascend.
 
@@ -54,12 +54,13 @@ class SplitSorted(Step):
     loop: str
     size: int
     long: int = 0
+    most: int = field(default=MAX_CHUNKS, kw_only=True)
 
     def plan(self, func: Func) -> _Cut:
         """Return the loop, its coordinates, and how parts of long runs are reduced."""
         loop = find_loop(func, self.loop, self)
-        if self.size < 1 or self.long < 0:
-            why = "the size must be at least 1, and long at least 0"
+        if min(self.size, self.most) < 1 or self.long < 0:
+            why = "size and most must be at least 1, and long at least 0"
             raise self.error(why, loop)
         if starts_inside(func, loop):
             raise self.error("a reduction goes on outside the loop, and starts there", loop)
@@ -113,7 +114,7 @@ class _Chunks:
         """Return the loops, inside the lets that they need."""
         stmt: Stmt = Let(self.share, ceil_div(self.count, self.chunks), self._nest())
         parts = BinOp("max", ceil_div(self.count, const(self.step.size)), const(1))
-        stmt = Let(self.chunks, BinOp("min", parts, const(MAX_CHUNKS)), stmt)
+        stmt = Let(self.chunks, BinOp("min", parts, const(self.step.most)), stmt)
         return Let(self.count, self.loop.end, stmt)
 
     def _nest(self) -> Stmt:
@@ -388,13 +389,15 @@ def segments(func: Func, loop: str, knobs: Knobs, *, long: bool = False) -> Spli
     """Return the step that cuts *loop* between sorted coordinates; None where it is not legal.
 
     Chunks are small where an iteration is a loop over data-dependent fibers. *long*: also cut
-    inside long runs, if that is legal.
+    inside long runs, if that is legal; the sums of their parts are then added one by one.
     """
     bodies = (x.body for x in loops_of(func.body) if x.var.name == loop)
     inner = [x.end for body in bodies for x in loops_of(body)]
     rows = any(isinstance(n, Load) for end in inner for n in walk(end))
     size = knobs.chunk_fibers if rows else knobs.chunk_sorted
-    steps = (SplitSorted(loop, size, most) for most in ((knobs.run_chunks, 0) if long else (0,)))
+    steps = [SplitSorted(loop, size, most=knobs.most_chunks)]
+    if long:
+        steps.insert(0, SplitSorted(loop, size, knobs.run_chunks, most=knobs.most_parts))
     return next((step for step in steps if step.is_legal(func)), None)
 
 

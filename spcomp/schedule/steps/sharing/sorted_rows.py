@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -19,6 +19,7 @@ from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
+from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import chain, find_loop
 from spcomp.schedule.steps.base import Step
@@ -32,7 +33,7 @@ class SortedRows(Step):
 
     For a loop over the fiber of a sorted axis, whose coordinates may repeat, after a nest over
     *rows* that initialises what it updates. The new loop runs over all coordinates and keeps the
-    name of *rows*. It has at most 256 parallel chunks, each with about *size* elements and rows
+    name of *rows*. It has at most *most* parallel chunks, each with about *size* elements and rows
     together. The elements of a coordinate are consecutive, so a row finds its end on the way. Each
     call then checks that the coordinates ascend. Source: merge path (Merrill and Garland, SC 2016).
     """
@@ -41,12 +42,13 @@ class SortedRows(Step):
     loop: str
     rows: str
     size: int
+    most: int = field(default=MAX_CHUNKS, kw_only=True)
 
     def plan(self, func: Func) -> _Runs:
         """Return the two nests, and the initial value of an element."""
         loop, rows = (find_loop(func, name, self) for name in (self.loop, self.rows))
-        if self.size < 1:
-            raise self.error("the size must be at least 1", loop)
+        if min(self.size, self.most) < 1:
+            raise self.error("size and most must be at least 1", loop)
         return _Runs(self, func, loop, rows)
 
     def rewrite(self, func: Func, plan: _Runs) -> Func:
@@ -176,7 +178,7 @@ class _Runs:
         stmt: Stmt = For(chunk, ZERO, chunks, body, "parallel", attrs=grain, span=self.loop.span)
         stmt = Let(share, ceil_div(count + length, chunks), stmt)
         several = BinOp("max", ceil_div(count + length, const(self.step.size)), const(1))
-        stmt = Let(chunks, BinOp("min", several, const(MAX_CHUNKS)), stmt)
+        stmt = Let(chunks, BinOp("min", several, const(self.step.most)), stmt)
         nest = Replace(self.loop, Let(count, self.loop.end, stmt)).rewrite(self.behind)
         parts = [nest if x is self.behind else x for x in self.both.body if x is not self.rows]
         return func.replace(body=Replace(self.both, seq(*parts)).rewrite(func.body))
@@ -223,13 +225,14 @@ def _same_range(first: For, second: For) -> bool:
     return serial and expr_equal(first.end, second.end)
 
 
-def sorted_rows(func: Func, loop: str, size: int) -> SortedRows | None:
+def sorted_rows(func: Func, loop: str, knobs: Knobs) -> SortedRows | None:
     """Return the step that turns *loop* into a loop over rows; None where it is not legal."""
     loops = tuple(loops_of(func.body))
     if all(sorted_keys(func, x) is None for x in loops if x.var.name == loop):
         return None
     nests = [x.var.name for x in loops if from_zero(x) and x.var.name != loop]
-    steps = (SortedRows(loop, rows, size) for rows in nests)
+    size, most = knobs.chunk_sorted, knobs.most_chunks
+    steps = (SortedRows(loop, rows, size, most=most) for rows in nests)
     return next((step for step in steps if step.is_legal(func)), None)
 
 

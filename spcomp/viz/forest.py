@@ -1,11 +1,15 @@
-"""Draws the axis forest as a picture for ``spcomp show``: one box per axis, parents above."""
+"""Under pictures: the axis forest of a program, one box per axis, parents above."""
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from spcomp.display.picture import Picture, box, drawing, label
+from spcomp.errors import ArgumentError, expect, front_door
 from spcomp.ir.analysis.forest import Forest, draw
+from spcomp.ir.func import Func
+from spcomp.ir.module import Module
+from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +25,29 @@ FILL = {
 }
 
 
-def forest_svg(axes: Sequence[Axis]) -> str:
-    """Return the forest of *axes* as the text of an SVG document."""
-    forest = Forest.of(axes)
+@front_door
+def forest(program: Func | Module[Any] | Schedule) -> Picture:
+    """Return a picture of the axes of *program*: each below its parent, coloured by kind.
+
+    Raises ArgumentError for what is no program, or has no axes.
+    """
+    hint = "give a function decorated with @T.prim_func, or its Schedule"
+    expect("program", program, (Func, Module, Schedule), "a program", hint=hint)
+    func = program.func if isinstance(program, Schedule) else program
+    source = func.source if isinstance(func, Module) else func
+    if not source.axes:
+        raise ArgumentError(f"{source.name} has no axes to draw", hint="draw its coordinate stage")
+    return draw_forest(source.axes, f"axes of {source.name}")
+
+
+def draw_forest(axes: Sequence[Axis], title: str = "axes") -> Picture:
+    """Return a picture of the forest of *axes*."""
+    trees = Forest.of(axes)
     labels = _labels(axes)
     width = CHAR * max(map(len, labels.values())) + 24
-    columns = _columns(forest)
+    columns = _columns(trees)
     centre = {a: MARGIN + width / 2 + column * (width + GAP) for a, column in columns.items()}
-    top = {a: MARGIN + forest.depth(a) * ROW for a in columns}
+    top = {a: MARGIN + trees.depth(a) * ROW for a in columns}
     parts = [
         f'<path d="M{centre[a]:g} {top[a]} V{top[a] - 20} H{centre[a.parent]:g}'
         f' V{top[a.parent] + BOX}"/>'
@@ -36,14 +55,13 @@ def forest_svg(axes: Sequence[Axis]) -> str:
         if a.parent is not None
     ]
     parts += [
-        f'<rect x="{centre[a] - width / 2:g}" y="{top[a]}" width="{width}" height="{BOX}" rx="6"'
-        f' fill="{FILL[a.kind]}"/>'
-        f'<text class="name" x="{centre[a]:g}" y="{top[a] + 18}">{escape(a.name)}</text>'
-        f'<text x="{centre[a]:g}" y="{top[a] + 35}">{escape(labels[a.name])}</text>'
+        box(centre[a] - width / 2, top[a], width, BOX, FILL[a.kind])
+        + label(centre[a], top[a] + 18, a.name, "name on")
+        + label(centre[a], top[a] + 35, labels[a.name], "on")
         for a in columns
     ]
     total = max(centre.values()) + width / 2 + MARGIN
-    return _document(total, max(top.values()) + BOX + MARGIN, parts)
+    return drawing(title, total, max(top.values()) + BOX + MARGIN, parts)
 
 
 def _labels(axes: Sequence[Axis]) -> dict[str, str]:
@@ -69,13 +87,3 @@ def _columns(forest: Forest) -> dict[Axis, float]:
     for root in forest.roots:
         place(root)
     return columns
-
-
-def _document(width: float, height: float, parts: Sequence[str]) -> str:
-    style = (
-        "path,rect{stroke:#475569;stroke-width:1.2}path{fill:none}"
-        "text{font:12px monospace;text-anchor:middle;fill:#0f172a}.name{font-weight:bold}"
-    )
-    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    return "\n".join([head, f"<style>{style}</style>", *parts, "</svg>\n"])

@@ -1,0 +1,67 @@
+"""For mkdocs: files outside of docs/ that pages link to, shown as pages of the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[1]
+ABOVE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.(?:py|md))\)")
+LOADED = re.compile(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="(https?:[^"]+)')
+RELATIVE = re.compile(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add each file of the repository that a page links to."""
+    pages = list(files.documentation_pages())
+    links = {path for page in pages for path in _above(page.src_uri, page.content_string)}
+    for path in sorted(links - {"README.md"}):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".py"):
+            text = f"# {Path(path).name}\n\n```python\n{text}```\n"
+        text = RELATIVE.sub(r"\1", text)  # to files that the site does not have
+        file = File.generated(config, _place(path), content=text)
+        file.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the text of *page* with links to such files changed to their pages."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def link(match: re.Match[str]) -> str:
+        path = _path(folder, match[1])
+        target = path.removeprefix("docs/") if path.startswith("docs/") else _place(path)
+        return f"]({posixpath.relpath(target, folder or '.')})"
+
+    return ABOVE.sub(link, markdown)
+
+
+def _above(page: str, text: str) -> set[str]:
+    """Return the paths in the repository, outside of docs/, of files that *page* links to."""
+    paths = {_path(posixpath.dirname(page), match[1]) for match in ABOVE.finditer(text)}
+    return {path for path in paths if not path.startswith("docs/")}
+
+
+def _path(folder: str, link: str) -> str:
+    return posixpath.normpath(posixpath.join("docs", folder, link))
+
+
+def _place(path: str) -> str:
+    """Return where the site shows the file at *path*; its front page stands for the README."""
+    if path == "README.md":
+        return "index.md"
+    return f"files/{path.removesuffix('.py')}.md" if path.endswith(".py") else f"files/{path}"
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Raise if a browser would load something of *page* from elsewhere; links are not loaded."""
+    if found := LOADED.findall(output):
+        raise PluginError(f"{page.file.src_uri} loads {', '.join(found)}")
+    return output

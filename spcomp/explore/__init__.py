@@ -1,0 +1,1 @@
+"""The explorer: all stages of a program side by side, linked line by line, as one page of HTML."""

@@ -1,0 +1,77 @@
+"""In graphs of torch.compile: functions of single elements, as the script language spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+from spcomp.torch.inductor.shapes import aten, constant, value
+
+
+def _infix(sign: str) -> Callable[..., str]:
+    return lambda a, b: f"({a} {sign} {b})"
+
+
+def _call(name: str) -> Callable[..., str]:
+    return lambda *args: f"T.{name}({', '.join(args)})"
+
+
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_TEXT: dict[Any, Callable[..., str]] = {
+    aten.add.Tensor: _infix("+"),
+    aten.add.Scalar: _infix("+"),
+    aten.sub.Tensor: _infix("-"),
+    aten.sub.Scalar: _infix("-"),
+    aten.mul.Tensor: _infix("*"),
+    aten.mul.Scalar: _infix("*"),
+    aten.div.Tensor: _infix("/"),
+    aten.div.Scalar: _infix("/"),
+    aten.neg.default: lambda a: f"(-{a})",
+    aten.reciprocal.default: lambda a: f"(1.0 / {a})",
+    aten.relu.default: lambda a: f"T.max({a}, 0.0)",
+    aten.clamp_min.default: _call("max"),
+    aten.clamp_max.default: _call("min"),
+    aten.maximum.default: _call("max"),
+    aten.minimum.default: _call("min"),
+    aten.where.self: _call("if_then_else"),
+    aten.logical_not.default: lambda a: f"(not {a})",
+    aten.logical_and.default: _infix("and"),
+    aten.logical_or.default: _infix("or"),
+    **{
+        getattr(aten, name).default: _call(name)
+        for name in ("abs", "erf", "exp", "expm1", "log", "log1p", "rsqrt", "sqrt", "tanh")
+    },
+    aten.sigmoid.default: _call("sigmoid"),
+    **{
+        getattr(getattr(aten, name), kind): _infix(sign)
+        for name, sign in _SIGNS.items()
+        for kind in ("Scalar", "Tensor")
+    },
+}
+
+# Functions of conditions, and how many of their first arguments are
+LOGIC = {
+    aten.where.self: 1,
+    aten.logical_not.default: 1,
+    aten.logical_and.default: 2,
+    aten.logical_or.default: 2,
+}
+
+
+def text_of(node: Any) -> Callable[..., str] | None:
+    """Return what spells the function *node* of the texts of its arguments, None if nothing."""
+    if node.op != "call_function" or node.kwargs.get("alpha", 1) != 1:
+        return None
+    known = node.kwargs.keys() <= {"alpha"}  # not of other dtypes, nor rounded
+    return _TEXT.get(node.target) if known else None
+
+
+def literal(arg: Any) -> str | None:
+    """Return how the number *arg*, or that of which a tensor is full, is spelled, if it is one."""
+    number = constant(arg) if value(arg) is not None else arg
+    if not isinstance(number, (int, float)):
+        return None
+    if isinstance(number, bool) or not isfinite(number):
+        return None
+    return f"({float(number)!r})" if number < 0 else repr(float(number))

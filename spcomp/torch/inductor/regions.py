@@ -1,0 +1,92 @@
+"""In graphs of torch.compile: which aggregations run as one program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from spcomp.torch.inductor.match import Aggregation
+from spcomp.torch.inductor.program import Program
+from spcomp.torch.inductor.shapes import identity
+
+
+@dataclass(slots=True)
+class Region:
+    """Aggregations that run as one *program*. *ends*: what it computes in the place of each."""
+
+    program: Program
+    found: list[Aggregation]
+    ends: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Regions:
+    """The regions of a graph. *backward*: nodes that need gradients of its results.
+
+    An aggregation joins the last region with its vector of places unless it needs a result of that
+    in another way than row by row, or one of the two belongs to the backward pass.
+    """
+
+    backward: frozenset[torch.fx.Node]
+    made: list[Region] = field(default_factory=list)
+    _of: dict[torch.fx.Node, Region] = field(default_factory=dict)
+    _last: dict[Any, Region] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: torch.fx.Graph) -> Regions:
+        """Return no regions of *graph* yet."""
+        up = [n for n in graph.nodes if n.op == "placeholder" and "tangents" in str(n.target)]
+        return cls(_below(up, {}))
+
+    def add(self, found: Aggregation, alone: Program) -> int:
+        """Add *found*, with the program *alone* if none shares it; return its region's number."""
+        key = identity(found.index.node), found.node in self.backward
+        region = self._last.get(key)
+        if region is not None:
+            after = _below([other.node for other in region.found], self._of)
+            program = region.program.joined(found, after)
+            if program is not None:
+                region.program = program
+                region.found.append(found)
+                self._of[found.node] = region
+                return self.made.index(region) + 1
+        region = self._last[key] = self._of[found.node] = Region(alone, [found])
+        self.made.append(region)
+        return len(self.made)
+
+    def finish(self) -> None:
+        """Let each program compute what alone is made of a sum, such as that with a bias."""
+        for region in self.made:
+            for found in region.found:
+                region.ends[found.node] = end = found.node
+                while found.reduce == "sum" and (user := self._finished(region, end)):
+                    region.ends[found.node] = end = user
+
+    def _finished(self, region: Region, end: torch.fx.Node) -> torch.fx.Node | None:
+        """Return what alone uses the result *end*, if the program computes it now."""
+        if len(end.users) != 1:
+            return None
+        (user,) = end.users
+        if (user in self.backward) != (end in self.backward):
+            return None
+        after = _below([found.node for found in region.found], self._of)
+        return user if region.program.finished(end, user, after) else None
+
+
+def _below(
+    nodes: list[torch.fx.Node], regions: dict[torch.fx.Node, Region]
+) -> frozenset[torch.fx.Node]:
+    """Return *nodes* and all that need them, where a region needs all its inputs at once."""
+    seen: set[torch.fx.Node] = set()
+    left = list(nodes)
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        left += node.users
+        if node in regions:
+            left += [found.node for found in regions[node].found]
+    return frozenset(seen)
