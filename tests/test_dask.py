@@ -283,6 +283,15 @@ def test_names_of_a_program_do_not_meet_those_of_its_parts():
     np.testing.assert_allclose(result.toarray(), (csr() + csr() * csr()).toarray())
 
 
+def test_what_is_added_to_keeps_its_type():
+    A = sd.from_scipy(csr(), 5)
+    text = "y[i] += A[i, j] * x[j]"
+    y = spcomp.compile(text)(A=A, x=np.ones(17), y=np.zeros(23, np.float32))
+    assert y.compute().dtype == y.dtype == np.float32
+    with pytest.raises(ScriptError, match="does not become an int64"):
+        spcomp.compile(text)(A=A, x=np.ones(17), y=np.zeros(23, np.int64))
+
+
 def test_explain_of_distributed_arguments_is_the_plan():
     text = spcomp.compile(SPMM).explain(A=sd.from_scipy(csr(), 8), B=np.ones((17, 2)))
     assert "i: 3 pieces of 23, as A" in text

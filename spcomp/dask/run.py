@@ -134,7 +134,8 @@ class _Call:
         self.operands[given.name] = self.operands[stmt.target.name]
         value, subtracts = stmt.addend
         total = Op("-" if subtracts else "+", (given, value))
-        return replace(stmt, value=total, accumulates=False, subtracts=False)
+        plain = replace(stmt, value=total, accumulates=False, subtracts=False)
+        return replace(plain, of_type=given.name)
 
     def _formats(self) -> dict[str, Any]:
         """Return the formats that the user asked for, by operand."""
