@@ -14,7 +14,9 @@ from spcomp.compiler.pipeline import lower
 from spcomp.compiler.variants import facts
 from spcomp.ir.analysis.grid import grid_of
 from spcomp.ir.analysis.sizes import text
-from spcomp.knobs import CUDA_KNOBS, knobs_of
+from spcomp.ir.specialize import specialize
+from spcomp.knobs import CUDA_GRID, CUDA_KNOBS, knobs_of
+from spcomp.schedule.default.cuda import default_schedule
 from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.schedule import Schedule
 from spcomp.target import target
@@ -121,12 +123,13 @@ def test_a_matrix_with_long_rows_gets_another_kernel_than_one_with_short_rows():
         np.testing.assert_allclose(kernel(A=A, x=x), A @ x, rtol=1e-4, atol=1e-5)
 
 
-def test_thresholds_of_a_grid_decide(monkeypatch):
-    from spcomp.schedule.default import cuda
-
-    smaller = dataclasses.replace(cuda.CUDA_GRID, block_threads=64)
-    monkeypatch.setattr(cuda, "CUDA_GRID", smaller)
-    assert grids("csrmm", {"feat": 128})[0][1] == (32, 2, 1)
+def test_thresholds_of_a_grid_decide():
+    program = specialize(source("csrmm"), {"feat": 128})
+    func = Schedule(program).lower_sparse_iter().func
+    for threads in (64, 128):
+        grid = dataclasses.replace(CUDA_GRID, block_threads=threads)
+        _, steps = default_schedule(func, TARGET, grid=grid)
+        assert f"split('i', {threads // 32})" in map(str, steps)
 
 
 def test_bounds_of_shared_iterations_are_ends_of_loops_not_conditions_inside():
