@@ -307,7 +307,7 @@ class Program:
 
     def _summed(self, node: Any) -> tuple[tuple[int, ...], bool] | None:
         """Return which dimensions *node* adds up, and whether they stay, if it does so."""
-        if node.target is not aten.sum.dim_IntList or node.kwargs:
+        if node.target is not aten.sum.dim_IntList or node.kwargs or self._steps >= MOST_STEPS:
             return None
         inner = value(node.args[0])
         rank = inner.dim()
