@@ -153,3 +153,16 @@ def test_memory_of_results_that_are_gone_is_used_again() -> None:
         several = [kept.array(shape, np.dtype(np.float64)) for _ in range(3)]
         del several
         assert kept._bytes <= 5 << 20
+
+
+def test_weights_that_change_in_place_are_seen() -> None:
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        return torch.zeros(M, F).index_add(0, ei[1], x[ei[0]] * w[:, None])
+
+    x, w, ei = numbers(N, F).detach(), numbers(E).detach(), edges()
+    call = compiled(model)
+    for change in (0.0, 2.0, -1.0):
+        w.numpy()[3:7] += change
+        both(model, call, x, w, ei)
+    w[:] = float("nan")
+    both(model, call, x, w, ei)

@@ -273,8 +273,10 @@ class Program:
 
     def _input(self, lead: str, node: Any, subs: Subs) -> str:
         """Return the text of an element of *node*; *lead* says what its first dimension is."""
+        shape = tuple(value(node).shape)
+        if lead == "E" and same(shape[1:], (1,) * (len(shape) - 1)):
+            lead = "J"  # one number for an edge is sorted before: looking it up takes longer
         if (lead, node) not in self.inputs:
-            shape = tuple(value(node).shape)
             sizes = shape[1:] if lead else shape or (1,)
             self.inputs[lead, node] = Buffer(f"A{len(self.inputs)}", lead, sizes)
         return _read(self.inputs[lead, node], subs)
