@@ -138,8 +138,10 @@ def measured(case: str, way: str, calls: dict[str, Any], runs: int) -> Line:
     return Line(case, way, {tool: float(np.median(t)) for tool, t in times.items()}, error)
 
 
-def table(found: list[Line], where: dict[str, Any], note: str) -> str:
-    """Return what was *found* as a page of Markdown."""
+def table(
+    found: list[Line], where: dict[str, Any], note: str, command: str = "python -m benchmarks.torch"
+) -> str:
+    """Return what was *found* by *command* as a page of Markdown."""
     rows = [
         f"| {line.case} | {line.way} | "
         + " | ".join(f"{line.seconds[tool] * 1e3:.3g}" for tool in TOOLS)
@@ -147,12 +149,12 @@ def table(found: list[Line], where: dict[str, Any], note: str) -> str:
         for line in found
     ]
     means = []
-    for way in WAYS:
+    for way in dict.fromkeys(line.way for line in found):
         ratios = [line.ratio("inductor") for line in found if line.way == way]
         means.append(f"{way} {np.exp(np.mean(np.log(ratios))):.1f}")
     head = (
         "# Under torch.compile\n\n"
-        f"`python -m benchmarks.torch`, {where['date'][:10]}, {where['cpu']}, {where['threads']}"
+        f"`{command}`, {where['date'][:10]}, {where['cpu']}, {where['threads']}"
         f" threads. {note}\n\nMedians of interleaved runs. Inductor is `torch.compile` as it comes."
         " Edges are drawn at random and stay the same, so that they are sorted once, before."
         " *error*: the largest difference from eager, in parts of the largest number.\n\n"

@@ -121,7 +121,9 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
         """Return a number for each node and class."""
-        return self.second(self.between(self.first(x, edges, weight)), edges, weight)[..., :]
+        inner = self.between(self.first(x, edges, weight))
+        made: Tensor = self.second(inner, edges, weight)
+        return made
 
 
 def infer(call: Any, args: tuple[Tensor, ...], *_: Any) -> Tensor:
@@ -187,7 +189,7 @@ def main(given: list[str] | None = None) -> int:
                 found.append(measured(f"{kind}, {size}", way, rounds, runs))
                 sys.stdout.write(f"{found[-1]}\n")
                 sys.stdout.flush()
-    text = table(found, describe(2), args.note)
+    text = table(found, describe(2), args.note, "python -m benchmarks.torch_models")
     if args.out:
         args.out.write_text(text)
     sys.stdout.write(text)

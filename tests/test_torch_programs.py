@@ -33,7 +33,9 @@ def attention_by_reduce(x: Any, one: Any, other: Any, ei: Any) -> Any:
     return torch.zeros(M, 2, 3).index_add(0, ei[1], (raised / total[ei[1]])[..., None] * x[ei[0]])
 
 
-@pytest.mark.parametrize("model", [attention, attention_by_reduce])
+@pytest.mark.parametrize(
+    "model", [attention, pytest.param(attention_by_reduce, marks=pytest.mark.long)]
+)
 def test_softmax_over_edges_and_attention(model: Any) -> None:
     x, one, other, ei = numbers(N, 2, 3), numbers(N, 2, seed=1), numbers(M, 2, seed=2), edges()
     both(model, compiled(model), x, one, other, ei)
@@ -80,6 +82,7 @@ def functions(x: Any, y: Any, ei: Any) -> Any:
     return rows.new_zeros(M, F).index_add(0, ei[1], rows)
 
 
+@pytest.mark.long
 def test_functions_of_elements_are_those_of_torch() -> None:
     x, y = numbers(N, F), numbers(M, F, seed=1)
     both(functions, compiled(functions), x, y, edges())
@@ -115,6 +118,7 @@ def test_what_is_made_of_a_sum_alone_is_part_of_its_program() -> None:
     both(used_twice, compiled(used_twice), numbers(N, F), edges())
 
 
+@pytest.mark.long
 def test_sums_that_need_each_other_through_a_product_are_programs_of_their_own() -> None:
     def model(x: Any, w: Any, ei: Any) -> Any:
         first = torch.zeros(M, F).index_add(0, ei[1], x[ei[0]])
@@ -149,3 +153,16 @@ def test_memory_of_results_that_are_gone_is_used_again() -> None:
         several = [kept.array(shape, np.dtype(np.float64)) for _ in range(3)]
         del several
         assert kept._bytes <= 5 << 20
+
+
+def test_weights_that_change_in_place_are_seen() -> None:
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        return torch.zeros(M, F).index_add(0, ei[1], x[ei[0]] * w[:, None])
+
+    x, w, ei = numbers(N, F).detach(), numbers(E).detach(), edges()
+    call = compiled(model)
+    for change in (0.0, 2.0, -1.0):
+        w.numpy()[3:7] += change
+        both(model, call, x, w, ei)
+    w[:] = float("nan")
+    both(model, call, x, w, ei)

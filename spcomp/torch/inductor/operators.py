@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spcomp.torch.inductor.kernels import sorted_inputs
 from spcomp.torch.inductor.memory import MEMORY
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
 
@@ -63,9 +64,9 @@ def _aggregate(
     shapes = _shapes(size, widths, ranks)
     if not all(map(prod, shapes[:count])):
         return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
-    arrays = {
-        f"A{n}": (x if x.dim() else x[None]).contiguous().numpy() for n, x in enumerate(inputs)
-    }
+    tensors = {f"A{n}": x if x.dim() else x[None] for n, x in enumerate(inputs)}
+    tensors |= {name: places.sorted(tensors[name]) for name in sorted_inputs(program)}
+    arrays = {name: x.contiguous().numpy() for name, x in tensors.items()}
     dtype = arrays["A0"].dtype
     made = {f"Y{n}": MEMORY.array(shape, dtype) for n, shape in enumerate(shapes[:count])}
     for n, (_, *width) in enumerate(shapes[count:]):

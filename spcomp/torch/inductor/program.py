@@ -273,8 +273,10 @@ class Program:
 
     def _input(self, lead: str, node: Any, subs: Subs) -> str:
         """Return the text of an element of *node*; *lead* says what its first dimension is."""
+        shape = tuple(value(node).shape)
+        if lead == "E" and same(shape[1:], (1,) * (len(shape) - 1)):
+            lead = "J"  # one number for an edge is sorted before: looking it up takes longer
         if (lead, node) not in self.inputs:
-            shape = tuple(value(node).shape)
             sizes = shape[1:] if lead else shape or (1,)
             self.inputs[lead, node] = Buffer(f"A{len(self.inputs)}", lead, sizes)
         return _read(self.inputs[lead, node], subs)
@@ -307,7 +309,7 @@ class Program:
 
     def _summed(self, node: Any) -> tuple[tuple[int, ...], bool] | None:
         """Return which dimensions *node* adds up, and whether they stay, if it does so."""
-        if node.target is not aten.sum.dim_IntList or node.kwargs:
+        if node.target is not aten.sum.dim_IntList or node.kwargs or self._steps >= MOST_STEPS:
             return None
         inner = value(node.args[0])
         rank = inner.dim()

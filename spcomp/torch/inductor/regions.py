@@ -72,7 +72,10 @@ class Regions:
         if (user in self.backward) != (end in self.backward):
             return None
         after = _below([found.node for found in region.found], self._of)
-        return user if region.program.finished(end, user, after) else None
+        if not region.program.finished(end, user, after):
+            return None
+        self._of[user] = region  # what it needs, all of the region needs
+        return user
 
 
 def _below(

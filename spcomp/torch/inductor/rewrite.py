@@ -101,7 +101,7 @@ class _Writer:
                 rows = program.rows
                 if not isinstance(rows, int):
                     at = next(node for lead, node in program.inputs if lead == "N")
-                    rows = steps.add(aten.sym_size.int, at, 0)
+                    rows = steps.add(aten.sym_size.int, self._new.get(at, at), 0)
                 source = (*self._vector(program.source, steps), rows, program.source.wraps)
             made = steps.add(
                 operators.aggregate,

@@ -94,6 +94,7 @@ class Places:
         self.at = at
         self.size = size
         self._bound: _Few[Any] = _Few(_MOST_USES)
+        self._numbers: _Few[tuple[torch.Tensor, torch.Tensor]] = _Few(_MOST_USES)
 
     @cached_property
     def rows(self) -> Level:
@@ -116,6 +117,18 @@ class Places:
     def empty(self) -> torch.Tensor:
         """The places without elements."""
         return (self.counts == 0).nonzero().reshape(-1)
+
+    def sorted(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Return *numbers*, one for each element, by their places; kept as long as they stay."""
+        flat = numbers.reshape(-1)
+        bits = flat.view(torch.int64 if flat.dtype == torch.float64 else torch.int32)
+        key = flat.dtype, flat.data_ptr()
+        known = self._numbers.get(key)
+        if known is not None and torch.equal(known[0], bits):
+            return known[1]
+        made = flat[self.order]
+        self._numbers.put(key, (bits.clone(), made))
+        return made
 
     def bound(self, program: str, source: Places | None) -> Any:
         """Return the kernel of *program*, for edges whose other ends *source* says."""
