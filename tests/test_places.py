@@ -55,6 +55,7 @@ def assembly_counts(name: str) -> tuple[int, int]:
     return sum(known[k] for k in inside), len(inside)
 
 
+@pytest.mark.long
 def test_instructions_in_loops_have_a_line():
     """Nearly all of them: LLVM merges some of several lines, and then says line 0."""
     for count in (llvm_counts, assembly_counts):
