@@ -24,6 +24,7 @@ from benchmarks import machine, programs
 from benchmarks.tune import arguments_of, band, blocks, neighbours
 from benchmarks.workloads import DENSER, SOCIAL, hub, laplacian, rmat, uniform
 from spcomp.cli.timing import geometric_mean
+from spcomp.tune.model import rank_correlation
 from spcomp.tune.weights import FILE, Tree, Weights, of_any_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 Rows = list["Row"]
 GUARD = 0.95  # of the default: what no case may be slower than
 SURE = (1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.6, 2.0)  # predictions from which one may trust the model
+DIFFERENT = 1.3
 EACH = 0.4  # seconds, at most, that a candidate is timed
 PARAMETERS = {
     "objective": "reg:squarederror",
@@ -94,7 +96,7 @@ KINDS: dict[str, Callable[[int], Any]] = {  # by about how many elements
     "geometric": lambda n: lengths(n // 6, 6),
     "half dense": lambda n: sps.random_array((n // 200, 2000), density=0.1, rng=13),
 }
-SIZES = (30_000, 300_000, 2_000_000)
+SIZES = (10_000, 100_000, 1_500_000)
 OPERATORS: dict[str, tuple[str, Callable[[int, int, Any], dict[str, Any]]]] = {
     "spmv": (programs.SPMV, lambda _, n, r: {"X": r.random(n, dtype=np.float32)}),
     "spmm 8": (programs.SPMM, lambda _, n, r: {"B": r.random((n, 8), dtype=np.float32)}),
@@ -111,16 +113,24 @@ OPERATORS: dict[str, tuple[str, Callable[[int, int, Any], dict[str, Any]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A candidate that was measured: how many times as fast as the default, and its features."""
+    """A candidate that was measured: how many times as fast as the default, and its features.
+
+    *again*: the same of a second timing, after the first of all others.
+    """
 
     operator: str
     kind: str
     nnz: int
     candidate: str
     speedup: float
-    low: float
+    again: float
     conversion: float
     features: dict[str, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean of both timings."""
+        return float(np.sqrt(self.speedup * self.again))
 
     @property
     def is_plain(self) -> bool:
@@ -167,16 +177,18 @@ def measured(operator: str, kind: str, size: int) -> Iterator[Row]:
     chosen: list[tuple[Candidate, Choice]] = [
         (c, choice) for c in others if (choice := space.choice(c)) is not None
     ]
-    for entry in bench.compile(chosen):
-        if not entry.error:
-            bench.prepare(entry)
-        if entry.error or entry.call is None:
-            continue
-        ratio = race(entry, default, time.perf_counter() + EACH, patient=True)
+    entries = [entry for entry in bench.compile(chosen) if not entry.error]
+    for entry in entries:
+        bench.prepare(entry)
+    ready = [entry for entry in entries if entry.call is not None]
+    timings = [
+        [race(e, default, time.perf_counter() + EACH, patient=True).value for e in ready]
+        for _ in range(2)
+    ]
+    for entry, speedup, again in zip(ready, *timings, strict=True):
         features = bounds.features(entry.candidate)
         name, conversion = str(entry.candidate), entry.conversion / max(entry.seconds, 1e-9)
-        yield Row(operator, kind, nnz, name, ratio.value, ratio.low, conversion, features)
-        bench.release(())
+        yield Row(operator, kind, nnz, name, speedup, again, conversion, features)
 
 
 def collect(path: Path, budget: float) -> Rows:
@@ -215,7 +227,7 @@ def trained(rows: Iterable[Row], sure: float = SURE[0], note: str = "") -> Weigh
     features = [of_any_name(row.features) for row in listed]
     names = tuple(sorted({name for found in features for name in found}))
     table = [[found.get(name, np.nan) for name in names] for found in features]
-    speedups = np.log([row.speedup for row in listed])
+    speedups = np.log([row.mean for row in listed])
     matrix = xgboost.DMatrix(np.array(table), label=np.clip(speedups, -1.5, 1.5))
     booster = xgboost.train({**PARAMETERS, "base_score": 0.0}, matrix, num_boost_round=TREES)
     saved = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
@@ -236,11 +248,26 @@ def _tree(saved: dict[str, Any]) -> Tree:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a model that never saw *case*'s kind chose: its speed-up, the best one, the ranks."""
+    """What a model that never saw *case*'s kind expects of its candidates, and what they have.
+
+    *agreement*: the rank correlation of the two timings, which no model can pass by much.
+    """
 
     case: tuple[str, str, int]
     expected: dict[str, float]
     speedups: dict[str, float]
+    agreement: float
+
+    @property
+    def ranks(self) -> float:
+        """The rank correlation of what is expected with what was measured."""
+        measured = [self.speedups[name] for name in self.expected]
+        return rank_correlation(list(self.expected.values()), measured)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the candidates differ by more than the noise of timings."""
+        return max(self.speedups.values()) > DIFFERENT * min(self.speedups.values())
 
     def gained(self, sure: float) -> float:
         """Return the measured speed-up of what is chosen from a prediction of *sure* on."""
@@ -259,14 +286,19 @@ def left_out(rows: Rows) -> list[Left]:
             values = model.predict([row.features for row in these])
             base = values[0]
             expected = {r.candidate: v / base for r, v in zip(these, values, strict=True)}
-            found.append(Left(case, expected, {r.candidate: r.speedup for r in these}))
+            found.append(
+                Left(
+                    case,
+                    expected,
+                    {r.candidate: r.mean for r in these},
+                    rank_correlation([r.speedup for r in these], [r.again for r in these]),
+                )
+            )
     return found
 
 
 def report(cases: list[Left]) -> str:
     """Return what the cases gain for each threshold, and how well they are ranked, as text."""
-    from spcomp.tune.model import rank_correlation
-
     lines = []
     for sure in SURE:
         gains = {left.case: left.gained(sure) for left in cases}
@@ -278,13 +310,15 @@ def report(cases: list[Left]) -> str:
             f" {gains[worst]:.2f} ({', '.join(map(str, worst))})"
         )
     best = geometric_mean([max(left.speedups.values()) for left in cases])
-    ranks = [
-        rank_correlation(list(left.expected.values()), [left.speedups[k] for k in left.expected])
-        for left in cases
-        if len(left.expected) > 2
-    ]
-    lines.append(f"the best candidate each time: {best:.3f}; mean rank correlation in a case"
-                 f" {np.mean(ranks):.2f}")  # fmt: skip
+    lines.append(f"the best candidate each time: {best:.3f}")
+    some = [left for left in cases if len(left.expected) > 2]
+    apart = [left for left in some if left.differs]
+    for of, which in ((some, "all"), (apart, f"those with candidates {DIFFERENT} times apart")):
+        lines.append(
+            f"mean rank correlation in a case, {len(of)} ({which}):"
+            f" {np.mean([left.ranks for left in of]):.2f}, of two timings with each other"
+            f" {np.mean([left.agreement for left in of]):.2f}"
+        )
     return "\n".join(lines)
 
 

@@ -3,7 +3,8 @@
 ``python -m benchmarks.tune_exhaustive --record FILE [--table FILE]`` times all candidates of spaces
 of some hundreds, for six pairs of a program and a matrix. Pairs that are in FILE are not timed
 again; ``--compile`` only fills the cache of compiled programs. The search then runs as
-``spcomp.tune`` does, but looks the times up, and is stopped after 15 % of the measurements.
+``spcomp.tune`` does, but looks the times up, and is stopped after 15 % of the measurements. What it
+found, and the fastest of all, are then timed once more, several times.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import inf, sqrt
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
 SIZE = 200_000  # elements, about: a call takes a fraction of a millisecond
 PART = 0.15  # of the measurements that a search may make
 ROUNDS = 24  # of a timing
-FINALISTS, FINAL = 20, 60  # candidates that are timed once more, for so many rounds
-SEEDS = range(5)  # of searches
+FINALISTS = 20  # the fastest by both timings, which are timed with what searches found,
+SWEEPS = 7  # so many times in turns
+SEEDS = range(6)  # of searches
 Values = Mapping[str, tuple["Value", ...]]
 FEW: Values = {  # for spaces of formats and tiles: of all values there would be too many
     **TEMPLATES["cpu"].values,
@@ -69,21 +71,21 @@ PAIRS: dict[tuple[str, str], Values] = {
 
 @dataclass(slots=True)
 class Times:
-    """What was measured of one machine code: times as fast as the default, in three timings.
+    """What was measured of one machine code: times as fast as the default, in two timings.
 
-    *final*: of finalists. *seconds*: of a call; *conversion*: of the matrix.
+    *seconds*: of a call; *conversion*: of the matrix. *finals*: the ratio in each sweep, if any.
     """
 
     first: Interval
     second: Interval
-    final: Interval | None
     seconds: float
     conversion: float
+    finals: list[float] = field(default_factory=list)
 
     @property
-    def speedup(self) -> float:
-        """The last timing; without one, the mean of the others."""
-        return self.final.value if self.final else sqrt(self.first.value * self.second.value)
+    def both(self) -> float:
+        """The mean of the two timings."""
+        return sqrt(self.first.value * self.second.value)
 
 
 @dataclass(slots=True)
@@ -94,19 +96,20 @@ class Record:
     times: dict[str, Times]
 
     @property
-    def best(self) -> str:
-        """The code that was the fastest of the finalists."""
-        finalists = [code for code, times in self.times.items() if times.final]
-        return max(finalists, key=lambda code: self.times[code].speedup)
+    def finals(self) -> dict[str, float]:
+        """The codes that were timed in the end, times as fast as the default."""
+        return {code: median(t.finals) for code, t in self.times.items() if t.finals}
 
     @staticmethod
     def from_json(read: Any) -> Record:
         """Return the record that ``asdict`` made *read* of."""
         times = {
             code: Times(
-                *(found[k] and Interval(**found[k]) for k in ("first", "second", "final")),
+                Interval(**found["first"]),
+                Interval(**found["second"]),
                 found["seconds"],
                 found["conversion"],
+                found.get("finals", []),
             )
             for code, found in read["times"].items()
         }
@@ -124,31 +127,45 @@ def compiled(space: Space, bench: Bench) -> list[Entry]:
     return [entry for entry in entries if not entry.error]
 
 
+def prepared(space: Space, bench: Bench) -> tuple[dict[str, str], dict[str, Entry]]:
+    """Return the code of each candidate of *space*, and one of those with each code, ready."""
+    entries = compiled(space, bench)
+    distinct = {entry.code: entry for entry in reversed(entries)}
+    codes = {str(entry.candidate): entry.code for entry in entries}
+    return codes, distinct
+
+
 def recorded(space: Space, bench: Bench) -> Record:
     """Return the times of all candidates of *space*, each timed twice, in different orders."""
-    entries = compiled(space, bench)
-    codes = {str(entry.candidate): entry.code for entry in entries}
-    distinct = {entry.code: entry for entry in reversed(entries)}
-    default, order = entries[0], random.Random(0)
+    codes, distinct = prepared(space, bench)
+    default, order = distinct[codes["default"]], random.Random(0)
     for entry in distinct.values():
         bench.prepare(entry)
     ready = [code for code, entry in distinct.items() if entry.call is not None]
     timings: list[dict[str, Interval]] = []
-    for rounds in (ROUNDS, ROUNDS, FINAL):
+    for _ in range(2):
         order.shuffle(ready)
-        if rounds == FINAL:
-            both = {code: timings[0][code].value * timings[1][code].value for code in ready}
-            ready = sorted(both, key=lambda code: -both[code])[:FINALISTS]
-        timings.append(
-            {c: race(distinct[c], default, inf, most=rounds, patient=True) for c in ready}
-        )
-    first, second, final = timings
-    return Record(codes, {
-        code: Times(
-            first[code], second[code], final.get(code),
-            distinct[code].seconds, distinct[code].conversion,
-        ) for code in first
-    })  # fmt: skip
+        timings.append({code: _raced(distinct[code], default) for code in ready})
+    first, second = timings
+    about = {code: (distinct[code].seconds, distinct[code].conversion) for code in ready}
+    return Record(codes, {code: Times(first[code], second[code], *about[code]) for code in ready})
+
+
+def _raced(entry: Entry, default: Entry) -> Interval:
+    return race(entry, default, inf, most=ROUNDS, patient=True)
+
+
+def add_finals(record: Record, space: Space, bench: Bench, found: set[str]) -> None:
+    """Time the fastest codes, and those *found* by searches, in turns: noise comes and goes."""
+    _, distinct = prepared(space, bench)
+    default = distinct[record.codes["default"]]
+    fastest = sorted(record.times, key=lambda code: -record.times[code].both)[:FINALISTS]
+    finalists = list(dict.fromkeys((*fastest, *sorted(found), record.codes["default"])))
+    for code in finalists:
+        bench.prepare(distinct[code])
+    for _ in range(SWEEPS):
+        for code in finalists:
+            record.times[code].finals.append(_raced(distinct[code], default).value)
 
 
 class Replay(Bench):
@@ -221,20 +238,18 @@ class Line:
         )
 
 
-def line_of(pair: tuple[str, str], task: Task, space: Space, record: Record) -> Line:
-    """Return how near searches come to the best of *record*."""
-    best = record.times[record.best].speedup
-    winners = [found(task, space, record, seed) for seed in SEEDS]
-    name = next(name for name, code in record.codes.items() if code == record.best)
-    timed = record.times.values()
+def line_of(pair: tuple[str, str], record: Record, winners: list[str]) -> Line:
+    """Return how near searches that found *winners* come to the best of *record*."""
+    finals, timed = record.finals, record.times.values()
+    best = max(finals, key=lambda code: finals[code])
     return Line(
         *pair,
         candidates=len(record.codes),
         codes=len(timed),
         measured=int(PART * len(timed)),
-        best=name,
-        speedup=best,
-        reached=[min(record.times[code].speedup / best, 1.0) for code in winners],
+        best=next(name for name, code in record.codes.items() if code == best),
+        speedup=finals[best],
+        reached=[finals[code] / finals[best] for code in winners],
         agreement=rank_correlation([t.first.value for t in timed], [t.second.value for t in timed]),
     )
 
@@ -269,8 +284,15 @@ def lines(asked: argparse.Namespace) -> Iterator[Line]:
         if name not in known:
             known[name] = asdict(recorded(space, Bench(task)))
             path.write_text(json.dumps(known))
-        if asked.searches:
-            yield line_of(pair, task, space, Record.from_json(known[name]))
+        record = Record.from_json(known[name])
+        winners = [found(task, space, record, seed) for seed in SEEDS]
+        if not set(winners) <= record.finals.keys():
+            for times in record.times.values():
+                times.finals.clear()
+            add_finals(record, space, Bench(task), set(winners))
+            known[name] = asdict(record)
+            path.write_text(json.dumps(known))
+        yield line_of(pair, record, winners)
 
 
 def main(given: list[str] | None = None) -> int:
@@ -281,7 +303,6 @@ def main(given: list[str] | None = None) -> int:
     add("--record", type=Path, default=Path("exhaustive.json"), help="times, which are added to")
     add("--only", nargs="+", choices=operators, default=operators, metavar="OP")
     add("--compile", action="store_true", help="compile only")
-    add("--no-search", dest="searches", action="store_false", help="measure only")
     add("--note", default="", help="what else is to be said about the run")
     add("--table", type=Path, metavar="FILE", help="write the table")
     asked = parser.parse_args(given)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sps
 
+from spcomp.kernels.timing import Timing
 from spcomp.schedule.step import Trace
 from spcomp.tune.choice import Choice
-from spcomp.tune.measure import Bench, Entry, Interval, interval, race
+from spcomp.tune.measure import Bench, Entry, Interval, by_evaluator, interval, race
 from spcomp.tune.space import Candidate
 from spcomp.tune.task import Expected, Task
 from tests.tune_helpers import (
@@ -141,3 +144,17 @@ def test_arrays_that_the_program_changes_are_copied():
     found = Expected.of(task).arrays
     np.testing.assert_allclose(found[0], 1 + matrix() @ before, rtol=1e-5)
     np.testing.assert_array_equal(given, before)
+
+
+def test_what_runs_on_a_gpu_times_itself():
+    class Kernel:
+        def __call__(self, **named: float) -> float:
+            return named["x"]
+
+        def time_evaluator(self, *, number: int) -> Any:
+            return lambda x: Timing((x / number,))
+
+    call = partial(Kernel(), x=3.0)
+    entry = Entry(Candidate(), Choice(), call=call, seconds=1.0, calls=5, timer=by_evaluator)
+    assert race(entry, replace(entry), until=0).value == pytest.approx(1.0)
+    assert entry.seconds == pytest.approx(0.6)

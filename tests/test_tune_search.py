@@ -326,3 +326,10 @@ def test_a_search_that_timed_few_candidates_says_that_more_seconds_would_try_mor
     assert str(few).endswith(f"(budget: {more})")
     assert more not in str(replace(few, stopped="exhausted"))
     assert more not in str(replace(few, trials=found.trials[:1] * 6))
+
+
+def test_a_search_may_be_limited_by_measurements(store):
+    session = Session(task_of(), budget=60, store=store, most=12)
+    session.run()
+    timed = [t for t in session.result().trials if t.speedup is not None]
+    assert 1 < len(timed) <= 12 - 6  # the default among them; the rest is for the end

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
     from spcomp.tune.statistics import MatrixStatistics
 
 FAR = 64 << 20  # bytes, at most, of an array that is read from memory, or from a larger cache
-SAMPLES = 3  # the best of so many readings counts
+PATIENCE = 0.02  # seconds of readings, of which the best counts: others use the machine, too
 CLOCK = 4e9  # operations on vectors in a second, for each thread, at most two at once
 SHARE = 1e-6  # seconds that a thread needs to take a share of a parallel loop
 MOST_SHARES = 256  # of a loop, where iterations are taken several at once
 CACHED = 2.5  # times the bandwidth of its memory that the cache of a GPU has, about
-SLACK = 1.25  # the bound assumes so many times the bandwidth that was measured
+SLACK = 2.0  # the bound assumes so many times the bandwidth that was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ def _rate(read: object, size: int) -> float:
     assert callable(read)
     array = np.zeros(max(size // 4, 1), np.float32)
     array[::1024] = 1.0  # the system gives each page memory of its own
-    seconds = []
-    for _ in range(SAMPLES):
-        begin = perf_counter()
+    read(x=array)  # it is compiled now
+    best, until = inf, perf_counter() + PATIENCE
+    while (begin := perf_counter()) < until or best == inf:
         read(x=array)
-        seconds.append(perf_counter() - begin)
-    return array.nbytes / max(min(seconds), 1e-9)
+        best = min(best, perf_counter() - begin)
+    return array.nbytes / max(best, 1e-9)
 
 
 class Bounds:
@@ -101,7 +103,7 @@ class Bounds:
             **candidate.numbers,
             **{f"{k}.{n}": v for k, s in self.statistics.items() for n, v in s.numbers.items()},
             "stored": self.stored(candidate),
-            "format": float(_kind(candidate)),
+            **_format_numbers(candidate, self.stored(candidate)),
         }
 
     def stored(self, candidate: Candidate) -> float:
@@ -160,7 +162,18 @@ def _keys(buffer: AnyBuffer) -> Iterator[tuple[str, str]]:
         yield from ((buffer.name, axis.name) for axis in buffer.axes if axis.is_sparse)
 
 
-def _kind(candidate: Candidate) -> int:
+def _format_numbers(candidate: Candidate, stored: float) -> dict[str, float]:
+    """Return the kind of the first format, its sizes, and the bytes it has for each element."""
     kinds = ("", "sliced_diagonal", "dia", "ell", "bsr", "dbsr", "sr_bcrs", "hyb", "padding")
-    first = candidate.formats[0][1].partition("(")[0] if candidate.formats else ""
-    return kinds.index(first) if first in kinds else len(kinds)
+    text = candidate.formats[0][1] if candidate.formats else ""
+    name, _, arguments = text.partition("(")
+    sizes = [float(size) for size in re.findall(r"\d+", arguments)] or [0.0]
+    indices = {"dia": 0.0, "sliced_diagonal": 0.5, "sr_bcrs": 1.0}.get(name, 4.0)
+    if name in ("bsr", "dbsr"):
+        indices /= max(sizes[0], 1.0) ** 2
+    return {
+        "format": float(kinds.index(name) if name in kinds else len(kinds)),
+        "format_size": sizes[0],
+        "format_last": sizes[-1],
+        "format_bytes": stored * (4.0 + indices),
+    }

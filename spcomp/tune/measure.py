@@ -6,7 +6,8 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from math import comb
 from statistics import median
@@ -17,6 +18,7 @@ from spcomp.errors import SpcompError, without_warnings
 from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.kernel import Kernel
 from spcomp.runtime.pool import get_num_threads
+from spcomp.target import on_gpu
 from spcomp.tune.choice import Choice
 from spcomp.tune.task import Expected, Task
 
@@ -25,9 +27,7 @@ if TYPE_CHECKING:
     from spcomp.tensors.parts.parts import Parts
     from spcomp.tune.space import Candidate
 
-SAMPLE = (
-    1e-3  # seconds that a sample takes, at least one call: what disturbs one, disturbs the next
-)
+SAMPLE = 1e-3  # seconds of a sample, at least one call: what disturbs one, disturbs the next
 FIRST = 4  # calls of which the quickest says how many make a sample
 MOST_CALLS = 10_000
 LEAST, MOST = 6, 24  # rounds: of six, the extremes are an interval of 97 % for the median
@@ -74,12 +74,28 @@ def interval(ratios: Sequence[float]) -> Interval:
     return Interval(median(ordered), ordered[skip], ordered[count - 1 - skip], count)
 
 
+def by_clock(call: Callable[[], Any], count: int) -> float:
+    """Return the seconds of *count* calls, by this machine's clock."""
+    begin = perf_counter()
+    for _ in range(count):
+        call()
+    return perf_counter() - begin
+
+
+def by_evaluator(call: Callable[[], Any], count: int) -> float:
+    """Return the seconds of *count* calls, by the kernel's ``time_evaluator``."""
+    assert isinstance(call, partial)
+    bound: Any = call.func
+    return count * float(bound.time_evaluator(number=count)(**call.keywords).mean)
+
+
 @dataclass(slots=True)
 class Entry:
     """A candidate on its way to be measured.
 
     *kernel* and *code*, a digest, once it is compiled; *call* once it is ready to be timed; *error*
     if it cannot be. *conversion*: seconds; *calls*: how many make a sample; *seconds*: of a call.
+    *timer*: returns the seconds of so many calls.
     """
 
     candidate: Candidate
@@ -91,7 +107,8 @@ class Entry:
     error: str = ""
     conversion: float = 0.0
     seconds: float = 0.0
-    calls: int = field(default=1)
+    calls: int = 1
+    timer: Callable[[Callable[[], Any], int], float] = by_clock
 
 
 class Bench:
@@ -142,7 +159,9 @@ class Bench:
         except (SpcompError, MemoryError) as error:
             entry.error = getattr(error, "message", str(error))
             return
-        entry.seconds = min(_time(entry.call, 1) for _ in range(FIRST))
+        if on_gpu(self.task.options.target):
+            entry.timer = by_evaluator
+        entry.seconds = min(entry.timer(entry.call, 1) for _ in range(FIRST))
         entry.calls = min(max(round(SAMPLE / max(entry.seconds, 1e-9)), 1), MOST_CALLS)
 
     def race(
@@ -194,14 +213,7 @@ def _sample(entry: Entry) -> float:
     assert entry.call is not None
     if entry.seconds < WARM:
         entry.call()
-    return _time(entry.call, entry.calls) / entry.calls
-
-
-def _time(call: Callable[[], Any], count: int) -> float:
-    begin = perf_counter()
-    for _ in range(count):
-        call()
-    return perf_counter() - begin
+    return entry.timer(entry.call, entry.calls) / entry.calls
 
 
 @contextmanager

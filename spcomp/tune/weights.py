@@ -15,6 +15,9 @@ import numpy as np
 if TYPE_CHECKING:
     from spcomp.target import TargetKind
 
+_AMOUNTS = (  # features that grow with the matrix
+    *("operations", "requested", "from_l2", "from_l3", "from_memory", "prefetches", "working_set"),
+)
 FILE = Path(__file__).with_name("weights.json")
 
 
@@ -87,17 +90,20 @@ class Weights:
 def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
     """Return *features* with statistics of the matrix with most elements only, called ``matrix``.
 
-    What one program calls its matrix means nothing to another. Distances of reuse are left out:
-    they tell the kinds of the training from each other, and the model learns these by heart.
+    What one program calls its matrix means nothing to another. Amounts are there for each element,
+    too. Distances of reuse are left out: they tell the kinds of the training from each other, and
+    the model learns these by heart.
     """
     names = {name.partition(".")[0] for name in features if "." in name}
     largest = max(sorted(names), key=lambda name: features[f"{name}.nnz"], default="")
-    return {
+    found = {
         f"matrix.{key}" if key else name: value
         for name, value in features.items()
         if (head := name.partition("."))[0] == largest or not head[1]
         if not (key := head[2]).startswith("reuse_")
     }
+    stored = max(found.get("matrix.nnz", 1.0), 1.0)
+    return found | {f"{k}_each": found[k] / stored for k in _AMOUNTS if k in found}
 
 
 @cache
