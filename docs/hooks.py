@@ -1,15 +1,17 @@
-"""For mkdocs: files outside of docs/ that pages link to, shown as pages of the site."""
+"""For mkdocs: files outside of docs/ that pages link to, as pages; tutorials as notebooks."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 
+notebooks = runpy.run_path(str(Path(__file__).with_name("notebooks.py")))
 ROOT = Path(__file__).parents[1]
 ABOVE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.(?:py|md))\)")
 LOADED = re.compile(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="(https?:[^"]+)')
@@ -28,6 +30,10 @@ def on_files(files: Files, config: Any) -> Files:
         file = File.generated(config, _place(path), content=text)
         file.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(file)
+    for page in pages:
+        if page.src_uri.startswith("tutorials/"):
+            text = notebooks["notebook"](page.content_string)
+            files.append(File.generated(config, _notebook(page.src_uri), content=text))
     return files
 
 
@@ -40,7 +46,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = path.removeprefix("docs/") if path.startswith("docs/") else _place(path)
         return f"]({posixpath.relpath(target, folder or '.')})"
 
-    return ABOVE.sub(link, markdown)
+    markdown = ABOVE.sub(link, markdown)
+    if folder == "tutorials":
+        name = posixpath.basename(_notebook(page.file.src_uri))
+        markdown += f"\n[This page as a notebook]({name}){{ download }}\n"
+    return markdown
+
+
+def _notebook(page: str) -> str:
+    return f"{page.removesuffix('.md')}.ipynb"
 
 
 def _above(page: str, text: str) -> set[str]:

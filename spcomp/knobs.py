@@ -82,6 +82,7 @@ class Knobs:
     asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
     owns_temporaries: bool  # whether the program, not the call, allocates what no caller gets
+    turn_elements: int  # elements of a row between two changes of a softmax's maximum; 0: no such
     gathers_apart: bool  # whether rows at coordinates, of two arrays, push each other out of cache
 
     # vectors
@@ -149,6 +150,7 @@ CPU_KNOBS = Knobs(
     asks_rows=False,
     packs_results=True,
     owns_temporaries=False,  # a call reuses the memory of results
+    turn_elements=0,
     gathers_apart=True,
     dot_accumulators=4,  # an addition takes four cycles
     unrolled_vectors=32,
@@ -169,6 +171,7 @@ CUDA_KNOBS = replace(
     asks_rows=True,  # as many threads share a row
     packs_results=False,  # blocks cannot wait for each other to pass on where each begins
     owns_temporaries=True,  # most turn out to need no memory
+    turn_elements=32,  # one on each thread of a warp
     gathers_apart=False,  # so many rows are worked on at a time that no array stays there anyway
     single_lanes=128,  # a thread has no vectors but those that it loads and stores
     unrolled_group=4,
@@ -198,10 +201,11 @@ class GridKnobs:
     block_threads: int  # threads in a block where nothing else decides
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
-    turn_elements: int  # elements of a row that threads go through before they rescale its sums
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
+    few_loops: int  # loops of a kernel, at most, that leave registers to unroll some more
+    resident_threads_many: int  # the same as resident_threads in kernels with more loops
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
@@ -212,10 +216,11 @@ CUDA_GRID = GridKnobs(
     block_threads=128,
     warp_threads=32,
     row_threads=8,
-    turn_elements=32,  # of a warp, at most one on each thread
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
+    few_loops=5,  # with more, registers hold the values between them
+    resident_threads_many=768,  # several loads in flight need some, too
     thread_bytes=1024,
     thread_sums=64,
     scan_elements=16,

@@ -191,3 +191,32 @@ def test_no_command_prints_what_there_is():
     assert result.exit_code == 0
     for name in ("build", "show", "doctor"):
         assert name in result.stdout
+
+
+KINDS = """import numpy as np
+import scipy.sparse as sps
+import spcomp
+a = sps.csr_array(np.eye(3, dtype="float32"))
+kernel = spcomp.compile(one)
+notation = spcomp.compile("y[i] = A[i, j] * x[j]").specialize(A=a, x=np.ones(3, "float32"))
+later = spcomp.compile("y[i] = A[i, j] * x[j]")
+"""
+
+
+def test_kernels_stand_for_their_programs(kernel_file, capsys):
+    kernel_file(program("one") + KINDS)
+    programs = load("kernel.py")
+    assert list(programs) == ["one", "notation"]
+    assert "later is skipped: it is compiled when it is called" in capsys.readouterr().err
+    shown = invoke("show", "kernel.py", "notation", "--stage", "coordinate").output
+    assert "A[i, j] * x[j]" in shown
+
+
+def test_decomposed_programs_are_programs_once_their_format_is_known(kernel_file, capsys):
+    text = (Path(__file__).parents[1] / "examples" / "spmm.py").read_text().split("def main")[0]
+    decomposed = "import spcomp\nknown = spcomp.decompose(spmm, A=spcomp.formats.bsr(2))\n"
+    name = text.partition("def ")[2].partition("(")[0]
+    decomposed += 'unknown = spcomp.decompose(spmm, A="hyb")\n'
+    kernel_file(text + decomposed.replace("(spmm", f"({name}"))
+    assert list(load("kernel.py")) == [name, "known"]
+    assert "unknown is skipped: its format depends" in capsys.readouterr().err

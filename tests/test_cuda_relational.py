@@ -325,7 +325,7 @@ def relations(m, n, *densities):
     ("buckets", "ty", "feat", "dtype", "on_grid"),
     [
         ([1, 4], 4, (32, 32), "float32", False),
-        pytest.param([2, 8], 4, (32, 32), "float32", False, marks=pytest.mark.long),
+        pytest.param([2, 8, 16], 4, (32, 32), "float32", False, marks=pytest.mark.long),
         ([1], 8, (32, 64), "float16", True),
     ],
     ids=["rgcn", "rgcn in other buckets", "sparse convolution"],

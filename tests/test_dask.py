@@ -255,6 +255,48 @@ def test_a_plan_counts_what_is_sent():
         kernel.plan(A=sd.from_scipy(csr(), 4), B=da.ones((17, 4), chunks=5), memory="1 kB")
 
 
+@pytest.mark.usefixtures("_small")
+def test_an_order_of_rows_cuts_what_is_sent():
+    mesh = sps.diags_array([1.0, 1, 1], offsets=[-1, 0, 1], shape=(60, 60)).tocsr()
+    p = np.random.default_rng(0).permutation(60)
+    mixed = sps.csr_array(mesh[p][:, p])
+    q = sd.ordering(mixed)
+    assert sorted(q) == list(range(60))
+    ordered = mixed[q][:, q]
+    sent = [
+        spcomp.compile(SPMM).plan(A=sd.from_scipy(A, 15), B=da.ones((60, 64), chunks=15), workers=4)
+        for A in (mixed, ordered)
+    ]
+    first, second = (plan.estimate.sent["rows that blocks need"] for plan in sent)
+    assert 0 < second * 5 < first
+    with pytest.raises(ArgumentError, match="expected a square"):
+        sd.ordering(csr())
+
+
+def test_names_of_a_program_do_not_meet_those_of_its_parts():
+    A = sd.from_scipy(csr(), (6, 5))
+    for text in ("C_1[i, k] = A[i, j] * B[j, k]", "left[i, k] = A[i, j] * B[j, k]"):
+        result = spcomp.compile(text)(A=A, B=sd.from_scipy(csr(17, 9), (5, 4))).compute()
+        np.testing.assert_allclose(result.toarray(), (csr() @ csr(17, 9)).toarray())
+    text = "C[i, j] += A[i, j] * C_2[i, j]"
+    result = spcomp.compile(text)(A=A, C=A, C_2=A).compute()
+    np.testing.assert_allclose(result.toarray(), (csr() + csr() * csr()).toarray())
+
+
+def test_what_is_added_to_keeps_its_type():
+    A = sd.from_scipy(csr(), 5)
+    text = "y[i] += A[i, j] * x[j]"
+    y = spcomp.compile(text)(A=A, x=np.ones(17), y=np.zeros(23, np.float32))
+    assert y.compute().dtype == y.dtype == np.float32
+    with pytest.raises(ScriptError, match="does not become an int64"):
+        spcomp.compile(text)(A=A, x=np.ones(17), y=np.zeros(23, np.int64))
+
+
+def test_explain_of_distributed_arguments_is_the_plan():
+    text = spcomp.compile(SPMM).explain(A=sd.from_scipy(csr(), 8), B=np.ones((17, 2)))
+    assert "i: 3 pieces of 23, as A" in text
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,8 @@ def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def test_an_example_runs_and_its_result_is_right(path):
     if "import torch" in path.read_text():
         pytest.importorskip("torch", reason="needs the torch extra")
+    if "import dask" in path.read_text():
+        pytest.importorskip("distributed", reason="needs the dask extra")
     done = run(path)
     assert done.returncode == 0, done.stderr
     assert "max error" in done.stdout

@@ -112,10 +112,33 @@ def test_an_instruction_without_a_line_goes_with_the_one_before():
     assert assembly_lines(text) == [*rows, ("g:", ()), ("    nop", ())]
 
 
+def marked(before, after, context=None):
+    lines = (tuple((letter, ()) for letter in text) for text in (before, after))
+    return [f"{mark}{line[0]}" for mark, line in Change("step", *lines).difference(context)]
+
+
 def test_a_difference_keeps_equal_lines():
-    before, after = ((("a", ()), ("b", ())), (("a", ()), ("c", ())))
-    marks = [(mark, line[0]) for mark, line in Change("step", before, after).difference()]
-    assert marks == [("", "a"), ("-", "b"), ("+", "c")]
+    assert marked("ab", "ac") == ["a", "-b", "+c"]
+    assert marked("abcb", "ab") == ["a", "b", "-c", "-b"]
+    assert marked("ab", "abab") == ["a", "b", "+a", "+b"]
+    assert marked("", "a") == ["+a"]
+
+
+def test_a_difference_of_long_programs_is_short():
+    expected = ["... 3 lines as before ...", "d", "-e", "+x", "f", "... 4 lines as before ..."]
+    assert marked("abcdefghij", "abcdxfghij", 1) == expected
+    middle = ["a", "... 4 lines as before ...", "f"]
+    assert marked("xabcdefy", "1abcdef2", 1) == ["-x", "+1", *middle, "-y", "+2"]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90"])
+def test_code_for_each_machine_is_linked(target):
+    (view,) = spcomp.compile(BY_NAME["spmv"].build(), target=target).explore().page.views
+    code = view.panes[-1]
+    assert code.name == {"cpu": "asm"}.get(target, "ptx")
+    known = sum(bool(row.places) for row in code.rows)
+    assert known > 0.5 * len(code.rows)
+    assert not any(", debug" in row.text for row in code.rows)
 
 
 class Links(html.parser.HTMLParser):

@@ -76,6 +76,22 @@ def test_repeated_calls_see_what_differs(gpu, kind):
         kernel(x=small, y=small, s=2.0, out=out)
 
 
+def test_explain_is_about_the_call_that_was_repeated_last(gpu):
+    there = Torch(gpu)
+    bound = spcomp.compile("q[i] = a[i] * x[i]", target=TARGET).bind(a=there.put(np.ones(4, "f4")))
+    given = [
+        {"x": there.put(np.ones(4, kind)), "out": there.put(np.zeros(4, kind))}
+        for kind in ("float32", "float64")
+    ]
+    said = []
+    for arrays in given * 2:
+        bound(**arrays)
+        said.append(str(bound.kernels()[0].signature))
+    assert said[:2] == said[2:]
+    assert "float64" not in said[0]
+    assert "float64" in said[1]
+
+
 @both
 def test_repeated_calls_of_several_results_return_them_by_name(gpu, kind):
     there, a = kind(gpu), np.arange(6, dtype=np.float32)

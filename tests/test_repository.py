@@ -115,6 +115,12 @@ def test_the_readme_links_to_files_that_exist():
             assert (document.parent / link).exists(), f"{document.name}: {link}"
 
 
+def test_the_site_has_every_page_in_its_navigation():
+    listed = re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(listed) == sorted(pages)
+
+
 def test_importing_spcomp_loads_nothing_heavy():
     heavy = ["llvmlite", "networkx", "numba", "scipy", "torch", "rich", "click"]
     code = f"import spcomp, sys; print([m for m in {heavy} if m in sys.modules])"

@@ -129,6 +129,9 @@ def test_steps_are_shown_with_what_they_changed(tmp_path):
     steps.save(tmp_path / "steps.html")
     assert (tmp_path / "steps.html").read_text().count("<details>") == 3
     assert viz.schedule(spcomp.Schedule(csrmm)).steps == ()
+    elsewhere = spcomp.Schedule(spcomp.Schedule(csrmm).lower_sparse_iter().func, sch.trace)
+    with pytest.raises(ArgumentError, match="cannot be applied again"):
+        viz.schedule(elsewhere)
 
 
 def test_a_roofline_counts_operations_and_bytes():

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import click
 
-from spcomp.errors import InternalError, ScriptError, Span, SpcompError, nearest_or_all
+from spcomp.errors import (
+    ArgumentError,
+    InternalError,
+    ScriptError,
+    Span,
+    SpcompError,
+    nearest_or_all,
+)
 from spcomp.ir.func import Func
 from spcomp.ir.module import Module
+from spcomp.kernels.decomposed.choose import Undecided
+from spcomp.kernels.decomposed.kernel import Decomposed
+from spcomp.kernels.protocol import Runnable
 from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -27,18 +37,20 @@ Program: TypeAlias = Func | Module[Any] | Schedule
 def load(path: str) -> dict[str, Program]:
     """Return the programs that the Python file *path* defines, by variable, in order.
 
-    A program is a function, a module or a schedule; one with two names counts once. Output of the
-    file goes to stderr. Raises ScriptError, at the user's line, for a file that does not run, has
-    no program, or defines two programs of the same name.
+    A program is a function, a module or a schedule; one with two names counts once. Results of
+    ``decompose``, and kernels, also those of index notation, stand for the programs that they run;
+    one that is only compiled by a call is skipped, which is said. Output of the file goes to
+    stderr. Raises ScriptError, at the user's line, for a file that does not run, has no program, or
+    defines two programs of the same name.
     """
     with _ErrorsAtLine(path), _as_script(path):
         names = runpy.run_path(path, run_name="spcomp.kernel_file")
     programs: dict[str, Program] = {}
-    for name, value in names.items():
-        if isinstance(value, Func | Module | Schedule) and all(
-            value is not other for other in programs.values()
-        ):
-            programs[name] = value
+    for variable, value in names.items():
+        found = _programs(variable, value)
+        for k, program in enumerate(found):
+            if all(program is not other for other in programs.values()):
+                programs[f"{variable}_{k}" if len(found) > 1 else variable] = program
     if not programs:
         raise ScriptError(
             f"there is no program in {path}",
@@ -46,6 +58,28 @@ def load(path: str) -> dict[str, Program]:
         )
     _refuse_homonyms(path, programs)
     return programs
+
+
+def _programs(variable: str, value: object) -> list[Program]:
+    """Return the programs that *value* is or runs; say so if they are not known yet."""
+    if isinstance(value, Func | Module | Schedule):
+        return [value]
+    if isinstance(value, Decomposed):
+        return [value.func]
+    if isinstance(value, Undecided):
+        return _skip(variable, "its format depends on the matrix")
+    if not isinstance(value, Runnable):
+        return []
+    try:
+        kernels: Sequence[Any] = value.kernels()
+        return [kernel.program for kernel in kernels]
+    except ArgumentError:
+        return _skip(variable, "it is compiled when it is called; specialize it in the file")
+
+
+def _skip(variable: str, why: str) -> list[Program]:
+    click.echo(f"{variable} is skipped: {why}", err=True)
+    return []
 
 
 def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Program]:

@@ -7,6 +7,7 @@ import dask.array as _da
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.files import from_binsparse, from_mtx
 from spcomp.dask.load import from_array, from_scipy
+from spcomp.dask.order import ordering
 from spcomp.dask.place import place
 from spcomp.dask.run import Door, Plan
 from spcomp.dask.store import read, write
@@ -19,6 +20,7 @@ __all__ = [
     "from_binsparse",
     "from_mtx",
     "from_scipy",
+    "ordering",
     "place",
     "read",
     "write",

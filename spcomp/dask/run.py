@@ -20,7 +20,7 @@ from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.results import Results
 from spcomp.notation.nodes import Access, Assignment, Op, walk
-from spcomp.notation.prepare import Prepared, prepare
+from spcomp.notation.prepare import Prepared, free_name, prepare
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
@@ -109,39 +109,33 @@ class _Call:
 
     def run(self) -> None:
         """Make the collections of all statements."""
-        taken = {*self.operands, *self.numbers, *self.prepared.targets}
-        taken |= {
-            i
-            for s in self.prepared.program.statements
-            for t in (*walk(s.value), s.target)
-            if isinstance(t, Access)
-            for i in t.indices
-        }
-        semiring = self.kernel.semiring
-        for stmt in map(self._plain, self.prepared.program.statements):
-            *before, last = split(stmt, self.operands, semiring, taken)
-            for piece in (*before, last):
-                stage = decide(piece, self.operands, semiring)
+        taken = {*self.operands, *self.numbers, *self.prepared.targets, *self._indices()}
+        kernel, formats = self.kernel, self._formats()
+        for stmt in self.prepared.program.statements:
+            plain = self._assignment(stmt, taken)
+            for piece in split(plain, self.operands, kernel.semiring, taken):
+                stage = decide(piece, self.operands, kernel.semiring)
                 tasks = Tasks(
-                    stage,
-                    self.operands,
-                    self.numbers,
-                    semiring,
-                    self._formats(),
-                    self.kernel.options,
+                    stage, self.operands, self.numbers, kernel.semiring, formats, kernel.options
                 )
                 self.tasks.append(tasks)
                 self.operands = {**self.operands, piece.target.name: tasks.result()}
 
-    def _plain(self, stmt: Assignment) -> Assignment:
+    def _indices(self) -> set[str]:
+        """Return the names of all indices."""
+        terms = (t for s in self.prepared.program.statements for t in (*walk(s.value), s.target))
+        return {index for t in terms if isinstance(t, Access) for index in t.indices}
+
+    def _assignment(self, stmt: Assignment, taken: set[str]) -> Assignment:
         """Return *stmt* as one that assigns: ``C += x`` is ``C = C + x`` of the given C."""
         if not stmt.accumulates:
             return stmt
-        given = replace(stmt.target, name=f"{stmt.target.name}_given")
+        given = replace(stmt.target, name=free_name(stmt.target.name, taken))
         self.operands[given.name] = self.operands[stmt.target.name]
         value, subtracts = stmt.addend
-        sign = "-" if subtracts else "+"
-        return replace(stmt, value=Op(sign, (given, value)), accumulates=False, subtracts=False)
+        total = Op("-" if subtracts else "+", (given, value))
+        plain = replace(stmt, value=total, accumulates=False, subtracts=False)
+        return replace(plain, of_type=given.name)
 
     def _formats(self) -> dict[str, Any]:
         """Return the formats that the user asked for, by operand."""

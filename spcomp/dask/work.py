@@ -73,9 +73,10 @@ def union(
     target: Access, op: str, formats: Mapping[str, Any], options: Options, semiring: Semiring
 ) -> Work:
     """Return the work that combines two sparse partial results of *target* by *op*."""
-    left, right = (Access(name, target.indices) for name in ("left", "right"))
-    stmt = Assignment(target, Op("+", (left, right)))
-    return Work.of(stmt, ("left", "right"), formats, Semiring(op, semiring.mul), options)
+    names = f"{target.name}_1", f"{target.name}_2"
+    both = tuple(Access(name, target.indices) for name in names)
+    stmt = Assignment(target, Op("+", both))
+    return Work.of(stmt, names, formats, Semiring(op, semiring.mul), options)
 
 
 def combine(op: str, left: Any, right: Any) -> Any:

@@ -44,15 +44,12 @@ def assembly_lines(text: str) -> list[Line]:
 
     An instruction that the line table gives no line is at that of the one before.
     """
-    files: dict[str, str] = {}
+    files = dict(_files(text))  # in PTX they are at the end
     result: list[Line] = []
     here: tuple[Span, ...] = ()
     skips = False
     for line in text.splitlines():
-        if found := _FILE.match(line):
-            folder, name = found[2], found[3]
-            files[found[1]] = _joined(folder, name) if name else folder
-        elif found := _LOC.match(line):
+        if found := _LOC.match(line):
             number = int(found[2])
             if number:
                 file = files.get(found[1], "")
@@ -68,6 +65,11 @@ def assembly_lines(text: str) -> list[Line]:
         is_code = line[:1].isspace() and not line.lstrip().startswith((".", "//", "#"))
         result.append((line.replace("\t", "    "), here if is_code else ()))
     return result
+
+
+def _files(text: str) -> Iterator[tuple[str, str]]:
+    for found in filter(None, map(_FILE.match, text.splitlines())):
+        yield found[1], _joined(found[2], found[3]) if found[3] else found[2]
 
 
 def _nodes(text: str) -> Iterator[tuple[str, tuple[str, dict[str, str]]]]:

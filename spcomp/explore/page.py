@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from spcomp.compiler.compiled import Compiled
     from spcomp.ir.printer.program import Line
 
+MOST_ROWS = 5000  # in all steps of a schedule; of more, a page only has what changes
+CONTEXT = 6  # lines beside those
 TITLES = {
     "source": "Source",
     "coordinate": "Coordinate space",
@@ -103,12 +105,14 @@ def view(compiled: Compiled, name: str, note: str = "") -> View:
     source = Source.of(span for part in everything for _, spans in part for span in spans)
     panes = [Pane("source", TITLES["source"], _source_rows(source))]
     panes += [Pane(kind, TITLES[kind], _rows(part, source)) for kind, part in lines.items()]
+    whole = sum(len(change.after) for change in done) <= MOST_ROWS
+    context = None if whole else CONTEXT
     func = (stages.coordinate or stages.position or stages.flat).source
     return View(
         name,
         str(compiled.target).partition(",")[0],
         tuple(panes),
-        tuple(Step(change.text, _changed(change, source)) for change in done),
+        tuple(Step(change.text, _changed(change, source, context)) for change in done),
         draw(func.axes, func.buffers) if func.axes else "",
         note,
     )
@@ -122,7 +126,8 @@ def _rows(lines: Sequence[Line], source: Source) -> tuple[Row, ...]:
     return tuple(Row(text, source.numbers(spans)) for text, spans in lines)
 
 
-def _changed(change: Change, source: Source) -> tuple[Row, ...]:
+def _changed(change: Change, source: Source, context: int | None) -> tuple[Row, ...]:
     return tuple(
-        Row(text, source.numbers(spans), mark=mark) for mark, (text, spans) in change.difference()
+        Row(text, source.numbers(spans), mark=mark)
+        for mark, (text, spans) in change.difference(context)
     )

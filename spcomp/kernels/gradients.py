@@ -37,9 +37,37 @@ class Differentiable:
 
 
 def require_gradients(args: Iterable[Any]) -> bool:
-    """Whether one of the tensors in *args* requires gradients, and torch follows them now."""
+    """Whether torch follows one of the tensors in *args* now: its gradients, or in torch.func.
+
+    Nested tensors take the same way.
+    """
+    args = tuple(args)
+    if any(map(is_jagged, args)):
+        return True
     required = any(getattr(arg, "requires_grad", False) is True for arg in args)
-    return required and bool(sys.modules["torch"].is_grad_enabled())
+    return (required and bool(sys.modules["torch"].is_grad_enabled())) or is_transformed(args)
+
+
+def is_jagged(arg: Any) -> bool:
+    """Whether *arg* is a nested tensor of torch."""
+    return getattr(arg, "is_nested", False) is True
+
+
+def is_transformed(args: Iterable[Any]) -> bool:
+    """Whether ``torch.func`` transforms one of *args*, or one is followed in forward mode."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    forward = torch.autograd.forward_ad
+    is_dual, in_func = forward._current_level >= 0, torch._C._are_functorch_transforms_active()  # noqa: SLF001
+    if not is_dual and not in_func:
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
+    return any(
+        wrapped(arg) or (is_dual and forward.unpack_dual(arg).tangent is not None)
+        for arg in args
+        if isinstance(arg, torch.Tensor) and arg.layout == torch.strided
+    )
 
 
 def follow(

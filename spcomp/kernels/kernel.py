@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from spcomp.compiler.options import Options
     from spcomp.ir.module import HostOp
     from spcomp.kernels.gpu.calls import GpuCalls
+    from spcomp.kernels.profile import Profile
     from spcomp.runtime.gpu import Resources
     from spcomp.schedule.step import Trace
     from spcomp.target import Target
@@ -61,8 +63,9 @@ class Kernel(Runnable):
     ArgumentError for arguments that it cannot take.
     """
 
-    def __init__(self, compiled: Compiled, options: Options) -> None:
+    def __init__(self, compiled: Compiled, options: Options, program: Any) -> None:
         self._compiled, self._options = compiled, options
+        self._program = program  # that of *compiled* may be an equal one from another place
         self._face: Interface = compiled.interface
         self._calls = self._new_calls(None)
         self._in_place = self._new_calls(None, raw=True)
@@ -71,7 +74,7 @@ class Kernel(Runnable):
     def of(cls, program: Any, options: Options) -> Kernel:
         """Return *program*, a Func, a Module or a Schedule, compiled; raises SpcompError."""
         with refuse_deep_nests(LoweringError):
-            return cls(Compiled.of(program, options), options)
+            return cls(Compiled.of(program, options), options, program)
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns."""
@@ -151,7 +154,7 @@ class Kernel(Runnable):
         if whole:
             frame.require()
         code = self._compiled.variant(frame.values)
-        return self if code is self._compiled else Kernel(code, code.options)
+        return self if code is self._compiled else Kernel(code, code.options, self.program)
 
     @front_door
     def interpret(
@@ -166,11 +169,26 @@ class Kernel(Runnable):
         """
         from spcomp.kernels.interpretation import Interpretation
 
+        call = Interpretation(self._compiled, self._taken(named))
+        return call.comparison() if compare else call.result(stage)
+
+    @front_door
+    def profile(self, *, repeat: int = 10, **named: Any) -> Profile:
+        """Return the time of each phase, and of each nest of loops, of a call with *named*.
+
+        Times are medians of *repeat* calls on copies of the arguments. Raises ArgumentError.
+        """
+        from spcomp.kernels.profile import profile
+
+        options = replace(self._options, debug=True)  # for the places
+        return profile(Compiled.of(self._program, options), self._taken(named), repeat)
+
+    def _taken(self, named: Mapping[str, Any]) -> Frame:
+        """Return a frame with the arguments *named*; raises ArgumentError."""
         frame = Frame(self._face, self._options.constants)
         for name, arg in named.items():
             frame.take(name, arg, verify=True)
-        call = Interpretation(self._compiled, frame)
-        return call.comparison() if compare else call.result(stage)
+        return frame
 
     def explain(self, **named: Any) -> str:
         """Return the signature, the schedule steps by function, and what a GPU launches.
@@ -205,7 +223,7 @@ class Kernel(Runnable):
     @property
     def program(self) -> Any:
         """What was compiled: a function at any stage, a Module or a Schedule."""
-        return self._compiled.program
+        return self._program
 
     @property
     def options(self) -> Options:
@@ -281,7 +299,7 @@ class Kernel(Runnable):
         return f"<Kernel {self.name} for {self.target}: {params}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Kernel.of, (self._compiled.program, self._options)
+        return Kernel.of, (self._program, self._options)
 
     def _positional(
         self, args: tuple[Any, ...], out: Any, named: Mapping[str, Any]

@@ -19,6 +19,7 @@ from spcomp.schedule.steps.loops.sampling import SampleCategorical, SamplePerfec
 from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Split
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.schedule.steps.sharing.hubs import SplitHubs
+from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
 from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
@@ -291,6 +292,17 @@ class LoopPrimitives(Sampling):
         ('o', 'i', 'mark', 'k', 'j', 'clear')
         """
         return self.apply(MarkFiber(merge, cursor))
+
+    def online_softmax(self, loop: str, size: int) -> Self:
+        """Let each iteration of *loop* compute a softmax, and sums with it, in one pass.
+
+        ``M = max(X); E = exp(X - M); S += E; O += E * V / S  ->  all of that, *size* X a turn``;
+        see :class:`OnlineSoftmax`.
+
+        >>> softmax.online_softmax("i", 32).loops
+        ('i', 'k_1', 'i_turn', 'j', 'j_3', 'j_1', 'k_2', 'j_2', 'k', 'k_3')
+        """
+        return self.apply(OnlineSoftmax(loop, size))
 
     def partial_results(self, loop: str) -> Self:
         """Let each iteration of *loop* compute its own sum, then add the sums in order.

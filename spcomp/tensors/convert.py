@@ -69,8 +69,8 @@ def convert(
         x: A numpy array, a scipy.sparse array or matrix of any format, a :class:`spcomp.Tensor`,
             a torch tensor on the CPU (strided, coo, csr, csc, bsr, bsc), a pydata ``sparse``
             array, anything with ``__dlpack__``, a :class:`spcomp.Parts`, or a sparse matrix of
-            PyTorch or CuPy on a GPU (coo, csr, csc, to each of these, there). The elements of a
-            dense one are the nonzero ones (with NaN); a sparse one keeps its stored zeros.
+            PyTorch or CuPy on a GPU (coo, csr, csc, to each of these and ell, there). The elements
+            of a dense one are the nonzero ones (with NaN); a sparse one keeps its stored zeros.
         format: A :class:`spcomp.Format`, or the name of one; or a format of several parts, such as
             ``spcomp.formats.hyb(2, [1, 2, 4])``. ``"hyb"`` and ``"hyb(2)"`` have one and two
             column parts, with buckets chosen for the matrix.

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import ArgumentError
-from spcomp.formats.format import Format
+from spcomp.formats.format import Format, text_of
 from spcomp.runtime.cuda.arrays import DeviceArray, Library, OnDevice, place_of, to_host
-from spcomp.tensors.levels import Level
+from spcomp.tensors.levels import Level, texts
 from spcomp.tensors.tensor import Tensor
 
 
@@ -66,7 +66,7 @@ class DeviceTensor(OnDevice):
     @property
     def format(self) -> str:
         """The levels, such as ``dense,fixed``."""
-        return str(self.layout)
+        return text_of(texts(self.levels), self.order)
 
     def padded(self, at: int) -> bool:
         """Whether level *at* has positions without a coordinate."""

@@ -10,53 +10,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from spcomp.kernels.adjoint.kernel import AdjointKernel
-from spcomp.kernels.gradients import Differentiable, Run
-from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.kernels.gradients import Differentiable, Run, is_transformed
 from spcomp.kernels.results import Results
-from spcomp.notation.semiring import ORDINARY
 from spcomp.tensors.libraries.torch import all_bfloat16, argument
 from spcomp.tensors.tensor import Tensor
 from spcomp.tensors.torch import to_torch
+from spcomp.torch.derivative import Derivative
+from spcomp.torch.jagged import Jagged, jagged_of
 from spcomp.torch.patterns import Pattern, pattern_of
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Derivative:
-    """The gradients of a program by some operands: the *kernel* of its adjoint.
-
-    *saves*: the values that are kept for it. *forward*: runs in the place of the program, and
-    returns those, too; None: they are results. *needed*: the operands whose values are read.
-    """
-
-    kernel: AdjointKernel
-    saves: tuple[str, ...]
-    forward: NotationKernel | None
-    needed: frozenset[str]
-
-    @classmethod
-    def of(cls, program: Differentiable, wrt: tuple[str, ...]) -> Derivative:
-        """Return the derivative of *program* by *wrt*, derived once; raises SpcompError."""
-        known: Derivative | None = program.derivatives.get(wrt)
-        if known is None:
-            adjoint, formats = program.derive(wrt), program.formats
-            operands = {name: formats[name] for name in formats.keys() & {*adjoint.arguments}}
-            kernel = AdjointKernel(adjoint, operands, program.options)
-            saves, forward = adjoint.saves, None
-            if not program.saves:
-                saves = tuple(name for name in saves if name in program.results)
-            elif not {*saves} <= {*program.results}:
-                everything = adjoint.forward_and_saves
-                forward = NotationKernel(everything, formats, ORDINARY, program.options)
-            known = cls(kernel, saves, forward, frozenset(adjoint.needed))
-            program.derivatives[wrt] = known
-        return known
+from spcomp.torch.transforms import Function as TransformedFunction
+from spcomp.torch.transforms import Transformed
 
 
 class Operands:
     """The arguments of a call: those that are *tensors*, and *arrays* of all of them by name."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Mapping[str, Any], jagged: Mapping[str, Jagged]) -> None:
+        self.jagged = jagged
         self.tensors = {n: x for n, x in named.items() if isinstance(x, torch.Tensor)}
         self.patterns: dict[str, Pattern] = {}
         self.is_half = all_bfloat16(named.values())
@@ -65,14 +35,21 @@ class Operands:
     def _array(self, name: str, arg: Any) -> Any:
         if not isinstance(arg, torch.Tensor):
             return arg
+        if name in self.jagged:
+            return self.jagged[name].with_values_of(arg)
         if arg.layout == torch.strided:
             return argument(name, arg)
         pattern = self.patterns[name] = pattern_of(name, arg)
         return pattern.with_values_of(arg)
 
     def as_torch(self, result: Any) -> torch.Tensor:
-        """Return the *result* of a kernel as a tensor, of bfloat16 if all arguments are."""
-        if isinstance(result, Tensor):
+        """Return the *result* of a kernel as a tensor, of bfloat16 if all arguments are.
+
+        One that is stored as a nested argument is its values.
+        """
+        if self.nesting(result) is not None:
+            tensor = to_torch(result.values).reshape(-1, *result.shape[2:])
+        elif isinstance(result, Tensor):
             likes = (name for name, pattern in self.patterns.items() if pattern.is_of(result))
             if (name := next(likes, None)) is not None:
                 like = self.tensors[name]
@@ -82,12 +59,22 @@ class Operands:
             tensor = to_torch(result if getattr(result, "ndim", 0) else np.asarray(result))
         return tensor.bfloat16() if self.is_half and tensor.dtype == torch.float32 else tensor
 
+    def nestings(self, results: Mapping[str, Any]) -> dict[str, Jagged]:
+        """Return how those of *results* are stored that are so as a nested argument."""
+        found = ((name, self.nesting(result), result) for name, result in results.items())
+        return {name: Jagged(x, jagged.like) for name, jagged, x in found if jagged is not None}
+
+    def nesting(self, result: Any) -> Jagged | None:
+        """Return the nested argument that *result* is stored as, if there is one."""
+        return next((jagged for jagged in self.jagged.values() if jagged.is_of(result)), None)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followed:
     """A call of *program* on the tensors *names* and the arguments *others*, to be followed.
 
-    *sizes*: the lengths of results at index vectors.
+    *sizes*: the lengths of results at index vectors. *jagged*: those of which the values are given;
+    results that are stored like them are added to *nested*, by name.
     """
 
     program: Differentiable
@@ -96,6 +83,8 @@ class Followed:
     names: tuple[str, ...]
     others: Mapping[str, Any]
     sizes: Mapping[str, int]
+    jagged: Mapping[str, Jagged]
+    nested: dict[str, Jagged]
 
     def forward(self, operands: Operands) -> dict[str, Any]:
         """Return the results by name, and what is kept for the way back."""
@@ -114,8 +103,10 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: Followed, *tensors: torch.Tensor) -> Any:
         """Return the results of *call* as tensors."""
         adjoint = call.derivative.kernel.adjoint
-        operands = Operands({**dict(zip(call.names, tensors, strict=True)), **call.others})
+        named = {**dict(zip(call.names, tensors, strict=True)), **call.others}
+        operands = Operands(named, call.jagged)
         values = call.forward(operands)
+        call.nested.update(operands.nestings(values))
         results = {name: operands.as_torch(values[name]) for name in call.program.results}
         stepwise = [t for name, t in results.items() if name not in adjoint.results]
         ctx.mark_non_differentiable(*stepwise)
@@ -165,8 +156,9 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         def run(arrays: dict[str, Any]) -> Any:
             return kernel.run(None, {**arrays, "sizes": sizes} if sizes else arrays)
 
-        results = follow(kernel.differentiable, named, run, sizes)
-        found = dict(zip(adjoint.wrt, several(results), strict=True))
+        like = {adjoint.names[n]: x for n, x in call.nested.items() if n in adjoint.results}
+        results, _ = _follow(kernel.differentiable, named, run, sizes, {**call.jagged, **like})
+        found = dict(zip(adjoint.wrt, results, strict=True))
         dtypes = {name: dtype for name, (_, dtype) in zip(call.names, ctx.likes, strict=True)}
         return None, *(
             found[name].to(dtypes[name]) if name in found else None for name in call.names
@@ -183,18 +175,47 @@ def follow(
 
     *run* computes them from arrays, in these *sizes*. Raises SpcompError.
     """
+    jagged = jagged_of(dict(named))
+    values = {name: named[name].values() for name in jagged}
+    results, nested = _follow(program, {**named, **values}, run, sizes, jagged)
+    pairs = zip(program.results, results, strict=True)
+    made = tuple(nested[name].nested(x) if name in nested else x for name, x in pairs)
+    return Results.of(program.results, made) if len(made) > 1 else made[0]
+
+
+def _follow(
+    program: Differentiable,
+    named: Mapping[str, Any],
+    run: Run,
+    sizes: Mapping[str, int],
+    jagged: Mapping[str, Jagged],
+) -> tuple[Sequence[Any], Mapping[str, Jagged]]:
+    """Return the results of *program*, and how those are stored that are as nested arguments.
+
+    Of *jagged* arguments, and of such results, *named* has the values.
+    """
     named = {name: _coalesced(x) for name, x in named.items()}
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     wrt = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
+    if is_transformed(tensors.values()):
+        tensors = {name: x for name, x in tensors.items() if x.layout == torch.strided}
+        others = {name: x for name, x in named.items() if name not in tensors}
+        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed)
+        return TransformedFunction.apply(inner, *tensors.values()), {}
     if wrt and torch.is_grad_enabled():
         derivative = Derivative.of(program, wrt)
         others = {name: x for name, x in named.items() if name not in tensors}
-        call = Followed(program, derivative, run, tuple(tensors), others, sizes)
-        results: Sequence[Any] = Function.apply(call, *tensors.values())
-    else:
-        operands = Operands(named)
-        results = [operands.as_torch(result) for result in several(run(operands.arrays))]
-    return Results.of(program.results, tuple(results)) if len(results) > 1 else results[0]
+        call = Followed(program, derivative, run, tuple(tensors), others, sizes, jagged, {})
+        return Function.apply(call, *tensors.values()), call.nested
+    operands = Operands(named, jagged)
+    found = dict(zip(program.results, several(run(operands.arrays)), strict=True))
+    return [operands.as_torch(x) for x in found.values()], operands.nestings(found)
+
+
+def _followed(
+    program: Differentiable, named: Mapping[str, Any], run: Run, sizes: Mapping[str, int]
+) -> Sequence[Any]:
+    return several(follow(program, named, run, sizes))
 
 
 def several(results: Any) -> Sequence[Any]:

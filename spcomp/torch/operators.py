@@ -8,16 +8,19 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from spcomp.errors import ArgumentError, expect
 from spcomp.kernels.compile import compile as compile_program
-from spcomp.kernels.gradients import Differentiable
+from spcomp.kernels.gradients import Differentiable, is_transformed
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.notation.nodes import Access, accesses
 from spcomp.notation.prepare import prepare
 from spcomp.notation.vectors import Scattered, with_scatters
-from spcomp.torch.autograd import Derivative, follow, several
+from spcomp.torch.autograd import follow, several
+from spcomp.torch.derivative import Derivative
+from spcomp.torch.transforms import Step, StepFunction
 
 _PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
 Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
@@ -67,8 +70,8 @@ class Operator:
 
     def call(self, *flat: Any) -> Any:
         """Run the program on *flat* arguments; sparse results are their values."""
-        results = self.results(self.tensors(self.named(flat)), self.sizes)
         kinds = self.kinds_for(self.named(flat))
+        results = self.results(self.tensors(self.named(flat)), self.sizes)
         found = [
             (result.values() if like else result).contiguous()
             for result, (_, like) in zip(results, kinds, strict=True)
@@ -197,12 +200,20 @@ class Operator:
         """Return the gradients of the flat arguments; *backward* is the operator of gradients."""
         tensors = iter(ctx.saved_tensors)
         flat = [next(tensors) if x is None else x for x in ctx.flat]
-        places = [k for k, (_, part) in enumerate(self.flat_names()) if part in ("", "values")]
-        wrt = [n for n, where in enumerate(places) if ctx.needs_input_grad[where]]
+        wrt, places = self.wanted(dict(enumerate(ctx.needs_input_grad)))
         given = [torch.zeros(()) if grad is None else grad for grad in grads]  # None: of integers
         found = backward(*flat, given, wrt)
-        gradients = dict(zip((places[n] for n in wrt), found, strict=True))
+        gradients = dict(zip(places, found, strict=True))
         return tuple(gradients.get(k) for k in range(len(flat)))
+
+    def wanted(self, needed: Mapping[int, bool]) -> tuple[list[int], list[int]]:
+        """Return the operands whose gradients are *needed*, and their places among flat arguments.
+
+        They are numbers; *needed* is by place.
+        """
+        places = [k for k, (_, part) in enumerate(self.flat_names()) if part in ("", "values")]
+        wrt = [n for n, where in enumerate(places) if needed.get(where)]
+        return wrt, [places[n] for n in wrt]
 
 
 def op(
@@ -246,7 +257,44 @@ def op(
     made.register_autograd(
         lambda ctx, *grads: operator.backward(back, ctx, grads), setup_context=keep
     )
+    made.__class__ = TransformableOp
+    made.operator, made.gradients = operator, back
     return made
+
+
+class TransformableOp(CustomOpDef):  # type: ignore[misc]
+    """An operator whose calls ``torch.func`` transforms, too; torch does not do that by itself."""
+
+    operator: Operator
+    gradients: Any  # the operator of gradients
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the operator; raises ArgumentError for derivatives that it does not have."""
+        if torch.compiler.is_compiling() or kwargs or not is_transformed(args):
+            return super().__call__(*args, **kwargs)
+        at = [k for k, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+
+        def flat(tensors: Sequence[torch.Tensor]) -> list[Any]:
+            known = dict(zip(at, tensors, strict=True))
+            return [known.get(k, arg) for k, arg in enumerate(args)]
+
+        def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            found = super(TransformableOp, self).__call__(*flat(tensors))
+            return found if isinstance(found, tuple) else (found,)
+
+        def pull(tensors: Sequence[Any], needed: Sequence[bool], grads: Sequence[Any]) -> list[Any]:
+            wrt, places = self.operator.wanted(dict(zip(at, needed, strict=True)))
+            count = len(tensors)
+            back = Step(
+                f"{self._qualname}_backward",
+                lambda *x: self.gradients(*flat(x[:count]), list(x[count:]), wrt),
+            )
+            found = dict(zip(places, StepFunction.apply(back, *tensors, *grads), strict=True))
+            return [found.get(k) for k in at]
+
+        tensors = [args[k] for k in at]
+        found = StepFunction.apply(Step(self._qualname, run, pull), *tensors)
+        return found[0] if len(found) == 1 else found
 
 
 def _operator(program: Any, formats: dict[str, str], sizes: dict[str, int]) -> Operator:

@@ -18,6 +18,7 @@ from spcomp.tensors.cache import Cache
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
 from spcomp.torch.shapes import Rows, broadcast, checked_dim
+from spcomp.torch.transforms import unwrapped
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
@@ -51,7 +52,7 @@ _SEGMENTS: Cache[Tensor] = Cache()
 def _index_array(who: str, index: Any) -> Array:
     if not isinstance(index, torch.Tensor) or layout_of(index, who) != "strided":
         raise ArgumentError(f"argument {who}: expected a strided tensor of integers")
-    array = array_of(index, who)
+    array = array_of(unwrapped(who, index), who)
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"argument {who}: got {index.dtype}, expected integers")
     return array

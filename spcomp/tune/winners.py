@@ -172,7 +172,7 @@ class TunedKernel(Kernel):
     """
 
     def __init__(self, func: Func, options: Options, winners: Winners) -> None:
-        super().__init__(Compiled.of(func, options), options)
+        super().__init__(Compiled.of(func, options), options, func)
         self._func, self._winners = func, winners
         self._decisions: OrderedDict[object, tuple[Runnable | None, str]] = OrderedDict()
         self.decided = NONE  # what was decided last

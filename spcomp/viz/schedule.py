@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spcomp.display.html import folded, heading, numbered
-from spcomp.errors import expect, front_door
+from spcomp.errors import ArgumentError, expect, front_door
 from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Steps:
 def schedule(sch: Schedule) -> Steps:
     """Return the steps of *sch* with the lines that each changed, for notebooks or ``print``.
 
-    Raises ArgumentError if *sch* is no Schedule.
+    The steps are applied again. Raises ArgumentError if *sch* is no Schedule, or began with
+    another program than it now has: after ``match_to_alloc``, or with options of its lowering.
     """
     expect("sch", sch, Schedule, "a Schedule", hint="Schedule(func) makes one of a program")
     found: list[tuple[str, str, str]] = []
@@ -66,6 +67,11 @@ def schedule(sch: Schedule) -> Steps:
         applied = current.apply(step)
         found.append((str(step), current.func.script(), applied.func.script()))
         current = applied
+    if current.func.script() != sch.func.script():
+        raise ArgumentError(
+            f"argument sch: the steps of {sch.func.name} cannot be applied again",
+            hint="print(sch.trace) lists them",
+        )
     return Steps(sch.func.name, tuple(found))
 
 

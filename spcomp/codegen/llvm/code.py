@@ -33,13 +33,15 @@ class Dialect:
 
     *library*: the functions of floats. *has_half*: float16 is converted by an instruction.
     *blends*: a float is not selected by a condition without a branch, but by a vector of bits.
-    *has_masks*: vectors are loaded and stored under a mask by an instruction.
+    *has_masks*: vectors are loaded and stored under a mask by an instruction. *tables*: in which
+    form the code has places in the source, if that was asked for.
     """
 
     library: Library
     has_half: bool
     blends: bool
     has_masks: bool
+    tables: str = "LineTablesOnly"
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class Unit:
     def of(cls, knobs: Knobs, dialect: Dialect, flags: str, *, debug: bool) -> Unit:
         """Return an empty module, whose instructions have places if *debug*."""
         unit = cls(knobs, dialect, flags)
-        unit.debug = Debug(unit.metadata) if debug else None
+        unit.debug = Debug(unit.metadata, dialect.tables) if debug else None
         return unit
 
     def text(self, *attributes: str) -> str:

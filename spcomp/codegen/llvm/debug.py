@@ -39,10 +39,13 @@ class _Lines(list[str]):
 
 
 class Debug:
-    """The places of one LLVM module; *metadata* are its numbered nodes, of which more are made."""
+    """The places of one LLVM module; *metadata* are its numbered nodes, of which more are made.
 
-    def __init__(self, metadata: list[str]) -> None:
-        self.metadata = metadata
+    *tables*: what machine code has of them, as LLVM calls it.
+    """
+
+    def __init__(self, metadata: list[str], tables: str = "LineTablesOnly") -> None:
+        self.metadata, self.tables = metadata, tables
         self.here: Span | None = None  # where what is being written comes from
         self.spans: list[Span] = []
         self.numbers: dict[Span, int] = {}
@@ -119,7 +122,7 @@ class Debug:
         file = self._file(span)
         self.unit = self.unit or self._new(
             f"distinct !DICompileUnit(language: DW_LANG_Python, file: {file}, producer: "
-            '"spcomp", isOptimized: true, runtimeVersion: 0, emissionKind: LineTablesOnly)'
+            f'"spcomp", isOptimized: true, runtimeVersion: 0, emissionKind: {self.tables})'
         )
         return self._new(
             f"distinct !DISubprogram(name: {_text(name)}, scope: {file}, file: {file}, "

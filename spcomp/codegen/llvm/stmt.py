@@ -381,7 +381,7 @@ def _is_short(loop: st.For) -> bool:
     if loop.kind == "bound":
         return True
     trips = trip_count(loop)
-    return loop.kind == "unroll" and trips is not None and trips <= SHORT
+    return trips is not None and trips <= (SHORT if loop.kind == "unroll" else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from spcomp.ir.analysis.grid import THREADS, grid_of, trips
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import WARP
 from spcomp.ir.expr import Const
+from spcomp.ir.visitor import statements
 from spcomp.knobs import CUDA_GRID, knobs_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from spcomp.ir.program import FlatFunc
     from spcomp.target import Target
 
-DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False)
+TABLES = "DebugDirectivesOnly"  # of the other kind, ptxas makes code that is not optimised
+DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False, tables=TABLES)
 ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others compare and swap
     "+": ("fadd", "add", "add"),
     "min": ("", "min", "umin"),
@@ -47,6 +49,7 @@ ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others co
 }
 MOST_BLOCKS = 16  # that every multiprocessor can hold
 BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
+NO_UNROLL = '!"llvm.loop.unroll.disable"'
 _INDICES = {"blockIdx": "ctaid", "threadIdx": "tid"}
 
 
@@ -68,15 +71,25 @@ def emit(
     )
     for func, abi in zip(module.funcs, functions, strict=True):
         _check_shared(func, abi, target)
-    grids = (abi.grid for abi in functions if abi.grid is not None)
-    attributes = (_attributes(number, grid) for number, grid in enumerate(grids))
+    attributes = (
+        _attributes(number, abi.grid, func)
+        for number, (func, abi) in enumerate(zip(module.funcs, functions, strict=True))
+        if abi.grid is not None
+    )
     return Emitted(unit.text(*attributes), functions)
 
 
-def _attributes(number: int, grid: Grid) -> str:
+def _has_many_loops(func: FlatFunc) -> bool:
+    """Whether so many loops of *func* follow each other that the values between them matter."""
+    loops = (n for n in statements(func.body) if isinstance(n, st.For) and n.kind != "bound")
+    return sum(trip_count(loop) is None for loop in loops) > CUDA_GRID.few_loops
+
+
+def _attributes(number: int, grid: Grid, func: FlatFunc) -> str:
     """Return the attributes of a kernel: how many registers a thread may have follows from them."""
-    size = ",".join(map(str, grid.threads))
-    resident = min(MOST_BLOCKS, CUDA_GRID.resident_threads // prod(grid.threads))
+    size, many = ",".join(map(str, grid.threads)), _has_many_loops(func)
+    threads = CUDA_GRID.resident_threads_many if many else CUDA_GRID.resident_threads
+    resident = min(MOST_BLOCKS, threads // prod(grid.threads))
     if grid.most < resident * CUDA_GRID.processors:  # there are never so many
         resident = -(-int(grid.most) // CUDA_GRID.processors)
     resident = max(1, resident)
@@ -117,6 +130,7 @@ class _Kernel:
         scope[STATUS] = "%status"
         grid = grid_of(self.func)
         stmts = KernelStmts(code, scope, messages, grid)
+        stmts.is_rolled = _has_many_loops(self.func)
         stmts.visit(self.func.body)
         grid = replace(grid if grid.fits else grid.along_x(), shared=stmts.shared)
         if any("%status" in line for line in code.lines):
@@ -155,6 +169,11 @@ class KernelStmts(Stmts):
         self.arena = 0  # bytes of shared memory that the statements around have
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
+        self.is_rolled = False  # whether LLVM leaves loops as they are
+
+    def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
+        """Write the loop of *node*, which LLVM unrolls only where registers are left."""
+        super().loop(node, begin, end, [*facts, NO_UNROLL] if self.is_rolled else facts, group)
 
     def visit(self, node: Node) -> None:
         """Write *node*; what it does to memory is known to come from its line."""

@@ -55,6 +55,11 @@ class AdjointKernel(Runnable):
             )
 
     @property
+    def formats(self) -> Formats:
+        """The formats that were asked for, by tensor."""
+        return self._formats
+
+    @property
     def name(self) -> str:
         """The name given to ``compile``, else that of the program with ``grad_`` before it."""
         return self.options.name or f"grad_{self.adjoint.forward.statements[-1].name}"

@@ -9,7 +9,7 @@ from spcomp.ir.analysis.names import distinct
 from spcomp.ir.module import single
 from spcomp.knobs import knobs_of
 from spcomp.passes.pipelines import to_position
-from spcomp.schedule.default.rows import FUSE_ROWS, row_fusion
+from spcomp.schedule.default.rows import FUSE_ROWS, row_fusion, softmax_turns
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
@@ -23,5 +23,7 @@ def explain_rows(planned: Planned, options: Options) -> str:
     lines = [f"memory: {temporary}" for temporary in planned.temporaries]
     target = backend_of(options.target.kind).resolve(options.target)
     for func in to_position(target).run(single(planned.func)).funcs:
-        lines += [f"rows: {nest}" for nest in row_fusion(distinct(func), knobs_of(target)).nests]
+        fusion = row_fusion(distinct(func), knobs_of(target))
+        lines += [f"rows: {nest}" for nest in fusion.nests]
+        lines += [f"softmax: {turns}" for turns in softmax_turns(fusion, knobs_of(target))]
     return "\n".join(lines)

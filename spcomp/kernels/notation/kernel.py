@@ -159,6 +159,8 @@ class NotationKernel(Runnable):
 
         For arguments like *named*; without any, for those of the last call.
         """
+        if door_of(named.values()) is not None:
+            return str(self.plan(**named))
         return self._runner.explain(self._runner.operands(arrays_of(named)))
 
     @property

@@ -21,7 +21,7 @@ class Repeat(NamedTuple):
     """A way to repeat a call: by *replay* of *calls*, whose arrays are those of the call.
 
     *order*: the numbers of the arguments of the kernel among what the call is given; *result*:
-    that of what is returned, or several, with their names.
+    that of what is returned, or several, with their names. *version*: what of the runner runs.
     """
 
     calls: GpuCalls
@@ -29,6 +29,7 @@ class Repeat(NamedTuple):
     order: tuple[int, ...]
     result: int | tuple[int, ...]
     fields: tuple[str, ...]
+    version: Any
 
 
 class Repeats:
@@ -55,6 +56,7 @@ class Repeats:
         if seen is not None and known is not None:
             begins = [seen.begins[number] for number in known.order]
             if known.calls.repeat(known.replay, begins, stream):
+                self._runner.note(known.version, self._bound)
                 return _result(known, list(given.values()))
         refuse(named)
         result = self._runner.call(out, {**named}, self._bound)
@@ -85,7 +87,8 @@ class Repeats:
         results = tuple(numbers[id(part)] for part in wanted[len(order) :])
         assert isinstance(calls, GpuCalls)
         fields = result._fields if several else ()
-        return Repeat(calls, replay, order, results if several else results[0], fields)
+        returned = results if several else results[0]
+        return Repeat(calls, replay, order, returned, fields, self._bound.last)
 
 
 def _outputs(out: Any) -> dict[Any, Any]:

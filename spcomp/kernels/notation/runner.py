@@ -195,6 +195,10 @@ class Runner:
             return None
         return self._kernel_call(version, call)
 
+    def note(self, version: CompiledVersion | SplitVersion, bound: BoundArguments) -> None:
+        """Note that *version* ran last, with the arguments *bound*."""
+        self._last = bound.last = version
+
     def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
         asked = frozenset(call.outputs).difference(self.planner.prepared.results)
         if execute:

@@ -24,7 +24,7 @@ from spcomp.schedule.default.plan import (
     outermost_legal,
     tile_nest,
 )
-from spcomp.schedule.default.rows import row_fusion
+from spcomp.schedule.default.rows import row_fusion, softmax_turns
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
@@ -36,7 +36,6 @@ from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Reorder, Split
-from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -114,11 +113,13 @@ class _Plan(CpuPlan):
         """Let groups of threads run all nests that share rows, if they can."""
         assert isinstance(self.func, PosFunc)
         before = self.func, self.steps
-        heads = () if self.facts.hubs else row_fusion(self.func, self.knobs).heads
-        self.attempt(self.shared_rows())
-        for head in heads:
-            self.attempt([OnlineSoftmax(head, CUDA_GRID.turn_elements)])
-        if not all(self.group(head) for head in heads):
+        if self.facts.hubs:
+            return  # several groups should work on a very long row
+        fusion = row_fusion(self.func, self.knobs)
+        self.attempt(fusion.steps)
+        for turns in softmax_turns(fusion, self.knobs):
+            self.attempt(() if turns.step is None else (turns.step,))
+        if not all(map(self.group, fusion.heads)):
             self.func, self.steps = before
 
     def decide(self, name: str) -> None:
@@ -204,22 +205,29 @@ class _Plan(CpuPlan):
         before = self.func, self.steps
         inside = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
         leaves = [x for x in inside if not runs_once(x)]
+        around = {x.body: x.var.name for x in loops_of(row.body) if isinstance(x.body, For)}
         threads = _group_size(leaves, self.row_threads)
-        shared = [self._on_threads(leaf, threads) for leaf in leaves]
+        shared = [self._on_threads(leaf, threads, around.get(leaf)) for leaf in leaves]
         if any(shared) and self.attempt(self._rows_on_groups(row.var.name, threads)):
             return True
         self.func, self.steps = before
         return False
 
-    def _on_threads(self, loop: For, threads: int) -> bool:
-        """Run the innermost *loop* on *threads* threads if it is legal; whether it is."""
-        name, width = loop.var.name, _neighbours(loop, threads)
-        choices = self._columns, self._terms, self._each
-        return any(
-            self.attempt(choice(name, threads, own))
-            for choice in choices
-            for own in {width: 0, 1: 0}
-        )
+    def _on_threads(self, loop: For, threads: int, around: str | None) -> bool:
+        """Run the innermost *loop* on *threads* threads if it is legal; whether it is.
+
+        Of sums, several iterations of the loop *around* load what they need at the same time.
+        """
+        name = loop.var.name
+        for width in dict.fromkeys((_neighbours(loop, threads), 1)):
+            if self.attempt(self._columns(name, threads, width)):
+                return True
+            if self.attempt(self._terms(name, threads, width)):
+                self.attempt(() if around is None else (Unroll(around),))
+                return True
+            if self.attempt(self._each(name, threads, width)):
+                return True
+        return False
 
     def _columns(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
         """Yield steps that give each thread *width* neighbours that the loop *name* picks.

@@ -21,6 +21,7 @@ from spcomp.schedule.nests.nests import blocks_of
 from spcomp.schedule.steps.base import Problem, Step
 from spcomp.schedule.steps.blocks.moving import ReverseComputeAt
 from spcomp.schedule.steps.sharing.horizontal import siblings
+from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax, maxima
 
 FUSE_ROWS = "fuse_rows"
 
@@ -83,6 +84,39 @@ def row_fusion(func: Func, knobs: Knobs) -> RowFusion:
                 fusion = _fused(fusion, nest, head, knobs)
                 head = fusion.nests[-1].loop
     return fusion
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The decision about the softmax of each row of the loop *loop*: *step* does it in one pass.
+
+    *what*: what that means; without a step, why there is none.
+    """
+
+    loop: str
+    step: OnlineSoftmax | None
+    what: str
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return f"not in the loop {self.loop}: {self.what}"
+        return f"{self.what}, {self.step.size} elements at a time"
+
+
+def softmax_turns(fusion: RowFusion, knobs: Knobs) -> tuple[Turns, ...]:
+    """Return which loops over rows, of those in which several nests run, do a softmax online."""
+    found: list[Turns] = []
+    for loop in fusion.heads if knobs.turn_elements else ():
+        rows = loop_named(fusion.func.body, loop)
+        if rows is None or not maxima(rows):
+            continue
+        step = OnlineSoftmax(loop, knobs.turn_elements)
+        plan = step.verdict(fusion.func)
+        if isinstance(plan, Problem):
+            found.append(Turns(loop, None, plan.message.removeprefix(f"{step}: ")))
+        else:
+            found.append(Turns(loop, step, str(plan)))
+    return tuple(found)
 
 
 def _fused(fusion: RowFusion, nest: For, head: str, knobs: Knobs) -> RowFusion:

@@ -87,12 +87,12 @@ class Step(ABC):
 
     def result(self, func: Func) -> Func | Problem:
         """Return *func* with the step applied, or the problem; makes the plan only once."""
-        plan = self._decision(func)
+        plan = self.verdict(func)
         return plan if isinstance(plan, Problem) else self.rewrite(func, plan)
 
     def problems(self, func: Func) -> tuple[Problem, ...]:
         """Return why the step is not legal on *func*; an empty tuple if it is."""
-        plan = self._decision(func)
+        plan = self.verdict(func)
         return (plan,) if isinstance(plan, Problem) else ()
 
     def is_legal(self, func: Func) -> bool:
@@ -106,7 +106,8 @@ class Step(ABC):
             raise result.error(span)
         return result
 
-    def _decision(self, func: Func) -> Any:
+    def verdict(self, func: Func) -> Any:
+        """Return the plan for *func*, or the problem if the step is not legal."""
         try:
             self._check_arguments()
             return self.plan(func)

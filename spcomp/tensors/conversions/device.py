@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from spcomp.tensors.checks import Pointers, in_range
 from spcomp.tensors.conversions import digits
 from spcomp.tensors.conversions.digits import CHUNK, DIGIT, VALUES
 from spcomp.tensors.conversions.keys import BITS, INT32, bits_of, index_type
-from spcomp.tensors.conversions.levels import Duplicates, refuse_repeated
+from spcomp.tensors.conversions.levels import Duplicates, checked_count, refuse_repeated
 from spcomp.tensors.conversions.order import refuse_outside
 from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.levels import Level
@@ -33,19 +33,24 @@ from spcomp.tensors.verdict import Verdict
 
 _ROWS: Cache[DeviceTensor] = Cache(8)  # the memory of a GPU is small
 FORMATS: tuple[sparse.Format, ...] = ("csr", "csc", "coo")
+Layout: TypeAlias = Literal[sparse.Format, "ell"]
 
 
 def converted(x: Any, layout: Any, duplicates: Duplicates) -> Any:
     """Return *x*, a sparse matrix of PyTorch or CuPy on a GPU, in the format *layout*, there.
 
+    ``ell`` is one of ours, a DeviceTensor.
+
     It waits for what decides how large arrays are and whether they are valid; the result depends on
     the elements only. Raises ArgumentError.
     """
-    if layout not in FORMATS:
+    if layout not in (*FORMATS, "ell"):
         raise ArgumentError(
-            f"argument format: got {layout}, and on a GPU there are {', '.join(FORMATS)}",
+            f"argument format: got {layout}, and on a GPU there are {', '.join(FORMATS)} and ell",
             hint="convert a copy on the host: x.cpu() of PyTorch, x.get() of CuPy",
         )
+    if layout == "ell" and duplicates == "keep":
+        raise ArgumentError("argument duplicates: ell on a GPU has no place for repeated elements")
     place = place_of([x])
     if not is_sparse(x):
         raise ArgumentError(
@@ -114,7 +119,7 @@ class _Conversion:
         layout = Format(("dense", "compressed"), idtype=dtype_of(self.number))
         return DeviceTensor((count, n), (None, level), data, layout)
 
-    def run(self, matrix: DeviceSparse, layout: sparse.Format, duplicates: Duplicates) -> Any:
+    def run(self, matrix: DeviceSparse, layout: Layout, duplicates: Duplicates) -> Any:
         """Return *matrix* in the format *layout*."""
         rows, columns = self._coordinates(matrix)
         by_columns = layout == "csc"
@@ -251,12 +256,14 @@ class _Conversion:
     def _result(
         self,
         matrix: DeviceSparse,
-        layout: sparse.Format,
+        layout: Layout,
         keys: Resident,
         values: Resident,
         extents: tuple[int, ...],
         bits: int,
     ) -> Any:
+        if layout == "ell":
+            return self._by_slots(matrix.shape, keys, values, bits)
         n = values.size
         torch = matrix.data.library == "torch"
         wide = max(n, *extents) > INT32 or (torch and layout == "coo")
@@ -272,6 +279,27 @@ class _Conversion:
                 digits.pointers(kind, target=self.target), keys, majors, n, extents[0], bits
             )
         return sparse_from(layout, majors.array, minors.array, values.array, matrix.shape)
+
+    def _by_slots(
+        self, shape: tuple[int, ...], keys: Resident, values: Resident, bits: int
+    ) -> DeviceTensor:
+        """Return sorted elements as a matrix whose rows have equally many places."""
+        (rows, columns), n = shape, values.size
+        kind = index_type(columns, n).name
+        pointers = self._new(rows + 1, kind)
+        make = digits.pointers(kind, target=self.target)
+        self._start(make, keys, pointers, n, rows, bits)
+        width = int(np.diff(np.asarray(pointers)).max(initial=0))
+        count = checked_count(rows * width, n)
+        indices, data = self._new(count, kind), self._new(count, str(values.array.dtype))
+        put = digits.slots(kind, str(values.array.dtype), target=self.target)
+        self._start(put, *(keys, values, pointers, indices, data, n, rows, width, count, bits))
+        item = indices.array.dtype.itemsize
+        table = replace(indices.array, shape=(rows, width), strides=(width * item, item))
+        level = Level("fixed", indices=table)  # type: ignore[arg-type]
+        layout = Format(("dense", "fixed"), idtype=dtype_of(kind))
+        padding = (1,) if count > n else ()
+        return DeviceTensor(shape, (None, level), data.array, layout, padding)
 
     def _resident(self, array: DeviceArray) -> Resident:
         """Return *array*, or a copy if it is a part of another one that kernels cannot take."""

@@ -235,6 +235,32 @@ def pointers(pointer: str) -> Any:
 
 
 @program
+def slots(pointer: str, value: str) -> Any:
+    """Minors and values of sorted keys by rows of *width* places; -1 and 0 where there is none."""
+
+    @T.prim_func
+    def slots(
+        keys: T.handle, values: T.handle, pointers: T.handle, minors: T.handle, items: T.handle,
+        n: T.int64, majors: T.int64, width: T.int64, count: T.int64, bits: T.int64,
+    ) -> None:  # fmt: skip
+        Keys = T.match_buffer(keys, (n,), "int64")
+        Values = T.match_buffer(values, (n,), value)
+        Pointers = T.match_buffer(pointers, (majors + 1,), pointer)
+        Minors = T.match_buffer(minors, (count,), pointer)
+        Items = T.match_buffer(items, (count,), value)
+        for q in T.parallel(count):
+            at = T.cast(Pointers[q // width], "int64") + q % width
+            if at < T.cast(Pointers[q // width + 1], "int64"):
+                Minors[q] = T.cast(Keys[at] & ((1 << bits) - 1), pointer)
+                Items[q] = Values[at]
+            else:
+                Minors[q] = T.cast(-1, pointer)
+                Items[q] = T.cast(0, value)
+
+    return slots
+
+
+@program
 def parts(index: str, high: bool) -> Any:  # noqa: FBT001
     """The minors of keys, or their majors if *high*."""
 

@@ -252,7 +252,7 @@ def _levels(
         if kind.name == "runs":
             below = replace(below, last=axis[np.append(first[1:], n)[: len(first)] - 1])
         level, position, count = _MAKE[kind.name](below)
-        _checked_count(count, n if kind.name in PADDED else None)
+        checked_count(count, n if kind.name in PADDED else None)
         group = _Group(first, position, coordinate, count)
         levels.append(level)
         groups.append(group)
@@ -303,7 +303,7 @@ def _dense(below: _Below) -> NewLevel:
 
 def _bitmap(below: _Below) -> NewLevel:
     _, position, count = _dense(below)
-    mask = np.zeros(_checked_count(count), bool)
+    mask = np.zeros(checked_count(count), bool)
     mask[position] = True
     return Level("bitmap", mask=mask), position, count
 
@@ -336,13 +336,13 @@ def _singleton(below: _Below) -> NewLevel:
             " level above, the tensor has several",
             hint="the level above has to be nonunique, as in coo, or this one compressed",
         )
-    indices = np.full(_checked_count(below.above.count), EMPTY, np.int64)
+    indices = np.full(checked_count(below.above.count), EMPTY, np.int64)
     indices[fiber] = below.coordinate
     return Level("singleton", indices=indices), fiber, below.above.count
 
 
 def _ragged(below: _Below) -> NewLevel:
-    lengths = np.zeros(_checked_count(below.above.count), np.int64)
+    lengths = np.zeros(checked_count(below.above.count), np.int64)
     np.maximum.at(lengths, below.fiber, below.coordinate + 1)
     ends = running(lengths)
     return Level("ragged", ends), ends[below.fiber] + below.coordinate, int(ends[-1])
@@ -351,7 +351,7 @@ def _ragged(below: _Below) -> NewLevel:
 def _fixed(below: _Below) -> NewLevel:
     within = below.within
     width = int(within.max(initial=-1)) + 1
-    indices = np.full(_checked_count(below.above.count * width, len(within)), EMPTY, np.int64)
+    indices = np.full(checked_count(below.above.count * width, len(within)), EMPTY, np.int64)
     position = below.fiber * width + within
     indices[position] = below.coordinate
     table: Array = indices.reshape(below.above.count, width)
@@ -368,14 +368,14 @@ def _offset(below: _Below) -> NewLevel:
 
 def _hashed(below: _Below) -> NewLevel:
     """Hash tables that are at most half full; elements take slots in rounds."""
-    sizes = np.ones(_checked_count(below.above.count), np.int64)
+    sizes = np.ones(checked_count(below.above.count), np.int64)
     counts = below.counts
     filled = counts > 0
     sizes[filled] = 2 << np.ceil(np.log2(counts[filled])).astype(np.int64)
     indptr = running(sizes)
     size, start = sizes[below.fiber], indptr[below.fiber]
     home = homes(below.coordinate, size)
-    indices = np.full(_checked_count(int(indptr[-1])), EMPTY, np.int64)
+    indices = np.full(checked_count(int(indptr[-1])), EMPTY, np.int64)
     position = np.zeros(len(home), np.int64)
     waiting, step, first = np.arange(len(home)), 0, np.empty_like(indices)
     while len(waiting):
@@ -402,7 +402,7 @@ _MAKE: Mapping[str, Callable[[_Below], NewLevel]] = {
 }
 
 
-def _checked_count(count: int, elements: int | None = None) -> int:
+def checked_count(count: int, elements: int | None = None) -> int:
     """Return *count*, a number of positions; raises ArgumentError if it is too large."""
     if count > LARGEST or (elements is not None and count > MOST_PADDED * elements + (1 << 20)):
         raise ArgumentError(

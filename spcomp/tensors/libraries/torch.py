@@ -21,16 +21,23 @@ BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
 
 def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
     """Return the numpy array over the memory of a strided *tensor*, the argument *who*."""
-    if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
-        tensor = tensor.detach().resolve_conj().resolve_neg()
     try:
-        return np.asarray(tensor.numpy())
+        if torch._C._are_functorch_transforms_active():  # noqa: SLF001
+            with torch._C._DisableFuncTorch():  # noqa: SLF001 (it wraps what is made under it)
+                return _array(tensor)
+        return _array(tensor)
     except TypeError as error:
         raise ArgumentError(
             f"argument {who}: numpy has no {tensor.dtype}: {error}", hint="convert it with .float()"
         ) from None
     except RuntimeError as error:
         raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+    return np.asarray(tensor.numpy())
 
 
 def compressed(tensor: torch.Tensor) -> tuple[Any, ...] | None:

@@ -64,7 +64,7 @@ class Vectorize(Step):
     """``for k in serial(n): s  ->  for k in vectorized(n): s``.
 
     Legal for an innermost loop of straight-line stores whose iterations are independent, or that
-    updates one element by an associative operation.
+    updates one element by an associative operation. A loop inside one without iterations may stay.
     """
 
     name: ClassVar[str] = "vectorize"
@@ -77,10 +77,25 @@ class Vectorize(Step):
             func, loop = _simplify(func, loop)
         body, var = innermost(loop)
         if not can_vectorize(body, var):
+            if _never_runs(func, loop):  # which no analysis of its indices gets to know
+                return func
             raise self.error("the body is not straight-line arithmetic and stores", loop)
         if not is_dot(body, var) and (clashes := conflicts(loop)):
             raise self.error(str(clashes[0]), loop)
         return set_kind(func, loop, "vectorized")
+
+
+def _never_runs(func: Func, loop: For) -> bool:
+    """Return whether a loop around *loop* has no iterations, as that over an empty bucket."""
+    empty = (
+        n
+        for n in statements(func.body)
+        if isinstance(n, For)
+        and isinstance(n.begin, Const)
+        and isinstance(n.end, Const)
+        and n.end.value <= n.begin.value
+    )
+    return any(inner is loop for outer in empty for inner in statements(outer))
 
 
 def _simplify(func: Func, loop: For) -> tuple[Func, For]:

@@ -58,23 +58,22 @@ class OnlineSoftmax(Step):
 
 @dataclass(frozen=True, slots=True)
 class Online:
-    """The program *func* in which the loop *rows* does the softmax of each row in turns.
+    """The program *func*, in which an iteration of the loop *rows* goes through its row in turns.
 
-    *top*: the maximum; *sums*: what is rescaled where it grows; *tiles*: the arrays of which only
-    the elements of a turn are kept.
+    *top*: the maximum; *sums*: what is rescaled where it grows; *gone*: the arrays that need no
+    memory.
     """
 
     func: Func
     rows: str
     top: str
     sums: tuple[str, ...]
-    tiles: tuple[str, ...]
+    gone: tuple[str, ...]
 
     def __str__(self) -> str:
-        held = f"; {', '.join(self.tiles)} have no memory" if self.tiles else ""
-        return (
-            f"softmax in the loop {self.rows}: {', '.join(self.sums)} with {self.top} so far{held}"
-        )
+        without = f"; no memory for {', '.join(self.gone)}" if self.gone else ""
+        sums = " and ".join(self.sums)
+        return f"{sums} in the loop {self.rows}, with the maximum {self.top} so far{without}"
 
 
 class _Row:
@@ -114,9 +113,11 @@ class _Row:
         if shared := [buffer.name for buffer in elements if buffer not in private]:
             why = f"{shared[0]} is an argument or a result, or is read elsewhere"
             raise self.step.error(why, self.loop)
-        name, names = self.loop.var.name, tuple(buffer.name for buffer in elements)
-        top = self.top.store.buffer.name
-        return Online(self._func(private), name, top, tuple(self.scaled), names)
+        gone = {
+            x.store.buffer: x.store.buffer.name for x in self.nests if x.store.buffer in private
+        }
+        func, top = self._func({*gone}), self.top.store.buffer.name
+        return Online(func, self.loop.var.name, top, tuple(self.scaled), tuple(gone.values()))
 
     def _element(self, x: FiberNest) -> None:
         """Compute an element of an array, which later nests of the row read."""
@@ -239,15 +240,15 @@ class _Row:
         return BlockIter(var, loop.end, value, "R" if kind == "R" else "S")
 
     def _private(self) -> set[AnyBuffer]:
-        """Return the arrays that the program allocates and only the nests of this row use."""
+        """Return the arrays that need no memory: only the nests of this row use them."""
         allocated = (n.buffer for n in walk(self.func.body) if isinstance(n, Alloc))
-        core = seq(*self.parts.core)
-        return {b for b in allocated if _uses(core, b) == _uses(self.func.body, b)}
+        core, rows = seq(*self.parts.core), (x for x in self.nests if x.sums and x.inner)
+        mine = {b for b in allocated if _uses(core, b) == _uses(self.func.body, b)}
+        return mine - {x.store.buffer for x in rows}
 
-    def _func(self, private: set[AnyBuffer]) -> Func:
-        """Return the program with the new row, and without *private* memory that it replaces."""
+    def _func(self, gone: set[AnyBuffer]) -> Func:
+        """Return the program with the new row, and without the memory of the arrays *gone*."""
         loop, parts = self.loop, self.parts
-        gone = {x.store.buffer for x in self.nests if not (x.sums and x.inner)} & private
         turns = ceil_div(self.length, const(self.step.size))
         turn = For(self.names.var(f"{loop.var.name}_turn"), ZERO, turns, seq(), span=loop.span)
         it = BlockIter(self.turn, turns, turn.var, "R")
@@ -280,8 +281,7 @@ class _Parts:
     @classmethod
     def of(cls, step: Step, loop: For) -> _Parts:
         """Return the parts of the body of *loop*; raises ScheduleError if there is no maximum."""
-        stmts = loop.body.body if isinstance(loop.body, Seq) else (loop.body,)
-        found = [FiberNest.of(stmt) for stmt in stmts]
+        stmts, found = _nests(loop)
         at = next((k for k, x in enumerate(found) if x is not None and _is_top(x)), None)
         if loop.kind != "serial" or at is None:
             raise step.error("no nest in it computes the maximum of floats in a row", loop)
@@ -295,6 +295,17 @@ class _Parts:
             end += 1
         nests = tuple(x for x in along[begin:end] if x is not None)
         return cls(stmts[:begin], stmts[begin:end], stmts[end:], nests, nests[at - begin])
+
+
+def maxima(loop: For) -> tuple[str, ...]:
+    """Return the names of the arrays to which *loop* assigns the maximum of each row."""
+    return tuple(x.store.buffer.name for x in _nests(loop)[1] if x is not None and _is_top(x))
+
+
+def _nests(loop: For) -> tuple[tuple[Stmt, ...], list[FiberNest | None]]:
+    """Return the statements of *loop*, and as what nests over elements they can be read."""
+    stmts = loop.body.body if isinstance(loop.body, Seq) else (loop.body,)
+    return stmts, [FiberNest.of(stmt) for stmt in stmts]
 
 
 def _is_top(x: FiberNest) -> bool:

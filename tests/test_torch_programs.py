@@ -1,0 +1,151 @@
+"""Models under torch.compile: what is computed along edges is one program with sums at nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.torch_graphs import ALWAYS, E, F, M, N, both, column, compiled, edges, numbers, st, torch
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+def attention(x: Any, one: Any, other: Any, ei: Any) -> Any:
+    score = torch.nn.functional.leaky_relu(one[ei[0]] + other[ei[1]], 0.2)
+    to = column(ei[1], score)
+    most = score.new_zeros(M, 2).scatter_reduce(0, to, score.detach(), "amax", include_self=False)
+    raised = (score - most[ei[1]]).exp()
+    total = score.new_zeros(M, 2).scatter_add(0, to, raised)
+    alpha = raised / (total.index_select(0, ei[1]) + 1e-16)
+    rows = alpha[..., None] * x[ei[0]]
+    return x.new_zeros(M, 2, 3).scatter_add(0, column(ei[1], rows), rows)
+
+
+def attention_by_reduce(x: Any, one: Any, other: Any, ei: Any) -> Any:
+    score = torch.tanh(one.index_select(0, ei[0]) * other[ei[1]])
+    most = torch.full((M, 2), 0.0).index_put((ei[1],), score * 0, accumulate=True)
+    most = most.scatter_reduce(0, column(ei[1], score), score, "amax")  # with zeros
+    raised = torch.exp(score - most.gather(0, column(ei[1], score)))
+    total = torch.zeros(M, 2).index_add(0, ei[1], raised)
+    return torch.zeros(M, 2, 3).index_add(0, ei[1], (raised / total[ei[1]])[..., None] * x[ei[0]])
+
+
+@pytest.mark.parametrize("model", [attention, attention_by_reduce])
+def test_softmax_over_edges_and_attention(model: Any) -> None:
+    x, one, other, ei = numbers(N, 2, 3), numbers(N, 2, seed=1), numbers(M, 2, seed=2), edges()
+    both(model, compiled(model), x, one, other, ei)
+    both(model, compiled(model), x.detach(), one.detach(), other.detach(), ei)
+
+
+def test_attention_is_a_program_in_each_direction() -> None:
+    x, one, other, ei = numbers(N, 2, 3), numbers(N, 2, seed=1), numbers(M, 2, seed=2), edges()
+    told = st.explain(attention, x, one, other, ei, costs=ALWAYS)
+    assert [finding.by.split(",")[0] for finding in told.replaced] == [
+        *["program 1"] * 3,  # the largest score, the sum, and the weighted rows
+        *["program 2", "program 3", "program 3", "program 2"],  # gradients at the two ends
+    ]
+    assert not told.left
+
+
+def gated(x: Any, y: Any, e: Any, b: Any, ei: Any) -> Any:
+    """Messages of both ends and the edge, each with a gate; then a bias, the node, and a ReLU."""
+    rows = torch.relu(x[ei[0]] + y[ei[1]] + e) * torch.sigmoid(x[ei[0]] - b)
+    return torch.relu(torch.zeros_like(y).index_add(0, ei[1], rows) / 3 + b + 0.5 * y)
+
+
+def test_messages_are_computed_where_they_are_added() -> None:
+    x, y, e, b = numbers(N, F), numbers(M, F, seed=1), numbers(E, F, seed=2), numbers(F, seed=3)
+    both(gated, compiled(gated), x, y, e, b, edges())
+    narrow = numbers(E, 1, seed=2)
+    both(gated, compiled(gated), x, y, narrow, b, edges())
+    both(gated, compiled(gated), x, y, e[:0].detach(), b, edges()[:, :0])
+    double = [z.detach().double().requires_grad_() for z in (x, y, e, b)]
+    both(gated, compiled(gated), *double, edges())
+    told = st.explain(gated, x, y, e, b, edges(), costs=ALWAYS)
+    assert not told.left
+    assert told.replaced[0].by == "program 1, the sum of rows computed of gathered ones"
+
+
+def functions(x: Any, y: Any, ei: Any) -> Any:
+    a, b = x[ei[0]], y[ei[1]]
+    rows = torch.exp(-a.abs()) + torch.log1p(b * b) - (a.abs() + 1).sqrt() * (b.abs() + 1).rsqrt()
+    rows = rows + torch.erf(a) / (2 + torch.tanh(b)) + torch.where(a > b, a, torch.maximum(a, -b))
+    rows = rows + a.clamp(min=-0.5, max=0.5) + torch.reciprocal(b * b + 1) - torch.minimum(a, b)
+    rows = (
+        rows + torch.where((a > 0) & ~(b <= 0), torch.expm1(a), (b + 5).log()) + a.sub(b, alpha=3)
+    )
+    return rows.new_zeros(M, F).index_add(0, ei[1], rows)
+
+
+def test_functions_of_elements_are_those_of_torch() -> None:
+    x, y = numbers(N, F), numbers(M, F, seed=1)
+    both(functions, compiled(functions), x, y, edges())
+    odd = x.detach().clone()
+    odd[0, 0], odd[1, 1], odd[2, 2] = float("nan"), float("inf"), -float("inf")
+    both(functions, compiled(functions), odd, y.detach(), edges())
+
+
+def scripts(model: Callable[..., Any], *args: Any) -> list[str]:
+    """The programs that aggregate in the graph of *model*."""
+    found: list[str] = []
+    rewrite: Any = pytest.importorskip("spcomp.torch.inductor.rewrite")
+    before = rewrite.script
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewrite, "script", lambda p: found.append(before(p)) or found[-1])
+        st.explain(model, *args, costs=ALWAYS)
+    return found
+
+
+def test_what_is_made_of_a_sum_alone_is_part_of_its_program() -> None:
+    args = [z.detach() for z in (numbers(N, F), numbers(M, F), numbers(E, F), numbers(F))]
+    (text,) = scripts(gated, *args, edges())
+    *_, last = text.splitlines()
+    assert last.split(" = ")[1].startswith("T.max((((Y0[i, k0] / 3.0) + A")
+    assert text.count("T.sp_iter") == 2
+
+    def used_twice(x: Any, ei: Any) -> Any:
+        sums = torch.zeros(M, F).index_add(0, ei[1], x[ei[0]])
+        return torch.relu(sums) + sums.sum()
+
+    (text,) = scripts(used_twice, args[0], edges())
+    assert text.count("T.sp_iter") == 1
+    both(used_twice, compiled(used_twice), numbers(N, F), edges())
+
+
+def test_sums_that_need_each_other_through_a_product_are_programs_of_their_own() -> None:
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        first = torch.zeros(M, F).index_add(0, ei[1], x[ei[0]])
+        second = torch.zeros(M, F).index_add(0, ei[1], x[ei[0]] * (first @ w)[ei[1]])
+        third = torch.zeros(M, F).index_add(0, ei[1], x[ei[0]] * first[ei[1]])
+        back = torch.zeros(N, F).index_add(0, ei[0], (second * third)[ei[1]])
+        return torch.zeros(M, F).index_add(0, ei[1], back[ei[0]]) + second
+
+    args = numbers(N, F), numbers(F, F, seed=1), edges()
+    both(model, compiled(model), *args)
+    told = st.explain(model, *(z.detach() for z in args), costs=ALWAYS)
+    numbered = [finding.by.split(",")[0] for finding in told.replaced]
+    assert numbered == [f"program {n}" for n in (1, 2, 2, 3, 4)]
+
+
+def test_memory_of_results_that_are_gone_is_used_again() -> None:
+    memory: Any = pytest.importorskip("spcomp.torch.inductor.memory")
+    kept = memory.Memory()
+    shape = (1 << 10, 1 << 9)
+    one = kept.array(shape, np.dtype(np.float32))
+    one[:] = 1
+    address, view = one.ctypes.data, torch.from_numpy(one)[5:]
+    del one
+    other = kept.array(shape, np.dtype(np.float32))
+    assert other.ctypes.data != address  # a view is left
+    assert view.sum() == view.numel()
+    del view
+    assert kept.array(shape, np.dtype(np.int32)).ctypes.data == address
+    assert kept.array((0, 3), np.dtype(np.float64)).shape == (0, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "MOST_BYTES", 5 << 20)
+        several = [kept.array(shape, np.dtype(np.float64)) for _ in range(3)]
+        del several
+        assert kept._bytes <= 5 << 20
