@@ -56,7 +56,7 @@ def default_schedule(
     target: Target,
     facts: Facts = UNKNOWN,
     knobs: Knobs | None = None,
-    grid: GridKnobs = CUDA_GRID,
+    grid: GridKnobs | None = None,
 ) -> tuple[Func, tuple[Step, ...]]:
     """Return *func* with the default steps applied, and the steps.
 
@@ -71,7 +71,7 @@ def default_schedule(
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
     plan = _Plan(func, target, facts, knobs)
-    plan.grid = grid
+    plan.grid = grid or CUDA_GRID
     plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
@@ -93,7 +93,7 @@ class _Plan(CpuPlan):
     What it decides otherwise than for a CPU is how rows, and what is inside them, run.
     """
 
-    grid = CUDA_GRID
+    grid: GridKnobs
 
     @property
     def row_threads(self) -> int:
