@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from spcomp.tensors.parts.parts import Parts as Parts
     from spcomp.tensors.tensor import Tensor as Tensor
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 _HOME = {
     "einsum": "spcomp.kernels.einsum",
