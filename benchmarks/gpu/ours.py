@@ -28,6 +28,7 @@ from spcomp import script as T
 @T.prim_func
 def {name}(a: T.handle, {handles}, indptr: T.handle, indices: T.handle,
            m: T.int32, n: T.int32, {feat}nnz: T.int32) -> None:
+    T.func_attr({{"fuse_rows": True}})
     I = T.dense_fixed(m)
     J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
     A = T.match_sparse_buffer(a, (I, J), "float32")
