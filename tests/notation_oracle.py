@@ -335,7 +335,9 @@ class Oracle:
             return np.full(shape, -1), everywhere
         kept = np.where(present, value, worst)
         best = kept.max if name == "argmax" else kept.min
-        found = (present & (kept == best(axis=axis, keepdims=True))).argmax(axis, keepdims=True)
+        best = best(axis=axis, keepdims=True)
+        same = (kept == best) | ((kept != kept) & (best != best))  # the first NaN
+        found = (present & same).argmax(axis, keepdims=True)
         some = present.any(axis=axis, keepdims=True)
         return np.where(some, found, -1), everywhere
 

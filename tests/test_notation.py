@@ -342,6 +342,17 @@ def test_bound_arguments_are_taken_in_once():
         kernel.bind(q=1)
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_argmax_and_argmin_are_the_first_nan(name):
+    """As numpy's, in whatever order elements are visited."""
+    matrix = np.array([[2, np.nan, 5], [np.nan, 1, np.nan], [3, np.inf, -np.inf], [0, 4, np.nan]])
+    want = getattr(np, name)(matrix, 1)
+    kernel = spcomp.compile(f"y[i] = {name}(j, A[i, j])")
+    columns = sps.csc_array((matrix.T.ravel(), np.tile(range(4), 3), [0, 4, 8, 12]), (4, 3))
+    for stored in (matrix, columns.tocsr(), columns, columns.tocoo()):
+        np.testing.assert_array_equal(kernel(A=stored), want)
+
+
 def test_what_is_stored_without_a_value_is_the_zero_of_the_semiring():
     rows = sps.coo_array(np.where(np.arange(M) % 2, np.inf, 0.0))
     result = spcomp.compile("C[i,j] = A[i,j] * r[i]")(A=csr(A), r=rows)

@@ -25,7 +25,18 @@ from spcomp.ir.axis import (
     domain_axes,
 )
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, BinOpKind, Expr, Select, UnOp, Var, binary, cast, const
+from spcomp.ir.expr import (
+    BinOp,
+    BinOpKind,
+    Call,
+    Expr,
+    Select,
+    UnOp,
+    Var,
+    binary,
+    cast,
+    const,
+)
 from spcomp.ir.promotion import Value, implicit, resolve
 from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
@@ -238,10 +249,14 @@ class Scope:
         var = Var(self.emitter.unique(f"{buffer.name}_value"), value.dtype)
         best_coordinate, best_value = Load(buffer, (ZERO,)), Load(best, (ZERO,))
         op: BinOpKind = ">" if self.nest.op == "argmax" else "<"
-        earlier = BinOp(
-            "and", BinOp("==", var, best_value), BinOp("<", coordinate, best_coordinate)
-        )
-        better = BinOp("or", BinOp(op, var, best_value), earlier)
+        wins: Expr = BinOp(op, var, best_value)
+        same: Expr = BinOp("==", var, best_value)
+        if value.dtype.is_float:  # the first NaN is what max and min are
+            is_nan, was_nan = Call("isnan", (var,)), Call("isnan", (best_value,))
+            wins = BinOp("or", wins, BinOp("and", is_nan, UnOp("not", was_nan)))
+            same = BinOp("or", same, BinOp("and", is_nan, was_nan))
+        earlier = BinOp("and", same, BinOp("<", coordinate, best_coordinate))
+        better = BinOp("or", wins, earlier)
         cond = _joined("and", [self._guard(), BinOp("or", binary("<", best_coordinate, 0), better)])
         update = seq(Store(best, (ZERO,), var), Store(buffer, (ZERO,), coordinate))
         return Let(var, value, If(typed("Expr", cond), update))
