@@ -99,3 +99,12 @@ def test_empty_arguments():
     empty = sps.csr_array((0, 4), dtype="float32")
     assert kernel.interpret(A=empty, B=np.ones((4, 2), "float32")).shape == (0, 2)
     assert kernel.interpret(compare=True, A=empty, B=np.ones((4, 0), "float32"))
+
+
+@pytest.mark.parametrize("what", ["interpret", "profile"])
+def test_a_kernel_of_index_notation_says_that_it_is_specialized_first(what):
+    kernel, matrix = spcomp.compile("s = A[i, j]"), np.ones((2, 2))
+    with pytest.raises(ArgumentError, match=f"has no {what}") as caught:
+        getattr(kernel, what)(A=matrix)
+    assert caught.value.hint.startswith(f"kernel.specialize(A=...).{what}(A=...)")
+    getattr(kernel.specialize(A=matrix), what)(A=matrix)

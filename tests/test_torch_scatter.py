@@ -264,3 +264,48 @@ def test_segments_as_those_of_torch(reduce: str) -> None:
         st.segment_reduce(data, reduce, lengths=lengths[0], axis=1)
     with pytest.raises(ArgumentError, match="either lengths or offsets"):
         st.segment_reduce(data, reduce)
+
+
+# -- found by trying them --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["min", "max"])
+@pytest.mark.parametrize("at", range(3))
+def test_a_nan_is_the_least_and_the_greatest_wherever_it_stands(name, at):
+    src = torch.tensor([2.0, 3.0, 5.0]).index_fill(0, torch.tensor([at]), float("nan"))
+    values, args = getattr(st, f"scatter_{name}")(src, torch.tensor([0, 0, 0]))
+    assert values.isnan().all()
+    assert args.tolist() == [at]
+
+
+def test_dimensions_without_elements_keep_the_length_that_is_asked_for():
+    zeros = lambda *shape: torch.zeros(shape, dtype=torch.long)  # noqa: E731
+    empty = torch.zeros(6, 33, 0)
+    assert st.scatter(empty, zeros(6, 33), dim=1, dim_size=5).shape == (6, 5, 0)
+    for reduce in ("sum", "max"):
+        found = st.segment_coo(torch.zeros(0, 7, 6), zeros(0, 7), dim_size=2, reduce=reduce)
+        assert found.shape == (0, 2, 6)
+    assert st.segment_coo(torch.zeros(3, 0), zeros(3, 0), dim_size=2).shape == (3, 2)
+    assert st.segment_csr(torch.zeros(0, 7), zeros(0, 3)).shape == (0, 2)
+
+
+def test_extremes_of_nothing_have_gradients():
+    src = torch.zeros(0, requires_grad=True)
+    values, _ = st.scatter_max(src, torch.zeros(0, dtype=torch.long), dim_size=2)
+    values.sum().backward()
+    assert src.grad.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, i: st.scatter(x, i, out=torch.zeros(2, 2)), r"out: has the shape \(2, 2\)"),
+        (lambda x, i: st.scatter(x, i, out=torch.zeros(5), dim_size=2), "dim_size: got 2"),
+        (lambda x, i: st.scatter(x, i, out=torch.zeros(2).long()), "out: has the type torch.int64"),
+        (lambda x, i: st.segment_csr(x, i, out=torch.zeros(7)), r"out: has the shape \(7,\)"),
+        (lambda x, i: st.scatter_std(x, i, out=torch.zeros(2, 1)), r"expected \(3,\)"),
+    ],
+)
+def test_an_out_that_does_not_fit_is_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(torch.ones(3), torch.tensor([0, 0, 1]))

@@ -115,6 +115,21 @@ class Runnable(ABC):
             result.save(path)
         return result
 
+    def interpret(self, *_: Any, **named: Any) -> Any:
+        """Raise ArgumentError: interpreters run the kernel of one program, as ``Kernel`` is."""
+        raise self._needs_specialize("interpret", named)
+
+    def profile(self, *_: Any, **named: Any) -> Any:
+        """Raise ArgumentError, as :meth:`interpret` does."""
+        raise self._needs_specialize("profile", named)
+
+    def _needs_specialize(self, what: str, named: Mapping[str, Any]) -> ArgumentError:
+        args = ", ".join(f"{name}=..." for name in named)
+        return ArgumentError(
+            f"{self.name} is compiled for the arguments of each call, and has no {what}",
+            hint=f"kernel.specialize({args}).{what}({args}) is of what such a call runs",
+        )
+
     def _repr_html_(self) -> str:
         title = heading(repr(self)[1:-1].partition(": ")[0])
         try:

@@ -13,6 +13,7 @@ from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.opaque import opaque
 from spcomp.torch import segments
 from spcomp.torch.segments import Places
+from spcomp.torch.shapes import length_along, result_into
 
 # Element e of the rows X goes to segment d[e]; m is the greatest of each segment, which changes
 # rounding only, and has no gradient.
@@ -71,14 +72,15 @@ def scatter_logsumexp(
     dim_size: int | None = None,
     eps: float = 1e-12,
 ) -> torch.Tensor:
-    """Return the logarithm of the sum of ``exp(src)`` by *index*; 0 where no element goes.
+    """Return the logarithm of the sum of ``exp(src)`` by *index*.
 
-    *out* is one more element of each segment, and overwritten; *eps* is added to the sums.
+    It is 0 where no element goes, or none above -inf, as pytorch_scatter's. *out* is one more
+    element of each segment, and overwritten; *eps* is added to the sums.
     """
-    places = Places.of(_floats(src), index, dim, dim_size if out is None else out.shape[dim])
+    places = Places.of(_floats(src), index, dim, length_along(dim, out, src, dim_size))
     nothing = 0.0 if out is None else -inf
     found = _segments("logsumexp", src, places, eps=eps, nothing=nothing)
-    return found if out is None else out.copy_(torch.logaddexp(out, found))
+    return result_into(out, found if out is None else torch.logaddexp(out, found))
 
 
 @opaque
@@ -94,11 +96,11 @@ def scatter_std(
 
     It is that of a sample if *unbiased*. *out* is overwritten. Raises ArgumentError.
     """
-    places = Places.of(_floats(src), index, dim, dim_size if out is None else out.shape[dim])
+    places = Places.of(_floats(src), index, dim, length_along(dim, out, src, dim_size))
     count = segments.counts(places.pattern())
     fewer = (count - 1 if unbiased else count).clamp(min=1)
     found = _segments("std", src, places, c=count.clamp(min=1), b=fewer)
-    return found if out is None else out.copy_(found)
+    return result_into(out, found)
 
 
 def _elements(name: str, src: torch.Tensor, places: Places, **more: Any) -> torch.Tensor:

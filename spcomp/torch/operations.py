@@ -23,7 +23,7 @@ from spcomp.torch.segments import (
     of_pointers,
     reduced,
 )
-from spcomp.torch.shapes import Rows, checked_dim, leading
+from spcomp.torch.shapes import Rows, checked_dim, leading, length_along, result_into
 
 _compiled = cache(compile_program)
 
@@ -116,7 +116,7 @@ def gather_csr(
     if indptr.shape[-1] != rows.size + 1 or pattern.nnz != size * rows.copies:
         raise ArgumentError(f"argument indptr: expected {rows.size + 1} positions from 0 on")
     found = rows.back(segments.kernel("gather")(X=rows.of_src(src), P=pattern), size)
-    return found if out is None else out.copy_(found)
+    return result_into(out, found)
 
 
 @opaque
@@ -130,8 +130,7 @@ def gather_coo(
     rows = Rows.of(src, index, leading("index", index, src))
     numbers = numbers_of(rows, index, rows.size)
     picked = segments.kernel("pick")(X=rows.of_src(src), d=numbers)
-    found = rows.back(picked, index.shape[-1])
-    return found if out is None else out.copy_(found)
+    return result_into(out, rows.back(picked, index.shape[-1]))
 
 
 @opaque
@@ -233,15 +232,15 @@ def scattered(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what scatter does, and for min and max the elements; raises ArgumentError."""
     dim = checked_dim(dim, src)
-    places = Places.of(src, index, dim, dim_size if out is None else out.shape[dim])
-    rows, pattern = places.rows, places.pattern()
+    places = Places.of(src, index, dim, length_along(dim, out, src, dim_size))
+    rows, pattern, count = places.rows, places.pattern(), places.count
     if out is None:
-        return _reduced(src, rows, pattern, reduce)
+        return _reduced(src, rows, pattern, reduce, count)
     if reduce == "mean":  # what is there already takes part in the sum
-        found, arg = _reduced(src, rows, pattern, "sum")
+        found, arg = _reduced(src, rows, pattern, "sum", count)
         sizes = segments.counts(pattern)[:, None].expand(-1, rows.width)
-        return out.copy_(divided(out + found, rows.back(sizes, places.count))), arg
-    found, arg = _reduced(src, rows, pattern, reduce)
+        return out.copy_(divided(out + found, rows.back(sizes, count))), arg
+    found, arg = _reduced(src, rows, pattern, reduce, count)
     if reduce in ("min", "max"):
         beats = (found < out if reduce == "min" else found > out) & (arg < rows.size)
         return out.copy_(torch.where(beats, found, out)), torch.where(beats, arg, rows.size)
@@ -255,15 +254,17 @@ def segmented(
     """Return what segment_csr does, and for min and max the elements; raises ArgumentError."""
     rows = Rows.of(src, indptr, leading("indptr", indptr, src))
     pattern = of_pointers(rows.of_index(indptr), rows.size)
-    found, arg = _reduced(src, rows, pattern, reduce)
-    return found if out is None else out.copy_(found), arg
+    found, arg = _reduced(src, rows, pattern, reduce, indptr.shape[-1] - 1)
+    return result_into(out, found), arg
 
 
 def _reduced(
-    src: torch.Tensor, rows: Rows, pattern: Tensor, reduce: str
+    src: torch.Tensor, rows: Rows, pattern: Tensor, reduce: str, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the *rows* of *src* reduced, and the elements that are the least or greatest."""
-    count = pattern.shape[0] // max(rows.copies, 1)
+    """Return the *rows* of *src* reduced, and the elements that are the least or greatest.
+
+    *count*: how many segments there are along the dimension that is reduced.
+    """
     found, arg = reduced(rows.of_src(src), pattern, reduce)
     if found is not arg:
         size = rows.size

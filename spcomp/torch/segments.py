@@ -127,10 +127,11 @@ def of_pointers(pointers: torch.Tensor, size: int) -> Tensor:
     def make() -> Tensor:
         first, last = array[:, :1], array[:, -1:]
         lengths = np.diff(array)
-        if not first.size or first.min() < 0 or np.any(lengths < 0):
+        none = not array.shape[1] and len(array)
+        if none or first.min(initial=0) < 0 or np.any(lengths < 0):
             raise ArgumentError("argument indptr: expected ascending positions from 0 on")
-        if last.max() > size:
-            end = last.max()
+        end = last.max(initial=0)
+        if end > size:
             raise ArgumentError(f"argument indptr: ends at {end}, and src has {size} elements")
         at = np.arange(size)
         places = np.flatnonzero((first <= at) & (at < last))
@@ -187,8 +188,8 @@ def reduced(
     if reduce in ("min", "max"):
         arg = kernel(reduce)(X=rows.detach(), P=pattern)
         empty = arg < 0
-        if not len(rows):
-            return rows.new_zeros(arg.shape), torch.zeros_like(arg)
+        if not len(rows):  # a sum of nothing, of which gradients can be asked
+            return rows.sum(dtype=rows.dtype).expand(arg.shape), torch.zeros_like(arg)
         found = rows.gather(0, arg.clamp(min=0)).masked_fill(empty, 0)
         return found, arg.masked_fill(empty, len(rows))
     found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)

@@ -58,7 +58,7 @@ class Rows:
         kept = {*self.apart, self.dim}
         at = at[tuple(slice(None) if d in kept else 0 for d in range(at.dim()))]
         moved = at.movedim(sum(d < self.dim for d in self.apart), -1)
-        return moved.reshape(self.copies, at.numel() // max(self.copies, 1))
+        return moved.reshape(self.copies, moved.shape[-1])
 
     def back(self, rows: torch.Tensor, length: int) -> torch.Tensor:
         """Return *rows* as the tensor with this *length* along *dim*."""
@@ -85,7 +85,7 @@ def broadcast(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
     shape = (*(1,) * before, *index.shape)
     shape = (*shape, *(1,) * (src.dim() - len(shape)))
     made = index.reshape(shape)
-    if not _fits(made, src.shape):
+    if not _fits(made.shape, src.shape):
         raise ArgumentError(
             f"argument index: has the shape {tuple(index.shape)}, which does not fit"
             f" {tuple(src.shape)} of src",
@@ -100,7 +100,7 @@ def leading(who: str, at: torch.Tensor, src: torch.Tensor) -> int:
     The dimensions before it are those of *src*, or have one coordinate. Raises ArgumentError.
     """
     dim = len(at.shape) - 1
-    if dim < 0 or at.dim() > src.dim() or not _fits(at[..., :1], (*src.shape[:dim], 1)):
+    if dim < 0 or at.dim() > src.dim() or not _fits(at.shape[:dim], src.shape[:dim]):
         raise ArgumentError(
             f"argument {who}: has the shape {tuple(at.shape)}, which does not fit"
             f" {tuple(src.shape)} of src",
@@ -109,9 +109,43 @@ def leading(who: str, at: torch.Tensor, src: torch.Tensor) -> int:
     return dim
 
 
-def _fits(at: torch.Tensor, shape: Sequence[int]) -> bool:
-    sizes = zip(at.shape, shape, strict=True) if at.dim() == len(shape) else [(0, 1)]
-    return all(one in (1, size) for one, size in sizes)
+def result_into(out: torch.Tensor | None, found: torch.Tensor) -> torch.Tensor:
+    """Return *found*, in the memory of *out* if there is one; raises ArgumentError."""
+    if out is None:
+        return found
+    check_out(out, found.shape, found.dtype)
+    return out.copy_(found)
+
+
+def length_along(
+    dim: int, out: torch.Tensor | None, src: torch.Tensor, size: int | None
+) -> int | None:
+    """Return how long a result made of *src* is along *dim*; None if its indices say that.
+
+    *size*: the length that was asked for. Raises ArgumentError if *out* does not fit.
+    """
+    if out is None:
+        return size
+    dim = checked_dim(dim, src)
+    length: int = out.shape[dim] if out.dim() == src.dim() else src.shape[dim]
+    check_out(out, (*src.shape[:dim], length, *src.shape[dim + 1 :]), src.dtype)
+    if size not in (None, length):
+        raise ArgumentError(f"argument dim_size: got {size}, and out has {length} elements")
+    return length
+
+
+def check_out(out: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Raise ArgumentError unless *out* has this *shape*, and a type that *dtype* converts to."""
+    if tuple(out.shape) != tuple(shape):
+        got, expected = tuple(out.shape), tuple(shape)
+        raise ArgumentError(f"argument out: has the shape {got}, expected {expected}")
+    if not torch.can_cast(dtype, out.dtype):
+        raise ArgumentError(f"argument out: has the type {out.dtype}, expected {dtype}")
+
+
+def _fits(shape: Sequence[int], of: Sequence[int]) -> bool:
+    """Whether a tensor of this *shape* can be expanded to the shape *of*."""
+    return len(shape) == len(of) and all(n in (1, size) for n, size in zip(shape, of, strict=True))
 
 
 def _dim_that_fits(index: torch.Tensor, src: torch.Tensor, dim: int) -> str:
