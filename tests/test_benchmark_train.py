@@ -28,7 +28,8 @@ def test_a_tree_of_xgboost_is_read_with_its_way_for_what_is_missing():
 
 def test_a_model_is_judged_by_what_its_choices_were_measured_at():
     case = ("spmv", "band", 100)
-    left = Left(case, {"default": 1.0, "a": 1.3, "b": 1.2}, {"default": 1.0, "a": 0.5, "b": 2.0})
+    expected, speedups = {"default": 1.0, "a": 1.3, "b": 1.2}, {"default": 1.0, "a": 0.5, "b": 2.0}
+    left = Left(case, expected, speedups, 0.9)
     assert left.gained(1.1) == 0.5
     assert left.gained(1.4) == 1.0
     text = report([left])

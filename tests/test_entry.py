@@ -120,7 +120,7 @@ def outcome(call, args):
 
 def full_way(kernel):
     """A kernel like *kernel* that has learnt nothing."""
-    return Kernel(kernel._compiled, kernel._options)
+    return Kernel(kernel._compiled, kernel._options, kernel._program)
 
 
 @pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")
