@@ -146,6 +146,8 @@ def test_a_roofline_counts_operations_and_bytes():
     assert viz.roofline(spcomp.compile(csrmm), A=CSR, B=DENSE, operations=7).operations == 7
     with pytest.raises(ArgumentError, match="argument operations"):
         viz.roofline(kernel, A=CSR, B=DENSE, operations=0)
+    with pytest.raises(ArgumentError, match="no operations on floats"):
+        viz.roofline(spcomp.compile("a[i] = argmax(j, A[i, j])"), A=CSR)
 
 
 def test_matplotlib_gets_the_same_data():

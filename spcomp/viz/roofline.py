@@ -167,6 +167,11 @@ def _operations(kernel: Runnable, args: dict[str, Any]) -> float:
             f"operations cannot be counted: {error.message}",
             hint="say how many a call does: operations=",
         ) from error
+    if not total:
+        raise ArgumentError(
+            f"{kernel.name} does no operations on floats with these arguments",
+            hint="give what a call does of another kind: operations=",
+        )
     return total
 
 
