@@ -25,12 +25,11 @@ def test_random_programs_do_what_the_documentation_says():
     assert failures(0, 30) == ""
 
 
+DRAWN = {0: 50, 1_000: 50, 2_000: 50, 3_000: 50, 10_000: 100, 11_000: 100, 12_000: 100, 13_000: 100}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("seed", "count"),
-    [(0, 50), (1_000, 50), (2_000, 50), (3_000, 50)]
-    + [(10_000, 100), (11_000, 100), (12_000, 100), (13_000, 100)],
-)
+@pytest.mark.parametrize(("seed", "count"), DRAWN.items())
 def test_hundreds_of_random_programs_do_what_the_documentation_says(seed, count):
     assert failures(seed, count) == ""
 
