@@ -409,10 +409,8 @@ def _total(term: t.Term, names: list[str], scope: Scope) -> Value:
         off = np.abs(total.number.astype("float64") - nested.number.astype("float64"))
         if not term.free() - set(names):  # integers may wrap as the parentheses stand, or not
             unknown = unknown | (off > 0.5 + 1e-3 * np.abs(nested.number.astype("float64")))
-        if any(one.sparse for one in scope.tensors.values()) or any(
-            isinstance(part, t.Masked) for part in term.walk()
-        ):  # a result with a pattern is computed as the parentheses stand
-            error = np.maximum(error, off + nested.error)
+        # as the parentheses stand, unless the result is dense and an operand restricts a term
+        error = np.maximum(error, off + nested.error)
     return bounded(total.number, total.present, error, unknown)
 
 
