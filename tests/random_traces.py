@@ -292,7 +292,6 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     ),
     "mark_fiber": lambda c: (name, c.rng.randint(0, 1)) if (name := c.merged()) else None,
     "partial_results": lambda c: (c.loop(),),
-    "online_softmax": lambda c: (c.loop(), c.rng.randint(1, 4)),
     "sorted_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "sample_perfect_tile": lambda c: (c.loop(), c.rng.randint(1, 3)),
     "sample_categorical": lambda c: ([1, 2, 4], [0.25, 0.25, 0.5]),

@@ -25,7 +25,9 @@ SINGLE = [program for program in PROGRAMS if not program.assembles]
 
 
 def test_a_step_of_every_kind_is_proposed():
-    assert set(PROPOSALS) == set(STEPS) - {"share_workspace"}  # only assembly has workspaces
+    """But for what chance does not make legal: only assembly has workspaces, and a softmax is
+    three nests in one loop (test_online_softmax has its programs)."""
+    assert set(PROPOSALS) == set(STEPS) - {"share_workspace", "online_softmax"}
 
 
 @pytest.mark.parametrize("kind", PROPOSALS)
