@@ -148,6 +148,12 @@ def test_statistics_count_rows_columns_and_elements_of_each_block():
     assert [tuple(found[at, 0][:3]) for at in (0, 1)] == [(1, 2, 2), (2, 1, 2)]
 
 
+@pytest.mark.parametrize("kind", ["csr", "csc", "csf"])
+def test_dask_knows_the_bytes_of_blocks(kind):
+    block = sd.from_scipy(spcomp.convert(csr(200, 100), kind), -1).compute()
+    assert dask.sizeof.sizeof(block) > 12 * csr(200, 100).nnz
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (4, 4)])
 def test_matrices_without_elements(shape):
     A = sd.from_scipy(sps.csr_array(shape), 2)

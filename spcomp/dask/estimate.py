@@ -41,7 +41,7 @@ class Estimate:
 
     *sent*: bytes by what they are. *held*: for each worker the bytes of its blocks of operands and
     results; *peak*: at the worst time, with what one task on it reads and makes. *load*: for each
-    worker the bytes that kernels read there.
+    worker the bytes that kernels read there. *owners*: the worker of each task, by its key.
     """
 
     workers: int
@@ -49,6 +49,7 @@ class Estimate:
     held: tuple[int, ...]
     peak: tuple[int, ...]
     load: tuple[int, ...]
+    owners: Mapping[Any, int] = field(repr=False)
 
     @property
     def total(self) -> int:
@@ -97,7 +98,7 @@ def estimate(calls: list[Tasks], workers: int) -> Estimate:
     for key in walk.kept:
         held[walk.owner[key]] += walk.size[key]
     peak = tuple(h + t for h, t in zip(held, walk.most, strict=True))
-    return Estimate(workers, dict(walk.sent), tuple(held), peak, tuple(walk.load))
+    return Estimate(workers, dict(walk.sent), tuple(held), peak, tuple(walk.load), walk.owner)
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class _Walk:
             self.size[key] = sum(count for _, count in parts)
             self.owner[key] = self.owner[max(parts, key=lambda part: part[1])[0]]
             for old_key, count in parts:
+                self.owner[f"cut-{aligned.name}", *at, *old_key[1:]] = self.owner[old_key]
                 if self.owner[old_key] != self.owner[key]:
                     self.sent["blocks cut again"] += count
 

@@ -7,7 +7,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import DataNode, Task, TaskRef
+from dask.task_spec import Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
@@ -71,7 +71,7 @@ def cut(whole: Any, grid: Grid) -> DistributedTensor:
     for at in np.ndindex(*map(len, grid)):
         begins = tuple(s[k] for s, k in zip(starts, at, strict=True))
         ends = tuple(s[k + 1] for s, k in zip(starts, at, strict=True))
-        layer[name, *at] = DataNode((name, *at), blocks.cut(whole, begins, ends))
+        layer[name, *at] = Task((name, *at), blocks.given, blocks.cut(whole, begins, ends))
     graph = HighLevelGraph.from_collections(name, layer)
     return DistributedTensor(graph, name, grid, empty(whole))
 
