@@ -24,6 +24,7 @@ import spcomp.dask as sd
 SETTINGS = {
     "distributed.comm.timeouts.connect": "60s",
     "distributed.scheduler.allowed-failures": 10,
+    "distributed.deploy.lost-worker-timeout": "300s",  # a busy machine starts processes slowly
 }
 BLOCKS, PAUSE = 16, 0.05  # a run takes at least half of their product on two workers
 
@@ -47,6 +48,16 @@ def programs() -> tuple[Any, Any]:
     return [spmm(A=A, X=spmm(A=A, X=each)) for each in (late, X)]
 
 
+def alive(client: distributed.Client) -> list[int]:
+    """Return the processes of both workers, once they answer."""
+    for _ in range(1200):
+        pids = client.run(os.getpid, on_error="ignore").values()
+        if len(pids) == 2:
+            return sorted(pids)
+        time.sleep(0.1)
+    raise TimeoutError
+
+
 def run(client: distributed.Client, rng: np.random.Generator) -> tuple[float, bool, bool]:
     """Kill a worker after a random time.
 
@@ -55,8 +66,7 @@ def run(client: distributed.Client, rng: np.random.Generator) -> tuple[float, bo
     late, same = programs()
     with dask.config.set(scheduler="sync"):
         want = same.compute()
-    client.wait_for_workers(2, timeout=120)
-    pids = sorted(client.run(os.getpid).values())
+    pids = alive(client)
     wait, victim = float(rng.random()) * BLOCKS * PAUSE / 2, int(rng.choice(pids))
     killed = threading.Event()
 
@@ -69,6 +79,8 @@ def run(client: distributed.Client, rng: np.random.Generator) -> tuple[float, bo
     found = client.compute(late).result()
     early = killed.is_set()
     timer.join()
+    while victim in alive(client):
+        time.sleep(0.1)
     return wait, early, bool(found.tobytes() == want.tobytes())
 
 

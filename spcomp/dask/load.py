@@ -128,3 +128,22 @@ def known_chunks(name: str, array: Any) -> Grid:
 
 def _block(chunk: Any, kind: str) -> Any:
     return convert(chunk, kind)
+
+
+def collection(name: str, arg: Any) -> Any:
+    """Return *arg* as a collection: of one block, if it is here."""
+    if isinstance(arg, DistributedTensor):
+        return arg
+    if isinstance(arg, da.Array):
+        known_chunks(name, arg)
+        sparse = not isinstance(arg._meta, np.ndarray)  # noqa: SLF001 (Dask has no other name)
+        return from_array(arg) if sparse else arg
+    if isinstance(arg, Tensor) or is_scipy(arg):
+        return from_scipy(arg)
+    if hasattr(arg, "__array__") or np.isscalar(arg):
+        array = np.asarray(arg)
+        return da.from_array(array, chunks=-1, name=f"array-{tokenize(array)}")
+    raise ArgumentError(
+        f"argument {name}: got {type(arg).__name__}, expected an array",
+        hint="give a DistributedTensor, an array of Dask, numpy or scipy.sparse, or a Tensor",
+    )

@@ -7,22 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
-import numpy as np
-from dask.tokenize import tokenize
 from dask.utils import parse_bytes
 
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Stage, decide, split
 from spcomp.dask.estimate import Estimate, estimate
 from spcomp.dask.graph import Tasks
-from spcomp.dask.load import from_array, from_scipy, known_chunks
+from spcomp.dask.load import collection
+from spcomp.dask.scripts import call_script
 from spcomp.errors import ArgumentError
+from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.results import Results
 from spcomp.notation.nodes import Access, Assignment, Op, walk
 from spcomp.notation.prepare import Prepared, free_name, prepare
-from spcomp.tensors.libraries.scipy import is_scipy
-from spcomp.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,13 @@ class Door:
         results = program.results
         values = tuple(program.operands[name] for name in results)
         return values[0] if len(results) == 1 else Results.of(results, values)
+
+    def script(self, kernel: Kernel, out: Any, named: Mapping[str, Any]) -> Any:
+        """Return the results of a script, as collections if an argument is distributed."""
+        if any(isinstance(x, DistributedTensor) for x in named.values()):
+            return call_script(kernel, out, named)
+        here = {n: x.compute() if isinstance(x, da.Array) else x for n, x in named.items()}
+        return kernel(out=out, **here)
 
     def plan(self, kernel: NotationKernel, named: Mapping[str, Any]) -> Plan:
         """Return the plan of such a call.
@@ -94,7 +99,7 @@ class _Call:
             for n, rank in prepared.operands.items()
         }
         numbers = {n: x for n, x in named.items() if ranks[n] == 0 and not isinstance(x, da.Array)}
-        given = {n: _collection(n, x) for n, x in named.items() if n not in numbers}
+        given = {n: collection(n, x) for n, x in named.items() if n not in numbers}
         operands = {
             name: given[prepared.parts[name].name if name in prepared.parts else name]
             for name, rank in prepared.operands.items()
@@ -168,22 +173,3 @@ def _check(kernel: NotationKernel, prepared: Prepared, named: Mapping[str, Any])
             f"argument {name}: distributed programs do not cut parts out",
             hint="cut it before, as in X[0:10] of an array of Dask",
         )
-
-
-def _collection(name: str, arg: Any) -> Any:
-    """Return *arg* as a collection: of one block, if it is here."""
-    if isinstance(arg, DistributedTensor):
-        return arg
-    if isinstance(arg, da.Array):
-        known_chunks(name, arg)
-        sparse = not isinstance(arg._meta, np.ndarray)  # noqa: SLF001 (Dask has no other name)
-        return from_array(arg) if sparse else arg
-    if isinstance(arg, Tensor) or is_scipy(arg):
-        return from_scipy(arg)
-    if hasattr(arg, "__array__") or np.isscalar(arg):
-        array = np.asarray(arg)
-        return da.from_array(array, chunks=-1, name=f"array-{tokenize(array)}")
-    raise ArgumentError(
-        f"argument {name}: got {type(arg).__name__}, expected an array",
-        hint="give a DistributedTensor, an array of Dask, numpy or scipy.sparse, or a Tensor",
-    )
