@@ -320,6 +320,12 @@ def test_collections_in_folders_come_back(tmp_path, kind, wave):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x"]
 
 
+def test_a_bar_shows_how_much_is_written(tmp_path, capsys):
+    sd.write(tmp_path / "x", sd.from_scipy(csr(), 9), wave=2, progress=True)
+    assert "3/3" in (told := capsys.readouterr()).err
+    assert "B/s" in told.err
+
+
 def test_a_folder_is_written_completely_or_not_at_all(tmp_path):
     broken = da.from_array(np.ones((4, 2)), chunks=2).map_blocks(fails, dtype=float)
     with pytest.raises(ArithmeticError):
@@ -371,8 +377,8 @@ def test_refusals():
         spmv(A=A, x=x, z=x)
     with pytest.raises(ArgumentError, match="argument out"):
         spmv(A=A, x=x, out=np.zeros(23))
-    with pytest.raises(ArgumentError, match="not bound"):
-        spmv.bind(A=A)
+    with pytest.raises(ArgumentError, match="argument x: is bound already"):
+        spmv.bind(A=A, x=x)(x=x)
     with pytest.raises(ArgumentError, match="extents of its chunks are not known"):
         spmv(A=A, x=da.from_array(x)[da.from_array(x) > 0])
     with pytest.raises(ArgumentError, match="no index vectors"):

@@ -63,7 +63,7 @@ class Tasks:
         """
         stage, target = self.stage, self.stage.statement.target
         stmt = self._on_blocks(stage.statement)
-        scalars = [name for name in self._scalars() if name not in self.firsts.values()]
+        scalars = [name for name in self.scalars() if name not in self.firsts.values()]
         self.inputs |= {use.access.name: self._aligned(use) for use in stage.uses}
         names = (*self.inputs, *scalars, *self.firsts.values())
         work = Work.of(stmt, names, self.formats, self.semiring, self.options)
@@ -110,7 +110,7 @@ class Tasks:
 
         return replace(stmt, value=rewrite(value))
 
-    def _scalars(self) -> list[str]:
+    def scalars(self) -> list[str]:
         """Return the names of numbers, each once: arguments, and results without indices."""
         terms = [t for t in walk(self.stage.statement.value) if isinstance(t, (Access, Scalar))]
         return list(dict.fromkeys(t.name for t in terms if not getattr(t, "indices", ())))
@@ -168,12 +168,13 @@ class Tasks:
         coords = self._coords(by, at)
         starts = offsets(use.grid[use.dim])
         parts = []
-        token = tokenize(source.name, coords.key, use.grid[use.dim], use.dim)
+        pieces = tokenize(coords.key, use.grid[use.dim])
+        token = tokenize(source.name, pieces, use.dim)
         block = coords.key[1:]
         for piece in range(len(use.grid[use.dim])):
             place = [at[index] for index in use.access.indices]
             place[use.dim] = piece
-            section, key = (f"section-{token}", *block, piece), (f"take-{token}", *block, *place)
+            section, key = (f"section-{pieces}", *block, piece), (f"take-{token}", *block, *place)
             bounds = starts[piece], starts[piece + 1]
             self.layer[section] = Task(section, blocks.section, coords, *bounds)
             whole = TaskRef((source.name, *place))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from spcomp.dask.collection import DistributedTensor
+from spcomp.dask.collection import rebuilt
 from spcomp.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def place(collection: Any, client: Client, plan: Plan | None = None) -> Any:
                 graph, mine, workers=[worker], allow_other_workers=False, sync=False
             )
             layer |= dict(zip(mine, futures, strict=True))
-    return _rebuilt(collection, HighLevelGraph.from_collections(collection.name, layer))
+    return rebuilt(collection, HighLevelGraph.from_collections(collection.name, layer))
 
 
 def _addresses(plan: Plan, keys: list[Any], workers: list[str]) -> dict[Any, str]:
@@ -69,12 +68,4 @@ def _as_planned(collection: Any, client: Client, addresses: dict[Any, str]) -> A
     graph = dict(collection.__dask_graph__().cull(collection.__dask_keys__()))
     layer = MaterializedLayer(graph, annotations={"workers": addresses.get})
     placed = HighLevelGraph({collection.name: layer}, {collection.name: set()})
-    return client.persist(_rebuilt(collection, placed), optimize_graph=False)
-
-
-def _rebuilt(collection: Any, new: HighLevelGraph) -> Any:
-    """Return *collection* with its blocks in the graph *new*."""
-    if isinstance(collection, da.Array):
-        return da.Array(new, collection.name, collection.chunks, meta=collection)
-    tensor = DistributedTensor(new, collection.name, collection.chunks, collection.meta)
-    return tensor.with_statistics(collection)
+    return client.persist(rebuilt(collection, placed), optimize_graph=False)

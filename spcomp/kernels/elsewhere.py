@@ -12,6 +12,9 @@ class Elsewhere(Protocol):
     def call(self, kernel: Any, out: Any, named: Mapping[str, Any]) -> Any:
         """Return what a call of the NotationKernel *kernel* with the arguments *named* returns."""
 
+    def bind(self, kernel: Any, named: Mapping[str, Any]) -> Any:
+        """Return *kernel* with the arguments *named* fixed, as ``bind`` does."""
+
     def script(self, kernel: Any, out: Any, named: Mapping[str, Any]) -> Any:
         """Return what a call of the Kernel *kernel* of a script with these arguments returns."""
 
