@@ -1,6 +1,6 @@
 """A worker is killed at a random time, and results are the same: a program, and a part of a test.
 
-``python -m tests.dask_kills 20`` does it 20 times on a cluster of two processes.
+``python -m tests.dask_kills 20`` does it 20 times, each on a new cluster of two processes.
 """
 
 from __future__ import annotations
@@ -48,45 +48,15 @@ def programs() -> tuple[Any, Any]:
     return [spmm(A=A, X=spmm(A=A, X=each)) for each in (late, X)]
 
 
-def alive(client: distributed.Client) -> list[int]:
-    """Return the processes of both workers, once they answer."""
-    for _ in range(1200):
-        pids = client.run(os.getpid, on_error="ignore").values()
-        if len(pids) == 2:
-            return sorted(pids)
-        time.sleep(0.1)
-    raise TimeoutError
-
-
-def run(client: distributed.Client, rng: np.random.Generator) -> tuple[float, bool, bool]:
-    """Kill a worker after a random time.
+def run(rng: np.random.Generator) -> tuple[float, bool, bool]:
+    """Kill one of two workers, which are new, after a random time.
 
     Returns that time, whether it was before the end, and whether the result has the right bits.
     """
     late, same = programs()
     with dask.config.set(scheduler="sync"):
         want = same.compute()
-    pids = alive(client)
-    wait, victim = float(rng.random()) * BLOCKS * PAUSE / 2, int(rng.choice(pids))
     killed = threading.Event()
-
-    def kill() -> None:
-        os.kill(victim, signal.SIGKILL)
-        killed.set()
-
-    timer = threading.Timer(wait, kill)
-    timer.start()
-    found = client.compute(late).result()
-    early = killed.is_set()
-    timer.join()
-    while victim in alive(client):
-        time.sleep(0.1)
-    return wait, early, bool(found.tobytes() == want.tobytes())
-
-
-def main(runs: int) -> None:
-    """Do it so many times, and print what happened."""
-    rng, right, early = np.random.default_rng(0), 0, 0
     with (
         dask.config.set(SETTINGS),
         distributed.LocalCluster(
@@ -94,12 +64,30 @@ def main(runs: int) -> None:
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        run(client, rng)  # compiles
-        for number in range(runs):
-            wait, before, same = run(client, rng)
-            right, early = right + same, early + before
-            when, what = "before" if before else "at", "the same bits" if same else "WRONG"
-            sys.stdout.write(f"run {number}: after {wait:.2f} s, {when} the end: {what}\n")
+        pids = sorted(client.run(os.getpid).values())
+        wait, victim = float(rng.random()) * BLOCKS * PAUSE / 2, int(rng.choice(pids))
+
+        def kill() -> None:
+            os.kill(victim, signal.SIGKILL)
+            killed.set()
+
+        timer = threading.Timer(wait, kill)
+        timer.start()
+        found = client.compute(late).result()
+        early = killed.is_set()
+        timer.join()
+    return wait, early, bool(found.tobytes() == want.tobytes())
+
+
+def main(runs: int) -> None:
+    """Do it so many times, and print what happened."""
+    rng, right, early = np.random.default_rng(0), 0, 0
+    for number in range(runs):
+        wait, before, same = run(rng)
+        right, early = right + same, early + before
+        when, what = "before" if before else "at", "the same bits" if same else "WRONG"
+        sys.stdout.write(f"run {number}: after {wait:.2f} s, {when} the end: {what}\n")
+        sys.stdout.flush()
     sys.stdout.write(f"{right} of {runs} results are right; {early} kills before the end\n")
     sys.exit(right != runs)
 

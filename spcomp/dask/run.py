@@ -13,8 +13,11 @@ from spcomp.dask.bound import BoundCall
 from spcomp.dask.call import Call
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Stage
+from spcomp.dask.draw import draw
 from spcomp.dask.estimate import Estimate, estimate
 from spcomp.dask.scripts import call_script
+from spcomp.display.picture import Picture
+from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
 
@@ -31,6 +34,17 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self.stages, *filter(None, [self.estimate]))))
+
+    def picture(self) -> Picture:
+        """Return the estimate as a picture: what is read, what is sent, and memory by worker.
+
+        Raises ArgumentError for a plan without one.
+        """
+        if self.estimate is None:
+            raise ArgumentError(
+                "the plan has no estimate to draw", hint="kernel.plan(..., workers=8) has one"
+            )
+        return draw(self.estimate)
 
 
 class Door:
