@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from tests.test_dask import PROGRAMS_OF_ALL_KINDS, SPMM, csr, full
@@ -49,10 +50,20 @@ def test_blocks_and_their_coordinates_are_computed_once(runs):
     for _ in range(4):
         B = rng.random((17, 4))
         np.testing.assert_allclose(step(B=da.from_array(B, chunks=(6, 4))).compute(), csr() @ B)
-    assert runs == {"given": 3, "needed": 3, "compact": 3, "section": 9, "take": 36}
+    assert runs == {"given": 6, "needed": 6, "compact": 3, "section": 9, "take": 36}
     other = step(B=da.ones((17, 2), chunks=(9, 2)))  # in other blocks: other sections
     np.testing.assert_allclose(other.compute(), csr() @ np.ones((17, 2)))
     assert (runs["compact"], runs["section"]) == (3, 15)
+
+
+def test_there_are_no_tasks_for_what_blocks_do_not_need(runs):
+    B = np.random.default_rng(0).random((24, 4))
+    A = sps.csr_array(np.diag([*range(1, 20), 0, 0, 0, 0, 0]).astype(float))
+    step = spcomp.compile(SPMM).bind(A=sd.from_scipy(A, 4))
+    for chunks in ((4, 4), ((5, 0, 7, 12), 4)):
+        found = step(B=da.from_array(B, chunks=chunks))
+        np.testing.assert_array_equal(found.compute(), A @ B)
+    assert runs["take"] == 6 + 7  # one piece for each block; then those that overlap
 
 
 def test_statements_of_fixed_arguments_are_computed_once(runs):

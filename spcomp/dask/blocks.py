@@ -135,6 +135,12 @@ def needed(block: Any) -> Array:
     return np.unique(block.indices[: int(block.indptr[-1])])
 
 
+def touched(block: Any, starts: Sequence[int]) -> tuple[int, ...]:
+    """Return the pieces of the minor dimension, which begin at *starts*, that a block needs."""
+    pieces = np.searchsorted(np.asarray(starts[1:]), needed(block), "right")
+    return tuple(np.unique(pieces).tolist())
+
+
 def section(coords: Array, begin: int, end: int) -> Array:
     """Return those of the ascending *coords* from *begin* to *end*, counted from *begin*."""
     first, last = np.searchsorted(coords, (begin, end))

@@ -11,7 +11,8 @@ from dask.task_spec import DataNode
 from dask.utils import ensure_dict
 
 from spcomp.dask.call import Call
-from spcomp.dask.collection import Values, rebuilt
+from spcomp.dask.chunks import Chunks
+from spcomp.dask.collection import DistributedTensor, Values, rebuilt
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.protocol import Bound
 
@@ -21,7 +22,8 @@ class BoundCall(Bound):
 
     The first call with arguments in these blocks computes what tasks read of the fixed ones, and
     what is computed of these alone: blocks, the coordinates that they have, results of statements.
-    It stays where it was computed, as after ``persist()``, and later calls read it there.
+    It stays where it was computed, as after ``persist()``, and later calls read it there. There are
+    no tasks for pairs of blocks of which one needs nothing of the other.
     """
 
     def __init__(self, kernel: NotationKernel, arguments: Mapping[str, Any]) -> None:
@@ -29,10 +31,11 @@ class BoundCall(Bound):
         self._kernel = kernel
         self._kept: dict[Any, Any] = {}
         self._seen: set[Any] = set()
+        self._touches: dict[Any, Any] = {}
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Return the results, as collections; raises SpcompError as the kernel does."""
-        call = Call.of(self._kernel, out, self._with_bound(named))
+        call = Call.of(self._kernel, out, self._with_bound(named), self._touched)
         results = [call.operands[name] for name in call.prepared.results]
         merged = HighLevelGraph.merge(*(result.__dask_graph__() for result in results))
         graph = self._with_kept(ensure_dict(merged))
@@ -43,6 +46,14 @@ class BoundCall(Bound):
             self._seen.add(kinds)
             graph = self._with_kept(graph)
         return call.returned(lambda x: rebuilt(x, HighLevelGraph.from_collections(x.name, graph)))
+
+    def _touched(self, name: str, tensor: DistributedTensor, chunks: Chunks) -> Any:
+        """Return which of the pieces *chunks* each block of *tensor* needs, if it is bound."""
+        if name not in self.arguments:
+            return None
+        if (tensor.name, chunks) not in self._touches:
+            self._touches[tensor.name, chunks] = tensor.touched(chunks)
+        return self._touches[tensor.name, chunks]
 
     def _with_kept(self, graph: Mapping[Any, Any]) -> dict[Any, Any]:
         """Return *graph* with what is kept in the place of its tasks."""

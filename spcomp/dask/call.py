@@ -9,7 +9,7 @@ from typing import Any
 import dask.array as da
 
 from spcomp.dask.decide import decide, split
-from spcomp.dask.graph import Tasks
+from spcomp.dask.graph import Tasks, Touched
 from spcomp.dask.load import collection
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.kernel import NotationKernel
@@ -29,8 +29,17 @@ class Call:
     tasks: list[Tasks]
 
     @classmethod
-    def of(cls, kernel: NotationKernel, out: Any, named: Mapping[str, Any]) -> Call:
-        """Return the call of *kernel* with the arguments *named*; raises SpcompError."""
+    def of(
+        cls,
+        kernel: NotationKernel,
+        out: Any,
+        named: Mapping[str, Any],
+        touched: Touched = lambda *_: None,
+    ) -> Call:
+        """Return the call of *kernel* with the arguments *named*; raises SpcompError.
+
+        *touched*: as Tasks take it.
+        """
         if out is not None:
             raise ArgumentError(
                 "argument out: results of distributed arguments are new collections"
@@ -49,7 +58,7 @@ class Call:
             if rank or name in given
         }
         call = cls(kernel, prepared, operands, numbers, [])
-        call._run()
+        call._run(touched)
         return call
 
     def returned(self, rebuild: Callable[[Any], Any] = lambda x: x) -> Any:
@@ -58,7 +67,7 @@ class Call:
         values = tuple(rebuild(self.operands[name]) for name in results)
         return values[0] if len(results) == 1 else Results.of(results, values)
 
-    def _run(self) -> None:
+    def _run(self, touched: Touched) -> None:
         """Make the collections of all statements."""
         taken = {*self.operands, *self.numbers, *self.prepared.targets, *self._indices()}
         kernel, formats = self.kernel, self._formats()
@@ -67,7 +76,13 @@ class Call:
             for piece in split(plain, self.operands, kernel.semiring, taken):
                 stage = decide(piece, self.operands, kernel.semiring)
                 tasks = Tasks(
-                    stage, self.operands, self.numbers, kernel.semiring, formats, kernel.options
+                    stage,
+                    self.operands,
+                    self.numbers,
+                    kernel.semiring,
+                    formats,
+                    kernel.options,
+                    touched,
                 )
                 self.tasks.append(tasks)
                 self.operands = {**self.operands, piece.target.name: tasks.result()}

@@ -16,7 +16,7 @@ from dask.threaded import get as threaded_get
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
-from spcomp.dask.chunks import Grid, Piece, grid_of, overlaps
+from spcomp.dask.chunks import Chunks, Grid, Piece, grid_of, offsets, overlaps
 from spcomp.errors import ArgumentError, front_doors
 
 if TYPE_CHECKING:
@@ -114,6 +114,15 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
             found = self._computed(name, lambda _: (blocks.statistics, ()))
             self._statistics = dict(zip(self.places(), found, strict=True))
         return self._statistics
+
+    def touched(self, chunks: Chunks) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+        """Return for each csr or csc block the pieces *chunks* that its minor coordinates are in.
+
+        This computes all blocks.
+        """
+        name = f"touched-{tokenize(self.name, chunks)}"
+        found = self._computed(name, lambda _: (blocks.touched, (offsets(chunks),)))
+        return dict(zip(self.places(), found, strict=True))
 
     @property
     def nnz(self) -> int:

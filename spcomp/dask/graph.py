@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -14,7 +14,7 @@ from dask.task_spec import DataNode, List, Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
-from spcomp.dask.chunks import offsets
+from spcomp.dask.chunks import Chunks, offsets
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Operands, Stage, Use
 from spcomp.dask.work import Work, combine, run, union
@@ -27,11 +27,18 @@ if TYPE_CHECKING:
     from spcomp.notation.semiring import Semiring
 
 Place = Mapping[str, int]  # the piece of each index
+Touched: TypeAlias = Callable[
+    [str, DistributedTensor, Chunks], Mapping[tuple[int, ...], tuple[int, ...]] | None
+]
 
 
 @dataclass(slots=True)
 class Tasks:
-    """The tasks of a statement: *layer* gets them, *inputs* are the collections that they read."""
+    """The tasks of a statement: *layer* gets them, *inputs* are the collections that they read.
+
+    *touched*: returns for the operand of a name, in the blocks that tasks read, which of some
+    pieces each block needs, if that is known. There are no tasks for others.
+    """
 
     stage: Stage
     operands: Operands
@@ -39,6 +46,7 @@ class Tasks:
     semiring: Semiring
     formats: Mapping[str, Any]
     options: Options
+    touched: Touched = lambda *_: None
     layer: dict[Any, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
     firsts: dict[str, str] = field(default_factory=dict)
@@ -171,7 +179,9 @@ class Tasks:
         pieces = tokenize(coords.key, use.grid[use.dim])
         token = tokenize(source.name, pieces, use.dim)
         block = coords.key[1:]
-        for piece in range(len(use.grid[use.dim])):
+        known = self.touched(use.by, self.inputs[use.by], use.grid[use.dim])
+        needed = range(len(use.grid[use.dim])) if known is None else known[block] or (0,)
+        for piece in needed:
             place = [at[index] for index in use.access.indices]
             place[use.dim] = piece
             section, key = (f"section-{pieces}", *block, piece), (f"take-{token}", *block, *place)
