@@ -109,6 +109,18 @@ def received(client: Any) -> int:
     return sum(map(sum, logs.values()))
 
 
+@pytest.mark.parametrize("where", [sd.place, lambda x, client: client.persist(x)])
+def test_bound_blocks_stay_on_the_workers(client, where):
+    B = np.random.default_rng(1).random((3000, 64))
+    A = where(sd.from_scipy(matrix(), 500), client)
+    kernel = spcomp.compile(SPMM)
+    step = kernel.bind(A=A)
+    for number in range(3):
+        X = da.from_array(B + number, chunks=(750, 64))
+        want = here(kernel(A=sd.from_scipy(matrix(), 500), B=X))
+        assert step(B=X).compute().tobytes() == want.tobytes()
+
+
 def test_a_damaged_part_is_a_clear_error_here(client, tmp_path):
     text = "%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.5\n2 x 1\n"
     (tmp_path / "a.mtx").write_text(text)
