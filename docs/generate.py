@@ -23,7 +23,8 @@ from spcomp.schedule.steps.catalog import STEPS
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-import drawings  # noqa: E402 - the module beside this one
+import drawings  # noqa: E402 - the modules beside this one
+import grammar  # noqa: E402
 
 KINDS = {
     "iterations": "Iterations, before there are loops",
@@ -202,7 +203,7 @@ def _csrmm() -> Any:
 
 def files() -> dict[str, str]:
     """Return the text of all files that this module writes, by path."""
-    return {**pictures(), "steps.md": steps(), "errors.md": error_page()}
+    return {**pictures(), "steps.md": steps(), "errors.md": error_page(), "ir.md": grammar.page()}
 
 
 def main() -> None:

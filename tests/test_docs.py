@@ -19,6 +19,12 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.codegen.nvvm.machine import PTX
+from spcomp.compiler.backends import BACKENDS
+from spcomp.formats.levels import LEVELS
+from spcomp.knobs import KNOBS
+from spcomp.schedule.steps.catalog import STEPS
+from spcomp.tensors.conversions.levels import _MAKE
+from spcomp.tensors.levels import _CHECKS
 
 ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
@@ -42,12 +48,16 @@ def session(tmp_path, monkeypatch):
         "B": np.ones((34, 64), np.float32),
     }
     run(PROGRAM, names, tmp_path / "readme.py")
-    return names
+    tables = [(table, {**table}) for table in (STEPS, LEVELS, _CHECKS, _MAKE, BACKENDS, KNOBS)]
+    yield names
+    for table, before in tables:  # docs/extend.md adds to them
+        table.clear()
+        table.update(before)
 
 
 def run(text: str, names: dict[str, Any], path: Path) -> None:
     path.write_text(text)  # the script language reads its source
-    exec(compile(text, str(path), "exec"), names)
+    exec(compile(text, str(path), "exec", dont_inherit=True), names)
 
 
 def converse(text: str, names: dict[str, Any]) -> None:
