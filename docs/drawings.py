@@ -224,7 +224,8 @@ def steps(sch: Schedule) -> dict[str, str]:
 def beside(name: str, before: Schedule, after: Schedule) -> str:
     """Draw the loops of a program before and after a step, with a frame around what differs."""
     old, new = (list(_flat(_nests(sch.func.body), 0)) for sch in (before, after))
-    same = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    texts = [[text for text, *_ in lines] for lines in (old, new)]
+    same = difflib.SequenceMatcher(None, *texts, autojunk=False).get_matching_blocks()
     left, width = _bars(old, MARGIN, {m.a + at for m in same for at in range(m.size)})
     x = MARGIN + width + GAP
     right, more = _bars(new, x, {m.b + at for m in same for at in range(m.size)})

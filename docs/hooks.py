@@ -38,7 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the text of *page* with links to such files changed to their pages."""
+    """Return the text of *page* with links to such files changed to their pages.
+
+    Pieces of programs are marked for tests; in the site they are listings like others.
+    """
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(match: re.Match[str]) -> str:
@@ -46,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = path.removeprefix("docs/") if path.startswith("docs/") else _place(path)
         return f"]({posixpath.relpath(target, folder or '.')})"
 
-    markdown = ABOVE.sub(link, markdown)
+    markdown = ABOVE.sub(link, markdown).replace("```python fragment\n", "```python\n")
     if folder == "tutorials":
         name = posixpath.basename(_notebook(page.file.src_uri))
         markdown += f"\n[This page as a notebook]({name}){{ download }}\n"
