@@ -9,6 +9,7 @@ from math import prod
 from operator import index
 
 from spcomp.display.html import heading, table
+from spcomp.display.levels import levels
 from spcomp.dtypes import DType, int32
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import FormatError
@@ -115,7 +116,8 @@ class Format:
             )
         )
         head = ("level", "kind", "dimension", "arrays", "how a coordinate is found")
-        return heading(self.name) + table(head, rows)
+        stored = ("-" if dim == SLOTS else dim for dim in self.order)
+        return heading(self.name) + table(head, rows) + levels(self.levels, [*stored]).svg
 
     def __repr__(self) -> str:
         order = "" if self.is_plain else f", order={self.order}"

@@ -131,15 +131,27 @@ class Runnable(ABC):
         )
 
     def _repr_html_(self) -> str:
-        title = heading(repr(self)[1:-1].partition(": ")[0])
+        title, _, text = repr(self)[1:-1].partition(": ")
         try:
             params, trace = self.signature.params, self.trace
         except SpcompError:  # nothing was called yet, or it runs as several programs
-            return title
+            written = text.strip("'\"").replace("\\n", "\n")
+            return heading(title) + (f"<pre>{escape(written)}</pre>" if written else "")
         rows = ((p.name, p.kind, p.dtype, ", ".join(p.shape), ", ".join(p.layout)) for p in params)
         head = ("parameter", "kind", "dtype", "shape", "axes")
         steps = numbered(escape(str(step)) for _, step in trace)
-        return title + table(head, rows) + folded("the steps of its schedule", steps)
+        times = (
+            (step, f"{1e3 * seconds:.2f} ms")
+            for kernel in self.kernels()
+            for step, seconds in kernel.timings.items()
+        )
+        return (
+            heading(title)
+            + table(head, rows)
+            + folded("the steps of its schedule", steps)
+            + folded("how long it took to compile", table(("step", "time"), times))
+            + "<p>All stages, line by line: <code>kernel.explore()</code></p>"
+        )
 
     @property
     def resources(self) -> Mapping[str, Resources]:

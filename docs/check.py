@@ -1,0 +1,132 @@
+"""Opens every page of the built site in Chromium: ``python docs/check.py SITE AXE``.
+
+SITE is the folder that ``mkdocs build`` made, AXE the file axe.min.js of the npm package axe-core. Checked are contrast (light and
+dark), names and labels, errors in the console, requests to anywhere else, and the width of a phone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+INDEX, EMPTY = "/search/search_index.json", b'{"config": {"lang": ["en"], "separator": " "}, "docs": []}'
+LIMIT = 400  # seconds for all pages
+DRIVER = """<!doctype html><html lang="en"><title>check</title><script type="module">
+const pages = %s;
+const axe = await (await fetch("/axe.js")).text();
+const frame = document.body.appendChild(document.createElement("iframe"));
+const rest = () => new Promise((done) => setTimeout(done, 100));
+const show = async (page) => {
+  frame.style = "border:0;width:1300px;height:900px";
+  await new Promise((done) => { frame.onload = done; frame.src = page; });
+  await rest();
+  return frame.contentWindow;
+};
+const faults = (result) => result.violations.flatMap((rule) =>
+  rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")}: ${node.failureSummary.split("\\n")[1]}`));
+for (const page of pages) {
+  const told = [];
+  try {
+    const view = await show(page);
+    for (const { name } of view.performance.getEntriesByType("resource"))
+      if (!name.startsWith(location.origin)) told.push(`requests ${name}`);
+    for (const list of view.document.querySelectorAll("pre code, tbody"))
+      [...list.children].slice(40).forEach((more) => more.remove()); // the rest looks alike
+    view.eval(axe);
+    told.push(...faults(await view.axe.run()));
+    view.document.body.dataset.mdColorScheme = "slate";
+    await rest();
+    told.push(...faults(await view.axe.run({ runOnly: ["color-contrast"] })).map((text) => `dark: ${text}`));
+    frame.style.width = "390px";
+    await rest();
+    const phone = view.document.documentElement;
+    if (phone.scrollWidth > phone.clientWidth) told.push(`is ${phone.scrollWidth} wide on a phone`);
+  } catch (error) { told.push(String(error)); }
+  await fetch("/found", { method: "POST", body: JSON.stringify({ [page]: told }) });
+}
+</script><body></body></html>"""
+
+
+class Site(SimpleHTTPRequestHandler):
+    """The site, the page that drives the check, and where this leaves what it found."""
+
+    def __init__(self, *args, driver: str, axe: Path, found: dict, pages: int, done: threading.Event, **named) -> None:
+        self.driver, self.axe, self.found = driver, axe, found
+        self.pages, self.done = pages, done
+        super().__init__(*args, **named)
+
+    def do_GET(self) -> None:  # noqa: N802
+        own = {"/check.html": self.driver.encode(), "/axe.js": self.axe.read_bytes(), INDEX: EMPTY}
+        if self.path not in own:
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", self.guess_type(self.path))
+        self.end_headers()
+        self.wfile.write(own[self.path])
+
+    def do_POST(self) -> None:  # noqa: N802
+        self.found.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+        if len(self.found) == self.pages:
+            self.done.set()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def check(site: Path, axe: Path, chromium: str) -> dict[str, list[str]]:
+    """Return what is wrong on each page of *site*; raises TimeoutError if the browser does not end."""
+    pages = sorted(f"/{path.relative_to(site).as_posix()}" for path in site.rglob("*.html"))
+    found: dict[str, list[str]] = {}
+    done = threading.Event()
+    own = {"driver": DRIVER % json.dumps(pages), "axe": axe, "found": found, "pages": len(pages), "done": done}
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site), **own))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        log = Path(home) / "log"
+        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
+        alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
+        address = f"http://127.0.0.1:{server.server_port}/check.html"
+        command = [chromium, *flags, alone, f"--user-data-dir={home}/user", "--window-size=1400,1000"]
+        with log.open("w") as stderr:
+            browser = subprocess.Popen([*command, "--remote-debugging-port=0", address], stderr=stderr)
+            try:
+                if not done.wait(LIMIT):
+                    raise TimeoutError(f"{len(found)} of {len(pages)} pages in {LIMIT} seconds")
+            finally:
+                browser.terminate()
+                browser.wait()
+                server.shutdown()
+        said = [line for line in log.read_text().splitlines() if ":CONSOLE" in line]
+    if wrong := [line for line in said if "ERROR:CONSOLE" in line or "rror" in line]:
+        found["console"] = wrong
+    return found
+
+
+def main() -> None:
+    """Print what is wrong and how many pages were opened; exit with 1 if anything is."""
+    chromium = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    site, axe = map(Path, sys.argv[1:])
+    if chromium is None or not axe.is_file():
+        print("skipped: there is no", "Chromium" if chromium is None else axe)
+        return
+    found = check(site, axe, chromium)
+    for page, faults in found.items():
+        for fault in faults:
+            print(f"{page}: {fault}")
+    print(f"{len(found)} pages opened, {sum(map(len, found.values()))} faults")
+    raise SystemExit(any(found.values()))
+
+
+if __name__ == "__main__":
+    main()
