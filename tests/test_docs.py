@@ -8,6 +8,8 @@ import linecache
 import pkgutil
 import re
 import runpy
+import shutil
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 NEEDED = {"formats": pytest.mark.torch, "torch": pytest.mark.torch, "dask": pytest.mark.dask}
-KINDS = "python fragment|python|pycon|bash|json|"
+KINDS = "python fragment|python|pycon|bash|json|c|"
 BLOCK = re.compile(rf"^( *)```({KINDS})\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 PIXELS = re.compile('base64,[^"]+')  # compressed as this version of zlib does it
 PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
@@ -131,6 +133,23 @@ def test_what_a_page_times_can_be_timed(page, tmp_path, monkeypatch):
     arguments = ["bench", file, name, "--data", f"A={data}", *rest.split(), "--rounds", "2"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_recipe_for_c_prints_what_it_says(tmp_path):
+    from click.testing import CliRunner
+
+    from spcomp.cli.main import main
+
+    text = (ROOT / "docs" / "howto.md").read_text()
+    code, command, printed = re.search(
+        r"```c\n(.*?)```.*?```bash\n(cc .*?) +# prints (.*?)\n", text, re.DOTALL
+    ).groups()
+    (tmp_path / "main.c").write_text(code)
+    build = ["build", str(ROOT / "examples/kernel.py"), "csrmm", "--emit", "so,header", "-o"]
+    assert CliRunner().invoke(main, [*build, str(tmp_path / "out")]).exit_code == 0
+    run = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert run.stdout == f"{printed}\n", run.stderr
 
 
 def test_what_the_walks_through_the_code_name_is_there():
