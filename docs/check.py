@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-INDEX, EMPTY = "/search/search_index.json", b'{"config": {"lang": ["en"], "separator": " "}, "docs": []}'
+INDEX = "/search/search_index.json"
 LIMIT = 400  # seconds for all pages
 DRIVER = """<!doctype html><html lang="en"><title>check</title><script type="module">
 const pages = %s;
@@ -40,6 +40,9 @@ for (const page of pages) {
       if (!name.startsWith(location.origin)) told.push(`requests ${name}`);
     for (const list of view.document.querySelectorAll("pre code, tbody"))
       [...list.children].slice(40).forEach((more) => more.remove()); // the rest looks alike
+    const still = view.document.createElement("style");
+    still.textContent = "* { transition: none !important }";
+    view.document.head.append(still);
     view.eval(axe);
     told.push(...faults(await view.axe.run()));
     view.document.body.dataset.mdColorScheme = "slate";
@@ -48,7 +51,7 @@ for (const page of pages) {
     frame.style.width = "390px";
     await rest();
     const phone = view.document.documentElement;
-    if (phone.scrollWidth > phone.clientWidth) told.push(`is ${phone.scrollWidth} wide on a phone`);
+    if (phone.scrollWidth > Math.max(phone.clientWidth, 390)) told.push(`is ${phone.scrollWidth} wide on a phone`);
   } catch (error) { told.push(String(error)); }
   await fetch("/found", { method: "POST", body: JSON.stringify({ [page]: told }) });
 }
@@ -58,13 +61,13 @@ for (const page of pages) {
 class Site(SimpleHTTPRequestHandler):
     """The site, the page that drives the check, and where this leaves what it found."""
 
-    def __init__(self, *args, driver: str, axe: Path, found: dict, pages: int, done: threading.Event, **named) -> None:
-        self.driver, self.axe, self.found = driver, axe, found
+    def __init__(self, *args, driver: str, axe: Path, index: bytes, found: dict, pages: int, done: threading.Event, **named) -> None:
+        self.driver, self.axe, self.index, self.found = driver, axe, index, found
         self.pages, self.done = pages, done
         super().__init__(*args, **named)
 
     def do_GET(self) -> None:  # noqa: N802
-        own = {"/check.html": self.driver.encode(), "/axe.js": self.axe.read_bytes(), INDEX: EMPTY}
+        own = {"/check.html": self.driver.encode(), "/axe.js": self.axe.read_bytes(), INDEX: self.index}
         if self.path not in own:
             super().do_GET()
             return
@@ -86,10 +89,14 @@ class Site(SimpleHTTPRequestHandler):
 
 def check(site: Path, axe: Path, chromium: str) -> dict[str, list[str]]:
     """Return what is wrong on each page of *site*; raises TimeoutError if the browser does not end."""
-    pages = sorted(f"/{path.relative_to(site).as_posix()}" for path in site.rglob("*.html"))
+    paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    pages = [f"/{path}" for path in paths if not path.startswith("files/")]  # listings
+    index = json.loads((site / INDEX[1:]).read_text())
+    index["docs"] = index["docs"][:1]  # each page reads it
     found: dict[str, list[str]] = {}
     done = threading.Event()
-    own = {"driver": DRIVER % json.dumps(pages), "axe": axe, "found": found, "pages": len(pages), "done": done}
+    own = {"driver": DRIVER % json.dumps(pages), "axe": axe, "index": json.dumps(index).encode()}
+    own |= {"found": found, "pages": len(pages), "done": done}
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site), **own))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with TemporaryDirectory(ignore_cleanup_errors=True) as home:
