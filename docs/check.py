@@ -7,6 +7,7 @@ dark), names and labels, errors in the console, requests to anywhere else, and t
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,14 @@ from tempfile import TemporaryDirectory
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 INDEX = "/search/search_index.json"
 LIMIT = 400  # seconds for all pages
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
+    *(
+        "--remote-debugging-port=0",
+        "--window-size=1400,1000",
+    ),  # the first: it does not end by itself
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
 DRIVER = """<!doctype html><html lang="en"><title>check</title><script type="module">
 const pages = %s;
 const axe = await (await fetch("/axe.js")).text();
@@ -58,66 +67,75 @@ for (const page of pages) {
 </script><body></body></html>"""
 
 
-class Site(SimpleHTTPRequestHandler):
-    """The site, the page that drives the check, and where this leaves what it found."""
+class Server(ThreadingHTTPServer):
+    """Serves the site, and the page that drives the check; holds what this found, by page."""
 
-    def __init__(self, *args, driver: str, axe: Path, index: bytes, found: dict, pages: int, done: threading.Event, **named) -> None:
-        self.driver, self.axe, self.index, self.found = driver, axe, index, found
-        self.pages, self.done = pages, done
-        super().__init__(*args, **named)
+    def __init__(self, site: Path, axe: Path) -> None:
+        paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+        self.pages = [f"/{path}" for path in paths if not path.startswith("files/")]  # listings
+        index = json.loads((site / INDEX[1:]).read_text())
+        index["docs"] = index["docs"][:1]  # each page reads it
+        self.own = {
+            "/check.html": (DRIVER % json.dumps(self.pages)).encode(),
+            "/axe.js": axe.read_bytes(),
+            INDEX: json.dumps(index).encode(),
+        }
+        self.found: dict[str, list[str]] = {}
+        self.done = threading.Event()
+        super().__init__(("127.0.0.1", 0), partial(Answer, directory=str(site)))
 
-    def do_GET(self) -> None:  # noqa: N802
-        own = {"/check.html": self.driver.encode(), "/axe.js": self.axe.read_bytes(), INDEX: self.index}
-        if self.path not in own:
+
+class Answer(SimpleHTTPRequestHandler):
+    """Answers one request of the browser."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """Send a page of our own, or a file of the site."""
+        own = self.server.own.get(self.path)
+        if own is None:
             super().do_GET()
             return
         self.send_response(200)
         self.send_header("Content-Type", self.guess_type(self.path))
         self.end_headers()
-        self.wfile.write(own[self.path])
+        self.wfile.write(own)
 
-    def do_POST(self) -> None:  # noqa: N802
-        self.found.update(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+    def do_POST(self) -> None:
+        """Keep what is wrong on a page."""
+        server = self.server
+        server.found |= json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(204)
         self.end_headers()
-        if len(self.found) == self.pages:
-            self.done.set()
+        if len(server.found) == len(server.pages):
+            server.done.set()
 
     def log_message(self, *_: object) -> None:
-        pass
+        """Say nothing."""
 
 
 def check(site: Path, axe: Path, chromium: str) -> dict[str, list[str]]:
-    """Return what is wrong on each page of *site*; raises TimeoutError if the browser does not end."""
-    paths = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    pages = [f"/{path}" for path in paths if not path.startswith("files/")]  # listings
-    index = json.loads((site / INDEX[1:]).read_text())
-    index["docs"] = index["docs"][:1]  # each page reads it
-    found: dict[str, list[str]] = {}
-    done = threading.Event()
-    own = {"driver": DRIVER % json.dumps(pages), "axe": axe, "index": json.dumps(index).encode()}
-    own |= {"found": found, "pages": len(pages), "done": done}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site), **own))
+    """Return what is wrong, by page of *site*; raises TimeoutError if the browser does not end."""
+    server = Server(site, axe)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/check.html"
     with TemporaryDirectory(ignore_cleanup_errors=True) as home:
         log = Path(home) / "log"
-        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr")
-        alone = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
-        address = f"http://127.0.0.1:{server.server_port}/check.html"
-        command = [chromium, *flags, alone, f"--user-data-dir={home}/user", "--window-size=1400,1000"]
+        command = [chromium, *FLAGS, f"--user-data-dir={home}/user", address]
         with log.open("w") as stderr:
-            browser = subprocess.Popen([*command, "--remote-debugging-port=0", address], stderr=stderr)
+            browser = subprocess.Popen(command, stderr=stderr)
             try:
-                if not done.wait(LIMIT):
-                    raise TimeoutError(f"{len(found)} of {len(pages)} pages in {LIMIT} seconds")
+                if not server.done.wait(LIMIT):
+                    seen = f"{len(server.found)} of {len(server.pages)} pages"
+                    raise TimeoutError(f"{seen} in {LIMIT} seconds")
             finally:
                 browser.terminate()
                 browser.wait()
                 server.shutdown()
         said = [line for line in log.read_text().splitlines() if ":CONSOLE" in line]
-    if wrong := [line for line in said if "ERROR:CONSOLE" in line or "rror" in line]:
-        found["console"] = wrong
-    return found
+    if wrong := [line for line in said if re.search("ERROR:CONSOLE|Uncaught", line)]:
+        server.found["console"] = wrong
+    return server.found
 
 
 def main() -> None:

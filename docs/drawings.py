@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CELL, MARGIN, GAP, TOP, BAR = 34, 16, 40, 40, 30  # pixels
 CHANGED = "#dc2626"
 CAST = re.compile(r'T\.(?:cast|int64)\(([^,)]+)(?:, "int64")?\)')
-PALE, MARK, PLAIN, GREEN = "#dbeafe", "#fcd34d", "#e2e8f0", "#bbf7d0"  # behind text of class "on", which is dark
+PALE, MARK, PLAIN, GREEN = "#dbeafe", "#fcd34d", "#e2e8f0", "#bbf7d0"  # behind dark text
 KINDS = {"serial": PLAIN, "parallel": "#bfdbfe", "vectorized": GREEN, "unroll": "#fde68a"}
 MATRIX = sps.csr_array(
     np.array([[5, 0, 0, 2, 0, 0], [0, 0, 3, 0, 0, 0], [0, 4, 0, 0, 6, 1], [0, 0, 0, 7, 0, 0]])
@@ -40,9 +40,8 @@ def stages() -> dict[str, str]:
 
 
 def _cell(x: float, y: float, text: object, fill: str) -> str:
-    return (
-        box(x, y, CELL - 2, CELL - 2, fill)
-        + (label(x + CELL / 2 - 1, y + CELL / 2 + 3, str(text), "on") if text != "" else "")
+    return box(x, y, CELL - 2, CELL - 2, fill) + (
+        label(x + CELL / 2 - 1, y + CELL / 2 + 3, str(text), "on") if text != "" else ""
     )
 
 
@@ -119,7 +118,12 @@ def _offsets() -> str:
     value = MATRIX.data[begin + AT]
     shapes += [
         label(x, y + 20, f"row {ROW} begins at {begin}", "name"),
-        label(x, y + 2 * (CELL + 10) + 20, f"A[J_indptr[{ROW}] + {AT}] = A[{begin + AT}] = {value}", "name"),
+        label(
+            x,
+            y + 2 * (CELL + 10) + 20,
+            f"A[J_indptr[{ROW}] + {AT}] = A[{begin + AT}] = {value}",
+            "name",
+        ),
     ]
     title = f"The same element is A[{begin + AT}]: offset {AT} from where row {ROW} begins"
     return drawing(title, x + 220, y + 3 * (CELL + 10) + 6, shapes).svg
@@ -149,16 +153,30 @@ def merge() -> str:
             fill = MARK if case == "ab" else PLAIN
             shapes.append(_cell(left + c * CELL, top, case, fill))
     x = left + count * CELL + GAP
-    return drawing("Two fibers, their sum and their product", x + 230, y + 2 * CELL + MARGIN,
-                   [*shapes, *_lattice(x, MARGIN + 20)]).svg
+    return drawing(
+        "Two fibers, their sum and their product",
+        x + 230,
+        y + 2 * CELL + MARGIN,
+        [*shapes, *_lattice(x, MARGIN + 20)],
+    ).svg
 
 
 def _lattice(x: float, y: float) -> list[str]:
     """Draw the lattice of a sum: what is left to do when a fiber ends."""
-    places = {"A and B": (x + 60, y), "only A": (x, y + 60), "only B": (x + 120, y + 60), "done": (x + 60, y + 120)}
+    places = {
+        "A and B": (x + 60, y),
+        "only A": (x, y + 60),
+        "only B": (x + 120, y + 60),
+        "done": (x + 60, y + 120),
+    }
     shapes = [
         line(places[a][0] + 40, places[a][1] + 28, places[b][0] + 40, places[b][1])
-        for a, b in (("A and B", "only A"), ("A and B", "only B"), ("only A", "done"), ("only B", "done"))
+        for a, b in (
+            ("A and B", "only A"),
+            ("A and B", "only B"),
+            ("only A", "done"),
+            ("only B", "done"),
+        )
     ]
     for name, (left, top) in places.items():
         fill = MARK if name == "A and B" else PLAIN
@@ -185,7 +203,9 @@ def assembly() -> str:
             _cell(left + at * CELL, y, f"r{row}", (PALE, MARK, PLAIN, GREEN)[row])
             for at in range(begin, end)
         ]
-    return drawing("A sparse result: counted, added up, filled", left + 6 * CELL + MARGIN, y + CELL + 6, shapes).svg
+    return drawing(
+        "A sparse result: counted, added up, filled", left + 6 * CELL + MARGIN, y + CELL + 6, shapes
+    ).svg
 
 
 def shared() -> str:
@@ -196,15 +216,24 @@ def shared() -> str:
     for row, length in enumerate(lengths):
         y = MARGIN + row * tall
         shapes.append(label(MARGIN, y + 14, f"row {row}"))
-        for at in range(length):
-            shapes.append(box(left + at * size, y, size - 2, tall - 4, PARTS[(done + at) // 8]))
+        shapes += [
+            box(left + at * size, y, size - 2, tall - 4, PARTS[(done + at) // 8])
+            for at in range(length)
+        ]
         done += length
     x = left + max(lengths) * size + GAP
     for chunk in range(3):
         y = MARGIN + chunk * 28
-        shapes += [box(x, y, 18, 18, PARTS[chunk]), label(x + 28, y + 14, f"chunk {chunk}: 8 elements")]
-    return drawing("Rows cut into chunks of 8 elements, one for each thread in turn", x + 180,
-                   MARGIN + len(lengths) * tall + 6, shapes).svg
+        shapes += [
+            box(x, y, 18, 18, PARTS[chunk]),
+            label(x + 28, y + 14, f"chunk {chunk}: 8 elements"),
+        ]
+    return drawing(
+        "Rows cut into chunks of 8 elements, one for each thread in turn",
+        x + 180,
+        MARGIN + len(lengths) * tall + 6,
+        shapes,
+    ).svg
 
 
 Nest = tuple[str, str, tuple["Nest", ...]]  # a line of text, its colour, what is inside

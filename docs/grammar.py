@@ -101,7 +101,9 @@ def _kinds(base: type[Node], modules: tuple[ModuleType, ...]) -> list[type[Node]
 
 def _rule(kind: type[Node]) -> str:
     shown = [
-        _field(f.name, str(f.type), f.metadata.get("role")) for f in fields(kind) if f.name != "span"
+        _field(f.name, str(f.type), f.metadata.get("role"))
+        for f in fields(kind)
+        if f.name != "span"
     ]
     return f"{kind.__name__}({', '.join(shown)})"
 

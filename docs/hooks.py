@@ -84,5 +84,14 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     """
     if found := LOADED.findall(output):
         raise PluginError(f"{page.file.src_uri} loads {', '.join(found)}")
-    named = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
-    return re.sub("<th([^>]*)></th>", r"<td\1></td>", named)
+    return _named(output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Return a page that is made of a template only, such as 404.html, with the same names."""
+    return _named(output_content)
+
+
+def _named(html: str) -> str:
+    html = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return re.sub("<th([^>]*)></th>", r"<td\1></td>", html)

@@ -143,7 +143,7 @@ class Runnable(ABC):
         times = (
             (step, f"{1e3 * seconds:.2f} ms")
             for kernel in self.kernels()
-            for step, seconds in kernel.timings.items()
+            for step, seconds in getattr(kernel, "timings", {}).items()
         )
         return (
             heading(title)
