@@ -153,6 +153,23 @@ def test_what_the_walks_through_the_code_name_is_there():
         assert pkgutil.resolve_name(f"spcomp.{name}"), name
 
 
+def test_the_front_page_shows_the_stages_as_they_are(session):
+    shown = re.findall(
+        r"```python fragment\n(.*?)```", textwrap.dedent((ROOT / "docs/index.md").read_text()), re.S
+    )
+    loops = spcomp.Schedule(session["csrmm"]).lower_sparse_iter()
+    for text, sch in zip(shown, (loops, loops.lower_sparse_buffer()), strict=True):
+        lines = sch.func.script().split("n - 1])\n")[1].splitlines()
+        left_out = ("T.reads", "T.writes", "T.block_attr")
+        kept = [line for line in lines if not line.strip().startswith(left_out)]
+        assert textwrap.dedent(text).split() == " ".join(kept).split()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_no_page_is_without_an_example(page):
+    assert re.search("```(python|pycon|bash)", page.read_text()) or "::: spcomp" in page.read_text()
+
+
 def test_the_page_on_gpus_names_all_that_there_is_code_for():
     text = (ROOT / "docs/gpu.md").read_text()
     assert all(f"`{name}`" in text for name in PTX)
