@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import networkx as nx
@@ -163,6 +164,14 @@ def test_the_front_page_shows_the_stages_as_they_are(session):
         left_out = ("T.reads", "T.writes", "T.block_attr")
         kept = [line for line in lines if not line.strip().startswith(left_out)]
         assert textwrap.dedent(text).split() == " ".join(kept).split()
+
+
+def test_the_reference_has_all_public_names():
+    listed = re.findall(r"^::: (spcomp[\w.]+)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    found = [pkgutil.resolve_name(name) for name in listed if name.split(".")[1] not in NEEDED]
+    inside = {name for thing in found for name in vars(thing) if isinstance(thing, ModuleType)}
+    public = {name for name in spcomp.__all__ if not isinstance(getattr(spcomp, name), ModuleType)}
+    assert public - {name.split(".")[-1] for name in listed} - inside == {"__version__"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
