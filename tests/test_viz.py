@@ -17,7 +17,7 @@ from examples.spmm import csrmm
 from spcomp import viz
 from spcomp.display.density import density
 from spcomp.display.html import code
-from spcomp.errors import ArgumentError, FormatError
+from spcomp.errors import ArgumentError, FileError, FormatError
 
 CSR = sps.random_array((30, 20), density=0.1, format="csr", dtype=np.float32, rng=0)
 DENSE = np.ones((20, 8), np.float32)
@@ -196,3 +196,11 @@ def test_notebooks_show_kernels_schedules_and_tensors():
     assert "median" in shown(kernel.time_evaluator(number=1)(A=CSR, B=DENSE))
     shown(spcomp.Tensor((0, 0), (None, None), np.zeros(0)))
     assert "<td" in shown(spcomp.convert(CSR, spcomp.formats.hyb(2)))
+
+
+def test_pictures_are_not_saved_as_what_they_are_not(tmp_path):
+    picture = viz.forest(csrmm)
+    with pytest.raises(ArgumentError, match=r"x.png is no name of an SVG file"):
+        picture.save(tmp_path / "x.png")
+    with pytest.raises(FileError, match="cannot be written: No such file"):
+        picture.save(tmp_path / "missing" / "x.svg")

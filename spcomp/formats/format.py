@@ -184,6 +184,12 @@ class Named:
     order: tuple[int, ...] | None = None
     sizes: int = 0
 
+    def fits(self, rank: int | None) -> bool:
+        """Whether a tensor of *rank* dimensions, of any number if None, has such a format."""
+        if rank is None or not isinstance(self.levels, tuple):
+            return True
+        return rank == (len(self.levels) if self.order is None else len({*self.order} - {SLOTS}))
+
     def format(self, text: str, rank: int | None) -> Format:
         """Return the format called *text*, of *rank* dimensions; raises FormatError."""
         levels = self.levels if isinstance(self.levels, tuple) else self.levels(rank or 2)
@@ -278,7 +284,8 @@ def _check(result: Format) -> None:
 
 def _unknown(text: str, rank: int | None) -> FormatError:
     """Return the error for *text*, which is not the name of a format."""
-    hint = f"formats: {', '.join(NAMED)}, or levels: {', '.join(LEVELS)}"
+    names = ", ".join(name for name, named in NAMED.items() if named.fits(rank))
+    hint = f"formats: {names}, or a level for each dimension: {', '.join(LEVELS)}"
     if text.startswith("hyb"):
         hint = 'hyb has several parts: formats={"A": "hyb"} of compile, or spcomp.convert(A, "hyb")'
     of = "" if rank is None else f" of {rank} dimensions"

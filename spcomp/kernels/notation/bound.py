@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import ArgumentError
-from spcomp.kernels.notation.call import BoundArguments
+from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
@@ -45,6 +45,8 @@ class BoundNotation(Bound):
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
         self.refuse_bound(named)
+        if not self._runner.outputs.isdisjoint(named):
+            out, named = with_named_outputs(out, named, self._runner.outputs)
         return self._runner.call(out, named, self._bound)
 
     def explain(self, **named: Any) -> str:

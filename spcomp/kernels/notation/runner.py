@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
@@ -29,6 +29,7 @@ from spcomp.kernels.notation.planned import (
 from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
 from spcomp.kernels.notation.scatters import Scatters, Sizes
+from spcomp.kernels.protocol import InnerCall, Runnable
 from spcomp.kernels.results import Results
 from spcomp.knobs import knobs_of
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
@@ -63,6 +64,7 @@ class Runner:
         self._operands = places.named(prepared.arguments)
         self._scatters = Scatters(planner.rows, self._operands, self._on_gpu)
         self.arguments = self._scatters.named(self._operands)
+        self.outputs = frozenset(places.results).difference(self.arguments)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
         self._intake = Intake(self.name, prepared, places, self._scatters)
@@ -163,6 +165,10 @@ class Runner:
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
             results = {**results, **call.wholes}
+        return self._named(results)
+
+    def _named(self, results: Mapping[str, Any]) -> Any:
+        """Return the only one of the *results*, or all as a named tuple."""
         names = self._places.results
         if len(names) == 1:
             return results[names[0]]
@@ -183,17 +189,23 @@ class Runner:
         return self._delivery.results(planned, kernel(**named), arguments, call.outputs)
 
     def kernel_call(
-        self, out: Any, named: Mapping[str, Any], bound: BoundArguments
-    ) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-        """Return what runs in a call with *named* and *out*, which ran before: a kernel on these.
+        self, out: Any, named: Mapping[str, Any], bound: BoundArguments, sizes: Sizes = _NONE
+    ) -> InnerCall | None:
+        """Return the call of a kernel that a call with *named* and *out* comes down to.
 
         None if it is not one kernel, or it works on parts of what is given.
         """
-        call = self._intake.call(out, call_arguments(named), bound)
+        call = self._intake.call(out, call_arguments(named), bound, sizes)
         version = self._version(call, None)
         if isinstance(version, SplitVersion) or call.wholes:
             return None
-        return self._kernel_call(version, call)
+
+        def deliver(returned: Any) -> Any:
+            results = self._delivery.results(version.planned, returned, call.arguments, {})
+            return self._named(results)
+
+        kernel, arguments = self._kernel_call(version, call)
+        return InnerCall(cast("Runnable", kernel), arguments, deliver)
 
     def note(self, version: CompiledVersion | SplitVersion, bound: BoundArguments) -> None:
         """Note that *version* ran last, with the arguments *bound*."""
@@ -295,6 +307,10 @@ class Runner:
             return self._scatters.with_rows(arguments, {}, sizes)
         return self._scatters.like(arguments) if arguments else {}
 
+    @property
+    def _specialized(self) -> str:
+        return f"kernel.specialize({', '.join(f'{name}=...' for name in self.arguments)})"
+
     # -- versions -----------------------------------------------------------------------------
 
     @property
@@ -303,7 +319,7 @@ class Runner:
         if self._last is None:
             raise ArgumentError(
                 f"{self.name}: formats and dtypes are not known yet",
-                hint="call it first, or give the arguments here",
+                hint=f"call it first, or take {self._specialized}",
             )
         return self._last
 
