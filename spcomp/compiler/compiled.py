@@ -175,7 +175,7 @@ class Compiled:
 
     def message(self, name: str, status: int) -> str:
         """Return what the *status* of the function *name* means."""
-        return self.emitted[name].message(status)
+        return self.loaded.message(name, status)
 
     def stage(self, name: str) -> str:
         """Return the program printed at the stage *name*."""

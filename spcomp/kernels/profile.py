@@ -22,7 +22,6 @@ from spcomp.runtime import host
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from spcomp.codegen.abi import Emitted
     from spcomp.compiler.backends import Loaded
     from spcomp.compiler.compiled import Compiled
     from spcomp.errors import Span
@@ -58,22 +57,6 @@ class Profile:
         return "\n".join(map(str, (*self.phases, Phase("the whole", None, self.whole))))
 
 
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """Machine code of functions that are not kept."""
-
-    emitted: Emitted
-    loaded: Loaded
-
-    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
-        """Run *func*; return its status."""
-        return self.loaded.launch(func, values)
-
-    def message(self, name: str, status: int) -> str:
-        """Return what the *status* of the function *name* means."""
-        return self.emitted[name].message(status)
-
-
 def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
     """Return the medians of *repeat* calls of *compiled*, whose arguments *frame* has.
 
@@ -90,7 +73,7 @@ def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
     backend = backend_of(code.target.kind)
     fast_math = code.options.fast_math
     emitted = backend.emit(module, code.target, fast_math=fast_math, debug=False)
-    parts = _Code(emitted, backend.load(emitted, code.target))
+    parts = backend.load(emitted, code.target)
     funcs = {func.name: func for func in module.funcs}
     base = {
         name: np.array(value, order="C") if isinstance(value, np.ndarray) else value
@@ -111,7 +94,7 @@ def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
 
 
 def _round(
-    module: Module[Any], funcs: Mapping[str, Func], code: _Code, values: dict[str, Any]
+    module: Module[Any], funcs: Mapping[str, Func], code: Loaded, values: dict[str, Any]
 ) -> list[float]:
     """Return the seconds of each operation of the host program of *module*."""
     seconds = []

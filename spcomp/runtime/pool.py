@@ -150,7 +150,10 @@ def log() -> Iterator[list[Chunks]]:
         finally:
             set_log(None)
             rows = memory[2:].reshape(LOG_ROOM, -1)[: memory[1]].tolist()
-            found = [Chunks(*numbers, 1e-9 * a, 1e-9 * b) for *numbers, a, b in rows]
+            found = [
+                Chunks(thread, loop, begin, end, 1e-9 * start, 1e-9 * stop)
+                for thread, loop, begin, end, start, stop in rows
+            ]
             events += _outermost(sorted(found, key=lambda chunks: (chunks.start, -chunks.stop)))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from spcomp.display.picture import PARTS, box, drawing, label, line
 from spcomp.errors import ArgumentError, expect, front_door
+from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.protocol import Runnable
 from spcomp.runtime.pool import Chunks, busy_share, get_num_threads, log
 
@@ -48,10 +49,9 @@ class Timeline:
         return busy_share(self.chunks, self.threads) or 0.0
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.name}: {len(self.loops)} parallel loops in {self.seconds * 1e6:.1f} us,"
-            f" {self.threads} threads busy {100 * self.busy:.0f} % of it"
-        ]
+        what = f"{len(self.loops)} parallel loops in {self.seconds * 1e6:.1f} us"
+        share = f"{self.threads} threads busy {100 * self.busy:.0f} % of it"
+        lines = [f"{self.name}: {what}, {share}"]
         for at, thread in enumerate(self.rows):
             own = [chunks for chunks in self.chunks if chunks.thread == thread]
             worked = sum(chunks.stop - chunks.start for chunks in own)
@@ -65,7 +65,9 @@ class Timeline:
         began = self.chunks[0].start if self.chunks else 0.0
         row = {thread: at for at, thread in enumerate(self.rows)}
         loop = {function: at for at, function in enumerate(self.loops)}
-        pieces = [(row[c.thread], loop[c.loop], c.start - began, c.stop - began) for c in self.chunks]
+        pieces = [
+            (row[c.thread], loop[c.loop], c.start - began, c.stop - began) for c in self.chunks
+        ]
         if len(pieces) <= MOST:
             return pieces
         gap, joined = self.seconds / WIDTH, dict[int, tuple[int, int, float, float]]()
@@ -127,7 +129,7 @@ def timeline(kernel: Runnable, *, ax: Any = None, **args: Any) -> Timeline | Any
     expect("kernel", kernel, Runnable, "a kernel", hint="spcomp.compile returns one")
     for _ in range(2):
         kernel(**args)
-    if any(part.target.kind != "cpu" for part in kernel.kernels()):
+    if any(part.target.kind != "cpu" for part in kernel.kernels() if isinstance(part, Kernel)):
         raise ArgumentError("timeline: the kernel is for a GPU", hint="use Nsight Systems")
     with log() as events:
         kernel(**args)
