@@ -12,6 +12,7 @@ import numpy as np
 from spcomp.codegen import cpu
 from spcomp.codegen.abi import RECORDS, TURNS, Emitted, FunctionABI
 from spcomp.dtypes import HOLE, DType, filled
+from spcomp.log import duration, say
 from spcomp.runtime import cache, jit, pool
 from spcomp.runtime.host import slots
 from spcomp.runtime.replay import entry
@@ -69,11 +70,16 @@ class Executable:
         name = cache.key(self.llvm_ir, self.target)
         obj = cache.get(name)
         self.timings["cache"] = time.perf_counter() - start
+        found = obj is not None
         if obj is None:
             compiled = cpu.compile(self.llvm_ir, self.target)
             self.timings |= compiled.timings
             obj = compiled.object
             cache.put(name, obj)
+        names = ", ".join(f.name for f in self.emitted.functions)
+        made = f"made by LLVM in {duration(sum(self.timings.values()))}"
+        how = "from the cache on disk" if found else made
+        say(names, f"{len(obj)} bytes of machine code, {how}")
         return obj
 
     def call(self, name: str, packed: ctypes.Array[Any] | np.ndarray[Any, Any]) -> int:
