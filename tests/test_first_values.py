@@ -48,7 +48,7 @@ def rows(body, fill=0):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("Y[i] = T.max(Y[i], A[i, j])", r"13:9: Y has no T.init\(\).* by max begins at 0,.* -inf"),
+        ("Y[i] = T.max(Y[i], A[i, j])", r"12:9: Y has no T.init\(\).* by max begins at 0,.* -inf"),
         ("Y[i] = Y[i] * A[i, j]", r"by \* begins at 0, its fill value, not at 1"),
     ],
 )
