@@ -32,6 +32,7 @@ from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.protocol import InnerCall, Runnable
 from spcomp.kernels.results import Results
 from spcomp.knobs import knobs_of
+from spcomp.log import say
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.explain import explain
 from spcomp.notation.nodes import Program
@@ -333,6 +334,7 @@ class Runner:
         key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
+            say(self.name, f"is planned for {', '.join(map(str, arguments.values()))}")
             version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
