@@ -204,9 +204,11 @@ class _Vectorizer(Rewriter):
         finish = store.replace(value=so_far)
         ragged = self._is_ragged(loop)
         if ragged and last is not None:  # a fiber that fills no vector is added up as it is
-            whole = If(BinOp("<=", const(lanes, int64), _length(loop)), seq(*start, main, total))
             begin = Store(sum_, (ZERO,), Load(store.buffer, store.indices))
-            body = seq(begin, whole, last, finish)
+            index = self.names.var(loop.var.name)
+            short = For(index, loop.begin, loop.end, substitute(inside(scalar_step), {loop.var: index}), span=loop.span)
+            whole = If(BinOp("<", _length(loop), const(lanes, int64)), seq(begin, short), seq(*start, main, total, last))
+            body = seq(whole, finish)
         else:
             body = seq(*start, main, remainder, total, last, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
