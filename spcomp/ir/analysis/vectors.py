@@ -9,7 +9,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
-from spcomp.ir.stmt import If, Seq, Stmt, Store
+from spcomp.ir.stmt import For, If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 
 
@@ -77,3 +77,20 @@ def _is_mask(cond: Expr) -> bool:
         elif not isinstance(node, (Var, Const, Cast)):
             return False
     return True
+
+
+def gathers(loop: For) -> bool:
+    """Whether the body of *loop* reads at indices that it loads from an array."""
+    loads = (n for n in walk(loop.body) if isinstance(n, Load))
+    inner = (n for load in loads for i in load.indices if i is not None for n in walk(i))
+    return any(isinstance(n, Load) and loop.var in variables(n) for n in inner)
+
+
+def adds_local(loop: For) -> bool:
+    """Whether *loop* reads in local memory, and what it updates is there if it does not run."""
+    loads = [n for n in walk(loop.body) if isinstance(n, Load) and loop.var in variables(n)]
+    places = [
+        i for n in walk(loop.body) if isinstance(n, Store) for i in n.indices if i is not None
+    ]
+    is_known = not any(isinstance(n, Load) for i in places for n in walk(i))
+    return is_known and bool(loads) and all(n.buffer.data is None for n in loads)
