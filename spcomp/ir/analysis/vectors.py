@@ -89,8 +89,7 @@ def gathers(loop: For) -> bool:
 def adds_local(loop: For) -> bool:
     """Whether *loop* reads in local memory, and what it updates is there if it does not run."""
     loads = [n for n in walk(loop.body) if isinstance(n, Load) and loop.var in variables(n)]
-    places = [
-        i for n in walk(loop.body) if isinstance(n, Store) for i in n.indices if i is not None
-    ]
-    is_known = not any(isinstance(n, Load) for i in places for n in walk(i))
-    return is_known and bool(loads) and all(n.buffer.data is None for n in loads)
+    stores = (n for n in walk(loop.body) if isinstance(n, Store))
+    places = (x for n in stores for i in n.indices if i is not None for x in walk(i))
+    is_local = (getattr(n.buffer, "scope", "") == "local" for n in loads)
+    return bool(loads) and all(is_local) and not any(isinstance(x, Load) for x in places)

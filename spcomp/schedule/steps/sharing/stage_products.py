@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, plus, variables
+from spcomp.ir.analysis.exprs import ZERO, plus, uncast, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import combine
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter, substitute
@@ -32,8 +32,9 @@ class StageProducts(Step):
     row adds up its part of ``t``. Groups of more than *most* elements, and those whose halves have
     equally many, as where all rows have the same length, run row by row, as do all groups of fewer
     than *least* rows, whose lengths a processor learns. All of this depends on the data only. Legal
-    where each row updates one element by an associative operation, and what it adds depends on the
-    row by stored elements alone. Source: segmented sums (Blelloch, Heroux and Zagha, 1993).
+    where each row starts from a number and updates one element by an associative operation, and
+    what it adds depends on the row by stored elements alone. Source: segmented sums (Blelloch,
+    Heroux and Zagha, 1993).
     """
 
     name: ClassVar[str] = "stage_products"
@@ -76,6 +77,9 @@ class _Group(RowSum):
         self.group = step
         if self.spatial or len(self.reduction.values) != 1:
             raise self.error("a row updates more than one element")
+        start = uncast(self.start)
+        if not isinstance(start, Const) or str(start.value) == "-0.0":
+            raise self.error("rows do not start from a number that stays when 0 is added")
         if self.target.dtype.itemsize < 4 or not isinstance(self.target, (Buffer, SparseBuffer)):
             raise self.error("short floats are added up in longer ones")
         self.position = Names(func).var(f"{inner.var.name}_p")
@@ -129,12 +133,8 @@ class _Group(RowSum):
         total = combine(self.reduction.combiner, Load(self.target, place), term)
         length = BinOp("max", self.length(row), ZERO)  # which code then need not ask again
         add = For(other, ZERO, length, Store(self.target, place, total, span=span))
-        begin = () if self.init is None else (self._begin(row, place),)
-        return Alloc(staged, seq(products, For(row, *rows, seq(*begin, add))))
-
-    def _begin(self, row: Expr, place: tuple[Expr, ...]) -> Stmt:
-        value = cast(substitute(self.start, {self.loop.var: row}), self.target.dtype)
-        return Store(self.target, place, value, span=self.store.span)
+        begin = Store(self.target, place, cast(self.start, dtype), span=span)
+        return Alloc(staged, seq(products, For(row, *rows, seq(begin, add))))
 
 
 class _AtPosition(Rewriter):
