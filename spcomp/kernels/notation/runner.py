@@ -301,8 +301,12 @@ class Runner:
     def operands(self, named: Mapping[str, Any], sizes: Sizes | None = None) -> CallArguments:
         """Return the arguments of a call, whose kinds say what runs.
 
-        Without *sizes*, results at index vectors have any length. Raises ArgumentError.
+        Without *sizes*, also as one of *named*, results at index vectors have any length. Raises
+        ArgumentError.
         """
+        named = dict(named)
+        if "sizes" not in self.arguments:
+            sizes = named.pop("sizes", sizes)
         arguments = call_arguments(named)
         if sizes is not None:
             return self._scatters.with_rows(arguments, {}, sizes)
