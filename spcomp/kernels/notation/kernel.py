@@ -10,6 +10,7 @@ from spcomp.kernels.elsewhere import door_of
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import BoundNotation
 from spcomp.kernels.notation.call import NOTHING_BOUND, with_named_outputs
+from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
 from spcomp.kernels.notation.runner import Runner, SplitVersion
@@ -172,7 +173,9 @@ class NotationKernel(Runnable):
         """
         if door_of(named.values()) is not None:
             return str(self.plan(**named))
-        return self._runner.explain(self._runner.operands(arrays_of(named)))
+        arguments = self._runner.operands(arrays_of(named))
+        version = self._runner.version(arguments) if arguments else self._runner.last
+        return explained(self._runner, version, arguments)
 
     @property
     def signature(self) -> Signature:

@@ -79,7 +79,8 @@ _ROUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 def is_compared(node: Any) -> bool:
     """Whether *node*, or the same numbers in another shape, is compared with something."""
     return any(
-        user.target in _COMPARED or (unviewed_node(user) is unviewed_node(node) and is_compared(user))
+        user.target in _COMPARED
+        or (unviewed_node(user) is unviewed_node(node) and is_compared(user))
         for user in node.users
     )
 
