@@ -22,7 +22,7 @@ from spcomp.kernels.calls import Calls, EmulatedCalls
 from spcomp.kernels.elsewhere import DOORS, door_of
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
 from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
@@ -185,6 +185,10 @@ class Kernel(Runnable):
 
         options = replace(self._options, debug=True)  # for the places
         return profile(Compiled.of(self._program, options), self._taken(named), repeat)
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call with *named*."""
+        return InnerCall(self, named)
 
     def _taken(self, named: Mapping[str, Any]) -> Frame:
         """Return a frame with the arguments *named*; raises ArgumentError."""
