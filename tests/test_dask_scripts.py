@@ -103,6 +103,32 @@ def test_a_sparse_result_and_one_more_operand_that_is_cut():
     np.testing.assert_array_equal(found.toarray(), want.toarray())
 
 
+def test_a_tensor_of_three_dimensions():
+    text = HEAD.format(n="n", c="I, K", d="I,").replace(
+        "J_detach =",
+        'L = T.sparse_variable(J, (feat, nnz2), (indptr2, indices2), "int32")\n    J_detach =',
+    )
+    text = text.replace("(I, J)", "(I, J, L)").replace(
+        "nnz: T.int32", "nnz: T.int32, indptr2: T.handle, indices2: T.handle, nnz2: T.int32"
+    )
+    body = """
+    with T.sp_iter([I, J, L], "SRS", "ttv") as [i, j, l]:
+        with T.init():
+            C[i, l] = 0.0
+        C[i, l] = C[i, l] + A[i, j, l] * B[j, l] * alpha + D[i]
+"""
+    rng = np.random.default_rng(0)
+    A = spcomp.convert(
+        np.where(rng.random((9, 7, 4)) < 0.3, rng.random((9, 7, 4)), 0),
+        "dense,compressed,compressed",
+    )
+    B = rng.random((7, 4))
+    kernel = spcomp.compile(spcomp.parse(text + body))
+    found = kernel(A=sd.from_scipy(A, (4, 3, 2)), B=B, D=np.ones(9), alpha=1.0)
+    want = kernel(A=A, B=B, D=np.ones(9), alpha=1.0)
+    np.testing.assert_allclose(found.compute(), want)
+
+
 def test_several_results():
     A, B = csr(), np.random.default_rng(0).random((17, 4))
     kernel = spcomp.compile(program(SUMS))
@@ -120,6 +146,12 @@ def test_arrays_of_dask_beside_local_operands_are_computed():
     np.testing.assert_array_equal(C, kernel(A=A, B=B, D=D, alpha=2.0))
 
 
+ALIAS = """
+    P = T.dense_fixed(feat)
+    V = T.match_sparse_buffer(indices, (P,), "int32")
+    with T.sp_iter([I, K], "SS", "copy") as [i, k]:
+        C[i, k] = T.cast(V[k], "float64") + D[i] + A[i, 0] * B[0, 0] * alpha
+"""
 COUNT = """
     P = T.dense_fixed(n)
     with T.sp_iter([I, K, P, T.attach(J, P)], "SSRR", "count") as [i, k, p, j]:
@@ -139,6 +171,7 @@ COUNT = """
         (SPMM.replace("alpha", "nnz"), {}, "uses the number nnz"),
         (SPMM.replace("D[i]", "D[0]"), {}, "D is not read or written at its own rows only"),
         (SPMM, {"n": "m"}, "the axis J_detach has the same size"),
+        (ALIAS, {}, "it reads V, an index array"),
         (COUNT, {"c": "I, K"}, "count runs over elements of other rows"),
         (COUNT.replace("attach(J, P)", "flatten(I, J)"), {}, "count runs over elements of other"),
         (

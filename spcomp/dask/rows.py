@@ -40,7 +40,7 @@ def cut_buffers(func: CoordFunc, name: str) -> frozenset[str]:
     rows = next(iter(_axes(buffer)), None)
     if rows is None or rows.kind != "dense_fixed" or not isinstance(rows.length, Var):
         raise _refused(name, "its first axis is no dense_fixed(m) with m as a parameter")
-    for problem in (*_sizes(func, rows), *_accesses(func, rows)):
+    for problem in (*_sizes(func, rows), *_memory(func, rows), *_accesses(func, rows)):
         raise _refused(name, problem)
     return frozenset(b.name for b in func.buffers if rows in _axes(b))
 
@@ -78,6 +78,14 @@ def _sizes(func: CoordFunc, rows: Axis) -> Iterator[str]:
     for node in (func.body, *used):
         for var in sorted(v.name for v in walk(node) if isinstance(v, Var) and v in counts):
             yield f"it uses the number {var}, which blocks have in part"
+
+
+def _memory(func: CoordFunc, rows: Axis) -> Iterator[str]:
+    """Yield the buffers that are index arrays of the rows; values have one name only."""
+    mine = {array for a in func.axes if _below(a, rows) for array in (a.indptr, a.indices)}
+    for buffer in func.buffers:
+        if buffer.data is not None and buffer.data in mine:
+            yield f"it reads {buffer.name}, an index array that is cut"
 
 
 def _accesses(func: CoordFunc, rows: Axis) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import DataNode, Task, TaskRef
 from dask.tokenize import tokenize
 
+from spcomp.dask import blocks
 from spcomp.dask.chunks import Grid
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.load import collection, empty
@@ -41,9 +42,9 @@ class Script:
     names: tuple[str, ...] = field(compare=False)
     token: str
 
-    def __call__(self, *blocks: Any) -> tuple[Any, ...]:
-        """Return the results for *blocks*."""
-        result = _kernel(self)(**dict(zip(self.names, blocks, strict=True)))
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        """Return the results for *args*, blocks and numbers."""
+        result = _kernel(self)(**dict(zip(self.names, args, strict=True)))
         return tuple(result) if isinstance(result, tuple) else (result,)
 
 
@@ -104,18 +105,18 @@ def _tasks(
     script = Script(*parts, tokenize(pickle.dumps(parts)))
     metas = script(*(_meta(x, is_cut=n in cut) for n, x in given.items()), *numbers.values())
     token = tokenize(script.token, [x.name for x in given.values()], list(numbers.values()), rows)
-    program, blocks = f"program-{script.token}", f"script-{token}"
+    program, calls = f"program-{script.token}", f"script-{token}"
     layer: dict[Any, Any] = {program: DataNode(program, script)}
     for row in range(len(rows)):
         args = [
             TaskRef((x.name, row if n in cut else 0, *(0,) * (x.ndim - 1)))
             for n, x in given.items()
         ]
-        layer[blocks, row] = Task((blocks, row), run, TaskRef(program), *args, *numbers.values())
-    graph = HighLevelGraph.from_collections(blocks, layer, list(given.values()))
+        layer[calls, row] = Task((calls, row), run, TaskRef(program), *args, *numbers.values())
+    graph = HighLevelGraph.from_collections(calls, layer, list(given.values()))
     results = kernel.signature.results
     found = tuple(
-        _result(graph, blocks, at, f"{name}-{token}", meta, rows)
+        _result(graph, calls, at, f"{name}-{token}", meta, rows)
         for at, (name, meta) in enumerate(zip(results, metas, strict=True))
     )
     return found[0] if len(found) == 1 else Results.of(results, found)
@@ -126,21 +127,20 @@ def _meta(x: Any, *, is_cut: bool) -> Any:
     shape = (0 if is_cut else x.shape[0], *x.shape[1:]) if x.ndim else ()
     if not isinstance(x, DistributedTensor):
         return np.zeros(shape, x.dtype)
-    if is_cut:
-        return type(x.meta)(shape, dtype=x.dtype)
-    return x.meta
+    none = [np.zeros(0, np.int64)] * x.ndim
+    return blocks.like(x.meta, none, np.zeros(0, x.dtype), shape)
 
 
 def _result(
-    graph: HighLevelGraph, blocks: str, at: int, name: str, meta: Any, rows: tuple[int, ...]
+    graph: HighLevelGraph, calls: str, at: int, name: str, meta: Any, rows: tuple[int, ...]
 ) -> Any:
-    """Return the collection of the results number *at* of the tasks *blocks*."""
+    """Return the collection of the results number *at* of the tasks *calls*."""
     grid: Grid = (rows, *((extent,) for extent in meta.shape[1:]))
     layer = {}
     for row in range(len(rows)):
         key = (name, row, *(0,) * (len(grid) - 1))
-        layer[key] = Task(key, _item, TaskRef((blocks, row)), at)
-    whole = HighLevelGraph({**graph.layers, name: layer}, {**graph.dependencies, name: {blocks}})
+        layer[key] = Task(key, _item, TaskRef((calls, row)), at)
+    whole = HighLevelGraph({**graph.layers, name: layer}, {**graph.dependencies, name: {calls}})
     if isinstance(meta, np.ndarray):
         return da.Array(whole, name, grid, meta=meta)
     return DistributedTensor(whole, name, grid, empty(meta))
