@@ -10,7 +10,7 @@ from spcomp.compiler.compiled import Compiled
 from spcomp.display.picture import write_text
 from spcomp.errors import ArgumentError
 from spcomp.explore.html import html
-from spcomp.explore.page import Page, view
+from spcomp.explore.page import NOTHING, Measured, Page, view
 
 if TYPE_CHECKING:
     import os
@@ -46,15 +46,17 @@ class Explorer:
         return f"<Explorer of {names}: save(path) writes it, a notebook shows it>"
 
 
-def explorer(title: str, kernels: Iterable[Any]) -> Explorer:
+def explorer(title: str, kernels: Iterable[Any], measured: Measured = NOTHING) -> Explorer:
     """Return the explorer of *kernels*, each of one program, which are compiled again.
+
+    *measured*: what is known of a call of them.
 
     Raises SpcompError if one does not compile, and ArgumentError if there is none.
     """
     views = []
     for kernel in kernels:
         options = replace(kernel.options, debug=True)
-        views.append(view(Compiled.of(kernel.program, options), kernel.name))
+        views.append(view(Compiled.of(kernel.program, options), kernel.name, measured))
     if not views:
         raise ArgumentError(f"{title} has no program yet", hint="call it first, or specialize it")
     return Explorer(Page(title, tuple(views)))

@@ -19,6 +19,7 @@ from spcomp.errors import (
 )
 from spcomp.kernels.call import CallRecord, in_place, perform
 from spcomp.kernels.calls import Calls, EmulatedCalls
+from spcomp.kernels.elsewhere import DOORS, door_of
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
@@ -79,6 +80,8 @@ class Kernel(Runnable):
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns."""
         try:
+            if DOORS and (door := door_of(named.values())) is not None:
+                return door.script(self, out, named)
             if not args and self._options.threads is None:
                 return self._calls.run(out, named)
             calls, arguments = self._calls, named

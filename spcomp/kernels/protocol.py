@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from spcomp.display.html import folded, heading, numbered, table
@@ -117,15 +118,20 @@ class Runnable(ABC):
         """
         return "\n".join(kernel.source(kind) for kernel in self.kernels())
 
-    def explore(self, path: str | os.PathLike[str] | None = None) -> Explorer:
+    def explore(self, path: str | os.PathLike[str] | None = None, **named: Any) -> Explorer:
         """Return a page with all stages side by side, linked line by line; see docs/explorer.md.
 
-        A notebook shows it. With *path* it is written there, too, as one file of HTML. Raises
-        ArgumentError for a kernel that compiles when it is called and was not called yet.
+        A notebook shows it. With *path* it is written there, too, as one file of HTML. With
+        arguments *named* it is of what a call with them runs, with the time of each nest beside its
+        line, pictures of the matrices, and the call in the roofline model. Raises ArgumentError for
+        a kernel that compiles when it is called and was not called yet.
         """
-        from spcomp.explore.explorer import explorer
+        if named:
+            result: Explorer = import_module("spcomp.viz.call").explored(self, named)
+        else:
+            from spcomp.explore.explorer import explorer
 
-        result = explorer(self.name, self.kernels())
+            result = explorer(self.name, self.kernels())
         if path is not None:
             result.save(path)
         return result
