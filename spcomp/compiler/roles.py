@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Fuse, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Expr, Var
@@ -76,8 +77,7 @@ class _Accesses(Walker):
                 self.visit(index)
         if store.mask is not None:
             self.visit(store.mask)
-        updates = any(_updates(node, store) for node in walk(store.value))
-        if reduces and updates and store.buffer not in self.filled:
+        if reduces and store.buffer not in self.filled and as_reduction(store) is not None:
             self.bare.setdefault(store.buffer, store)
         self.filled.add(store.buffer)
         self._visit_value(store.value, store if reduces else None)
