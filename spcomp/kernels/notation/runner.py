@@ -421,6 +421,8 @@ class Runner:
         text = explain(planned.plans, operands, planned.converted, planner.semiring, stored)
         text = f"floats in any order (fast_math)\n{text}" if self.options.fast_math else text
         if self.options.tuned is not None and isinstance(version.kernel, Kernel):
+            if values := self._values(version, arguments):
+                version.kernel.specialize(**values)  # so that it decides what it notes
             text = f"{version.kernel.note}\n{text}"
         if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
             text = f"{text}\n{rows}"
@@ -434,14 +436,20 @@ class Runner:
         """
         kernel = version.kernel
         if isinstance(kernel, Kernel) and kernel.launches:
-            given = all(argument.source in arguments for argument in version.arguments)
-            if given and not self._scatters.rows:
-                values = {name: make(arguments[at].value) for name, at, make in version.arguments}
+            if values := self._values(version, arguments):
                 kernel = kernel.version(values, whole=False)
             parts = kernel.known, text, kernel.trace, kernel.explain_launches()
             return "\n".join(part for part in map(str, parts) if part).rstrip()
         launched = getattr(kernel, "explain_launches", str)()
         return f"{text}\n{launched}".rstrip() if launched else text
+
+
+    def _values(self, version: CompiledVersion, arguments: CallArguments) -> dict[str, Any]:
+        """Return what the kernel of *version* gets; nothing unless all is known before a call."""
+        given = all(argument.source in arguments for argument in version.arguments)
+        if not given or self._scatters.rows:
+            return {}
+        return {name: make(arguments[at].value) for name, at, make in version.arguments}
 
 
 @dataclass(frozen=True, slots=True)
