@@ -116,6 +116,19 @@ def test_every_program_means_on_a_gpu_what_the_oracle_says(gpu, of):
     of.check(inputs, results, dtype, f"on a GPU, {case}")
 
 
+def test_elements_before_the_first_fiber_keep_their_values(gpu):
+    of = BY_NAME["csr_element_wise"]
+    inputs = of.inputs("indptr_offset", "float32", "int32")
+    kernel = spcomp.compile(of.build("float32", "int32"), target=TARGET)
+    given = called(of.name, fresh(inputs), compiled=kernel)
+    of.check(inputs, given, "float32", "on a GPU")
+    names = {"A": "a", "indptr": "indptr", "indices": "indices", "m": "m", "n": "n"}
+    made = kernel(**{name: inputs[its] for name, its in names.items()})
+    first = inputs["indptr"][0]
+    assert not made[:first].any()
+    np.testing.assert_array_equal(made[first:], given["b"][first:])
+
+
 @both
 def test_arrays_of_a_gpu_are_used_in_place_and_results_are_there(gpu, libraries, kind):
     there, (A, B, _) = kind(gpu), operands()
