@@ -310,6 +310,27 @@ def test_index_notation_takes_arrays_on_a_gpu(gpu, libraries, kind):
     np.testing.assert_allclose(there.get(total(A=matrix)), (A.data**2).sum(), rtol=1e-5)
 
 
+def test_index_notation_takes_objects_with_nothing_but_the_interface(gpu):
+    class Bare:
+        def __init__(self, array):
+            face = {"shape": array.shape, "typestr": array.dtype.str, "strides": None}
+            self.__cuda_array_interface__ = {**face, "data": (gpu.put(array), False), "version": 3}
+
+    rng = np.random.default_rng(2)
+    x, y, out = rng.random((2, 3, 4), np.float32)[:1].repeat(3, 0)
+    add = spcomp.compile("C[i, j] = A[i, j] + B[i, j]", target=TARGET)
+    a, b, c = map(Bare, (x, y, np.zeros_like(out)))
+    for kernel, named in (
+        (add, {"A": a, "B": b}),
+        (add.bind(A=a), {"B": b}),
+        (add.bind(A=a), {"B": b}),
+    ):
+        kernel(**named, out=c)
+        kernel(**named, out=c)
+        got = gpu.array(c.__cuda_array_interface__["data"][0], x.shape, x.dtype)
+        np.testing.assert_array_equal(got, x + y)
+
+
 def test_index_notation_refuses_what_it_cannot_convert_on_a_gpu(gpu, libraries):
     there, (A, B, _) = Torch(gpu), operands()
     product = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=TARGET)
