@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
@@ -17,6 +17,7 @@ from spcomp.codegen.nvvm.functions import function
 from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
+from spcomp.codegen.nvvm.turns import turn_of
 from spcomp.dtypes import handle, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import stmt as st
@@ -130,7 +131,7 @@ class _Kernel:
         scope[STATUS] = "%status"
         grid = grid_of(self.func)
         stmts = KernelStmts(code, scope, messages, grid)
-        stmts.is_rolled = _has_many_loops(self.func)
+        stmts.is_rolled, stmts.apart = _has_many_loops(self.func), not self.alias
         stmts.visit(self.func.body)
         grid = replace(grid if grid.fits else grid.along_x(), shared=stmts.shared)
         if any("%status" in line for line in code.lines):
@@ -170,10 +171,28 @@ class KernelStmts(Stmts):
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
         self.is_rolled = False  # whether LLVM leaves loops as they are
+        self.apart = True  # whether different buffers share no memory
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
         super().loop(node, begin, end, [*facts, NO_UNROLL] if self.is_rolled else facts, group)
+
+    def write_turns(self, node: st.For, index: str, group: int) -> int:
+        """Write several trips of a loop; what comes before lanes exchange values, of all first."""
+        found = turn_of(node.body) if group > 1 and self.apart else None
+        if found is None:
+            return super().write_turns(node, index, group)
+        scopes, inner = list[dict[Any, str]](), 0
+        for turn in range(group):
+            self.turn(node, index, turn)
+            for alloc in found.allocs:
+                self.visit(alloc)
+            inner = self.write_body(found.first)
+            scopes.append(dict(self.scope.names))
+        for names in scopes:
+            self.scope.names |= names
+            inner = max(inner, self.write_body(found.rest))
+        return inner
 
     def visit(self, node: Node) -> None:
         """Write *node*; what it does to memory is known to come from its line."""
