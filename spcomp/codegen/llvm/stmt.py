@@ -201,7 +201,7 @@ class Stmts(Visitor[None]):
         self.after_loop(begin, end, inner)
 
     def write_turns(self, node: st.For, index: str, group: int) -> int:
-        """Write *group* trips of *node* from *index* on; return the depth of the loop nest in it."""
+        """Write *group* trips of *node* from *index* on; return the depth of the nest in it."""
         inner = 0
         for turn in range(group):
             self.turn(node, index, turn)
