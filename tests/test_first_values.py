@@ -79,3 +79,12 @@ def test_a_local_sum_without_a_first_value_is_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert kernel("s[0] = 0.0")(A=A.toarray()).tolist() == [-3, 3]
+
+
+def test_printed_stages_have_first_values_under_masks():
+    kernel = rows("Y[i] = Y[i] + A[i, j]")
+    spmm = spcomp.compile("C[i, k] = A[i, j] * B[j, k]").specialize(A=A, B=np.ones((2, 5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for text in (kernel.stage("flat"), spmm.stage("flat"), spmm.stage("position")):
+            spcomp.compile(spcomp.parse(text), check="off")

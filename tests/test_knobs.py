@@ -38,7 +38,8 @@ DECIDES = {  # what each decides in: a program, extents, and where it shows
     "csr_mul": ({}, "search_factor meeting_limit meeting_shorter meeting_longer", "flat"),
     "sddmm": ({}, "dot_accumulators", "flat"),
     "csr_reduce": ({}, "mask_bits", "flat"),
-    "spmv": ({}, "single_lanes", "llvm"),
+    "spmv": ({}, "staged_rows staged_elements staged_least", "trace"),
+    "spmv code": ({}, "single_lanes", "llvm"),
     "coo_segment code": ({}, "run_lanes", "llvm"),
     "csrmm hubs code": ({}, "line_bytes", "llvm"),
 }

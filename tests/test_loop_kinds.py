@@ -90,7 +90,9 @@ def test_a_sparse_dot_product_asks_for_what_comes_next_and_makes_no_vector_of_a_
     flat = spcomp.compile(source("spmv"), target=parse_target("cpu:x86-64-v4")).stage("flat")
     asked = [line.split("(")[1] for line in flat.splitlines() if "T.prefetch" in line]
     assert asked == ["A, J_indptr[i] + T.int64", "J_indices, J_indptr[i] + T.int64"]
-    before, _, rest = flat.partition("if 16 <= T.cast(J_indptr[i + 1] - J_indptr[i], ")
+    staged, _, by_row = flat.partition("else:\n")
+    assert "X[T.cast(J_indices[T.ramp(" in staged
+    before, _, rest = by_row.partition("if 16 <= T.cast(J_indptr[i + 1] - J_indptr[i], ")
     assert "vector_reduce" in rest
     assert "ramp" not in before
     dense = spcomp.compile(reduction("sum", "float32"), target=parse_target("cpu:x86-64-v4"))
@@ -236,7 +238,8 @@ def test_what_a_mask_is_made_of_is_read_once():
     kernel = spcomp.compile("y[i] = A[i,j] * x[j]")
     table = spcomp.convert(sps.eye_array(4, format="csr"), spcomp.Format.parse("hash", 2))
     flat = kernel.specialize(A=table, x=np.ones(4)).stage("flat")
-    (loop,) = (line for line in flat.splitlines() if "y_acc[" in line and "if_then_else" in line)
+    by_row = flat.partition("else:\n")[2].splitlines()
+    (loop,) = (line for line in by_row if "y_acc_1[" in line and "if_then_else" in line)
     assert "A_j_indices[" not in loop
     assert "A_j_indices_read" in loop
     assert kernel(A=table, x=np.array([1.0, np.inf, np.nan, 4.0]))[[0, 3]].tolist() == [1.0, 4.0]

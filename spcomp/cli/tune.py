@@ -48,7 +48,11 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
 @click.option("--seed", default=0, show_default=True, help="Of random choices.")
 @click.option("--threads", type=click.IntRange(1), help="For all.  [default: as the machine says]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything for programs to read.")
-@click.option("--plot", type=click.Path(dir_okay=False), help="Draw the search (needs matplotlib).")
+@click.option("--calls", type=click.IntRange(1), help="In which a conversion has to pay off.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False),
+    help="Draw the search, as .svg, .png or .html (needs matplotlib).",
+)  # fmt: skip
 @click.option("--export", type=click.File("w"), help="Write all that is known as lines of JSON.")
 @click.option("--import", "load_from", type=click.File(), help="Add what --export wrote.")
 def tune(
@@ -88,6 +92,7 @@ def _search(
     strategy: str | None,
     seed: int,
     threads: int | None,
+    calls: int | None,
     as_json: bool,
     plot: str | None,
 ) -> None:
@@ -111,7 +116,9 @@ def _search(
     arguments = arguments_of(compiled(program, **how, tuned=False), data, constants)
     task = Task.of(program, arguments, **how)
     with _bar(budget, quiet=as_json) as show:
-        session = Session(task, budget=budget, strategy=strategy, seed=seed, progress=show)
+        session = Session(
+            task, budget=budget, strategy=strategy, seed=seed, progress=show, calls=calls
+        )
         found = _finished(session)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))

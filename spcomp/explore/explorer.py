@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.compiled import Compiled
-from spcomp.errors import ArgumentError, FileError
+from spcomp.display.picture import write_text
+from spcomp.errors import ArgumentError
 from spcomp.explore.html import html
 from spcomp.explore.page import NOTHING, Measured, Page, view
 
@@ -32,10 +32,7 @@ class Explorer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to *path*; raises FileError if that fails."""
-        try:
-            Path(path).write_text(self.html, "utf-8")
-        except OSError as error:
-            raise FileError(f"{path} cannot be written: {error.strerror}") from error
+        write_text(path, self.html)
 
     def _repr_html_(self) -> str:
         page = escape(self.html, quote=True)

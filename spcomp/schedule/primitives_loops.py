@@ -25,6 +25,7 @@ from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
+from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
 
@@ -227,6 +228,17 @@ class LoopPrimitives(Sampling):
         ('i_cut', 'i_piece', 'j_hub', 'k_hub', 'i_sum', 'i_part', 'k_sum')
         """
         return self.apply(SplitRows(loop, inner, size))
+
+    def stage_products(self, loop: str, inner: str, rows: int, most: int, least: int = 0) -> Self:
+        """``for i: for j in row(i): W[i] op= x  ->  for i_g: for j_p: t[j_p] = x; sums of rows``.
+
+        For groups of *rows* rows with up to *most* elements, if there are *least* rows; see
+        :class:`StageProducts`.
+
+        >>> spmv.stage_products("i", "j", 16, 256).made
+        ('i_g', 'j_p', 'i_s', 'j_s')
+        """
+        return self.apply(StageProducts(loop, inner, rows, most, least))
 
     def split_sorted(self, loop: str, size: int, long: int = 0, *, most: int = MAX_CHUNKS) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.

@@ -27,6 +27,7 @@ from spcomp.tune.problem import versions
 from spcomp.tune.space import Candidate, Space
 from spcomp.tune.store import Kind, Record, Store, user_store
 from spcomp.tune.strategy import Listed, Strategy, strategy_of
+from spcomp.tune.suggestion import pays
 from spcomp.tune.task import Task
 from spcomp.tune.tuned import Status, Trial, Tuned
 
@@ -68,6 +69,7 @@ def tune(
     seed: int = 0,
     store: Store | None = None,
     progress: Callable[[Progress], None] | None = None,
+    calls: int | None = None,
     options: Mapping[str, Any] | None = None,
     arguments: Mapping[str, Any] | None = None,
     **named: Any,
@@ -88,6 +90,7 @@ def tune(
         seed: Of random choices. What is found also depends on the times that are measured.
         store: Where measurements go; the user's store if not given.
         progress: Called after each candidate.
+        calls: In how many calls a conversion has to pay off to win; in any number if not given.
         options: Options of ``compile``, such as ``{"fast_math": True}``.
         arguments: Arguments of the program by name, as an alternative to *named*.
         **named: The arguments of the program. Sparse ones are bound; arrays that the program
@@ -108,6 +111,7 @@ def tune(
         seed=seed,
         store=store,
         progress=progress,
+        calls=calls,
     )
     try:
         session.run()
@@ -120,7 +124,8 @@ def tune(
 class Session:
     """A search, from the default to a winner; *result* can be asked for at any time.
 
-    *most*: races, at most. *bench*: compiles and times; by default on this machine.
+    *calls*: in which a conversion has to pay off. *most*: races, at most. *bench*: compiles and
+    times; by default on this machine.
     """
 
     def __init__(
@@ -133,6 +138,7 @@ class Session:
         seed: int = 0,
         store: Store | None = None,
         progress: Callable[[Progress], None] | None = None,
+        calls: int | None = None,
         begin: float | None = None,
         bench: Bench | None = None,
         most: float = inf,
@@ -141,6 +147,8 @@ class Session:
         expect("budget", budget, (int, float), "seconds")
         if not 0 < budget < inf:
             raise ArgumentError(f"argument budget: got {budget!r}, expected positive seconds")
+        if calls is not None:
+            expect("calls", calls, int, "a number of calls")
         _require_device(task.options.target)
         self.task, self.budget, self.progress = task, float(budget), progress
         self.store = store or user_store()
@@ -153,6 +161,7 @@ class Session:
         self._stopped = "budget"
         self.default = self.best = self.as_is = Entry(Candidate(), Choice())
         self._speedups = {Candidate(): NO_GAIN}
+        self._guesses: dict[Candidate, float] = {}  # of the model, before it was told
         self._last = Candidate(), Choice(), NO_GAIN
         self._finalists: list[Entry] = []  # the fastest
         self._built_in = space is None or isinstance(space, Space)
@@ -164,7 +173,7 @@ class Session:
             if space is None or isinstance(space, Space)
             else Listed(_user_candidates(space, task))
         )
-        self._bench, self._most = bench, most
+        self._bench, self._most, self._calls = bench, most, calls
 
     @property
     def elapsed(self) -> float:
@@ -300,6 +309,8 @@ class Session:
             ratio.is_faster or speedup.value > self._speedups[self.as_is.candidate].value
         ):
             self.as_is = entry
+        if not pays(speedup.value, entry.conversion / max(entry.seconds, 1e-9), self._calls):
+            return
         if ratio.is_faster:
             self.best = entry
         self._finalists.append(entry)
@@ -315,7 +326,9 @@ class Session:
         """Take note of a measurement."""
         candidate = entry.candidate
         self.known[candidate] = status
-        self.trials.append(Trial(candidate, status, entry.seconds, speedup, entry.conversion))
+        expected = self._expected(candidate)
+        trial = Trial(candidate, status, entry.seconds, speedup, entry.conversion, "", expected)
+        self.trials.append(trial)
         self.strategy.tell(candidate, speedup.value)
         features = self.bounds.features(candidate) if self._built_in else {}
         if self.model is not None and features:
@@ -330,8 +343,17 @@ class Session:
 
     def _rank(self, candidates: Sequence[Candidate]) -> list[float]:
         if self.model is not None and self.model.is_ready:
-            return self.model.predict([self.bounds.features(c) for c in candidates])
+            values = self.model.predict([self.bounds.features(c) for c in candidates])
+            self._guesses |= zip(candidates, values, strict=True)
+            return values
         return [-self.bounds.estimate(candidate) for candidate in candidates]
+
+    def _expected(self, candidate: Candidate) -> float:
+        """Return how many times as fast as the default *candidate* was thought; 0: unknown."""
+        if candidate in self._guesses or not self._built_in:
+            return self._guesses.get(candidate, 0.0)
+        seconds = self.bounds.estimate(candidate)
+        return self.bounds.estimate(Candidate()) / seconds if seconds else 0.0
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ _KNOBS: Mapping[str, tuple[str, ...]] = {  # the thresholds that a decision is t
     "chunk": ("chunk_elements", "chunk_nested", "chunk_sorted", "chunk_workspace"),
     "hub": ("hub_piece",),
     "scatter": ("scatter_parts",),
+    "together": ("staged_rows",),
 }
 
 
@@ -105,6 +106,8 @@ def _thresholds(target: Target, decisions: Decisions) -> Knobs:
     if (ahead := decisions.get("prefetch")) is not None:
         changed |= dict.fromkeys(("prefetch_distance", "prefetch_distance_least"), ahead or 1)
         changed["prefetch_bytes_least"] = 0 if ahead else _NEVER
+    if "together" in decisions:
+        changed["staged_least"] = 0
     return replace(knobs_of(target), **changed)
 
 
@@ -129,9 +132,11 @@ TEMPLATES: Mapping[TargetKind, Template] = {
             "hub": (DEFAULT, 512, 2048, 8192, 32768),  # elements of a piece of a long row
             "scatter": (DEFAULT, 1, 2, 8, 16),  # parts of scattered rows
             "unroll": (DEFAULT, "sparse"),  # innermost loops that reduce over stored elements
+            "together": (DEFAULT, 0, 8, 32),  # short rows in a group; 0: row by row
         },
         needs={
             "tile": frozenset({"cache_write"}),
+            "together": frozenset({"stage_products"}),
             "rows": frozenset({_CHANGED, "split_nnz"}),
             "chunk": _CUTS,
             "hub": frozenset({_CHANGED, "split_hubs"}),

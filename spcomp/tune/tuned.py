@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from spcomp.errors import BackendError
 from spcomp.kernels.compile import compile as compiled
 from spcomp.locks import cached_property
 from spcomp.tune.choice import Choice
@@ -31,7 +30,8 @@ class Trial:
     *status*: ``measured``; ``slow``, so clearly that it was not timed to the end; ``same`` code as
     another one; ``pruned``, since it cannot be faster; ``refused`` by the compiler; ``wrong``.
     *seconds*: of a call; *speedup*: over the default, None unless it was timed; *conversion*:
-    seconds, once for each matrix; *note*: why.
+    seconds, once for each matrix; *note*: why. *expected*: the speed-up that the search expected
+    before; 0 if it asked nobody.
     """
 
     candidate: Candidate
@@ -40,6 +40,7 @@ class Trial:
     speedup: Interval | None = None
     conversion: float = 0.0
     note: str = ""
+    expected: float = 0.0
 
     def __str__(self) -> str:
         ratio = f"{self.speedup}" if self.speedup is not None else self.status
@@ -134,6 +135,7 @@ class Tuned:
                     "seconds": t.seconds,
                     "speedup": None if t.speedup is None else asdict(t.speedup),
                     "conversion": t.conversion,
+                    "expected": t.expected,
                     "note": t.note,
                 }
                 for t in self.trials
@@ -141,32 +143,15 @@ class Tuned:
         }
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the speed-ups in the order of the trials, and the best so far; return the figure.
+        """Draw what was tried, and return the figure of matplotlib.
 
-        *path*: where to save it. Raises BackendError without matplotlib.
+        That is the speed-ups in the order of the trials, what was expected of them, and the best of
+        each format with each decision. *path*: where to save it; html, too. Raises BackendError
+        without matplotlib.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise BackendError(
-                f"plots need matplotlib: {error}", hint="pip install spcomp[viz]"
-            ) from error
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        timed = [(at, t.speedup) for at, t in enumerate(self.trials) if t.speedup is not None]
-        values = [ratio.value for _, ratio in timed]
-        below = [ratio.value - ratio.low for _, ratio in timed]
-        above = [ratio.high - ratio.value for _, ratio in timed]
-        places = [at for at, _ in timed]
-        axes.errorbar(places, values, yerr=[below, above], fmt="o", label="candidates")
-        axes.step(places, _running(values), where="post", label="best so far")
-        axes.axhline(1.0, linestyle=":", color="gray", label="default")
-        axes.set(xlabel="trial", ylabel="times as fast as the default")
-        axes.set_title(f"{self.task.name}: {self.candidate}", fontsize=10)
-        axes.legend()
-        if path is not None:
-            figure.savefig(path)
-        return figure
+        from spcomp.tune.picture import drawn
+
+        return drawn(self, path)
 
     def __str__(self) -> str:
         few = self.stopped == "budget" and sum(t.speedup is not None for t in self.trials) < FEW
@@ -177,11 +162,3 @@ class Tuned:
         )
 
     __repr__ = __str__
-
-
-def _running(values: Sequence[float]) -> list[float]:
-    """Return the largest value so far at each place."""
-    best: list[float] = []
-    for value in values:
-        best.append(max(value, best[-1]) if best else value)
-    return best

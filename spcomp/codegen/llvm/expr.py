@@ -27,6 +27,7 @@ from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import plus
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr
 from spcomp.ir.visitor import Visitor, walk
@@ -219,7 +220,32 @@ class Exprs(Visitor[str]):
 
     def visit_Load(self, node: Load) -> str:
         """A load; of a vector: contiguous for a ramp of stride 1, else a gather."""
+        if node.mask is None and self.mask is None and (singles := self._singles(node)):
+            return self._vector_of([self.visit(single) for single in singles], node.dtype)
         return read(self.code, self.access(node.buffer, node.indices[0], node.mask))
+
+    def _singles(self, node: Load) -> list[Load]:
+        """Return a load for each lane of a short gather at indices in memory; none for others.
+
+        Its indices are then loaded one by one, too, and need not be taken out of a vector.
+        """
+        (index,) = node.indices
+        where = index.value if isinstance(index, ex.Cast) else index
+        few = 1 < node.dtype.lanes <= self.code.unit.knobs.single_lanes
+        if not few or not isinstance(where, Load) or where.mask is not None:
+            return []
+        first = ramp_base(where.indices[0]) if where.indices[0] is not None else None
+        if first is None:
+            return []
+        at = (Load(where.buffer, (plus(first, lane),)) for lane in range(node.dtype.lanes))
+        return [Load(node.buffer, (ex.cast(i, int64),)) for i in at]
+
+    def _vector_of(self, values: list[str], dtype: DType) -> str:
+        """Return the vector of *dtype* with *values* in its lanes."""
+        kind, scalar, result = register(dtype), register(dtype.element), "poison"
+        for lane, value in enumerate(values):
+            result = self.code.value(f"insertelement {kind} {result}, {scalar} {value}, i64 {lane}")
+        return result
 
     def visit_Search(self, node: Search) -> str:
         """A loop."""

@@ -9,7 +9,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
-from spcomp.ir.stmt import If, Seq, Stmt, Store
+from spcomp.ir.stmt import For, If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 
 
@@ -77,3 +77,19 @@ def _is_mask(cond: Expr) -> bool:
         elif not isinstance(node, (Var, Const, Cast)):
             return False
     return True
+
+
+def gathers(loop: For) -> bool:
+    """Whether the body of *loop* reads at indices that it loads from an array."""
+    loads = (n for n in walk(loop.body) if isinstance(n, Load))
+    inner = (n for load in loads for i in load.indices if i is not None for n in walk(i))
+    return any(isinstance(n, Load) and loop.var in variables(n) for n in inner)
+
+
+def adds_local(loop: For) -> bool:
+    """Whether *loop* reads in local memory, and what it updates is there if it does not run."""
+    loads = [n for n in walk(loop.body) if isinstance(n, Load) and loop.var in variables(n)]
+    stores = (n for n in walk(loop.body) if isinstance(n, Store))
+    places = (x for n in stores for i in n.indices if i is not None for x in walk(i))
+    is_local = (getattr(n.buffer, "scope", "") == "local" for n in loads)
+    return bool(loads) and all(is_local) and not any(isinstance(x, Load) for x in places)

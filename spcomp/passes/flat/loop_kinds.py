@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
@@ -11,7 +11,13 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
-from spcomp.ir.analysis.vectors import REDUCIBLE, can_vectorize, lane_bits
+from spcomp.ir.analysis.vectors import (
+    REDUCIBLE,
+    adds_local,
+    can_vectorize,
+    gathers,
+    lane_bits,
+)
 from spcomp.ir.arith.simplify import Interval, coefficient, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
@@ -115,7 +121,7 @@ class _Vectorizer(Rewriter):
         """Return the lanes of a register; fewer if the trips are a smaller power of two."""
         dtypes = [n.buffer.dtype for n in walk(loop.body) if isinstance(n, (Load, Store))]
         lanes = self.vector_bits // max((lane_bits(t) for t in dtypes), default=64)
-        short = _gathers(loop) or (self._is_ragged(loop) and not self._masks(loop))
+        short = gathers(loop) or (self._is_ragged(loop) and not self._masks(loop))
         if self.vector_bits < self.knobs.gather_bits and short:
             lanes = min(lanes, self.knobs.short_lanes)
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
@@ -136,7 +142,7 @@ class _Vectorizer(Rewriter):
         bound_loads = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
         bound_loads.add(fingerprint(Load(store.buffer, store.indices)))
         safe = bool(nest) or all(n in lane_loads or fingerprint(n) in bound_loads for n in loads)
-        return safe and not _gathers(loop) and self.vector_bits >= self.knobs.mask_bits
+        return safe and not gathers(loop) and self.vector_bits >= self.knobs.mask_bits
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
         """Return the vector loop and the loop over the remainder."""
@@ -158,7 +164,7 @@ class _Vectorizer(Rewriter):
         if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
             return loop.replace(kind="serial")
         op, dtype = reduction.combiner, store.buffer.dtype
-        is_short = _gathers(loop) or self._is_ragged(loop)
+        is_short = gathers(loop) or self._is_ragged(loop)
         count = 1 if is_short else self.knobs.dot_accumulators
         size = const(count * lanes)
         name = store.buffer.name
@@ -204,17 +210,20 @@ class _Vectorizer(Rewriter):
         finish = store.replace(value=so_far)
         ragged = self._is_ragged(loop)
         if ragged and last is not None:  # a fiber that fills no vector is added up as it is
-            whole = If(BinOp("<=", const(lanes, int64), _length(loop)), seq(*start, main, total))
-            begin = Store(sum_, (ZERO,), Load(store.buffer, store.indices))
-            body = seq(begin, whole, last, finish)
+            index = self.names.var(loop.var.name)
+            step = substitute(inside(scalar_step), {loop.var: index})
+            short = loop.replace(var=index, body=step, kind="serial")
+            short_sum = seq(Store(sum_, (ZERO,), Load(store.buffer, store.indices)), short)
+            fills = BinOp("<=", const(lanes, int64), _length(loop))
+            body = seq(If(fills, seq(*start, main, total, last), short_sum), finish)
         else:
             body = seq(*start, main, remainder, total, last, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
-        return self._along_fiber(loop, result) if ragged else result
+        return self._along_fiber(loop, result) if ragged and not adds_local(loop) else result
 
     def _along_fiber(self, loop: For, dot: Stmt) -> Stmt:
         """Return *dot*, the vectorized *loop*, for fibers with elements, after its prefetches."""
-        ahead = _streams(loop, self.knobs.stream_ahead) if _gathers(loop) else ()
+        ahead = _streams(loop, self.knobs.stream_ahead) if gathers(loop) else ()
         return If(BinOp("<", loop.begin, loop.end), seq(*ahead, dot))
 
 
@@ -321,19 +330,6 @@ def _holds(loop: For, first: int, last: int, bounds: Bounds) -> bool | None:
 def _writes(body: Stmt) -> bool:
     """Whether *body* stores to the memory of a parameter."""
     return any(isinstance(n, Store) and n.buffer.data is not None for n in walk(body))
-
-
-def _gathers(loop: For) -> bool:
-    """Whether the body reads at indices that it loads from an array."""
-    return any(
-        isinstance(n, Load)
-        and any(isinstance(x, Load) and loop.var in variables(x) for i in n.indices for x in _of(i))
-        for n in walk(loop.body)
-    )
-
-
-def _of(index: Expr | None) -> Iterable[Node]:
-    return () if index is None else walk(index)
 
 
 def _depends(store: Store, var: Var) -> bool:

@@ -48,6 +48,7 @@ from spcomp.schedule.steps.sharing.partial_results import PartialResults, shared
 from spcomp.schedule.steps.sharing.segments import runs, segments
 from spcomp.schedule.steps.sharing.sorted_rows import sorted_rows
 from spcomp.schedule.steps.sharing.split_nnz import chunk_size, nnz_chunks
+from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace, has_workspace
 from spcomp.target import Target
 
@@ -228,6 +229,22 @@ class CpuPlan(Plan):
             size = chunk_size(self.func, name, knobs)
             if (chunks := nnz_chunks(self.func, name, size)) is not None:
                 yield chunks
+        elif not self.facts.hubs and self.target.vector_bits >= knobs.mask_bits:
+            yield from self.staged(name, inside)
+
+    def staged(self, name: str, inside: list[str]) -> Iterator[Step]:
+        """Yield steps that add up short rows of the loop *name* several at a time.
+
+        That pays where products gather: otherwise a row is a load or two under a mask.
+        """
+        knobs = self.knobs
+        sizes = knobs.staged_rows, knobs.staged_elements, knobs.staged_least
+        steps = (StageProducts(name, inner, *sizes) for inner in inside if knobs.staged_rows)
+        if (step := next((s for s in steps if s.gathers(self.func)), None)) is not None:
+            yield step
+            for loop in list(loops_of(self.func.body)):
+                if base_name(loop.var.name) == f"{step.inner}_p":
+                    yield Vectorize(loop.var.name)
 
     def scatter(self, nest: For) -> Scatter | None:
         """Return how *nest* scatters rows, if threads can have parts of these."""

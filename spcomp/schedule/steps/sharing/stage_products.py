@@ -1,0 +1,154 @@
+"""In position space: the step stage_products, which adds up short rows without a loop for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, plus, uncast, variables
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.reduction import combine
+from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.node import Node
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
+from spcomp.ir.visitor import walk
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.steps.base import Problem, Step
+from spcomp.schedule.steps.blocks.memory import MAX_ELEMENTS
+from spcomp.schedule.steps.sharing.hubs import RowSum
+from spcomp.schedule.steps.sharing.split_nnz import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class StageProducts(Step):
+    """``for i: for j in row(i): W[i] op= x  ->  for g: for p: t[p] = x; for i in g: W[i] op= t``.
+
+    For groups of *rows* rows. The elements of a group follow each other in memory: ``p`` runs over
+    all of them, in vectors if asked to, and no processor has to guess where a row ends. Then each
+    row adds up its part of ``t``. Groups of more than *most* elements, and those whose halves have
+    equally many, as where all rows have the same length, run row by row, as do all groups of fewer
+    than *least* rows, whose lengths a processor learns. All of this depends on the data only. Legal
+    where each row starts from a number and updates one element by an associative operation, and
+    what it adds depends on the row by stored elements alone. Source: segmented sums (Blelloch,
+    Heroux and Zagha, 1993).
+    """
+
+    name: ClassVar[str] = "stage_products"
+    loop: str
+    inner: str
+    rows: int
+    most: int
+    least: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of rows of a group."""
+        return self.rows
+
+    def gathers(self, func: Func) -> bool:
+        """Whether the step is legal, and what rows add is read at coordinates that are data."""
+        plan = self.verdict(func)
+        if isinstance(plan, Problem):
+            return False
+        loads = (n for n in walk(plan.product) if isinstance(n, Load))
+        return any(isinstance(n, Load) for x in loads for i in x.indices if i for n in walk(i))
+
+    def plan(self, func: Func) -> _Group:
+        """Return how a group of rows is done."""
+        loop, inner = (find_loop(func, name, self) for name in (self.loop, self.inner))
+        if not 1 <= self.most <= MAX_ELEMENTS:
+            raise self.error(f"most must lie between 1 and {MAX_ELEMENTS}", loop)
+        return _Group(self, func, loop, inner)
+
+    def rewrite(self, func: Func, plan: _Group) -> Func:
+        """Return *func* with the loop over groups."""
+        return replace_stmt(func, plan.loop, plan.build_groups(Names(func)))
+
+
+class _Group(RowSum):
+    """A group of rows: the products of its elements, and their sums."""
+
+    def __init__(self, step: StageProducts, func: Func, loop: For, inner: For) -> None:
+        super().__init__(step, func, loop, inner)
+        self.group = step
+        if self.spatial or len(self.reduction.values) != 1:
+            raise self.error("a row updates more than one element")
+        start = uncast(self.start)
+        if not isinstance(start, Const) or str(start.value) == "-0.0":
+            raise self.error("rows do not start from a number that stays when 0 is added")
+        if self.target.dtype.itemsize < 4 or not isinstance(self.target, (Buffer, SparseBuffer)):
+            raise self.error("short floats are added up in longer ones")
+        self.position = Names(func).var(f"{inner.var.name}_p")
+        value = substitute(self.reduction.values[0], self.values)
+        self.product = _AtPosition(self, inner.var).rewrite(value)
+        inside = {n.var for n in walk(loop) if isinstance(n, For)}
+        if variables(self.product) & inside or any(isinstance(n, Search) for n in walk(value)):
+            raise self.error("what it adds does not depend on stored elements alone")
+
+    def build_groups(self, names: Names) -> For:
+        """Return the loop over groups of rows."""
+        loop, name, size = self.loop, self.loop.var.name, self.group.rows
+        group, first, count = (names.var(f"{name}_{what}") for what in ("g", "first", "count"))
+        start = binary("*", group, const(size))
+        middle, end = (
+            BinOp("min", binary("+", start, const(n)), loop.end) for n in (size // 2, size)
+        )
+        half = binary("-", self.begin(middle), first)
+        fits = BinOp("<=", count, const(self.group.most))
+        many = BinOp("<=", const(self.group.least), loop.end)
+        uneven = BinOp("!=", binary("*", half, const(2)), count)
+        as_it_was = loop.replace(begin=start, end=end, kind="serial", attrs=())
+        body: Stmt = If(
+            BinOp("and", BinOp("and", many, fits), uneven),
+            self._staged(names, (start, end), (first, count)),
+            as_it_was,
+        )
+        body = Let(count, binary("-", self.begin(end), first), body)
+        body = Let(first, self.begin(start), body)
+        return loop.replace(var=group, end=ceil_div(loop.end, const(size)), body=body)
+
+    def _staged(self, names: Names, rows: tuple[Expr, Expr], part: tuple[Var, Var]) -> Stmt:
+        """Return the products of the *part* of all elements, and the sums of *rows*."""
+        first, count = part
+        dtype, span = self.target.dtype, self.store.span
+        staged = Buffer(
+            names.unique(f"{self.target.name}_terms"),
+            None,
+            (const(self.group.most),),
+            dtype,
+            "local",
+        )
+        at, row, other = (
+            names.var(name)
+            for name in (self.position.name, f"{self.loop.var.name}_s", f"{self.inner.var.name}_s")
+        )
+        value = substitute(self.product, {self.position: binary("+", first, at)})
+        products = For(at, ZERO, count, Store(staged, (at,), cast(value, dtype), span=span))
+        place = self.place_at(row, ())
+        term = Load(staged, (plus(binary("-", self.begin(row), first), other),))
+        total = combine(self.reduction.combiner, Load(self.target, place), term)
+        length = BinOp("max", self.length(row), ZERO)  # which code then need not ask again
+        add = For(other, ZERO, length, Store(self.target, place, total, span=span))
+        begin = Store(self.target, place, cast(self.start, dtype), span=span)
+        return Alloc(staged, seq(products, For(row, *rows, seq(begin, add))))
+
+
+class _AtPosition(Rewriter):
+    """Reads stored elements of a row at absolute positions."""
+
+    def __init__(self, row: _Group, inner: Var) -> None:
+        self.row, self.inner = row, inner
+
+    def visit_Load(self, load: Load) -> Node:
+        """Use the position instead of the row and the position in it."""
+        new = self.visit_Node(load)
+        assert isinstance(new, Load)
+        buffer: AnyBuffer = new.buffer
+        axes = buffer.axes[:2] if isinstance(buffer, SparseBuffer) else ()
+        if axes != self.row.axis.path() or new.indices[:2] != (self.row.loop.var, self.inner):
+            return new
+        return new.replace(indices=(None, self.row.position, *new.indices[2:]))
