@@ -38,7 +38,7 @@ DIFFERENT = 1.3
 EACH = 0.4  # seconds, at most, that a candidate is timed
 PARAMETERS = {
     "objective": "reg:squarederror",
-    "max_depth": 4,
+    "max_depth": 6,
     "eta": 0.1,
     "subsample": 0.8,
     "colsample_bytree": 0.6,

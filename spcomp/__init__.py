@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from spcomp.tensors.convert import convert as convert
     from spcomp.tensors.parts.parts import Parts as Parts
     from spcomp.tensors.tensor import Tensor as Tensor
+    from spcomp.tune.suggestion import suggest as suggest
 
 __version__ = "0.9.0"
 
@@ -84,6 +85,7 @@ _HOME = {
     "set_num_threads": "spcomp.runtime.pool",
     "get_num_threads": "spcomp.runtime.pool",
     "num_threads": "spcomp.runtime.pool",
+    "suggest": "spcomp.tune.suggestion",
     "script": "",  # a module of its own
     "errors": "",
     "formats": "",
@@ -128,6 +130,7 @@ __all__ = [
     "script",
     "set_num_threads",
     "specialize_buffer",
+    "suggest",
     "symbols",
     "target",
     "tune",

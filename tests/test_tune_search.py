@@ -187,6 +187,33 @@ def test_a_tiny_budget_still_gives_the_default(store):
     assert found.elapsed < 5
 
 
+def test_a_conversion_that_does_not_pay_off_in_so_many_calls_does_not_win(store):
+    """One call saves less than a call takes, and a conversion takes many."""
+
+    def space(program, **arguments):
+        yield {"A": F.bsr(2)}, None
+
+    found = tuned(budget=20, space=space, calls=1)
+    assert [t.status for t in found.trials] == ["measured"] * 2
+    assert found.trials[1].conversion > found.trials[1].seconds
+    assert found.choice == Choice()
+    with pytest.raises(ArgumentError, match="calls"):
+        tuned(budget=20, calls="many")
+
+
+def test_a_search_is_drawn_with_what_was_expected(store, tmp_path):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    found = tuned(budget=2)
+    assert all(t.expected > 0 for t in found.trials if t.speedup is not None)
+    figure = found.plot(tmp_path / "a.html")
+    assert [axes.get_ylabel() for axes in figure.axes[:2]] == [
+        "times as fast as the default",
+        "measured",
+    ]
+    assert "default steps" in [label.get_text() for label in figure.axes[2].get_xticklabels()]
+    assert "<svg" in (tmp_path / "a.html").read_text()
+
+
 def test_an_interrupt_keeps_what_was_found(store, monkeypatch):
     count = 0
 

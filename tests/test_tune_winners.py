@@ -41,6 +41,14 @@ def test_a_kernel_does_what_won(store):
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(kernel))(A=matrix(), B=dense()), want)
 
 
+def test_index_notation_explains_what_won_before_a_call(store):
+    program = "C[i, k] = A[i, j] * B[j, k]"
+    found = spcomp.tune(program, A=matrix(), B=dense(), budget=1)
+    told = spcomp.compile(program, tuned=True).explain(A=matrix(), B=dense())
+    assert str(found.speedup) in told
+    assert NONE not in told
+
+
 def test_a_near_matrix_gets_it_too_and_a_far_one_not(store):
     keep(store, prefetching(4), "as_is")
     kernel = spcomp.compile(spmm, tuned=True)

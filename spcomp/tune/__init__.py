@@ -27,7 +27,7 @@ from spcomp.tune.store import Store as Store
 from spcomp.tune.store import user_store as user_store
 from spcomp.tune.suggestion import Suggestion as Suggestion
 from spcomp.tune.suggestion import suggest as suggest
-from spcomp.tune.tuned import Trial as Trial
+from spcomp.tune.trial import Trial as Trial
 from spcomp.tune.tuned import Tuned as Tuned
 
 __all__ = [

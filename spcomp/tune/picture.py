@@ -13,14 +13,14 @@ from spcomp.errors import BackendError
 
 if TYPE_CHECKING:
     from spcomp.tune.space import Candidate
-    from spcomp.tune.tuned import Trial, Tuned
+    from spcomp.tune.trial import Trial
 
 AS_IT_COMES = "as it comes"
 MOST = 14  # decisions in the map: those of the fastest
 
 
-def drawn(found: Tuned, path: str | Path | None) -> Any:
-    """Return the figure of *found*, saved as *path*; raises BackendError without matplotlib."""
+def drawn(title: str, trials: Sequence[Trial], path: str | Path | None) -> Any:
+    """Return the figure of *trials*, saved as *path*; raises BackendError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -28,16 +28,16 @@ def drawn(found: Tuned, path: str | Path | None) -> Any:
             f"plots need matplotlib: {error}", hint="pip install spcomp[viz]"
         ) from error
     figure = Figure(figsize=(10, 7), layout="constrained")
-    figure.suptitle(f"{found.task.name}: {found.candidate}", fontsize=10)
+    figure.suptitle(title, fontsize=10)
     rows = figure.subplot_mosaic([["trials", "expected"], ["map", "map"]])
-    timed = [t for t in found.trials if t.speedup is not None]
-    _trials(rows["trials"], found.trials)
+    timed = [t for t in trials if t.speedup is not None]
+    _trials(rows["trials"], trials)
     _expected(rows["expected"], timed)
     _map(rows["map"], timed)
     if path is not None and Path(path).suffix == ".html":
         text = io.StringIO()
         figure.savefig(text, format="svg")
-        head = f"<!doctype html><meta charset=utf-8><title>{found.task.name}</title>"
+        head = f"<!doctype html><meta charset=utf-8><title>{title}</title>"
         svg = text.getvalue()
         Path(path).write_text(f"{head}\n{svg[svg.index('<svg') :]}", encoding="utf-8")
     elif path is not None:

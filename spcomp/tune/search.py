@@ -29,7 +29,8 @@ from spcomp.tune.store import Kind, Record, Store, user_store
 from spcomp.tune.strategy import Listed, Strategy, strategy_of
 from spcomp.tune.suggestion import pays
 from spcomp.tune.task import Task
-from spcomp.tune.tuned import Status, Trial, Tuned
+from spcomp.tune.trial import Status, Trial
+from spcomp.tune.tuned import Tuned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

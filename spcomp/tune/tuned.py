@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from spcomp.kernels.compile import compile as compiled
 from spcomp.locks import cached_property
 from spcomp.tune.choice import Choice
 from spcomp.tune.measure import Interval
+from spcomp.tune.picture import drawn
 from spcomp.tune.space import Candidate
+from spcomp.tune.trial import Trial
 from spcomp.tune.winners import FixedWinner
 
 if TYPE_CHECKING:
@@ -20,32 +22,6 @@ if TYPE_CHECKING:
     from spcomp.tune.task import Task
 
 FEW = 6  # timed candidates, the default among them: with fewer, hardly any decision was varied
-Status: TypeAlias = Literal["measured", "slow", "same", "pruned", "refused", "wrong"]
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A candidate and what came of it.
-
-    *status*: ``measured``; ``slow``, so clearly that it was not timed to the end; ``same`` code as
-    another one; ``pruned``, since it cannot be faster; ``refused`` by the compiler; ``wrong``.
-    *seconds*: of a call; *speedup*: over the default, None unless it was timed; *conversion*:
-    seconds, once for each matrix; *note*: why. *expected*: the speed-up that the search expected
-    before; 0 if it asked nobody.
-    """
-
-    candidate: Candidate
-    status: Status
-    seconds: float = 0.0
-    speedup: Interval | None = None
-    conversion: float = 0.0
-    note: str = ""
-    expected: float = 0.0
-
-    def __str__(self) -> str:
-        ratio = f"{self.speedup}" if self.speedup is not None else self.status
-        seconds = f"{1e3 * self.seconds:10.4g} ms" if self.seconds else " " * 13
-        return f"{seconds}  {ratio:<22}{self.candidate}{f' ({self.note})' if self.note else ''}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +125,7 @@ class Tuned:
         each format with each decision. *path*: where to save it; html, too. Raises BackendError
         without matplotlib.
         """
-        from spcomp.tune.picture import drawn
-
-        return drawn(self, path)
+        return drawn(f"{self.task.name}: {self.candidate}", self.trials, path)
 
     def __str__(self) -> str:
         few = self.stopped == "budget" and sum(t.speedup is not None for t in self.trials) < FEW

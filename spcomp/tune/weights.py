@@ -69,10 +69,10 @@ class Weights:
         return [exp(self.base + sum(tree.value(row) for tree in self.trees)) for row in rows]
 
     def to_json(self) -> str:
-        """Return the weights as text."""
+        """Return the weights as text, thresholds with the digits that single values need."""
         trees = [
-            [list(tree.feature), list(tree.threshold), list(tree.yes), list(tree.no),
-             list(tree.missing)] for tree in self.trees
+            [list(tree.feature), [float(str(x)) for x in np.array(tree.threshold, np.float32)],
+             list(tree.yes), list(tree.no), list(tree.missing)] for tree in self.trees
         ]  # fmt: skip
         head: dict[str, Any] = {"trained": self.trained, "sure": self.sure, "base": self.base}
         lines = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees)
@@ -83,6 +83,8 @@ class Weights:
     def from_json(text: str) -> Weights:
         """Return the weights that *text* says."""
         read = json.loads(text)
+        for tree in read["trees"]:
+            tree[1] = np.array(tree[1], np.float32).tolist()
         trees = tuple(Tree(*(tuple(column) for column in tree)) for tree in read["trees"])
         return Weights(tuple(read["names"]), trees, read["base"], read["sure"], read["trained"])
 

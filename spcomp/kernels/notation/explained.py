@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.arguments import CallArguments
 from spcomp.kernels.notation.fused import explain_rows
@@ -27,6 +29,8 @@ def explained(
     text = explain(planned.plans, operands, planned.converted, planner.semiring, stored)
     text = f"floats in any order (fast_math)\n{text}" if options.fast_math else text
     if options.tuned is not None and isinstance(version.kernel, Kernel):
+        if values := _values(runner, version, arguments):
+            version.kernel.specialize(**values)  # so that it decides what it notes
         text = f"{version.kernel.note}\n{text}"
     if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, options)):
         text = f"{text}\n{rows}"
@@ -43,11 +47,17 @@ def _on_device(
     """
     kernel = version.kernel
     if isinstance(kernel, Kernel) and kernel.launches:
-        given = all(argument.source in arguments for argument in version.arguments)
-        if given and not runner.scatters.rows:
-            values = {name: make(arguments[at].value) for name, at, make in version.arguments}
+        if values := _values(runner, version, arguments):
             kernel = kernel.version(values, whole=False)
         parts = kernel.known, text, kernel.trace, kernel.explain_launches()
         return "\n".join(part for part in map(str, parts) if part).rstrip()
     launched = getattr(kernel, "explain_launches", str)()
     return f"{text}\n{launched}".rstrip() if launched else text
+
+
+def _values(runner: Runner, version: CompiledVersion, arguments: CallArguments) -> dict[str, Any]:
+    """Return what the kernel of *version* gets; nothing unless all is known before a call."""
+    given = all(argument.source in arguments for argument in version.arguments)
+    if not given or runner.scatters.rows:
+        return {}
+    return {name: make(arguments[at].value) for name, at, make in version.arguments}
