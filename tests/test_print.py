@@ -157,6 +157,13 @@ def test_what_cannot_be_shown_is_refused(statement, message):
         flat(statement)
 
 
+def test_a_failure_on_a_gpu_shows_no_numbers():
+    text = 'if A[i] < 0.0:\n            T.fail("row", i, "has", A[i])'
+    kernel = spcomp.compile(flat(text, "parallel"), target="cuda:sm_90,emulate")
+    with pytest.raises(ArgumentError, match=r"row \? has \?"):
+        kernel(A=np.full(3, -1, "float32"))
+
+
 def test_a_gpu_does_not_print():
     with pytest.raises(LoweringError, match=r"T\.print is for programs that run on a CPU"):
         spcomp.compile(flat("T.print(i)"), target="cuda:sm_90")

@@ -12,7 +12,7 @@ from spcomp.codegen.llvm.convert import decode, encode
 from spcomp.codegen.llvm.expr import Exprs
 from spcomp.codegen.llvm.memory import Access, prefetch, write
 from spcomp.codegen.llvm.ops import float_literal, memory
-from spcomp.dtypes import bool_, float64, int64
+from spcomp.dtypes import HOLE, bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
 from spcomp.ir import stmt as st
@@ -80,7 +80,8 @@ class Stmts(Visitor[None]):
 
     def visit_Fail(self, node: st.Fail) -> None:
         """The status word takes the number of the message, which shows no values."""
-        self._fail(self.located(node))
+        message = self.located(node)
+        self._fail(message.replace(HOLE, "?") if node.values else message)
 
     def located(self, node: st.Fail) -> str:
         """Return the message of *node*, with its place if that was asked for."""
