@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
 import sys
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +22,10 @@ from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.catalog import STEPS
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+import drawings  # noqa: E402 - the modules beside this one
+import grammar  # noqa: E402
+
 KINDS = {
     "iterations": "Iterations, before there are loops",
     "loops": "Loops",
@@ -74,7 +79,23 @@ def pictures() -> dict[str, str]:
     return {
         "pictures/hyb.svg": viz.format(_graph(), hyb).svg,
         "pictures/csrmm.svg": viz.forest(_csrmm()).svg,
+        "pictures/merge.svg": drawings.merge(),
+        "pictures/assembly.svg": drawings.assembly(),
+        "pictures/shared.svg": drawings.shared(),
+        **drawings.stages(),
+        **drawings.steps(_tutorial()),
     }
+
+
+def _tutorial() -> spcomp.Schedule:
+    """Return the schedule that the tutorial on schedules makes, by running what it shows."""
+    text = (HERE / "tutorials" / "schedules.md").read_text(encoding="utf-8")
+    names = {"csrmm": _csrmm(), "graph": _graph(), "B": np.ones((34, 64), np.float32)}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        with redirect_stdout(StringIO()):
+            exec(block, names)
+    made: spcomp.Schedule = names["final"]
+    return made
 
 
 def steps() -> str:
@@ -182,7 +203,7 @@ def _csrmm() -> Any:
 
 def files() -> dict[str, str]:
     """Return the text of all files that this module writes, by path."""
-    return {**pictures(), "steps.md": steps(), "errors.md": error_page()}
+    return {**pictures(), "steps.md": steps(), "errors.md": error_page(), "ir.md": grammar.page()}
 
 
 def main() -> None:

@@ -38,7 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the text of *page* with links to such files changed to their pages."""
+    """Return the text of *page* with links to such files changed to their pages.
+
+    Pieces of programs are marked for tests; in the site they are listings like others.
+    """
     folder = posixpath.dirname(page.file.src_uri)
 
     def link(match: re.Match[str]) -> str:
@@ -46,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = path.removeprefix("docs/") if path.startswith("docs/") else _place(path)
         return f"]({posixpath.relpath(target, folder or '.')})"
 
-    markdown = ABOVE.sub(link, markdown)
+    markdown = ABOVE.sub(link, markdown).replace("```python fragment\n", "```python\n")
     if folder == "tutorials":
         name = posixpath.basename(_notebook(page.file.src_uri))
         markdown += f"\n[This page as a notebook]({name}){{ download }}\n"
@@ -75,7 +78,20 @@ def _place(path: str) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Raise if a browser would load something of *page* from elsewhere; links are not loaded."""
+    """Return *output* with names for screen readers where the theme has none.
+
+    Raises if a browser would load something from elsewhere; links are not loaded.
+    """
     if found := LOADED.findall(output):
         raise PluginError(f"{page.file.src_uri} loads {', '.join(found)}")
-    return output
+    return _named(output)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Return a page that is made of a template only, such as 404.html, with the same names."""
+    return _named(output_content)
+
+
+def _named(html: str) -> str:
+    html = html.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return re.sub("<th([^>]*)></th>", r"<td\1></td>", html)

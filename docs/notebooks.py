@@ -1,10 +1,14 @@
-"""The tutorials as notebooks: text and code in cells, without outputs."""
+"""The tutorials as notebooks: text and code in cells, without outputs.
+
+``python docs/notebooks.py SITE`` runs those of a built site, each in a kernel of Jupyter.
+"""
 
 from __future__ import annotations
 
 import doctest
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +58,17 @@ def _cell(kind: str, text: str, *, fails: bool = False) -> dict[str, Any]:
     tags = {"tags": ["raises-exception"]} if fails else {}
     cell: dict[str, Any] = {"cell_type": kind, "metadata": tags, "source": text.strip()}
     return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+
+
+def main() -> None:
+    """Run all notebooks of the site in the folder that is given; the first error ends it."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    for path in sorted((Path(sys.argv[1]) / "tutorials").glob("*.ipynb")):
+        NotebookClient(nbformat.read(path, as_version=4), timeout=300).execute()
+        print(f"{path.name} runs")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["int", "uint", "float", "bfloat", "bool", "handle"]
+DIGITS = {16: 4, 32: 8, 64: 16}  # that messages show of a float, by its bits
+HOLE = "{}"  # of a message, in which a number is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,14 @@ def promote(a: DType, b: DType) -> DType:
     if "handle" in (a.kind, b.kind):
         raise ValueError(f"no arithmetic on {a} and {b}")
     return _promote_scalars(a, b).with_lanes(lanes)
+
+
+def filled(message: str, numbers: Iterable[tuple[DType, Any]]) -> str:
+    """Return *message* with *numbers*, each of a scalar type, in place of its holes in turn."""
+    for dtype, value in numbers:
+        text = f"{float(value):.{DIGITS[dtype.bits]}g}" if dtype.is_float else str(value)
+        message = message.replace(HOLE, text, 1)
+    return message
 
 
 def _promote_scalars(a: DType, b: DType) -> DType:

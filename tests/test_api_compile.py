@@ -151,3 +151,9 @@ def test_public_names_are_there_and_import_nothing_heavy():
     assert re.fullmatch(r"\d+\.\d+\.\d+", spcomp.__version__)
     with pytest.raises(AttributeError, match="no attribute 'compiel'"):
         _ = spcomp.compiel
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_91", "cpu:foo"])
+def test_unknown_machines_are_refused_when_index_notation_is_compiled(target):
+    with pytest.raises(BackendError, match="unknown"):
+        spcomp.compile("y[i] = A[i, j] * x[j]", target=target)

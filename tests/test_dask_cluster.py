@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import FileError
+from spcomp.errors import ArgumentError, FileError
 
 pytest.importorskip("distributed", reason="needs Dask and distributed")
 import dask
@@ -23,6 +23,7 @@ import dask.array as da
 import distributed
 
 import spcomp.dask as sd
+from tests import dask_kills
 
 pytestmark = [
     pytest.mark.dask,
@@ -31,11 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*(socket|event loop|transport|subprocess).*"),
 ]
 SPMM = "C[i, k] = A[i, j] * B[j, k]"
-SETTINGS = {
-    "distributed.scheduler.work-stealing": False,
-    "distributed.comm.timeouts.connect": "60s",
-    "distributed.scheduler.allowed-failures": 10,
-}
+SETTINGS = {**dask_kills.SETTINGS, "distributed.scheduler.work-stealing": False}
 
 
 @pytest.fixture(scope="module")
@@ -81,40 +78,35 @@ def test_the_bits_do_not_depend_on_the_workers(client):
     assert future.result().tobytes() == here(programs[1]).tobytes()
 
 
-def test_what_is_sent_is_what_the_plan_says(client):
-    A = sps.random_array((4000, 3000), density=0.05, format="csr", rng=5)  # A is not worth moving
-    A, B = (sd.place(x, client) for x in (sd.from_scipy(A, 500), operands()[1]))
-    kernel = spcomp.compile(SPMM)
+@pytest.mark.parametrize("chunks", [500, (900, 1100), ("nonzeros", 3)])
+def test_what_is_sent_is_what_the_plan_says(client, chunks):
+    kernel, B = spcomp.compile(SPMM), operands()[1]
+    want = here(kernel(A=sd.from_scipy(matrix(), chunks), B=B))
+    A, B = (sd.place(x, client) for x in (sd.from_scipy(matrix(), chunks), B))
     plan = kernel.plan(A=A, B=B, workers=2)
     before = received(client)
-    C = client.persist(kernel(A=A, B=B))
+    C = sd.place(kernel(A=A, B=B), client, plan)
     distributed.wait(C)
     count = received(client) - before
     assert plan.estimate.total > 1 << 20
     assert plan.estimate.total / 1.05 <= count <= plan.estimate.total * 1.05
+    assert C.compute().tobytes() == want.tobytes()
+
+
+def test_results_are_placed_by_the_plan_of_their_call(client):
+    A, B = operands()
+    kernel = spcomp.compile(SPMM)
+    for plan in (kernel.plan(A=A, B=B), kernel.plan(A=A, B=B, workers=3)):
+        with pytest.raises(ArgumentError, match="not one for 2 workers"):
+            sd.place(kernel(A=A, B=B), client, plan)
+    with pytest.raises(ArgumentError, match="another call"):
+        sd.place(kernel(A=A, B=2 * B), client, kernel.plan(A=A, B=B, workers=2))
 
 
 def received(client: Any) -> int:
     """The bytes of results that workers got from each other."""
     logs = client.run(lambda dask_worker: [e["total"] for e in dask_worker.transfer_incoming_log])
     return sum(map(sum, logs.values()))
-
-
-def test_a_worker_that_is_killed_changes_nothing(client):
-    A, B = operands()
-    C = spcomp.compile(SPMM)(A=A, B=B.map_blocks(slow, dtype=float))
-    want = here(spcomp.compile(SPMM)(A=A, B=B))
-    pids = sorted(client.run(os.getpid).values())
-    timer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGKILL))
-    timer.start()
-    assert C.compute().tobytes() == want.tobytes()
-    timer.join()
-    client.wait_for_workers(2, timeout=120)
-
-
-def slow(block: np.ndarray) -> np.ndarray:
-    time.sleep(0.2)
-    return block
 
 
 def test_a_damaged_part_is_a_clear_error_here(client, tmp_path):
@@ -149,3 +141,26 @@ def test_a_matrix_larger_than_the_memory_goes_through_in_waves(tmp_path):
     command = [sys.executable, "-m", "tests.dask_memory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def slow(block: np.ndarray, folder: Path) -> np.ndarray:
+    """*block*, after a while; *folder* tells which process has begun."""
+    (folder / str(os.getpid())).touch()
+    time.sleep(0.3)
+    return block
+
+
+def test_a_worker_that_is_killed_changes_nothing(client, tmp_path):
+    A, B = operands()
+    want = here(spcomp.compile(SPMM)(A=A, B=B))
+    late = B.map_blocks(slow, tmp_path, meta=np.empty((0, 0)))
+    found = client.compute(spcomp.compile(SPMM)(A=A, B=late))
+    while not (begun := list(tmp_path.iterdir())):
+        time.sleep(0.01)
+    os.kill(int(begun[0].name), signal.SIGKILL)
+    assert found.result(timeout=300).tobytes() == want.tobytes()
+
+
+def test_a_worker_is_killed_at_random_times():
+    rng = np.random.default_rng(7)
+    assert [dask_kills.run(rng)[-1] for _ in range(2)] == [True, True]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from tests.programs import BY_NAME
@@ -25,7 +29,7 @@ FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=4
 SCRIPT = """<script>
 const seen = {errors: []};
 addEventListener("error", (event) => seen.errors.push(String(event.message)));
-addEventListener("load", () => {
+addEventListener("load", async () => {
   const press = (key) => document.activeElement.dispatchEvent(
     new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
   const texts = (query) => [...document.querySelectorAll(query)].map((e) => e.textContent);
@@ -43,18 +47,38 @@ addEventListener("load", () => {
 </script></head>"""
 
 
+A = sps.random(40, 50, 0.1, "csr", dtype="float32", rng=np.random.default_rng(1))
+
+
 @functools.cache
 def page() -> str:
-    return spcomp.compile(BY_NAME["csrmm"].build()).explore().html
+    kernel = spcomp.compile(BY_NAME["csrmm"].build())
+    return kernel.explore(A=A, B=np.ones((50, 32), "float32")).html
 
 
-def seen_in(tmp_path, actions, width=1400):
+@functools.cache
+def merging() -> str:
+    kernel = spcomp.compile("C[i, j] = A[i, j] + B[i, j]")
+    return kernel.explore(A=A, B=A).html
+
+
+def axe() -> str:
+    """The text of axe-core, which npm installs here, for all, or where SPCOMP_AXE says."""
+    folders = [os.environ.get("SPCOMP_AXE", "node_modules/axe-core")]
+    if shutil.which("npm") is not None:
+        found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, timeout=60)
+        folders.append(f"{found.stdout.strip()}/axe-core")
+    files = [Path(folder) / "axe.min.js" for folder in folders]
+    return next((file.read_text("utf-8") for file in files if file.is_file()), "")
+
+
+def seen_in(tmp_path, actions, width=1400, *, html=page, head="", flags=()):
     """Run *actions* in the page; return what they put into ``seen``."""
     file = tmp_path / "page.html"
-    file.write_text(page().replace("</head>", SCRIPT % actions, 1), "utf-8")
+    file.write_text(html().replace("</head>", head + SCRIPT % actions, 1), "utf-8")
     command = [CHROMIUM, *FLAGS, f"--window-size={width},900", f"--user-data-dir={tmp_path}/home"]
     run = subprocess.run(
-        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60
+        [*command, *flags, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60
     )
     found = re.search(r'<pre id="seen">([^<]*)</pre>', run.stdout)
     assert found, run.stderr
@@ -174,3 +198,67 @@ def test_a_phone_shows_one_stage_and_nothing_sticks_out(tmp_path):
     assert seen["second"] == ["pane-asm"]
     assert seen["lit"]
     assert not seen["wide"]
+
+
+def test_the_call_is_shown_beside_the_program(tmp_path):
+    seen = seen_in(
+        tmp_path,
+        """
+        const line = row("source", "T.sp_iter(");
+        seen.time = line.querySelector(".time").textContent;
+        const there = line.querySelector(".time").getBoundingClientRect();
+        const frame = $("#pane-source .rows").getBoundingClientRect();
+        seen.inside = there.right <= frame.right + 1 && there.left >= frame.left;
+        seen.pictures = [...document.querySelectorAll("#pane-pictures svg")]
+          .map((e) => [e.getAttribute("aria-label"), isSeen(e.parentElement)]);
+        """,
+    )
+    assert re.fullmatch(r"[\d.]+ us, [\d.]+ GB/s(, threads busy \d+ %)?", seen["time"])
+    assert seen["inside"]
+    (matrix, is_seen), (roof, _) = seen["pictures"]
+    assert matrix.startswith("40 x 50, 200 stored")
+    assert is_seen
+    assert "FLOP/s" in roof
+
+
+def test_the_lattice_of_a_merge_is_linked_to_its_operands(tmp_path):
+    seen = seen_in(
+        tmp_path,
+        """
+        seen.rows = texts("#pane-merges .rows li");
+        point(row("merges", "{A_j}: as one ends"));
+        seen.source = lit("source"); seen.flat = lit("flat").length;
+        """,
+        html=merging,
+    )
+    assert seen["rows"][0] == "union over j: A_j, B_j"
+    assert seen["rows"][1] == "    {A_j, B_j}: as one ends, {A_j} {B_j} remain"
+    assert seen["source"]
+    assert seen["flat"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--blink-settings=preferredColorScheme=0",)])
+@pytest.mark.parametrize("width", [1400, 500])
+def test_axe_finds_nothing_wrong(tmp_path, width, flags):
+    text = axe()
+    if not text:
+        pytest.skip("there is no axe-core: npm install -g axe-core, or SPCOMP_AXE=its folder")
+    seen = seen_in(
+        tmp_path,
+        """
+        row("source", "* B[j, k]").click();
+        $("#pane-steps input").value = 1;
+        $("#pane-steps input").dispatchEvent(new Event("input"));
+        const found = await axe.run(document, {resultTypes: ["violations"]});
+        seen.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+        seen.checked = found.passes.length;
+        seen.wrong = found.violations.map((each) =>
+          [each.id, each.help, ...each.nodes.slice(0, 3).map((node) => node.html.slice(0, 200))]);
+        """,
+        width=width,
+        head=f"<script>{text}</script>",
+        flags=flags,
+    )
+    assert seen["dark"] == bool(flags)
+    assert seen["checked"] > 10
+    assert seen["wrong"] == []

@@ -101,10 +101,52 @@ def test_empty_arguments():
     assert kernel.interpret(compare=True, A=empty, B=np.ones((4, 0), "float32"))
 
 
+SPMM = "C[i, k] = A[i, j] * B[j, k]"
+OUTER = {
+    "index notation": spcomp.compile(SPMM),
+    "parts": spcomp.compile(SPMM, formats={"A": "hyb(1)"}),
+    "parts of a script": spcomp.compile(
+        spcomp.decompose(BY_NAME["csrmm"].build(), A=spcomp.formats.hyb(1, [1, 2]))
+    ),
+    "chosen parts": spcomp.compile(
+        spcomp.decompose(BY_NAME["csrmm"].build(), A=spcomp.formats.hyb())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_kernels_around_others_interpret_and_profile_what_they_run(name):
+    kernel = OUTER[name]
+    want = kernel(A=A, B=B)
+    for call in (kernel, kernel.bind(A=A)):
+        rest = {"B": B} if call is not kernel else {"A": A, "B": B}
+        np.testing.assert_allclose(call.interpret("position", **rest), want, rtol=1e-6)
+        assert call.interpret(compare=True, **rest)
+        assert call.profile(repeat=1, **rest).phases
+
+
+def test_interpreted_results_are_stored_as_those_of_a_call():
+    kernel = spcomp.compile("C[i, j] = A[j, i] + A[j, i] * 2; s = A[i, j]")
+    matrix, total = kernel.interpret("flat", A=A)
+    assert matrix.format == kernel(A=A).C.format
+    np.testing.assert_allclose(matrix.toarray(), 3 * A.T.toarray(), rtol=1e-6)
+    np.testing.assert_allclose(total, A.sum(), rtol=1e-6)
+    added, before = spcomp.compile("y[i] += A[i, j]"), np.ones(5, "float32")
+    want = 1 + A.toarray().sum(axis=1)
+    np.testing.assert_allclose(added.interpret("position", A=A, y=before), want, rtol=1e-6)
+    assert (before == 1).all()
+
+
+def test_gradients_are_interpreted():
+    grad = spcomp.compile(spcomp.adjoint("y[i] = A[i, j] * x[j]", wrt=("x",)))
+    ones = np.ones(5, "float32")
+    got = grad.interpret("position", A=A, grad_y=ones)
+    np.testing.assert_allclose(got, A.toarray().sum(axis=0), rtol=1e-6)
+
+
 @pytest.mark.parametrize("what", ["interpret", "profile"])
-def test_a_kernel_of_index_notation_says_that_it_is_specialized_first(what):
-    kernel, matrix = spcomp.compile("s = A[i, j]"), np.ones((2, 2))
-    with pytest.raises(ArgumentError, match=f"has no {what}") as caught:
-        getattr(kernel, what)(A=matrix)
-    assert caught.value.hint.startswith(f"kernel.specialize(A=...).{what}(A=...)")
-    getattr(kernel.specialize(A=matrix), what)(A=matrix)
+def test_several_programs_are_asked_one_by_one(what):
+    kernel = spcomp.compile("C[i, j] = A[i, k] * A[j, k]; y[i] = C[i, j] * x[j]")
+    with pytest.raises(ArgumentError, match="runs as 2 programs") as caught:
+        getattr(kernel, what)(A=A, x=np.ones(5, "float32"))
+    assert caught.value.hint.startswith("compile and ask each: C[i, j] = ")

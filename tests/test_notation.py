@@ -342,17 +342,6 @@ def test_bound_arguments_are_taken_in_once():
         kernel.bind(q=1)
 
 
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
-def test_argmax_and_argmin_are_the_first_nan(name):
-    """As numpy's, in whatever order elements are visited."""
-    matrix = np.array([[2, np.nan, 5], [np.nan, 1, np.nan], [3, np.inf, -np.inf], [0, 4, np.nan]])
-    want = getattr(np, name)(matrix, 1)
-    kernel = spcomp.compile(f"y[i] = {name}(j, A[i, j])")
-    columns = sps.csc_array((matrix.T.ravel(), np.tile(range(4), 3), [0, 4, 8, 12]), (4, 3))
-    for stored in (matrix, columns.tocsr(), columns, columns.tocoo()):
-        np.testing.assert_array_equal(kernel(A=stored), want)
-
-
 def test_what_is_stored_without_a_value_is_the_zero_of_the_semiring():
     rows = sps.coo_array(np.where(np.arange(M) % 2, np.inf, 0.0))
     result = spcomp.compile("C[i,j] = A[i,j] * r[i]")(A=csr(A), r=rows)
@@ -362,17 +351,6 @@ def test_what_is_stored_without_a_value_is_the_zero_of_the_semiring():
     least = spcomp.compile("C[i,j] = A[i,j] * r[i]", semiring="min_plus")
     stored = least(A=csr(A), r=sps.coo_array(np.eye(M)[1]))
     np.testing.assert_array_equal(np.isinf(stored.toarray()[2]), A[2] != 0)
-
-
-def test_a_minimum_of_a_narrower_type_starts_with_the_zero_of_the_result():
-    """Where nothing is stored, the largest int64 is no zero of a result of floats."""
-    inner = spcomp.Format(["compressed"] * 3, (1, 2, 0))
-    a = spcomp.convert(np.array([[[0.0, 0.5]]]), inner)
-    b, d = sps.coo_array((1,)), spcomp.convert(np.zeros((1, 1, 2)), inner)
-    text = "C[j, i] = (int64(A[l, i, j]) if B[i]) + D[i, l, j]"
-    result = spcomp.compile(text, semiring="min_max")(A=a, B=b, D=d)
-    np.testing.assert_array_equal(result.data, np.inf)
-    assert result.nnz == 1
 
 
 def test_every_element_of_a_given_output_is_written():

@@ -410,3 +410,22 @@ def test_what_long_dimensions_need_is_said():
     for wide in ("C[i, j] = A[i, j] + 1", "C[i] = A[i, j] + 1"):
         with pytest.raises(MemoryError, match=r"argument C: its shape \(1099511627776,.* bytes"):
             spcomp.compile(wide)(A=given["A"])
+
+
+def test_outputs_are_given_by_name():
+    x, a, b = np.ones(4), np.zeros(4), np.zeros(4)
+    kernel = spcomp.compile("a[i] = x[i] + 1; b[i] = x[i] * 3")
+    for call in (kernel, kernel.bind(x=x)):
+        rest = {"x": x} if call is kernel else {}
+        for _ in range(4):
+            a[:] = b[:] = 0
+            result = call(**rest, a=a, b=b)
+            assert result.a is a
+            assert (a == 2).all()
+            assert (b == 3).all()
+        assert call(**rest, out={"b": b}, a=a).b is b
+        assert call(**rest, a=a).a is a
+        with pytest.raises(ArgumentError, match="argument a: is an output that out= has, too"):
+            call(**rest, out={"a": a}, a=a)
+        with pytest.raises(ArgumentError, match="argument a: is an output, and out= is given"):
+            call(**rest, out=(a, b), a=a)

@@ -175,6 +175,18 @@ def test_a_bound_vector_is_that_of_the_bind(is_called):
     np.testing.assert_array_equal(kernel.bind(w=w)(v=v), v)
 
 
+def test_what_explains_or_specializes_takes_the_arguments_of_a_call():
+    kernel = spcomp.compile("Y[dst[e]] = w[e]")
+    args = {"w": W, "dst": DST, "sizes": {"Y": ROWS}}
+    assert "dst_rows" in kernel.explain(**args)
+    assert "dst_rows" in kernel.bind(dst=DST).explain(w=W, sizes={"Y": ROWS})
+    assert kernel.specialize(**args) is kernel.specialize(w=W, dst=DST)
+    with pytest.raises(ArgumentError, match="argument sizes: Z is no result"):
+        kernel.explain(w=W, dst=DST, sizes={"Z": ROWS})
+    named_sizes = spcomp.compile("y[i] = 2 * sizes[i]")
+    assert "y" in named_sizes.explain(sizes=W)
+
+
 def test_sizes_that_do_not_fit_are_refused():
     kernel = spcomp.compile("Y[dst[e]] = w[e]")
     with pytest.raises(ArgumentError, match="no argument says how long Y is"):

@@ -227,3 +227,10 @@ def test_a_tensor_loads_no_compiler_until_it_computes():
 
 def test_a_tensor_with_operators_can_be_pickled():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(tensor().T)).to_dense(), D.T)
+
+
+@pytest.mark.parametrize("dtype", ["float99", "int7"])
+def test_types_that_numpy_lacks_are_refused(dtype):
+    tensor = spcomp.convert(np.eye(2), "csf")
+    with pytest.raises(ArgumentError, match=f"argument dtype: numpy does not know {dtype}"):
+        tensor.astype(dtype)

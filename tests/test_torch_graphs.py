@@ -92,6 +92,8 @@ def test_attention_under_a_sparse_mask(batch: tuple[int, ...]) -> None:
         bias = csr.clone().requires_grad_()
         st.attention(query.detach(), key.detach(), value.detach(), bias)[..., 0].sum().backward()
         assert bias.grad.layout == torch.sparse_csr
+    none = st.attention(query[..., :0, :], key[..., :0, :], value[..., :0, :], csr.new_zeros(0, 0))
+    assert none.shape == (*batch, 0, 5)
     with pytest.raises(SpcompError):
         st.attention(query, key[..., :3, :], value, csr)
     with pytest.raises(ArgumentError, match="batches and heads differ"):

@@ -55,6 +55,12 @@ def test_types_and_empty_rows() -> None:
         assert found.values().tolist() == [0, 2, 4, 6, 8, 10]
     none = torch.nested.nested_tensor_from_jagged(torch.zeros(0), offsets=torch.zeros(3, dtype=int))
     assert double(X=none).values().shape == (0,)
+    weighted = spcomp.compile("Z[b, j, f] = X[b, j, f] * w[b]")
+    leaf = nested(torch.zeros(6, 0)).requires_grad_()  # rows, but no features
+    found = weighted(X=leaf, w=torch.ones(3))
+    assert found.values().shape == (6, 0)
+    (grad,) = torch.autograd.grad(found.values().sum(), leaf)
+    assert grad.values().shape == (6, 0)
 
 
 def test_nested_tensors_with_gaps_are_refused() -> None:

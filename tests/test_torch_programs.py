@@ -10,6 +10,7 @@ import pytest
 
 from tests.torch_graphs import ALWAYS, E, F, M, N, both, column, compiled, edges, numbers, st, torch
 
+LONG = pytest.mark.long
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
@@ -132,6 +133,36 @@ def test_sums_that_need_each_other_through_a_product_are_programs_of_their_own()
     told = st.explain(model, *(z.detach() for z in args), costs=ALWAYS)
     numbered = [finding.by.split(",")[0] for finding in told.replaced]
     assert numbered == [f"program {n}" for n in (1, 2, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("message", "width"),
+    [
+        (lambda x, y, e: e / (y * y + 1) + x, F),
+        pytest.param(lambda x, y, e: torch.maximum(x, y) * e, F, marks=LONG),  # is rounded once
+        pytest.param(lambda x, y, e: (x * y).exp().sum(-1, keepdim=True) - e, 1, marks=LONG),
+    ],
+)
+def test_extremes_of_computed_messages_are_found_again(message: Any, width: int) -> None:
+    def model(x: Any, y: Any, e: Any, ei: Any) -> Any:
+        rows = message(x[ei[0]], y[ei[1]], e)
+        to, zeros = column(ei[1], rows), rows.new_zeros(M, width)
+        return torch.relu(zeros.scatter_reduce(0, to, rows, "amax", include_self=False))
+
+    call = compiled(model)
+    for seed in range(5):
+        args = numbers(N, F, seed=seed), numbers(M, F, seed=seed + 1), numbers(E, width, seed=seed)
+        both(model, call, *args, edges(seed))
+
+
+def test_numbers_that_are_all_the_same_stay() -> None:
+    def model(x: Any, ei: Any) -> Any:
+        halves = torch.full((E, F), 0.5)
+        return x + torch.zeros(N, F).index_add(0, ei[0], halves)
+
+    both(model, compiled(model), numbers(N, F), edges())
+    told = st.explain(model, numbers(N, F), edges(), costs=ALWAYS)
+    assert "stays: it reduces one number" in str(told)
 
 
 def test_memory_of_results_that_are_gone_is_used_again() -> None:

@@ -309,3 +309,16 @@ def test_extremes_of_nothing_have_gradients():
 def test_an_out_that_does_not_fit_is_refused(call, message):
     with pytest.raises(ArgumentError, match=message):
         call(torch.ones(3), torch.tensor([0, 0, 1]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_index_vectors_of_short_integers(dtype):
+    src, index = numbers(4, 2), torch.tensor([0, 2, 2, 1])
+    pointers = torch.tensor([0, 1, 1, 4])
+    short = getattr(torch, dtype)
+    assert torch.equal(st.gather_coo(src, index.to(short)), src[index])
+    for call in (st.segment_csr, st.gather_csr):
+        rows = src[: len(pointers) - 1] if call is st.gather_csr else src
+        assert torch.equal(call(rows, pointers.to(short)), call(rows, pointers))
+    with pytest.raises(ArgumentError, match="ascending"):
+        st.segment_csr(src, torch.tensor([0, 2, 1], dtype=short))

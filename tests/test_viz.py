@@ -17,7 +17,7 @@ from examples.spmm import csrmm
 from spcomp import viz
 from spcomp.display.density import density
 from spcomp.display.html import code
-from spcomp.errors import ArgumentError, FormatError
+from spcomp.errors import ArgumentError, FileError, FormatError
 
 CSR = sps.random_array((30, 20), density=0.1, format="csr", dtype=np.float32, rng=0)
 DENSE = np.ones((20, 8), np.float32)
@@ -182,6 +182,7 @@ def test_notebooks_show_kernels_schedules_and_tensors():
     assert "<li>" in shown(kernel.bind(A=CSR))
     notation = spcomp.compile("y[i] = A[i, j] * x[j]")
     assert "<table" not in shown(notation)  # its formats are not known yet
+    assert "y[i] = A[i, j] * x[j]" in shown(notation)
     notation(A=CSR, x=np.ones(20, np.float32))
     assert "<table" in shown(notation)
     sch = spcomp.Schedule(csrmm).lower_sparse_iter().parallel("i")
@@ -189,6 +190,17 @@ def test_notebooks_show_kernels_schedules_and_tensors():
     assert "indptr, indices" in shown(spcomp.Format("csr"))
     assert "int32[31]" in shown(spcomp.Tensor.from_scipy(CSR))
     assert "<image" in shown(spcomp.Tensor.from_scipy(CSR))
-    assert "<svg" not in shown(spcomp.convert(np.ones(3), "sparse"))
+    assert "<image" not in shown(spcomp.convert(np.ones(3), "sparse"))
+    assert "levels: dense, compressed" in shown(spcomp.Format("csr"))
+    assert "ms</td>" in shown(kernel)  # the time of compilation
+    assert "median" in shown(kernel.time_evaluator(number=1)(A=CSR, B=DENSE))
     shown(spcomp.Tensor((0, 0), (None, None), np.zeros(0)))
     assert "<td" in shown(spcomp.convert(CSR, spcomp.formats.hyb(2)))
+
+
+def test_pictures_are_not_saved_as_what_they_are_not(tmp_path):
+    picture = viz.forest(csrmm)
+    with pytest.raises(ArgumentError, match=r"x.png is no name of an SVG file"):
+        picture.save(tmp_path / "x.png")
+    with pytest.raises(FileError, match="cannot be written: No such file"):
+        picture.save(tmp_path / "missing" / "x.svg")

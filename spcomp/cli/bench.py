@@ -11,7 +11,7 @@ import numpy as np
 
 from spcomp.cli import options, timing
 from spcomp.cli.data import arguments_of, data_files
-from spcomp.cli.load import load, select
+from spcomp.cli.load import select_one
 from spcomp.cli.peers import RIVALS, Product, product_of, rival
 from spcomp.cli.table import print_table
 from spcomp.errors import ArgumentError
@@ -64,10 +64,7 @@ def bench(
     """Time a program in FILE on the given arguments, alternating with libraries."""
     from spcomp.runtime.pool import get_num_threads, set_num_threads
 
-    programs = select(load(file), names)
-    if len(programs) > 1:
-        raise click.BadParameter(f"name one of {', '.join(programs)}", param_hint="NAME")
-    ((name, program),) = programs.items()
+    name, program = select_one(file, names)
     kernel = options.compiled(name, program, "cpu", constants, fast_math=fast_math)
     if threads:
         set_num_threads(threads)

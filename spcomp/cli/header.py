@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from spcomp import __version__
-from spcomp.codegen.abi import DIVISION, OK, c_parameters
+from spcomp.codegen.abi import DIVISION, OK, TURNS, c_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,10 @@ def _declaration(function: FunctionABI, notes: Mapping[str, str]) -> str:
     named = list(zip(c_parameters(p.name for p in function.params), function.params, strict=True))
     lines = [f" * {name}: {_note(param, notes)}" for name, param in named]
     codes = [f"{OK}: done", f"{DIVISION}: integer division by zero"]
-    codes += [f"{at}: {message}" for at, message in enumerate(function.messages, 1)]
+    numbered = {report.number for report in function.reports}
+    for at, message in enumerate(function.messages, 1):
+        status = f"{at * TURNS} to {(at + 1) * TURNS - 1}" if at in numbered else str(at)
+        codes.append(f"{status}: {message}")
     params = ",\n    ".join(_parameter(name, param) for name, param in named) or "void"
     text = "\n".join(["/*", *lines, " * Returns", *(f" *   {code}" for code in codes), " */"])
     return f"{text}\nint32_t {function.symbol}(\n    {params});\n"

@@ -92,6 +92,18 @@ def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, P
     return {name: programs[name] for name in names or programs}
 
 
+def select_one(path: str, names: Sequence[str]) -> tuple[str, Program]:
+    """Return the program of the file *path* that *names* names, or its only one.
+
+    Raises click's usage error.
+    """
+    programs = select(load(path), names)
+    if len(programs) > 1:
+        raise click.BadParameter(f"name one of {', '.join(programs)}", param_hint="NAME")
+    (found,) = programs.items()
+    return found
+
+
 @contextlib.contextmanager
 def _as_script(path: str) -> Iterator[None]:
     """Let the file import its neighbours and keep stdout for the command's own output."""

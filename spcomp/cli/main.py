@@ -12,6 +12,7 @@ from spcomp.cli.build import build
 from spcomp.cli.cache import cache
 from spcomp.cli.doctor import doctor
 from spcomp.cli.explore import explore
+from spcomp.cli.look import interpret, profile
 from spcomp.cli.show import show
 from spcomp.cli.tune import tune
 from spcomp.errors import SpcompError
@@ -40,5 +41,7 @@ main.add_command(show)
 main.add_command(explore)
 main.add_command(bench)
 main.add_command(tune)
+main.add_command(profile)
+main.add_command(interpret)
 main.add_command(doctor)
 main.add_command(cache)

@@ -24,6 +24,8 @@ OUT_OF_MEMORY = "out of memory"
 # linked into the same program, call a function of another name that returns nothing.
 PARALLEL_FOR = "spcomp_parallel_for2"
 PAUSE = "spcomp_pause"  # i64 (ptr ctx): work until the next pause, or -1 to end: see pool_watch
+RECORDS = 1024  # failures with numbers that are kept for calls to read
+TURNS = 1 << 16  # failures that are told apart
 BUDGET = 1 << 16  # trips of innermost loops from one pause to the next
 _LIBC = (  # functions that code calls by name, or that LLVM calls by itself
     *("main", "malloc", "calloc", "free", "abort", "exit", "sched_yield"),
@@ -56,10 +58,30 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class Report:
+    """Where message *number*, from 1 on, has its numbers, of these *dtypes*.
+
+    Its statuses begin at *number* times TURNS; the rest of a status is the turn of the failure.
+    After a word that counts turns, the array *symbol* has RECORDS records: the turn, then the
+    numbers as int64 or float64. A later turn may have taken the record of an earlier one.
+    """
+
+    number: int
+    symbol: str
+    dtypes: tuple[DType, ...]
+
+    @property
+    def width(self) -> int:
+        """The words of a record."""
+        return 1 + len(self.dtypes)
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionABI:
     """How to call one compiled function; status k > 0 means ``messages[k - 1]``.
 
-    *grid*: of a kernel for a GPU.
+    From TURNS on it is k // TURNS that says the message. *reports*: of messages that have numbers.
+    *prints*: to the standard output of C. *grid*: of a kernel for a GPU.
     """
 
     name: str
@@ -70,6 +92,8 @@ class FunctionABI:
     parallel: bool = False
     pauses: bool = False  # it asks the pool, now and then, whether to end early
     grid: Grid | None = None
+    reports: tuple[Report, ...] = ()
+    prints: bool = False
 
     @property
     def pooled(self) -> bool:
@@ -79,7 +103,13 @@ class FunctionABI:
     def message(self, status: int) -> str:
         """Return what a *status* other than 0 says to the user."""
         texts = {DIVISION: "integer division by zero", INTERRUPTED: "interrupted"}
-        return texts.get(status) or self.messages[status - 1]
+        number = status // TURNS if status >= TURNS else status
+        return texts.get(status) or self.messages[number - 1]
+
+    def report(self, status: int) -> Report | None:
+        """Return where the numbers of the message of *status* are, if it has some."""
+        found = (report for report in self.reports if report.number == status // TURNS)
+        return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)

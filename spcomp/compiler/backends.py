@@ -46,6 +46,9 @@ class Loaded(Protocol):
     def launch(self, func: Func, values: Mapping[str, Any]) -> int:
         """Run *func* with its parameters from *values*; return its status."""
 
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:

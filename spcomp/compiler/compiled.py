@@ -26,6 +26,7 @@ from spcomp.ir.places import all_places
 from spcomp.ir.structural import content_hash
 from spcomp.knobs import knobs_of
 from spcomp.locks import Lock, cached_property
+from spcomp.log import duration, say
 from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.sharing.hubs import longest_row
@@ -175,7 +176,7 @@ class Compiled:
 
     def message(self, name: str, status: int) -> str:
         """Return what the *status* of the function *name* means."""
-        return self.emitted[name].message(status)
+        return self.loaded.message(name, status)
 
     def stage(self, name: str) -> str:
         """Return the program printed at the stage *name*."""
@@ -239,13 +240,16 @@ def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
     timings: dict[str, float] = {}
     stages = None
     result = saved.load(key, target)
-    if result is None:
+    if result is not None:
+        say(_title(program, options), "lowered by an earlier process, read from the cache on disk")
+    else:
         with collect_warnings() as warnings:
             stages = _lower(program, options, target)
         timings |= {**stages.timings, "lower": perf_counter() - begin}
         how = {"fast_math": options.fast_math, "debug": options.debug}
         emitted = backend.emit(stages.flat, target, **how)
         timings["emit"] = perf_counter() - begin - timings["lower"]
+        say(_title(program, options), f"lowered to LLVM IR in {duration(perf_counter() - begin)}")
         flat = stages.flat
         result = saved.Saved(
             emitted, saved.heads(flat), flat.host, stages.order_needed, stages.trace
@@ -264,6 +268,13 @@ def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
         host=result.host,
         seconds=timings,
     )
+
+
+def _title(program: Any, options: Options) -> str:
+    """Return how the log names *program*: with what is compiled in, and known of the data."""
+    known = [*(f"{name} = {value}" for name, value in options.constants.items())]
+    known += filter(None, [str(options.facts or "")])
+    return f"{_source(program).name}" + (f" ({', '.join(known)})" if known else "")
 
 
 def _lower(program: Any, options: Options, target: Target) -> Stages:

@@ -12,6 +12,7 @@ from spcomp.compiler.roles import Access, Role, accesses
 from spcomp.dtypes import DType
 from spcomp.errors import FormatError
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.sizes import text
 from spcomp.ir.axis import EMPTY, AnyBuffer, Axis, AxisKind, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, const
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from spcomp.ir.func import Func
     from spcomp.ir.node import Node
+    from spcomp.ir.stmt import Store
 
 Layout: TypeAlias = Literal["dense", "csr", "bsr", "values", "other"]
 ParamKind: TypeAlias = Literal["in", "out", "inout", "assembled", "index", "scalar", "unused"]
@@ -84,6 +86,7 @@ class BufferPlan:
     role: Role
     full: bool  # the program writes every element before any is read
     strided: bool = False  # a view: *size* is the least that holds it
+    doubt: str = ""  # what to warn of where a call allocates it
 
     @property
     def is_assembled(self) -> bool:
@@ -212,6 +215,7 @@ def interface(func: Func, order_needed: frozenset[str] = frozenset()) -> Interfa
             continue
         handle = buffer.data.name
         plan = _buffer_plan(buffer, handle, roles[handle], axes)
+        plan = replace(plan, doubt=_doubt(plan, roles[handle].bare))
         if handle in index_of:
             index_names[buffer.name] = handle
             axis = index_of[handle][0]
@@ -245,6 +249,22 @@ def interface(func: Func, order_needed: frozenset[str] = frozenset()) -> Interfa
         computed=_computed(func),
         needed=tuple(name for name in order if name in used),
         order_needed=order_needed,
+    )
+
+
+def _doubt(plan: BufferPlan, step: Store | None) -> str:
+    """Return what to say of a result whose first value is the fill; *step* of a reduction is first.
+
+    Nothing where the fill is where such a reduction begins, as 0 is for sums.
+    """
+    found = None if step is None else as_reduction(step)
+    if step is None or found is None or found.identity[0].value == plan.fill:
+        return ""
+    where = f"{step.span}: " if step.span is not None else ""
+    begins = f"begins at {plan.fill:g}, its fill value, not at {found.identity[0].value:g}"
+    return (
+        f"{where}{plan.name} has no T.init(): its reduction by {found.combiner} {begins};"
+        f" write one, or give {plan.name}"
     )
 
 

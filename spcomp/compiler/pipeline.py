@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.backends import Backend, backend_of
-from spcomp.errors import FormatError
+from spcomp.compiler.roles import unset
+from spcomp.errors import FormatError, warn
 from spcomp.ir.analysis.names import distinct
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer
@@ -139,6 +140,9 @@ class _Source:
             return cls(
                 module if applied or lowered else legal(module), applied, program.decided, lowered
             )
+        for buffer, store in (found for func in module.funcs for found in unset(func)):
+            where = f"{store.span}: " if store.span is not None else ""
+            warn(f"{where}{buffer.name} has no first value: use T.init(), or store one before")
         if stage_of(module) is not Stage.COORDINATE and module.funcs != (module.source,):
             module = module.with_funcs(*(func.with_attr(MEASURED, True) for func in module.funcs))
         return cls(legal(module), Trace(), decided=False, lowered=False)

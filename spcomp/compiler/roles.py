@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spcomp.ir.access import Load, Search
-from spcomp.ir.axis import AnyBuffer, Axis, Fuse, SparseBuffer
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Fuse, SparseBuffer
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Var
+from spcomp.ir.expr import Expr, Select, Var
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Cursor, Region
 from spcomp.ir.stmt import For, Prefetch, Seq, Stmt, Store
@@ -25,10 +25,14 @@ Role: TypeAlias = Literal["in", "out", "inout"]
 
 @dataclass(slots=True)
 class Access:
-    """How a program uses one handle: its *role*; *full*: whether it writes every element."""
+    """How a program uses one handle: its *role*; *full*: whether it writes every element.
+
+    *bare*: a step of a reduction that comes before anything that writes a first value.
+    """
 
     role: Role
     full: bool = False
+    bare: Store | None = None
 
 
 class _Accesses(Walker):
@@ -40,6 +44,8 @@ class _Accesses(Walker):
         self.read: set[str] = set()
         self.first_read: set[str] = set()
         self.written: dict[str, None] = {}
+        self.filled: set[AnyBuffer] = set()  # the buffers that something is stored in so far
+        self.bare: dict[AnyBuffer, Store] = {}  # by the buffers that lack a first value
         self.scope: list[Var] = []
         self.block_scope: list[Var] = []
 
@@ -70,6 +76,9 @@ class _Accesses(Walker):
                 self.visit(index)
         if store.mask is not None:
             self.visit(store.mask)
+        if reduces and _reads_itself(store.value, store) and store.buffer not in self.filled:
+            self.bare.setdefault(store.buffer, store)
+        self.filled.add(store.buffer)
         self._visit_value(store.value, store if reduces else None)
         if store.buffer.data is not None:
             self.written[store.buffer.data.name] = None
@@ -121,6 +130,16 @@ class _Accesses(Walker):
                 self._visit_value(child, store)
 
 
+def _reads_itself(value: Expr, store: Store) -> bool:
+    """Whether *value* reads the element that *store* writes, whatever its conditions say.
+
+    ``if_then_else(mask, 0, y[i])`` does not: it is a first value under a mask.
+    """
+    if isinstance(value, Select) and not _reads_itself(value.cond, store):
+        return all(_reads_itself(side, store) for side in (value.then, value.otherwise))
+    return any(_updates(node, store) for node in walk(value))
+
+
 def _updates(value: Node, store: Store) -> bool:
     return (
         isinstance(value, Load)
@@ -160,8 +179,18 @@ def accesses(func: Func) -> dict[str, Access]:
     walker = _Accesses()
     walker.visit(func.body)
     full = _fully_written(func) - walker.read
+    bare = {buffer.data.name: store for buffer, store in walker.bare.items() if buffer.data}
     names = [b.data.name for b in func.buffers if b.data is not None]
-    return {name: Access(_role(name, walker), full=name in full) for name in names}
+    return {n: Access(_role(n, walker), full=n in full, bare=bare.get(n)) for n in names}
+
+
+def unset(func: Func) -> Iterator[tuple[AnyBuffer, Store]]:
+    """Yield the buffers that *func* allocates and reduces into before it stores a first value."""
+    walker = _Accesses()
+    walker.visit(func.body)
+    for buffer, store in walker.bare.items():
+        if buffer.data is None and buffer.scope != WORKSPACE:
+            yield buffer, store
 
 
 def _role(name: str, walker: _Accesses) -> Role:

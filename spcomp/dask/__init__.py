@@ -7,7 +7,7 @@ import dask.array as _da
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.files import from_binsparse, from_mtx
 from spcomp.dask.load import from_array, from_scipy
-from spcomp.dask.order import ordering
+from spcomp.dask.order import Partition, ordering, partition
 from spcomp.dask.place import place
 from spcomp.dask.run import Door, Plan
 from spcomp.dask.store import read, write
@@ -15,12 +15,14 @@ from spcomp.kernels.elsewhere import register
 
 __all__ = [
     "DistributedTensor",
+    "Partition",
     "Plan",
     "from_array",
     "from_binsparse",
     "from_mtx",
     "from_scipy",
     "ordering",
+    "partition",
     "place",
     "read",
     "write",

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from dask.sizeof import sizeof
+from scipy.sparse import coo_array, csc_array, csr_array
 
 from spcomp.arrays import Array
 from spcomp.tensors.tensor import Tensor
@@ -42,6 +44,15 @@ def bytes_of(block: Any) -> int:
     return int(block.data.nbytes + block.indices.nbytes + block.indptr.nbytes)
 
 
+for _kind in (csr_array, csc_array, Tensor):  # Dask takes them for a few bytes, and moves them
+    sizeof.register(_kind, bytes_of)
+
+
+def given(block: Any) -> Any:
+    """Return *block*: a task, and no data, so that workers know what the size of blocks is."""
+    return block
+
+
 def elements(block: Any) -> tuple[tuple[Array, ...], Array]:
     """Return the coordinates of the stored elements of *block*, by dimension, and their values."""
     if isinstance(block, Tensor):
@@ -57,11 +68,9 @@ def like(meta: Any, coords: Sequence[Array], values: Array, shape: Sequence[int]
     """Return the *values* at *coords* in the format of the block *meta*."""
     if isinstance(meta, Tensor):
         return Tensor.from_coo(coords, values, tuple(shape), meta.layout)
-    import scipy.sparse as sps
-
     index = index_type(max(*shape, len(values)))
     pairs: Any = tuple(coord.astype(index, copy=False) for coord in coords)
-    return sps.coo_array((values, pairs), shape=tuple(shape)).asformat(meta.format)
+    return coo_array((values, pairs), shape=tuple(shape)).asformat(meta.format)
 
 
 def cut(block: Any, begins: tuple[int, ...], ends: tuple[int, ...]) -> Any:
@@ -124,6 +133,12 @@ def _line(grid: Any, dim: int) -> Any:
 def needed(block: Any) -> Array:
     """Return the minor coordinates that a csr or csc block has, each once, in order."""
     return np.unique(block.indices[: int(block.indptr[-1])])
+
+
+def touched(block: Any, starts: Sequence[int]) -> tuple[int, ...]:
+    """Return the pieces of the minor dimension, which begin at *starts*, that a block needs."""
+    pieces = np.searchsorted(np.asarray(starts[1:]), needed(block), "right")
+    return tuple(np.unique(pieces).tolist())
 
 
 def section(coords: Array, begin: int, end: int) -> Array:

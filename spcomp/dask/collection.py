@@ -16,7 +16,7 @@ from dask.threaded import get as threaded_get
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
-from spcomp.dask.chunks import Grid, Piece, grid_of, overlaps
+from spcomp.dask.chunks import Chunks, Grid, Piece, grid_of, offsets, overlaps
 from spcomp.errors import ArgumentError, front_doors
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
         return blocks.join, (self.numblocks,)
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _rebuilt, (self,)
+        return _persisted, (self,)
 
     # -- questions and other partitions ------------------------------------------------------
 
@@ -114,6 +114,15 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
             found = self._computed(name, lambda _: (blocks.statistics, ()))
             self._statistics = dict(zip(self.places(), found, strict=True))
         return self._statistics
+
+    def touched(self, chunks: Chunks) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+        """Return for each csr or csc block the pieces *chunks* that its minor coordinates are in.
+
+        This computes all blocks.
+        """
+        name = f"touched-{tokenize(self.name, chunks)}"
+        found = self._computed(name, lambda _: (blocks.touched, (offsets(chunks),)))
+        return dict(zip(self.places(), found, strict=True))
 
     @property
     def nnz(self) -> int:
@@ -189,10 +198,10 @@ class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no t
 class Values(DaskMethodsMixin):  # type: ignore[misc]
     """The results of some tasks, as a list."""
 
-    def __init__(self, graph: HighLevelGraph, keys: list[Any]) -> None:
+    def __init__(self, graph: Mapping[Any, Any], keys: list[Any]) -> None:
         self._graph, self._keys = graph, keys
 
-    def __dask_graph__(self) -> HighLevelGraph:
+    def __dask_graph__(self) -> Mapping[Any, Any]:
         return self._graph
 
     def __dask_keys__(self) -> list[Any]:
@@ -212,12 +221,19 @@ def _values(graph: Any, keys: list[Any], **_: Any) -> Values:
     return Values(graph, keys)
 
 
-def _rebuilt(graph: Any, old: DistributedTensor, *, rename: Any = None) -> DistributedTensor:
+def _persisted(graph: Any, old: DistributedTensor, *, rename: Any = None) -> DistributedTensor:
     """Return *old*, whose blocks are in *graph*, as Dask makes it of persisted ones."""
     name = (rename or {}).get(old.name, old.name)
     if not isinstance(graph, HighLevelGraph):
         graph = HighLevelGraph.from_collections(name, graph)
     return DistributedTensor(graph, name, old.chunks, old.meta).with_statistics(old)
+
+
+def rebuilt(collection: Any, graph: HighLevelGraph) -> Any:
+    """Return *collection*, a tensor or an array of Dask, with its blocks in *graph*."""
+    if isinstance(collection, DistributedTensor):
+        return _persisted(graph, collection)
+    return da.Array(graph, collection.name, collection.chunks, meta=collection)
 
 
 def _dense(block: Any) -> Any:

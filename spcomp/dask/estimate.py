@@ -33,6 +33,7 @@ SENT = {  # what the results of tasks are called
     blocks.section: "coordinates of these rows",
     blocks.compact: "blocks",
 }
+LABELS = {**SENT, blocks.needed: "coordinates", blocks.compact: "blocks with these alone"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,9 @@ class Estimate:
 
     *sent*: bytes by what they are. *held*: for each worker the bytes of its blocks of operands and
     results; *peak*: at the worst time, with what one task on it reads and makes. *load*: for each
-    worker the bytes that kernels read there.
+    worker the bytes that kernels read there. *owners*: the worker of each task, by its key.
+    *between*: the bytes that each worker sends each. *edges*: for tasks of one kind that read the
+    results of another the bytes that they read, and those that are sent for it.
     """
 
     workers: int
@@ -49,6 +52,9 @@ class Estimate:
     held: tuple[int, ...]
     peak: tuple[int, ...]
     load: tuple[int, ...]
+    owners: Mapping[Any, int] = field(repr=False)
+    between: tuple[tuple[int, ...], ...] = field(repr=False)
+    edges: Mapping[tuple[str, str], tuple[int, int]] = field(repr=False)
 
     @property
     def total(self) -> int:
@@ -97,7 +103,17 @@ def estimate(calls: list[Tasks], workers: int) -> Estimate:
     for key in walk.kept:
         held[walk.owner[key]] += walk.size[key]
     peak = tuple(h + t for h, t in zip(held, walk.most, strict=True))
-    return Estimate(workers, dict(walk.sent), tuple(held), peak, tuple(walk.load))
+    between = tuple(map(tuple, walk.between))
+    return Estimate(
+        workers,
+        dict(walk.sent),
+        tuple(held),
+        peak,
+        tuple(walk.load),
+        walk.owner,
+        between,
+        dict(walk.edges),
+    )
 
 
 @dataclass(slots=True)
@@ -113,30 +129,36 @@ class _Walk:
     arrived: set[tuple[Any, int]] = field(default_factory=set)
     most: list[int] = field(default_factory=list)
     load: list[int] = field(default_factory=list)
+    labels: dict[Any, str] = field(default_factory=dict)
+    between: list[list[int]] = field(default_factory=list)
+    edges: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.most, self.load = [0] * self.workers, [0] * self.workers
+        self.between = [[0] * self.workers for _ in range(self.workers)]
 
     def stage(self, tasks: Tasks) -> None:
         """Follow the *tasks* of a statement."""
         for name, aligned in tasks.inputs.items():
-            self._collection(tasks.operands[name], aligned)
+            self._collection(name, tasks.operands[name], aligned)
         measured = _measured(tasks.result_graph, tasks.layer)
         for key, task in tasks.layer.items():
             if isinstance(task, DataNode):
                 continue
             reads = [dep for dep in task.dependencies if dep in self.size]
             self.size[key] = self._bytes(tasks, key, task, reads, measured)
+            self.labels[key] = _label(tasks, key, task)
             self._run(key, task, reads)
         self.kept |= {key for key in tasks.layer if key[0] == tasks.name}
 
-    def _collection(self, given: Any, aligned: Any) -> None:
+    def _collection(self, name: str, given: Any, aligned: Any) -> None:
         """Place the blocks of *given*, unless a statement made them, and those cut from them."""
         places = list(np.ndindex(*given.numblocks))
         for number, at in enumerate(places):
             key = (given.name, *at)
             if key not in self.size:
                 self.size[key] = _block_bytes(given, at)
+                self.labels[key] = name
                 self.owner[key] = number * self.workers // len(places)
                 self.kept.add(key)
         if aligned.name == given.name:
@@ -151,8 +173,11 @@ class _Walk:
                 parts.append(((given.name, *old), int(share * self.size[given.name, *old])))
             key = (aligned.name, *at)
             self.size[key] = sum(count for _, count in parts)
+            self.labels[key] = f"{name}, cut again"
             self.owner[key] = self.owner[max(parts, key=lambda part: part[1])[0]]
             for old_key, count in parts:
+                self.owner[f"cut-{aligned.name}", *at, *old_key[1:]] = self.owner[old_key]
+                self._edge(old_key, key, count, count)
                 if self.owner[old_key] != self.owner[key]:
                     self.sent["blocks cut again"] += count
 
@@ -185,7 +210,9 @@ class _Walk:
         worker = min(range(self.workers), key=lambda w: (missing[w], self.load[w]))
         self.owner[key] = worker
         for dep in reads:
-            if self.owner[dep] != worker and (dep, worker) not in self.arrived:
+            is_sent = self.owner[dep] != worker and (dep, worker) not in self.arrived
+            self._edge(dep, key, self.size[dep], self.size[dep] if is_sent else 0)
+            if is_sent:
                 self.arrived.add((dep, worker))
                 self.sent[self.kinds.get(dep, "blocks")] += self.size[dep]
         self.kinds[key] = SENT.get(task.func, "partial results")
@@ -193,6 +220,24 @@ class _Walk:
         self.most[worker] = max(self.most[worker], missing[worker] + self.size[key] + total)
         if task.func not in SENT and task.func is not blocks.needed:
             self.load[worker] += total
+
+    def _edge(self, dep: Any, key: Any, read: int, sent: int) -> None:
+        """Count the bytes that the task *key* reads of *dep*, and those that are sent for it."""
+        worker = self.owner[key]
+        sent = sent if self.owner[dep] != worker else 0
+        before = self.edges.get(kinds := (self.labels[dep], self.labels[key]), (0, 0))
+        self.edges[kinds] = before[0] + read, before[1] + sent
+        self.between[self.owner[dep]][worker] += sent
+
+
+def _label(tasks: Tasks, key: Any, task: Task) -> str:
+    """Return what tasks like *task* make."""
+    target = tasks.stage.statement.target.name
+    if task.func in LABELS:
+        return LABELS[task.func]
+    if key[0] == tasks.name:
+        return target
+    return f"parts of {target}" if key[0].startswith("partial-") else f"sums of {target}"
 
 
 def _block_bytes(collection: Any, at: tuple[int, ...]) -> int:

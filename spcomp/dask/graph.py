@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -14,7 +14,7 @@ from dask.task_spec import DataNode, List, Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
-from spcomp.dask.chunks import offsets
+from spcomp.dask.chunks import Chunks, offsets
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Operands, Stage, Use
 from spcomp.dask.work import Work, combine, run, union
@@ -27,11 +27,18 @@ if TYPE_CHECKING:
     from spcomp.notation.semiring import Semiring
 
 Place = Mapping[str, int]  # the piece of each index
+Touched: TypeAlias = Callable[
+    [str, DistributedTensor, Chunks], Mapping[tuple[int, ...], tuple[int, ...]] | None
+]
 
 
 @dataclass(slots=True)
 class Tasks:
-    """The tasks of a statement: *layer* gets them, *inputs* are the collections that they read."""
+    """The tasks of a statement: *layer* gets them, *inputs* are the collections that they read.
+
+    *touched*: returns for the operand of a name, in the blocks that tasks read, which of some
+    pieces each block needs, if that is known. There are no tasks for others.
+    """
 
     stage: Stage
     operands: Operands
@@ -39,6 +46,7 @@ class Tasks:
     semiring: Semiring
     formats: Mapping[str, Any]
     options: Options
+    touched: Touched = lambda *_: None
     layer: dict[Any, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)
     firsts: dict[str, str] = field(default_factory=dict)
@@ -63,7 +71,7 @@ class Tasks:
         """
         stage, target = self.stage, self.stage.statement.target
         stmt = self._on_blocks(stage.statement)
-        scalars = [name for name in self._scalars() if name not in self.firsts.values()]
+        scalars = [name for name in self.scalars() if name not in self.firsts.values()]
         self.inputs |= {use.access.name: self._aligned(use) for use in stage.uses}
         names = (*self.inputs, *scalars, *self.firsts.values())
         work = Work.of(stmt, names, self.formats, self.semiring, self.options)
@@ -110,7 +118,7 @@ class Tasks:
 
         return replace(stmt, value=rewrite(value))
 
-    def _scalars(self) -> list[str]:
+    def scalars(self) -> list[str]:
         """Return the names of numbers, each once: arguments, and results without indices."""
         terms = [t for t in walk(self.stage.statement.value) if isinstance(t, (Access, Scalar))]
         return list(dict.fromkeys(t.name for t in terms if not getattr(t, "indices", ())))
@@ -168,12 +176,15 @@ class Tasks:
         coords = self._coords(by, at)
         starts = offsets(use.grid[use.dim])
         parts = []
-        token = tokenize(source.name, coords.key, use.grid[use.dim], use.dim)
+        pieces = tokenize(coords.key, use.grid[use.dim])
+        token = tokenize(source.name, pieces, use.dim)
         block = coords.key[1:]
-        for piece in range(len(use.grid[use.dim])):
+        known = self.touched(use.by, self.inputs[use.by], use.grid[use.dim])
+        needed = range(len(use.grid[use.dim])) if known is None else known[block] or (0,)
+        for piece in needed:
             place = [at[index] for index in use.access.indices]
             place[use.dim] = piece
-            section, key = (f"section-{token}", *block, piece), (f"take-{token}", *block, *place)
+            section, key = (f"section-{pieces}", *block, piece), (f"take-{token}", *block, *place)
             bounds = starts[piece], starts[piece + 1]
             self.layer[section] = Task(section, blocks.section, coords, *bounds)
             whole = TaskRef((source.name, *place))

@@ -7,7 +7,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import DataNode, Task, TaskRef
+from dask.task_spec import Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
@@ -71,7 +71,7 @@ def cut(whole: Any, grid: Grid) -> DistributedTensor:
     for at in np.ndindex(*map(len, grid)):
         begins = tuple(s[k] for s, k in zip(starts, at, strict=True))
         ends = tuple(s[k + 1] for s, k in zip(starts, at, strict=True))
-        layer[name, *at] = DataNode((name, *at), blocks.cut(whole, begins, ends))
+        layer[name, *at] = Task((name, *at), blocks.given, blocks.cut(whole, begins, ends))
     graph = HighLevelGraph.from_collections(name, layer)
     return DistributedTensor(graph, name, grid, empty(whole))
 
@@ -128,3 +128,22 @@ def known_chunks(name: str, array: Any) -> Grid:
 
 def _block(chunk: Any, kind: str) -> Any:
     return convert(chunk, kind)
+
+
+def collection(name: str, arg: Any) -> Any:
+    """Return *arg* as a collection: of one block, if it is here."""
+    if isinstance(arg, DistributedTensor):
+        return arg
+    if isinstance(arg, da.Array):
+        known_chunks(name, arg)
+        sparse = not isinstance(arg._meta, np.ndarray)  # noqa: SLF001 (Dask has no other name)
+        return from_array(arg) if sparse else arg
+    if isinstance(arg, Tensor) or is_scipy(arg):
+        return from_scipy(arg)
+    if hasattr(arg, "__array__") or np.isscalar(arg):
+        array = np.asarray(arg)
+        return da.from_array(array, chunks=-1, name=f"array-{tokenize(array)}")
+    raise ArgumentError(
+        f"argument {name}: got {type(arg).__name__}, expected an array",
+        hint="give a DistributedTensor, an array of Dask, numpy or scipy.sparse, or a Tensor",
+    )

@@ -13,10 +13,13 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task, TaskRef
 from dask.tokenize import tokenize
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from spcomp.arrays import Array
 from spcomp.dask.chunks import Grid, grid_of
 from spcomp.dask.collection import DistributedTensor, Values
+from spcomp.dask.estimate import size
 from spcomp.dask.load import empty
 from spcomp.errors import ArgumentError, FileError
 from spcomp.formats.format import Format
@@ -28,7 +31,7 @@ from spcomp.tensors.tensor import Tensor
 ABOUT = "about.json"
 
 
-def write(path: Any, collection: Any, *, wave: int | None = None) -> None:
+def write(path: Any, collection: Any, *, wave: int | None = None, progress: bool = False) -> None:
     """Write a collection to the folder *path*, a file for each block: completely, or not at all.
 
     Args:
@@ -37,6 +40,8 @@ def write(path: Any, collection: Any, *, wave: int | None = None) -> None:
         collection: A DistributedTensor, or an array of Dask with known chunks.
         wave: The blocks that are computed and written before the next ones begin, which bounds the
             memory; None: all at once, as Dask orders them.
+        progress: Whether a bar tells after each wave, on stderr, how many blocks are written, and
+            how many bytes in a second.
 
     Raises:
         ArgumentError: for a folder that is there, and other arguments.
@@ -55,14 +60,28 @@ def write(path: Any, collection: Any, *, wave: int | None = None) -> None:
     try:
         temporary.mkdir()
         step = wave or max(len(places), 1)
-        for first in range(0, len(places), step):
-            _write_wave(collection, places[first : first + step], temporary)
+        with _bar(len(places), disable=not progress) as bar:
+            for first in range(0, len(places), step):
+                _write_wave(collection, places[first : first + step], temporary)
+                seconds = bar.tasks[0].elapsed or 1e-9
+                count = sum(file.stat().st_size for file in temporary.iterdir()) if progress else 0
+                done = min(first + step, len(places))
+                bar.update(bar.tasks[0].id, completed=done, rate=f"{size(count / seconds)}/s")
         (temporary / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
         raise ArgumentError(f"argument path: {folder} cannot be written: {error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _bar(blocks: int, *, disable: bool) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    bar = Progress(
+        *columns, TextColumn("{task.fields[rate]}"), console=Console(stderr=True), disable=disable
+    )
+    bar.add_task("blocks", total=blocks, rate="")
+    return bar
 
 
 def _about(collection: Any) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spcomp.errors import ArgumentError, FileError
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
@@ -22,6 +24,14 @@ _STYLE = (
 )
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write *text* to *path*; raises FileError if that fails."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {error.strerror}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A drawing: notebooks show it, ``save`` writes it, ``svg`` is its text."""
@@ -30,8 +40,14 @@ class Picture:
     title: str
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to *path* as an SVG document."""
-        Path(path).write_text(self.svg, encoding="utf-8")
+        """Write the picture to *path* as an SVG document.
+
+        Raises ArgumentError for a name that says it is something else, FileError if that fails.
+        """
+        if Path(path).suffix.lower() not in ("", ".svg"):
+            hint = "name it .svg; spy(matrix, ax=...) and roofline(..., ax=...) draw on matplotlib"
+            raise ArgumentError(f"argument path: {path} is no name of an SVG file", hint=hint)
+        write_text(path, self.svg)
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.compiled import Compiled
-from spcomp.errors import ArgumentError, FileError
+from spcomp.display.picture import write_text
+from spcomp.errors import ArgumentError
 from spcomp.explore.html import html
-from spcomp.explore.page import Page, view
+from spcomp.explore.page import NOTHING, Measured, Page, view
 
 if TYPE_CHECKING:
     import os
@@ -32,10 +32,7 @@ class Explorer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page to *path*; raises FileError if that fails."""
-        try:
-            Path(path).write_text(self.html, "utf-8")
-        except OSError as error:
-            raise FileError(f"{path} cannot be written: {error.strerror}") from error
+        write_text(path, self.html)
 
     def _repr_html_(self) -> str:
         page = escape(self.html, quote=True)
@@ -49,15 +46,17 @@ class Explorer:
         return f"<Explorer of {names}: save(path) writes it, a notebook shows it>"
 
 
-def explorer(title: str, kernels: Iterable[Any]) -> Explorer:
+def explorer(title: str, kernels: Iterable[Any], measured: Measured = NOTHING) -> Explorer:
     """Return the explorer of *kernels*, each of one program, which are compiled again.
+
+    *measured*: what is known of a call of them.
 
     Raises SpcompError if one does not compile, and ArgumentError if there is none.
     """
     views = []
     for kernel in kernels:
         options = replace(kernel.options, debug=True)
-        views.append(view(Compiled.of(kernel.program, options), kernel.name))
+        views.append(view(Compiled.of(kernel.program, options), kernel.name, measured))
     if not views:
         raise ArgumentError(f"{title} has no program yet", hint="call it first, or specialize it")
     return Explorer(Page(title, tuple(views)))

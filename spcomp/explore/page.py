@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from spcomp.explore.machine import assembly_lines, llvm_lines
+from spcomp.explore.merges import merge_lines
 from spcomp.explore.source import Source
 from spcomp.explore.steps import Change, changes
 from spcomp.ir.analysis.forest import draw
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spcomp.compiler.compiled import Compiled
+    from spcomp.errors import Span
     from spcomp.ir.printer.program import Line
 
 MOST_ROWS = 5000  # in all steps of a schedule; of more, a page only has what changes
@@ -28,6 +30,7 @@ TITLES = {
     "coordinate": "Coordinate space",
     "position": "Position space",
     "flat": "Flat buffers",
+    "merges": "Merges",
     "llvm": "LLVM IR",
     "asm": "Assembly",
     "ptx": "PTX",
@@ -38,13 +41,15 @@ TITLES = {
 class Row:
     """A line of a pane; *places* are the numbers of the source's rows that it comes from.
 
-    *label* is the number of the line in its file, *mark* ``+`` or ``-`` in a program that changes.
+    *label* is the number of the line in its file, *mark* ``+`` or ``-`` in a program that changes,
+    *time* what was measured of the loops that the line became.
     """
 
     text: str
     places: tuple[int, ...] = ()
     label: str = ""
     mark: str = ""
+    time: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,22 @@ class View:
     steps: tuple[Step, ...]
     forest: str
     note: str = ""
+    pictures: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is known of a call: *times* of loops by their place, and *pictures*.
+
+    A picture has a title and the text of an SVG document. *note*: what else there is to say.
+    """
+
+    times: tuple[tuple[Span, str], ...] = ()
+    pictures: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+NOTHING = Measured()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +113,20 @@ def _filled(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {name: value for name, value in pairs if value not in ("", (), [])}
 
 
-def view(compiled: Compiled, name: str, note: str = "") -> View:
+def view(compiled: Compiled, name: str, measured: Measured = NOTHING) -> View:
     """Return what there is to see of *compiled*, which was compiled with ``debug``."""
     stages = compiled.stages
     levels = {level: getattr(stages, level) for level in ("coordinate", "position", "flat")}
     lines = {level: print_lines(module) for level, module in levels.items() if module is not None}
+    if stages.position is not None and (merges := list(merge_lines(stages.position))):
+        lines["merges"] = merges
     lines["llvm"] = llvm_lines(compiled.source("llvm"))
     code = "asm" if compiled.target.kind == "cpu" else "ptx"
     lines[code] = assembly_lines(compiled.source(code))
     done = changes(compiled)
     everything = [*lines.values(), *(change.before for change in done), *(c.after for c in done)]
     source = Source.of(span for part in everything for _, spans in part for span in spans)
-    panes = [Pane("source", TITLES["source"], _source_rows(source))]
+    panes = [Pane("source", TITLES["source"], _source_rows(source, measured))]
     panes += [Pane(kind, TITLES[kind], _rows(part, source)) for kind, part in lines.items()]
     whole = sum(len(change.after) for change in done) <= MOST_ROWS
     context = None if whole else CONTEXT
@@ -114,12 +137,20 @@ def view(compiled: Compiled, name: str, note: str = "") -> View:
         tuple(panes),
         tuple(Step(change.text, _changed(change, source, context)) for change in done),
         draw(func.axes, func.buffers) if func.axes else "",
-        note,
+        measured.note,
+        measured.pictures,
     )
 
 
-def _source_rows(source: Source) -> tuple[Row, ...]:
-    return tuple(Row(text, (k,), label) for k, (label, text) in enumerate(source.rows))
+def _source_rows(source: Source, measured: Measured) -> tuple[Row, ...]:
+    times: dict[int, list[str]] = {}
+    for place, text in measured.times:
+        for number in source.numbers([place]):
+            times.setdefault(number, []).append(text)
+    return tuple(
+        Row(text, (k,), label, time="; ".join(times.get(k, ())))
+        for k, (label, text) in enumerate(source.rows)
+    )
 
 
 def _rows(lines: Sequence[Line], source: Source) -> tuple[Row, ...]:

@@ -9,6 +9,7 @@ from math import prod
 from operator import index
 
 from spcomp.display.html import heading, table
+from spcomp.display.levels import levels
 from spcomp.dtypes import DType, int32
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import FormatError
@@ -115,7 +116,8 @@ class Format:
             )
         )
         head = ("level", "kind", "dimension", "arrays", "how a coordinate is found")
-        return heading(self.name) + table(head, rows)
+        stored = ("-" if dim == SLOTS else dim for dim in self.order)
+        return heading(self.name) + table(head, rows) + levels(self.levels, [*stored]).svg
 
     def __repr__(self) -> str:
         order = "" if self.is_plain else f", order={self.order}"
@@ -181,6 +183,12 @@ class Named:
     levels: tuple[str, ...] | Callable[[int], tuple[str, ...]]
     order: tuple[int, ...] | None = None
     sizes: int = 0
+
+    def fits(self, rank: int | None) -> bool:
+        """Whether a tensor of *rank* dimensions, of any number if None, has such a format."""
+        if rank is None or not isinstance(self.levels, tuple):
+            return True
+        return rank == (len(self.levels) if self.order is None else len({*self.order} - {SLOTS}))
 
     def format(self, text: str, rank: int | None) -> Format:
         """Return the format called *text*, of *rank* dimensions; raises FormatError."""
@@ -276,7 +284,8 @@ def _check(result: Format) -> None:
 
 def _unknown(text: str, rank: int | None) -> FormatError:
     """Return the error for *text*, which is not the name of a format."""
-    hint = f"formats: {', '.join(NAMED)}, or levels: {', '.join(LEVELS)}"
+    names = ", ".join(name for name, named in NAMED.items() if named.fits(rank))
+    hint = f"formats: {names}, or a level for each dimension: {', '.join(LEVELS)}"
     if text.startswith("hyb"):
         hint = 'hyb has several parts: formats={"A": "hyb"} of compile, or spcomp.convert(A, "hyb")'
     of = "" if rank is None else f" of {rank} dimensions"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from spcomp.dtypes import HOLE
 from spcomp.ir.node import Node, attr, binder, declaration, node, record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from spcomp.ir.axis import AnyBuffer
     from spcomp.ir.expr import Expr, Var
@@ -121,9 +122,21 @@ class Evaluate(Stmt):
 
 @node
 class Fail(Stmt):
-    """The call runs to its end, then raises an error with *message*."""
+    """The call runs to its end, then raises an error with *message*.
+
+    If there are *values*, they are shown in the holes of *message*, ``{}``.
+    """
 
     message: str = attr()
+    values: tuple[Expr, ...] = ()
+
+
+@node
+class Print(Stmt):
+    """The line *message* is printed, with *values* in its holes as those of Fail."""
+
+    message: str = attr()
+    values: tuple[Expr, ...] = ()
 
 
 @node
@@ -156,6 +169,25 @@ class Prefix(Stmt):
     var: Var = binder()
     amount: Expr
     body: Stmt
+
+
+def template(parts: Sequence[str | Expr]) -> tuple[str, tuple[Expr, ...]]:
+    """Return the message and the values of a Fail or Print that shows *parts* in a row."""
+    values = tuple(part for part in parts if not isinstance(part, str))
+    return " ".join(part if isinstance(part, str) else HOLE for part in parts), values
+
+
+def parts(stmt: Fail | Print) -> Iterator[str | Expr]:
+    """Yield what *stmt* shows in a row, of which ``template`` makes its message."""
+    if not stmt.values:
+        yield stmt.message
+        return
+    texts = f" {stmt.message} ".split(HOLE)  # of each, one blank at either end is not its own
+    for k, text in enumerate(texts):
+        if text != " ":
+            yield text[1:-1]
+        if k < len(stmt.values):
+            yield stmt.values[k]
 
 
 def prefixes(stmt: Stmt) -> Iterator[Prefix]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from spcomp.kernels.learn import learn
 from spcomp.kernels.results import as_results, with_outputs
+from spcomp.log import say
 from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.host import failure
 from spcomp.runtime.replay.entry import make
@@ -88,7 +89,10 @@ class Calls:
         if count == 1 or count & (count - 1):
             return
         plan = learn(record)
-        if isinstance(plan, Plan) and (entry := make(plan, record.code)) is not None:
+        if not isinstance(plan, Plan):
+            say(self.name, f"call {count} of a kind takes the full way, as others will: {plan}")
+        elif (entry := make(plan, record.code)) is not None:
+            say(self.name, f"call {count} of a kind is learned: the next goes straight to its code")
             self._prefer(Repeat(_wrapped(entry, record), plan, record.code))
 
     def _prefer(self, repeat: Repeat) -> None:

@@ -12,20 +12,26 @@ class Elsewhere(Protocol):
     def call(self, kernel: Any, out: Any, named: Mapping[str, Any]) -> Any:
         """Return what a call of the NotationKernel *kernel* with the arguments *named* returns."""
 
+    def bind(self, kernel: Any, named: Mapping[str, Any]) -> Any:
+        """Return *kernel* with the arguments *named* fixed, as ``bind`` does."""
+
+    def script(self, kernel: Any, out: Any, named: Mapping[str, Any]) -> Any:
+        """Return what a call of the Kernel *kernel* of a script with these arguments returns."""
+
     def plan(self, kernel: Any, named: Mapping[str, Any]) -> Any:
         """Return what such a call would do, as a value that prints."""
 
 
-_DOORS: dict[type, Elsewhere] = {}
+DOORS: dict[type, Elsewhere] = {}
 
 
 def register(kind: type, door: Elsewhere) -> None:
     """Let *door* run the programs that get an argument of the type *kind*."""
-    _DOORS[kind] = door
+    DOORS[kind] = door
 
 
 def door_of(args: Iterable[Any]) -> Elsewhere | None:
     """Return what runs programs on *args*, if one of them is stored elsewhere, else None."""
-    if not _DOORS:
+    if not DOORS:
         return None
-    return next((_DOORS[kind] for kind in map(type, args) if kind in _DOORS), None)
+    return next((DOORS[kind] for kind in map(type, args) if kind in DOORS), None)

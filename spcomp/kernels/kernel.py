@@ -19,9 +19,10 @@ from spcomp.errors import (
 )
 from spcomp.kernels.call import CallRecord, in_place, perform
 from spcomp.kernels.calls import Calls, EmulatedCalls
+from spcomp.kernels.elsewhere import DOORS, door_of
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
 from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
@@ -79,6 +80,8 @@ class Kernel(Runnable):
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns."""
         try:
+            if DOORS and (door := door_of(named.values())) is not None:
+                return door.script(self, out, named)
             if not args and self._options.threads is None:
                 return self._calls.run(out, named)
             calls, arguments = self._calls, named
@@ -182,6 +185,10 @@ class Kernel(Runnable):
 
         options = replace(self._options, debug=True)  # for the places
         return profile(Compiled.of(self._program, options), self._taken(named), repeat)
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call with *named*."""
+        return InnerCall(self, named)
 
     def _taken(self, named: Mapping[str, Any]) -> Frame:
         """Return a frame with the arguments *named*; raises ArgumentError."""

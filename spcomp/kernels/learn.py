@@ -53,6 +53,8 @@ def _obstacles(record: CallRecord) -> Iterator[str]:
         yield "its host program does more than to launch one function"
     if code.emitted[launches[0]].grid is not None:
         yield "its code is not of this machine's processor"
+    if code.emitted[launches[0]].prints:
+        yield "it prints"
     if isinstance(code.executable, BackendError):
         yield str(code.executable)
     if code.is_measured:

@@ -11,18 +11,17 @@ import numpy as np
 
 from spcomp.compiler.backends import backend_of
 from spcomp.errors import ArgumentError
-from spcomp.ir.access import Load
+from spcomp.ir.access import Load, Search
 from spcomp.ir.module import Launch, Module
 from spcomp.ir.places import place
-from spcomp.ir.stmt import For, Let, Seq, Stmt
+from spcomp.ir.stmt import For, Let, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.kernels.call import prepare
-from spcomp.runtime import host
+from spcomp.runtime import host, pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from spcomp.codegen.abi import Emitted
     from spcomp.compiler.backends import Loaded
     from spcomp.compiler.compiled import Compiled
     from spcomp.errors import Span
@@ -33,22 +32,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a call: what it is, where it was written if that is known, and its seconds."""
+    """A part of a call: what it is, where it was written if that is known, and its *seconds*.
+
+    *moved*: the bytes of the arrays that it touches, each counted once; 0 if it has no loop.
+    *busy*: the share of the time of all threads that they worked, from the first chunk of a
+    parallel loop to the last; None if none was.
+    """
 
     what: str
     place: Span | None
     seconds: float
+    moved: int = 0
+    busy: float | None = None
+
+    @property
+    def bandwidth(self) -> float:
+        """The bytes in a second."""
+        return self.moved / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
+        rate = f"{self.moved:>12} B {self.bandwidth * 1e-9:>6.1f} GB/s" if self.moved else " " * 26
+        busy = "" if self.busy is None else f"{100 * self.busy:.0f} %"
         where = f"  {self.place}" if self.place is not None else ""
-        return f"{self.seconds * 1e6:>12.1f} us  {self.what}{where}"
+        return f"{self.seconds * 1e6:>12.1f} us {rate} {busy:>6}  {self.what}{where}"
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The *phases* of a call in order, and the seconds of the *whole*, both without Python.
 
-    Phases are compiled as functions of their own, so that their sum differs a little.
+    Phases are compiled as functions of their own, so that their sum differs a little. Printed,
+    they have their time, bytes and bandwidth, how busy threads were, and their line.
     """
 
     whole: float
@@ -56,22 +70,6 @@ class Profile:
 
     def __str__(self) -> str:
         return "\n".join(map(str, (*self.phases, Phase("the whole", None, self.whole))))
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """Machine code of functions that are not kept."""
-
-    emitted: Emitted
-    loaded: Loaded
-
-    def launch(self, func: Func, values: Mapping[str, Any]) -> int:
-        """Run *func*; return its status."""
-        return self.loaded.launch(func, values)
-
-    def message(self, name: str, status: int) -> str:
-        """Return what the *status* of the function *name* means."""
-        return self.emitted[name].message(status)
 
 
 def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
@@ -90,7 +88,7 @@ def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
     backend = backend_of(code.target.kind)
     fast_math = code.options.fast_math
     emitted = backend.emit(module, code.target, fast_math=fast_math, debug=False)
-    parts = _Code(emitted, backend.load(emitted, code.target))
+    parts = backend.load(emitted, code.target)
     funcs = {func.name: func for func in module.funcs}
     base = {
         name: np.array(value, order="C") if isinstance(value, np.ndarray) else value
@@ -103,21 +101,35 @@ def profile(compiled: Compiled, frame: Frame, repeat: int) -> Profile:
         host.run(code.host, code.funcs, code, values)
         wholes.append(perf_counter() - begin)
         rounds.append(_round(module, funcs, parts, dict(base)))
+    busy: list[float | None] = []
+    _round(module, funcs, parts, values := dict(base), busy)
     phases = tuple(
-        _phase(_said(op), nests.get(getattr(op, "func", "")), median(times))
-        for op, times in zip(module.host, zip(*rounds[1:], strict=True), strict=True)
+        _phase(op, nests.get(getattr(op, "func", "")), median(times), values, share)
+        for op, times, share in zip(module.host, zip(*rounds[1:], strict=True), busy, strict=True)
     )
     return Profile(median(wholes[1:]), phases)
 
 
 def _round(
-    module: Module[Any], funcs: Mapping[str, Func], code: _Code, values: dict[str, Any]
+    module: Module[Any],
+    funcs: Mapping[str, Func],
+    code: Loaded,
+    values: dict[str, Any],
+    busy: list[float | None] | None = None,
 ) -> list[float]:
-    """Return the seconds of each operation of the host program of *module*."""
+    """Return the seconds of each operation of the host program of *module*.
+
+    *busy* gets the share of the time that threads worked in each.
+    """
     seconds = []
     for op in module.host:
         begin = perf_counter()
-        host.run((op,), funcs, code, values)
+        if busy is None:
+            host.run((op,), funcs, code, values)
+        else:
+            with pool.log() as chunks:
+                host.run((op,), funcs, code, values)
+            busy.append(pool.busy_share(chunks, pool.get_num_threads()))
         seconds.append(perf_counter() - begin)
     return seconds
 
@@ -128,12 +140,21 @@ def _said(op: HostOp) -> str:
     return word if buffer is None else f"{word} {buffer.name}"
 
 
-def _phase(operation: str, nest: Stmt | None, seconds: float) -> Phase:
+def _phase(
+    op: HostOp, nest: Stmt | None, seconds: float, values: Mapping[str, Any], busy: float | None
+) -> Phase:
+    """Return the phase of *op*, which runs *nest* on the arrays among *values*."""
     if nest is None:
-        return Phase(operation, None, seconds)
+        return Phase(_said(op), None, seconds)
     loop = next((node for node in walk(nest) if isinstance(node, For)), None)
     what = f"loop {loop.var.name}" if loop is not None else "statements"
-    return Phase(what, place(nest if loop is None else loop), seconds)
+    touched = {
+        node.buffer.data.name
+        for node in walk(nest)
+        if isinstance(node, Load | Store | Search) and node.buffer.data is not None
+    }
+    moved = sum(getattr(values.get(name), "nbytes", 0) for name in touched)
+    return Phase(what, place(nest if loop is None else loop), seconds, moved, busy)
 
 
 def split(module: Module[Any]) -> tuple[Module[Any], dict[str, Stmt]]:

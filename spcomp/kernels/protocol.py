@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from spcomp.display.html import folded, heading, numbered, table
-from spcomp.errors import ArgumentError, SpcompError
+from spcomp.errors import ArgumentError, SpcompError, front_door
 from spcomp.kernels.opaque import opaque, tell_torch
 from spcomp.kernels.timing import Evaluator
 
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 
 
 COMPILED = "it is compiled already: give the text, or the function, that it was compiled from"
+
+
+def as_it_is(result: Any) -> Any:
+    """Return *result*."""
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCall:
+    """A call of *kernel* with *arguments* by name; *deliver* makes the outer kernel's results."""
+
+    kernel: Runnable
+    arguments: Mapping[str, Any]
+    deliver: Callable[[Any], Any] = as_it_is
 
 
 class Runnable(ABC):
@@ -102,44 +118,79 @@ class Runnable(ABC):
         """
         return "\n".join(kernel.source(kind) for kernel in self.kernels())
 
-    def explore(self, path: str | os.PathLike[str] | None = None) -> Explorer:
+    def explore(self, path: str | os.PathLike[str] | None = None, **named: Any) -> Explorer:
         """Return a page with all stages side by side, linked line by line; see docs/explorer.md.
 
-        A notebook shows it. With *path* it is written there, too, as one file of HTML. Raises
-        ArgumentError for a kernel that compiles when it is called and was not called yet.
+        A notebook shows it. With *path* it is written there, too, as one file of HTML. With
+        arguments *named* it is of what a call with them runs, with the time of each nest beside its
+        line, pictures of the matrices, and the call in the roofline model. Raises ArgumentError for
+        a kernel that compiles when it is called and was not called yet.
         """
-        from spcomp.explore.explorer import explorer
+        if named:
+            result: Explorer = import_module("spcomp.viz.call").explored(self, named)
+        else:
+            from spcomp.explore.explorer import explorer
 
-        result = explorer(self.name, self.kernels())
+            result = explorer(self.name, self.kernels())
         if path is not None:
             result.save(path)
         return result
 
-    def interpret(self, *_: Any, **named: Any) -> Any:
-        """Raise ArgumentError: interpreters run the kernel of one program, as ``Kernel`` is."""
-        raise self._needs_specialize("interpret", named)
+    @front_door
+    def interpret(
+        self, stage: str = "coordinate", /, *, compare: bool = False, **named: Any
+    ) -> Any:
+        """Return what a call with *named* returns, computed by the interpreter of *stage*.
 
-    def profile(self, *_: Any, **named: Any) -> Any:
-        """Raise ArgumentError, as :meth:`interpret` does."""
-        raise self._needs_specialize("profile", named)
+        Stages are ``coordinate``, ``position``, ``flat`` and ``code``, which is the machine code.
+        With *compare*, all of them are run, and the Comparison of their results is returned: it
+        says which stage is the first to compute something else, and at which element. Interpreters
+        are plain Python: some 10^5 operations take a second. Raises ArgumentError, also where a
+        call runs several programs.
+        """
+        call = self.inner_call(named)
+        found = call.kernel.interpret(stage, compare=compare, **call.arguments)
+        return found if compare else call.deliver(found)
 
-    def _needs_specialize(self, what: str, named: Mapping[str, Any]) -> ArgumentError:
-        args = ", ".join(f"{name}=..." for name in named)
-        return ArgumentError(
-            f"{self.name} is compiled for the arguments of each call, and has no {what}",
-            hint=f"kernel.specialize({args}).{what}({args}) is of what such a call runs",
-        )
+    @front_door
+    def profile(self, *, repeat: int = 10, **named: Any) -> Any:
+        """Return the time of each phase, and of each nest of loops, of a call with *named*.
+
+        Times are medians of *repeat* calls on copies of the arguments. Raises ArgumentError, also
+        where a call runs several programs.
+        """
+        call = self.inner_call(named)
+        return call.kernel.profile(repeat=repeat, **call.arguments)
+
+    @abstractmethod
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of another kernel that a call with *named* comes down to.
+
+        Raises ArgumentError, also where there are several.
+        """
 
     def _repr_html_(self) -> str:
-        title = heading(repr(self)[1:-1].partition(": ")[0])
+        title, _, text = repr(self)[1:-1].partition(": ")
         try:
             params, trace = self.signature.params, self.trace
         except SpcompError:  # nothing was called yet, or it runs as several programs
-            return title
+            written = text.strip("'\"").replace("\\n", "\n")
+            return heading(title) + (f"<pre>{escape(written)}</pre>" if written else "")
         rows = ((p.name, p.kind, p.dtype, ", ".join(p.shape), ", ".join(p.layout)) for p in params)
         head = ("parameter", "kind", "dtype", "shape", "axes")
         steps = numbered(escape(str(step)) for _, step in trace)
-        return title + table(head, rows) + folded("the steps of its schedule", steps)
+        times = (
+            (step, f"{1e3 * seconds:.2f} ms")
+            for kernel in self.kernels()
+            for step, seconds in getattr(kernel, "timings", {}).items()
+        )
+        return (
+            heading(title)
+            + table(head, rows)
+            + folded("the steps of its schedule", steps)
+            + folded("how long it took to compile", table(("step", "time"), times))
+            + "<p>All stages, line by line: <code>kernel.explore()</code></p>"
+        )
 
     @property
     def resources(self) -> Mapping[str, Resources]:
@@ -209,6 +260,10 @@ class Bound(Runnable):
     def kernels(self) -> tuple[Runnable, ...]:
         """Return the kernels that a call runs, or ran last, in order: one for each program."""
         return self.kernel.kernels()
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of another kernel that a call with *named* comes down to."""
+        return self.kernel.inner_call(self._with_bound(named))
 
     def __repr__(self) -> str:
         return f"<{self.name} with {', '.join(self.arguments)} bound>"

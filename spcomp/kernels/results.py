@@ -9,7 +9,7 @@ import numpy as np
 
 from spcomp.arrays import Array
 from spcomp.codegen.abi import bfloat16_bits
-from spcomp.errors import ArgumentError, OutOfMemoryError
+from spcomp.errors import ArgumentError, OutOfMemoryError, warn
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_attributes
 from spcomp.tensors.tensor import Level, Tensor
 
@@ -55,6 +55,8 @@ def allocate(
     outputs = frame.interface.outputs
     plans = tuple(p for p in outputs if p.handle not in frame.values and p.size is not None)
     for plan in plans:
+        if plan.doubt:
+            warn(plan.doubt)
         if plan.layout == "dense" and not frame.interface.any_shape:
             shape: tuple[int, ...] = tuple(frame.size_of(extent) for extent in plan.shape)
         elif plan.layout == "bsr":

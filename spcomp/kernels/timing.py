@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from spcomp.display.html import heading, table
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -39,6 +41,11 @@ class Timing:
     def std(self) -> float:
         """The standard deviation of the results, in seconds."""
         return statistics.pstdev(self.results)
+
+    def _repr_html_(self) -> str:
+        columns = ("median", "mean", "min", "max", "std")
+        row = [f"{1e6 * getattr(self, name):.1f} µs" for name in columns]
+        return heading(f"{len(self.results)} results") + table(columns, [row])
 
 
 @dataclass(frozen=True, slots=True)

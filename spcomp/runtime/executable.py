@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spcomp.codegen import cpu
-from spcomp.codegen.abi import Emitted, FunctionABI
+from spcomp.codegen.abi import RECORDS, TURNS, Emitted, FunctionABI
+from spcomp.dtypes import HOLE, DType, filled
+from spcomp.log import duration, say
 from spcomp.runtime import cache, jit, pool
 from spcomp.runtime.host import slots
 from spcomp.runtime.replay import entry
@@ -36,6 +38,7 @@ class Executable:
         start = time.perf_counter()
         imports = pool.addresses() if emitted.pooled else {}
         symbols = [abi.packed for abi in emitted.functions]
+        symbols += [report.symbol for abi in emitted.functions for report in abi.reports]
         self._loaded = jit.load(self.object_bytes, symbols, imports)
         self._entries = {f.name: self._function(f) for f in emitted.functions}
         self.timings["link"] = time.perf_counter() - start
@@ -43,20 +46,40 @@ class Executable:
     def _function(self, abi: FunctionABI) -> Callable[[int], int]:
         """Return the packed entry of *abi*; a signal may end one that uses the pool."""
         if abi.pooled:
-            return entry.function(self._loaded.addresses[abi.packed])
-        alone: Callable[[int], int] = self._loaded.function(abi.packed)
-        return alone
+            function = entry.function(self._loaded.addresses[abi.packed])
+        else:
+            function = self._loaded.function(abi.packed)
+        return _after_flush(function) if abi.prints else function
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means, with the numbers of the call."""
+        abi = self.emitted[name]
+        text, report = abi.message(status), abi.report(status)
+        if report is None:
+            return text
+        turn = status % TURNS
+        at = self._loaded.addresses[report.symbol] + 8 * (1 + turn % RECORDS * report.width)
+        kinds = [ctypes.c_double if t.is_float else ctypes.c_int64 for t in report.dtypes]
+        words = [kind.from_address(at + 8 * k).value for k, kind in enumerate(kinds, 1)]
+        if ctypes.c_int64.from_address(at).value != turn:  # of a later failure in another thread
+            return text.replace(HOLE, "?")
+        return filled(text, zip(report.dtypes, map(_shown, report.dtypes, words), strict=True))
 
     def _object(self) -> bytes:
         start = time.perf_counter()
         name = cache.key(self.llvm_ir, self.target)
         obj = cache.get(name)
         self.timings["cache"] = time.perf_counter() - start
+        found = obj is not None
         if obj is None:
             compiled = cpu.compile(self.llvm_ir, self.target)
             self.timings |= compiled.timings
             obj = compiled.object
             cache.put(name, obj)
+        names = ", ".join(f.name for f in self.emitted.functions)
+        made = f"made by LLVM in {duration(sum(self.timings.values()))}"
+        how = "from the cache on disk" if found else made
+        say(names, f"{len(obj)} bytes of machine code, {how}")
         return obj
 
     def call(self, name: str, packed: ctypes.Array[Any] | np.ndarray[Any, Any]) -> int:
@@ -83,6 +106,23 @@ class Executable:
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.emitted, self.target, self.object_bytes)
+
+
+def _shown(dtype: DType, word: float) -> float:
+    """Return the number of *dtype* that was stored as *word*."""
+    if dtype.kind == "bool":
+        return bool(word)
+    return int(word) % (1 << 64) if dtype.kind == "uint" else word
+
+
+def _after_flush(function: Callable[[int], int]) -> Callable[[int], int]:
+    """Return *function*, which prints after what Python printed before it."""
+
+    def call(packed: int) -> int:
+        print(end="", flush=True)  # noqa: T201 (Python has a buffer of its own)
+        return function(packed)
+
+    return call
 
 
 def _restore(emitted: Emitted, target: Target, obj: bytes) -> Executable:

@@ -51,6 +51,10 @@ class LoadedKernels:
         self.ptx = self._ptx(target)
         self._functions: dict[tuple[int, str], driver.DeviceFunction] = {}
 
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.emitted[name].message(status)
+
     def _ptx(self, target: Target) -> bytes:
         begin = time.perf_counter()
         name = cache.key(self.emitted.llvm_ir, target, "ptx")
@@ -155,7 +159,7 @@ class Queue:
 
     def message(self, name: str, status: int) -> str:
         """Return what the *status* of the function *name* means."""
-        return self.kernels.emitted[name].message(status)
+        return self.kernels.message(name, status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,10 @@ class EmulatedKernels:
         self.emitted = emitted
         self.timings: dict[str, float] = {}
         self._code = Emulated(emitted.llvm_ir)
+
+    def message(self, name: str, status: int) -> str:
+        """Return what the *status* of the function *name* means."""
+        return self.emitted[name].message(status)
 
     @property
     def object_bytes(self) -> bytes:

@@ -13,25 +13,32 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
+from spcomp.arrays import Array
 from spcomp.codegen.abi import PARALLEL_FOR, PAUSE
 from spcomp.errors import ArgumentError
 from spcomp.locks import Lock
 from spcomp.runtime.native import load as native
 from spcomp.runtime.native.pool_ir import SPIN, pool_ir
+from spcomp.runtime.native.pool_log import FIELDS
 from spcomp.target import Target
 
 MAX_THREADS = 1024
+LOG_ROOM = 1 << 16  # events of a log
 _FAMILY = {"amd64": "x86_64", "arm64": "aarch64"}
 POOL_IR = pool_ir(
     _FAMILY.get(platform.machine().lower(), platform.machine().lower()), sys.platform
 )  # for this machine; see object_with_pool for others
 
 _lock = Lock()
+_log_lock = Lock()  # there is one log at a time
 _threads: int | None = None  # None: not asked for yet
 
 
@@ -108,9 +115,78 @@ def watch(poll: int) -> None:
         os.register_at_fork(after_in_child=ask)
 
 
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Iterations *begin* to *end* of a parallel loop, which one thread ran at once.
+
+    *thread* is what ``threading.get_ident`` returns there, *loop* the address of the loop's code.
+    *start* and *stop* are times in seconds.
+    """
+
+    thread: int
+    loop: int
+    begin: int
+    end: int
+    start: float
+    stop: float
+
+
+@contextmanager
+def log() -> Iterator[list[Chunks]]:
+    """Give a list that has, after the ``with``, what parallel loops of the process ran meanwhile.
+
+    It is in the order of time, and ends where it is full. A loop inside of a chunk belongs to that.
+    Without pthreads, nothing is recorded.
+    """
+    addresses()
+    events: list[Chunks] = []
+    with _log_lock:
+        memory = _log_memory()
+        memory[:2] = LOG_ROOM, 0
+        set_log = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_native()["spcomp_log"])
+        set_log(memory.ctypes.data)
+        try:
+            yield events
+        finally:
+            set_log(None)
+            rows = memory[2:].reshape(LOG_ROOM, -1)[: memory[1]].tolist()
+            found = [
+                Chunks(thread, loop, begin, end, 1e-9 * start, 1e-9 * stop)
+                for thread, loop, begin, end, start, stop in rows
+            ]
+            events += _outermost(sorted(found, key=lambda chunks: (chunks.start, -chunks.stop)))
+
+
+def _outermost(events: list[Chunks]) -> Iterator[Chunks]:
+    """Yield those of *events*, in order, that no other of the same thread encloses."""
+    ends: dict[int, float] = {}
+    for chunks in events:
+        if chunks.stop > ends.get(chunks.thread, 0.0):
+            ends[chunks.thread] = chunks.stop
+            yield chunks
+
+
+def busy_share(events: Sequence[Chunks], threads: int) -> float | None:
+    """Return the share of the time of *threads*, from first to last, that *events* took.
+
+    None if there are no events.
+    """
+    if not events:
+        return None
+    span = max(chunks.stop for chunks in events) - events[0].start
+    worked = sum(chunks.stop - chunks.start for chunks in events)
+    return min(1.0, worked / (threads * span)) if span > 0 else 1.0
+
+
+@cache
+def _log_memory() -> Array:
+    """Return the memory of all logs; it is never freed, as a late loop may still write to it."""
+    return np.zeros(2 + LOG_ROOM * len(FIELDS), np.int64)
+
+
 @cache
 def _native() -> dict[str, int]:
-    names = ("set_threads", "set_spin", "reset", "watch")
+    names = ("set_threads", "set_spin", "reset", "watch", "log")
     addresses = dict(
         native.load([POOL_IR], [PARALLEL_FOR, PAUSE, *(f"spcomp_{name}" for name in names)])
     )

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from spcomp.dtypes import int64
+from spcomp.dtypes import HOLE, int64
 from spcomp.ir.access import Load
 from spcomp.ir.expr import Expr, const
 from spcomp.ir.promotion import Value
@@ -23,11 +23,13 @@ from spcomp.ir.stmt import (
     Let,
     LoopKind,
     Prefetch,
+    Print,
     Seq,
     Stmt,
     Store,
     While,
     seq,
+    template,
 )
 from spcomp.script import parse_call
 from spcomp.script.declare import ALLOCS, AXES, MATCHES, Declarations
@@ -314,7 +316,23 @@ class Statements:
         return Evaluate(self.ex.expr(args["value"]), span=self.ctx.span(call))
 
     def _fail(self, args: dict[str, Any], call: ast.Call) -> Stmt:
-        return Fail(self.ctx.text(args["message"], "the message"), span=self.ctx.span(call))
+        if "message" not in args:
+            raise self.ctx.error(call, "T.fail needs a message")
+        return Fail(*template(self._shown(args, "message")), span=self.ctx.span(call))
+
+    def _print(self, args: dict[str, Any], call: ast.Call) -> Stmt:
+        return Print(*template(self._shown(args, "parts")), span=self.ctx.span(call))
+
+    def _shown(self, args: dict[str, Any], name: str) -> list[str | Expr]:
+        """Return the strings and numbers that the arguments called *name* are."""
+        result: list[str | Expr] = []
+        for part in args.get(name, ()):
+            text = part.value if isinstance(part, ast.Constant) else self.ctx.python(part)
+            if isinstance(part, ast.JoinedStr) or (isinstance(text, str) and HOLE in text):
+                hint = 'give texts and numbers in turn, without {}: T.print("row", i)'
+                raise self.ctx.error(part, "a text is shown as it is written", hint=hint)
+            result.append(text if isinstance(text, str) else self.ex.expr(part))
+        return result
 
     def _barrier(self, args: dict[str, Any], call: ast.Call) -> Stmt:
         scope = self.ctx.text(args["scope"], "the scope")
@@ -388,6 +406,7 @@ class Statements:
         "evaluate": _evaluate,
         "fail": _fail,
         "prefetch": _prefetch,
+        "print": _print,
         "store": _store_call,
     }
 

@@ -31,7 +31,7 @@ __all__ = (
     "isinf", "isnan", "iter", "launch", "let", "linear_search", "log", "log10",
     "log1p", "log2", "lower_bound", "masked_load", "match_buffer", "match_sparse_buffer", "max",
     "max_value", "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix",
-    "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
+    "print", "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
     "sigmoid", "sin", "sinh", "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt",
     "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc",
     "tvm_storage_sync", "uint16",
@@ -326,8 +326,13 @@ def evaluate(value: Any) -> None:
 
 
 @only_in_scripts
-def fail(message: str) -> None:
-    """Make the call raise with *message* at its end."""
+def fail(*message: Any) -> None:
+    """Make the call raise with *message* at its end: texts and numbers, with blanks between."""
+
+
+@only_in_scripts
+def print(*parts: Any) -> None:
+    """Print a line of texts and numbers, with blanks between, as Python's ``print`` does."""
 
 
 @only_in_scripts

@@ -221,8 +221,13 @@ class Operators:
         )
 
     def astype(self, dtype: Any) -> Self:
-        """Return the tensor with its values converted to *dtype*."""
+        """Return the tensor with its values converted to *dtype*; raises ArgumentError."""
         tensor: Any = self
+        try:
+            np.dtype(dtype)
+        except TypeError:
+            hint = "import ml_dtypes first" if "bfloat16" in str(dtype) else "a dtype of numpy"
+            raise ArgumentError(f"argument dtype: numpy does not know {dtype}", hint=hint) from None
         result: Self = tensor.with_values(tensor.values.astype(dtype))
         return result
 

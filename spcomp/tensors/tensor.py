@@ -10,6 +10,7 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.display.density import density
 from spcomp.display.html import heading, table
+from spcomp.display.levels import levels as levels_picture
 from spcomp.dtypes import int32, int64
 from spcomp.errors import ArgumentError, FormatError
 from spcomp.formats.format import SLOTS, Format, text_of
@@ -353,11 +354,12 @@ class Tensor(Operators):
                 zip(texts(self.levels), self._order, self.levels, strict=True)
             )
         )
-        levels = heading(repr(self)[1:-1]) + table(("level", "kind", "dimension", "arrays"), rows)
+        stored = heading(repr(self)[1:-1]) + table(("level", "kind", "dimension", "arrays"), rows)
+        stored += levels_picture(texts(self.levels), self._order).svg
         if self.ndim < 2 or self.values.size > DRAWN:
-            return levels
+            return stored
         grid = density([self.coordinates()[:2]], (self.shape[0], self.shape[1]), SMALL)
-        return levels + grid.picture(side=SMALL).svg
+        return stored + grid.picture(side=SMALL).svg
 
     def __repr__(self) -> str:
         return f"<Tensor {self.shape} {self.dtype}, {self.nnz} stored, levels {self.format}>"

@@ -48,7 +48,8 @@ class Operands:
         One that is stored as a nested argument is its values.
         """
         if self.nesting(result) is not None:
-            tensor = to_torch(result.values).reshape(-1, *result.shape[2:])
+            count = int(result.levels[1].arrays[0][-1])
+            tensor = to_torch(result.values).reshape(count, *result.shape[2:])
         elif isinstance(result, Tensor):
             likes = (name for name, pattern in self.patterns.items() if pattern.is_of(result))
             if (name := next(likes, None)) is not None:

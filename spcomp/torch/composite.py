@@ -115,8 +115,6 @@ def _segments(name: str, src: torch.Tensor, places: Places, **more: Any) -> torc
 
 def _run(name: str, src: torch.Tensor, places: Places, **more: Any) -> torch.Tensor:
     rows, numbers = places.rows.of_src(src), places.numbers
-    if numbers.dtype not in (torch.int32, torch.int64):
-        numbers = numbers.long()
     if name != "std":
         largest = segments.kernel("largest")(X=rows.detach(), P=places.pattern())
         more["m"] = torch.where(largest.isfinite(), largest, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import torch
@@ -120,7 +121,8 @@ def attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     has_bias = "float" in str(getattr(mask, "dtype", ""))
     kernel = _compiled(_ATTENTION.format(bias=" + M[i, j]" if has_bias else ""))
-    Q, K, V = (x.reshape(-1, *x.shape[-2:]).transpose(0, 1) for x in (query, key, value))  # noqa: N806
+    batch = query.shape[:-2]
+    Q, K, V = (x.reshape(prod(batch), *x.shape[-2:]).transpose(0, 1) for x in (query, key, value))  # noqa: N806
     found = kernel(Q=Q, K=K, V=V, M=mask if has_bias else _pattern(mask), scale=scale)
     return found.transpose(0, 1).reshape(*query.shape[:-1], value.shape[-1])
 

@@ -55,7 +55,7 @@ def _index_array(who: str, index: Any) -> Array:
     array = array_of(unwrapped(who, index), who)
     if array.dtype.kind not in "iu":
         raise ArgumentError(f"argument {who}: got {index.dtype}, expected integers")
-    return array
+    return array if array.dtype.itemsize >= 4 else array.astype(np.int32)
 
 
 def of_index(index: torch.Tensor, count: int) -> Tensor:
@@ -109,7 +109,7 @@ def numbers_of(rows: Rows, index: torch.Tensor, count: int) -> torch.Tensor:
     if rows.copies != 1:
         check_numbers("index", numbers.reshape(-1), count)
         numbers = numbers.long() + count * torch.arange(rows.copies)[:, None]
-    return numbers.reshape(-1)
+    return torch.from_numpy(_index_array("index", numbers.reshape(-1)))
 
 
 def _matrix(rows: Array, columns: Array, shape: tuple[int, int]) -> Tensor:

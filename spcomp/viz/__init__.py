@@ -8,5 +8,10 @@ from spcomp.viz.roofline import Roofline as Roofline
 from spcomp.viz.roofline import roofline as roofline
 from spcomp.viz.schedule import Steps as Steps
 from spcomp.viz.schedule import schedule as schedule
+from spcomp.viz.timeline import Timeline as Timeline
+from spcomp.viz.timeline import timeline as timeline
 
-__all__ = ["Picture", "Roofline", "Steps", "format", "forest", "roofline", "schedule", "spy"]
+__all__ = [
+    *("Picture", "Roofline", "Steps", "Timeline"),
+    *("format", "forest", "roofline", "schedule", "spy", "timeline"),
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from spcomp.display.picture import Picture, box, drawing, label
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from spcomp.ir.axis import Axis
 
-BOX, ROW, GAP, MARGIN, CHAR = 44, 84, 24, 16, 7  # pixels; CHAR is the width of a letter
+BOX, ROW, GAP, MARGIN, CHAR = 61, 101, 24, 16, 7  # pixels; CHAR is the width of a letter
 FILL = {
     "dense_fixed": "#dbeafe",
     "dense_variable": "#dcfce7",
@@ -44,7 +45,7 @@ def draw_forest(axes: Sequence[Axis], title: str = "axes") -> Picture:
     """Return a picture of the forest of *axes*."""
     trees = Forest.of(axes)
     labels = _labels(axes)
-    width = CHAR * max(map(len, labels.values())) + 24
+    width = CHAR * max(len(line) for lines in labels.values() for line in lines) + 24
     columns = _columns(trees)
     centre = {a: MARGIN + width / 2 + column * (width + GAP) for a, column in columns.items()}
     top = {a: MARGIN + trees.depth(a) * ROW for a in columns}
@@ -57,17 +58,23 @@ def draw_forest(axes: Sequence[Axis], title: str = "axes") -> Picture:
     parts += [
         box(centre[a] - width / 2, top[a], width, BOX, FILL[a.kind])
         + label(centre[a], top[a] + 18, a.name, "name on")
-        + label(centre[a], top[a] + 35, labels[a.name], "on")
+        + "".join(
+            label(centre[a], top[a] + 35 + 17 * at, line, "on")
+            for at, line in enumerate(labels[a.name])
+        )
         for a in columns
     ]
     total = max(centre.values()) + width / 2 + MARGIN
     return drawing(title, total, max(top.values()) + BOX + MARGIN, parts)
 
 
-def _labels(axes: Sequence[Axis]) -> dict[str, str]:
-    """Return the text of the axis drawing for each axis, by name."""
+def _labels(axes: Sequence[Axis]) -> dict[str, list[str]]:
+    """Return the text of the axis drawing for each axis, by name: sizes, then index arrays."""
     lines = (line.lstrip("│├└─ ") for line in draw(axes).splitlines())
-    return dict(line.split(" ", 1) for line in lines)
+    return {
+        name: re.split(r"(?<=,) (?=ind)", text, maxsplit=1)
+        for name, text in (line.split(" ", 1) for line in lines)
+    }
 
 
 def _columns(forest: Forest) -> dict[Axis, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spcomp.display.picture import PARTS, drawing, label, line
+from spcomp.display.picture import PARTS, Picture, drawing, label, line
 from spcomp.errors import ArgumentError, SpcompError, expect, front_door
 from spcomp.ir.program import CoordFunc
 from spcomp.kernels.compile import compile as compiled
@@ -91,6 +91,11 @@ class Roofline:
     @property
     def svg(self) -> str:
         """The picture as the text of an SVG document."""
+        return self.picture.svg
+
+    @property
+    def picture(self) -> Picture:
+        """The roof and the call as a picture."""
         (low, high), top = self._span(), 2.0 * max(self.peak, self.rate)
         bottom = min(self.rate, self.memory * low, self.peak) / 2
 
@@ -116,7 +121,7 @@ class Roofline:
         ticks = [2.0**at for at in range(round(math.log2(low)), round(math.log2(high)) + 1)]
         shapes += [label(place(at, bottom)[0] - 6, base + 16, f"{at:g}") for at in ticks]
         shapes.append(label(left + WIDTH, base + 34, "FLOP per byte", "number"))
-        return drawing(str(self), WIDTH + MARGIN + 24, base + 44, shapes).svg
+        return drawing(str(self), WIDTH + MARGIN + 24, base + 44, shapes)
 
 
 @front_door

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spcomp.display.html import folded, heading, numbered
+from spcomp.display.picture import write_text
 from spcomp.errors import ArgumentError, expect, front_door
 from spcomp.schedule.schedule import Schedule
 
@@ -32,9 +32,9 @@ class Steps:
         return heading(f"{self.name}: {len(self.steps)} steps") + numbered(items)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the steps to *path* as an HTML document."""
+        """Write the steps to *path* as an HTML document; raises FileError if that fails."""
         head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(self.name)}'
-        Path(path).write_text(f"{head}</title><body>{self.html}</body></html>\n", encoding="utf-8")
+        write_text(path, f"{head}</title><body>{self.html}</body></html>\n")
 
     def _repr_html_(self) -> str:
         return self.html

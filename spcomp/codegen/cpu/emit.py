@@ -13,9 +13,11 @@ from spcomp.codegen.abi import (
     Emitted,
     FunctionABI,
     Param,
+    Report,
     symbols,
 )
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
+from spcomp.codegen.cpu.messages import fail_with, print_line
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Key, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.debug import MARK
@@ -75,6 +77,7 @@ class _Function:
         self.messages = Messages()
         self.loops = 0
         self.pauses = False
+        self.reports: dict[int, Report] = {}  # by the numbers of their messages
         self.loop_names: dict[tuple[str, ...], str] = {}  # of functions, by their code
 
     def write(self) -> FunctionABI:
@@ -99,6 +102,8 @@ class _Function:
             tuple(self.messages.texts),
             self.loops > 0,
             self.pauses,
+            reports=tuple(self.reports.values()),
+            prints=any(isinstance(node, st.Print) for node in walk(self.func.body)),
         )
 
     def _param(self, param: Var) -> Param:
@@ -186,6 +191,21 @@ class _CpuStmts(Stmts):
                 self.visit(stmt)
             else:
                 self._call(function)
+
+    def visit_Fail(self, node: st.Fail) -> None:
+        """The status word takes a number of the message, and values are kept for it."""
+        if not node.values:
+            super().visit_Fail(node)
+            return
+        number = self.messages.code(self.located(node))
+        dtypes = tuple(value.dtype for value in node.values)
+        report = Report(number, f"{self.function.symbol}__failed{number}", dtypes)
+        self.function.reports[number] = report
+        fail_with(self.code, self.exprs, self.scope[STATUS], report, node.values)
+
+    def visit_Print(self, node: st.Print) -> None:
+        """A call of C's ``printf``."""
+        print_line(self.code, self.exprs, node.message, node.values)
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*; one that may be long runs in strips with pauses between."""

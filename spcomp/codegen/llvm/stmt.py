@@ -48,7 +48,7 @@ class Stmts(Visitor[None]):
 
     COVERS = (
         *(st.Seq, st.Let, st.Store, st.If, st.For, st.While, st.Alloc, st.Evaluate, st.Fail),
-        *(st.Prefetch, st.Barrier, st.Prefix),
+        *(st.Print, st.Prefetch, st.Barrier, st.Prefix),
     )
 
     def __init__(
@@ -79,9 +79,17 @@ class Stmts(Visitor[None]):
         self.exprs.visit(node.value)
 
     def visit_Fail(self, node: st.Fail) -> None:
-        """The status word takes the number of the message."""
+        """The status word takes the number of the message, which shows no values."""
+        self._fail(self.located(node))
+
+    def located(self, node: st.Fail) -> str:
+        """Return the message of *node*, with its place if that was asked for."""
         debug = self.code.unit.debug
-        self._fail(node.message if debug is None else debug.located(node.message))
+        return node.message if debug is None else debug.located(node.message)
+
+    def visit_Print(self, node: st.Print) -> None:
+        """Where there is an output, this is another."""
+        raise LoweringError("T.print is for programs that run on a CPU", node.span)
 
     def _fail(self, message: str) -> None:
         self.code.fail(self.scope[STATUS], self.messages.code(message))

@@ -237,15 +237,15 @@ class Matrices:
             total.height,
             total.width,
         )
-        turned = {x.layout.turned for x in (left, right, total)}
-        if found is None or right.buffer.dtype != dtype or not fits or len(turned) > 1:
+        ways = {x.layout.transposed for x in (left, right, total)}
+        if found is None or right.buffer.dtype != dtype or not fits or len(ways) > 1:
             raise left.error(nest)
         name, kind, pairs = found
         a, b, c = (self._registers(nest, x) for x in (left, right, total))
-        if turned == {True}:
+        if ways == {True}:
             a, b = b, a
         for part in range(len(total.layout.places) // 4):
-            at_a, at_b = (part, 0) if turned == {True} else (0, part)
+            at_a, at_b = (part, 0) if ways == {True} else (0, part)
             operands = self._operands(a, 4 * pairs * at_a, 4, dtype, kind)
             operands += self._operands(b, 2 * pairs * at_b, 2, dtype, kind)
             sums = [

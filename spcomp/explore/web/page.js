@@ -52,11 +52,12 @@ function fill(pane, rows) {
     const element = make("li", {
       role: "option", id: `${pane.name}-${index}`, "aria-selected": "false",
       class: `${places.length ? "linked" : ""} ${kind}`,
-      "aria-label": said ? said + row.text : null,
+      "aria-label": said ? said + row.text : row.text ? null : `${row.label || ""} empty line`,
     });
     if (places.length) element.style.setProperty("--hue", (places[0] * 67) % 360);
     if (pane.name === "source") element.append(make("span", { class: "label", "aria-hidden": "true" }, row.label || ""));
     element.append(...coloured(row.text || " ", LANGUAGES[pane.name] || "python"));
+    if (row.time) element.append(make("span", { class: "time" }, row.time));
     element.dataset.row = index;
     return { element, places };
   });
@@ -133,6 +134,16 @@ function draw(index) {
     if (view.forest.startsWith("<svg")) body.innerHTML = view.forest;
     else body.append(make("pre", {}, view.forest));
     addPane("axes", "Axes", [], body);
+  }
+  if (view.pictures) {
+    const body = make("div", { class: "pictures", tabindex: "0", role: "group", "aria-label": "Pictures" });
+    view.pictures.forEach(([title, svg]) => {
+      const picture = make("figure", {});
+      picture.innerHTML = svg;
+      picture.firstElementChild.setAttribute("aria-label", title);
+      body.append(picture);
+    });
+    addPane("pictures", "Pictures", [], body);
   }
   for (const pane of panes) {
     pane.element.hidden = before.includes(pane.name);

@@ -23,12 +23,12 @@ LANES = 32
 class Layout:
     """Which elements of a matrix a lane holds: the *places* of row and column of each, in order.
 
-    *turned*: the matrix takes part as its transpose. Source: the PTX ISA, section 9.7.14, Matrix
-    Fragments for mma.m16n8k16 and mma.m16n8k8.
+    *transposed*: the transpose of the matrix takes part. Source: the PTX ISA, section 9.7.14,
+    Matrix Fragments for mma.m16n8k16 and mma.m16n8k8.
     """
 
     places: tuple[tuple[Place, Place], ...]
-    turned: bool = False
+    transposed: bool = False
 
 
 def _left(pairs: int) -> list[tuple[Place, Place]]:
@@ -51,7 +51,7 @@ def _result(at: int) -> list[tuple[Place, Place]]:
     return [((1, 0, 8 * (k // 2)), (0, 2, at + k % 2)) for k in range(4)]
 
 
-def _turned(places: list[tuple[Place, Place]], at: int = 0) -> list[tuple[Place, Place]]:
+def _transposed(places: list[tuple[Place, Place]], at: int = 0) -> list[tuple[Place, Place]]:
     """Return *places* of the transpose, with columns that begin at *at*."""
     return [(column, (row[0], row[1], row[2] + at)) for row, column in places]
 
@@ -64,17 +64,19 @@ def layout_of(scope: str, rows: int, columns: int, bits: int) -> Layout | None:
         case ("wmma.matrix_a", 16, _) if columns == depth:
             return Layout(tuple(_left(pairs)))
         case ("wmma.matrix_a", 8, _) if columns == depth:
-            return Layout(tuple(_turned(_right(pairs, 0))), turned=True)
+            return Layout(tuple(_transposed(_right(pairs, 0))), transposed=True)
         case ("wmma.matrix_b", _, 8 | 16) if rows == depth:
             return Layout(tuple(p for at in parts for p in _right(pairs, at)))
         case ("wmma.matrix_b", _, 32) if rows == depth:
             return Layout(
-                tuple(p for at in (0, 16) for p in _turned(_left(pairs), at)), turned=True
+                tuple(p for at in (0, 16) for p in _transposed(_left(pairs), at)), transposed=True
             )
         case ("wmma.accumulator", 16, 8 | 16):
             return Layout(tuple(p for at in parts for p in _result(at)))
         case ("wmma.accumulator", 8, 32):
-            return Layout(tuple(p for at in (0, 16) for p in _turned(_result(0), at)), turned=True)
+            return Layout(
+                tuple(p for at in (0, 16) for p in _transposed(_result(0), at)), transposed=True
+            )
     return None
 
 

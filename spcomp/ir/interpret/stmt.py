@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from spcomp.arrays import Array
+from spcomp.dtypes import filled
 from spcomp.errors import InternalError
 from spcomp.ir.func import Func
 from spcomp.ir.interpret.expr import Evaluator
@@ -22,6 +23,7 @@ from spcomp.ir.stmt import (
     Let,
     Prefetch,
     Prefix,
+    Print,
     Seq,
     Store,
     While,
@@ -83,7 +85,15 @@ class Interpreter(Evaluator):
 
     def visit_Fail(self, node: Fail) -> None:
         """Record the message, which is raised at the end of the call."""
-        self.failures.append(node.message)
+        self.failures.append(self._message(node))
+
+    def visit_Print(self, node: Print) -> None:
+        """Print the line."""
+        print(self._message(node))  # noqa: T201 (what the statement means)
+
+    def _message(self, node: Fail | Print) -> str:
+        """Return the message of *node*, with its values if it has some."""
+        return filled(node.message, [(value.dtype, self.visit(value)) for value in node.values])
 
     def visit_Prefetch(self, node: Prefetch) -> None:
         """Compute the index; neither its element nor elements it is read from need exist."""

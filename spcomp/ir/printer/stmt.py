@@ -34,10 +34,12 @@ from spcomp.ir.stmt import (
     Let,
     Prefetch,
     Prefix,
+    Print,
     Seq,
     Stmt,
     Store,
     While,
+    parts,
 )
 from spcomp.ir.visitor import Visitor
 
@@ -90,7 +92,7 @@ class StmtPrinter(Visitor[None]):
     """Collects the lines of statements."""
 
     COVERS = (
-        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Prefetch, Barrier),
+        *(Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Print, Prefetch, Barrier),
         *(Prefix, SpIter, Block, Merge),
     )
 
@@ -220,7 +222,15 @@ class StmtPrinter(Visitor[None]):
 
     def visit_Fail(self, stmt: Fail) -> None:
         """Add the message."""
-        self.line(f"T.fail({literal_text(stmt.message)})")
+        self.line(f"T.fail({self._shown(stmt)})")
+
+    def visit_Print(self, stmt: Print) -> None:
+        """Add what is printed."""
+        self.line(f"T.print({self._shown(stmt)})")
+
+    def _shown(self, stmt: Fail | Print) -> str:
+        texts = (literal_text(p) if isinstance(p, str) else self.ex.alone(p) for p in parts(stmt))
+        return ", ".join(texts)
 
     def visit_Prefetch(self, stmt: Prefetch) -> None:
         """Add the hint."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import ClassVar, get_args
 
-from spcomp.dtypes import DType, int64
+from spcomp.dtypes import HOLE, DType, int64
 from spcomp.ir.access import Load, Stored
 from spcomp.ir.axis import (
     AnyBuffer,
@@ -41,6 +41,7 @@ from spcomp.ir.stmt import (
     LoopKind,
     Prefetch,
     Prefix,
+    Print,
     Seq,
     Store,
     While,
@@ -148,7 +149,20 @@ class StmtVerifier(ExprVerifier):
         self.visit(node.value)
 
     def visit_Fail(self, node: Fail) -> None:
-        """Accept any message."""
+        """Check the values, and that the message has a place for each."""
+        self._message(node, "T.fail")
+
+    def visit_Print(self, node: Print) -> None:
+        """Check the values, and that the message has a place for each."""
+        self._message(node, "T.print")
+
+    def _message(self, node: Fail | Print, name: str) -> None:
+        for value in node.values:
+            self.visit(value)
+            if value.dtype.lanes > 1 or value.dtype.kind == "handle":
+                self.fail(f"{name} shows numbers, not a {value.dtype}", node)
+        if node.values and node.message.count(HOLE) != len(node.values):
+            self.fail(f"{name} has not as many values as holes for them", node)
 
     def visit_Barrier(self, node: Barrier) -> None:
         """Check the number of lanes."""

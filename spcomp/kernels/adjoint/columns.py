@@ -19,11 +19,11 @@ _LEVELS = ("dense", "compressed")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """The index arrays of a matrix, a *turned* tensor of it, and the *places* of its values."""
+    """The index arrays of a matrix, a *transposed* tensor of it, and the *places* of its values."""
 
     shape: tuple[int, ...]
     arrays: tuple[Array, ...]
-    turned: Tensor
+    transposed: Tensor
     places: Array
 
     def fits(self, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> bool:
@@ -56,18 +56,18 @@ class Columns:
         shape = tuple(value.shape)
         known = self.patterns.get(name)
         if known is None or not known.fits(shape, arrays):
-            turned = Format(_LEVELS, order=order[::-1])
+            target = Format(_LEVELS, order=order[::-1])
             try:
                 numbers = _with_values(value, np.arange(len(values), dtype=np.int64))
-                tensor = to_tensor(numbers, turned, How(duplicates="error"))
+                tensor = to_tensor(numbers, target, How(duplicates="error"))
             except (
                 ArgumentError,
                 ValueError,
             ):  # repeated coordinates are summed; other faults are the user's
-                return to_tensor(value, turned)
+                return to_tensor(value, target)
             kept = arrays if isinstance(value, Tensor) else tuple(a.copy() for a in arrays)
             known = self.patterns[name] = Pattern(shape, kept, tensor, tensor.values)
-        return known.turned.with_values(np.take(values, known.places))
+        return known.transposed.with_values(np.take(values, known.places))
 
 
 def _parts(value: Any) -> tuple[tuple[Array, ...], Array, tuple[int, int]]:

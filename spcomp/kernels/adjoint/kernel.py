@@ -17,7 +17,7 @@ from spcomp.kernels.notation.bound import kept_arguments
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.runner import MOST_VERSIONS
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.results import Results
 from spcomp.notation.adjoint.adjoint import Adjoint, Given
 from spcomp.notation.adjoint.columns import by_columns
@@ -85,12 +85,8 @@ class AdjointKernel(Runnable):
 
         *named* may have ``sizes``, the lengths of values at index vectors that are computed again.
         """
-        named = dict(named)
-        sizes = dict(named.pop("sizes", None) or {})
-        version = self.version(named)
-        arguments = version.arguments(named, self._columns)
-        more = version.lengths(self.adjoint, named, sizes)
-        return version.narrow(version.kernel(out=out, **arguments, **more))
+        call = self.inner_call(named)
+        return call.deliver(call.kernel(out=out, **call.arguments))
 
     @cached_property
     def differentiable(self) -> Differentiable:
@@ -108,6 +104,15 @@ class AdjointKernel(Runnable):
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         version = self.version(named)
         return version.kernel.specialize(**version.arguments(named, self._columns))
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the program of gradients that a call with *named* comes down to."""
+        named = dict(named)
+        sizes = dict(named.pop("sizes", None) or {})
+        version = self.version(named)
+        arguments = version.arguments(named, self._columns)
+        more = version.lengths(self.adjoint, named, sizes)
+        return InnerCall(version.kernel, {**arguments, **more}, version.narrow)
 
     def explain(self, **named: Any) -> str:
         """Return the gradients, what is saved and recomputed; for arguments, also their kernel."""

@@ -12,7 +12,7 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.kernels.call import prepare
 from spcomp.kernels.frame import Frame
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.results import collect, new_array, result_wraps, with_outputs
 from spcomp.locks import cached_property
 from spcomp.tensors.parts.order import move_values
@@ -101,6 +101,12 @@ class BoundBeside(Bound):
         """Return the Kernel over the parts: calls make their other arrays, so it is the same."""
         self.refuse_bound(named)
         return self.inner.kernel
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the Kernel over the parts; its results lie along the parts."""
+        self.refuse_bound(named)
+        frame = self._frame({**self._named, **named})
+        return InnerCall(self.inner, {**self._parts(frame), **dict(self._others(frame))})
 
     def _frame(self, named: Mapping[str, Any]) -> Frame:
         """Return the arguments of the program before the decomposition, checked."""

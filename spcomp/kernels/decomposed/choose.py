@@ -23,7 +23,7 @@ from spcomp.kernels.decomposed.kernel import (
     with_parts,
 )
 from spcomp.kernels.kernel import Kernel
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import Lock
 from spcomp.tensors.arguments import convert
 from spcomp.tensors.parts.parts import Parts, no_pattern
@@ -106,6 +106,10 @@ class ChoosingKernel(Runnable):
         """Return the formats chosen for arguments like *named*, or chosen last, and the steps."""
         return (self.choose(**named) if named else self.latest).explain(**named)
 
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call with *named* of the kernel for the formats chosen for them."""
+        return self.choose(**named).inner_call(named)
+
     @property
     def signature(self) -> Signature:
         """The parameters of the program before the decomposition, by which it is called."""
@@ -148,7 +152,7 @@ class ChoosingKernel(Runnable):
         if self._latest is None:
             raise ArgumentError(
                 f"{self.name}: formats are not chosen yet",
-                hint="call it first, or give its matrices to .choose",
+                hint="call it first, or take kernel.specialize(...) with its arguments",
             )
         return self._latest
 

@@ -19,7 +19,7 @@ from spcomp.ir.program import CoordFunc
 from spcomp.kernels.decomposed.beside import Beside, BoundBeside
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import Kernel
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import cached_property
 from spcomp.passes.decompose.decompose_formats import decompose as decompose_func
 from spcomp.passes.decompose.decompose_formats import without_unused
@@ -223,6 +223,14 @@ class FormatKernel(Runnable):
         matrices = {name: named.pop(name) for name in self.program.formats if name in named}
         return self.bind(**matrices).specialize(**named)
 
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the Kernel over the parts that a call with *named* comes down to."""
+        if self._keeps:
+            return InnerCall(self.kernel, {name: _as_is(arg) for name, arg in named.items()})
+        formatted = {name: arg for name, arg in named.items() if name in self.program.formats}
+        rest = {name: arg for name, arg in named.items() if name not in formatted}
+        return self._bound(formatted).inner_call(rest)
+
     def explain(self, **named: Any) -> str:
         """Return the formats, and the signature and steps of the Kernel over the parts."""
         kernel = self.specialize(**named) if named else self.kernel
@@ -323,6 +331,11 @@ class BoundFormats(Bound):
         """Return the Kernel over the parts that a call with arguments like these runs."""
         self.refuse_bound(named)
         return self.inner.specialize(**_agree(self._sizes, named, add=False))
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the Kernel over the parts that a call with *named* comes down to."""
+        self.refuse_bound(named)
+        return InnerCall(self.inner, _agree(self._sizes, dict(named), add=False))
 
 
 def _as_is(arg: Any) -> Any:

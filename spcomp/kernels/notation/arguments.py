@@ -70,6 +70,11 @@ class CallArgument(NamedTuple):
         """The format of a matrix that is stored in parts, else None."""
         return self.value.format if is_parts(self.value) else None
 
+    def __str__(self) -> str:
+        facts = [getattr(self.value, what, None) for what in ("format", "dtype")]
+        kind = type(self.value).__name__
+        return " ".join([f"{self.name}: {kind}", *(str(fact) for fact in facts if fact)])
+
     @property
     def whole(self) -> Any:
         """The value; for a matrix in parts, the csr array or Tensor that it was made of."""

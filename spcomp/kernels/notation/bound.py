@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from spcomp.errors import ArgumentError
-from spcomp.kernels.notation.call import BoundArguments
+from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
+from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
@@ -45,6 +46,8 @@ class BoundNotation(Bound):
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
         self.refuse_bound(named)
+        if not self._runner.outputs.isdisjoint(named):
+            out, named = with_named_outputs(out, named, self._runner.outputs)
         return self._runner.call(out, named, self._bound)
 
     def explain(self, **named: Any) -> str:
@@ -56,7 +59,7 @@ class BoundNotation(Bound):
         if named or not missing:
             return super().explain(**named)
         if self._bound.last is not None:
-            return self._runner.explained(self._bound.last, {})
+            return explained(self._runner, self._bound.last, {})
         raise ArgumentError(
             f"{self.name}: formats and dtypes of {', '.join(missing)} are not known yet",
             hint="call it first, or give the arguments here",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import CallArguments, call_arguments
@@ -15,6 +15,7 @@ from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
 
 _NONE: Mapping[str, Any] = {}
+Outputs: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +42,23 @@ class BoundArguments:
 
 
 NOTHING_BOUND = BoundArguments({}, {}, {}, {})
+
+
+def with_named_outputs(out: Any, named: dict[str, Any], names: Collection[str]) -> Outputs:
+    """Return *out* with the outputs called *names* that are among the arguments *named*, and these.
+
+    Raises ArgumentError for an output that is given twice.
+    """
+    arrays = {name: named[name] for name in names if name in named}
+    if out is not None and not isinstance(out, dict):
+        raise ArgumentError(
+            f"argument {next(iter(arrays))}: is an output, and out= is given besides",
+            hint="give outputs either way: by name, or as out=",
+        )
+    for name in arrays.keys() & (out or {}).keys():
+        raise ArgumentError(f"argument {name}: is an output that out= has, too")
+    rest = {name: arg for name, arg in named.items() if name not in arrays}
+    return {**(out or {}), **arrays}, rest
 
 
 class Call(NamedTuple):

@@ -9,10 +9,12 @@ from spcomp.errors import ArgumentError
 from spcomp.kernels.elsewhere import door_of
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import BoundNotation
+from spcomp.kernels.notation.call import NOTHING_BOUND, with_named_outputs
+from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
 from spcomp.kernels.notation.runner import Runner, SplitVersion
-from spcomp.kernels.protocol import Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.notation.nodes import Program
 from spcomp.notation.semiring import Semiring
 from spcomp.tensors.libraries.foreign import arrays_of
@@ -91,6 +93,8 @@ class NotationKernel(Runnable):
             )
         if (door := door_of(named.values())) is not None:
             return door.call(self, out, named)
+        if not self._runner.outputs.isdisjoint(named):
+            out, named = with_named_outputs(out, named, self._runner.outputs)
         return self._runner.call(out, named)
 
     def plan(self, **named: Any) -> Any:
@@ -104,7 +108,7 @@ class NotationKernel(Runnable):
             f"{self.name}: no argument is distributed", hint="explain(...) says what is decided"
         )
 
-    def bind(self, **named: Any) -> BoundNotation:
+    def bind(self, **named: Any) -> Bound:
         """Return a callable that takes the rest of the arguments, with these fixed.
 
         Index arrays are copied now: no call sees later changes of them. The first call with
@@ -112,13 +116,11 @@ class NotationKernel(Runnable):
         ``inspect=True`` that call takes what is expected to be fastest for these matrices, as
         docs/tuning.md says.
         """
-        if door_of(named.values()) is not None:
-            raise ArgumentError(
-                f"{self.name}: distributed arguments are not bound",
-                hint="persist() them, and give them at each call",
-            )
+        if (door := door_of(named.values())) is not None:
+            there: Bound = door.bind(self, named)
+            return there
         if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
-            inspected: BoundNotation = inspection.bound(self, named)
+            inspected: Bound = inspection.bound(self, named)
             return inspected
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
@@ -149,10 +151,20 @@ class NotationKernel(Runnable):
             programs = "; ".join(str(piece.runner.program) for piece in version.pieces)
             raise ArgumentError(
                 f"{self.name} runs as {len(version.pieces)} programs, one after the other",
-                hint=f"they are {programs}",
+                hint=f"compile and ask each: {programs}",
             )
         kernel: Kernel | FormatKernel | ChoosingKernel = self._runner.chosen(version, arguments)
         return kernel
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the Kernel that a call with *named* comes down to."""
+        rest = dict(named)
+        sizes = {} if "sizes" in self.arguments else rest.pop("sizes", {})
+        call = self._runner.kernel_call(None, arrays_of(rest), NOTHING_BOUND, sizes)
+        if call is None:
+            self.specialize(**rest)  # raises for several programs
+            raise ArgumentError(f"{self.name} assigns parts of arrays, around its program")
+        return call
 
     def explain(self, **named: Any) -> str:
         """Return what was decided, and why: statements, formats, domains, loops.
@@ -161,7 +173,9 @@ class NotationKernel(Runnable):
         """
         if door_of(named.values()) is not None:
             return str(self.plan(**named))
-        return self._runner.explain(self._runner.operands(arrays_of(named)))
+        arguments = self._runner.operands(arrays_of(named))
+        version = self._runner.version(arguments) if arguments else self._runner.last
+        return explained(self._runner, version, arguments)
 
     @property
     def signature(self) -> Signature:

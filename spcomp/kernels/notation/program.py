@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from spcomp.compiler.backends import backend_of
 from spcomp.errors import ScriptError, expect, refuse_deep_nests
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.notation.objects import Function, as_program, with_numbers
@@ -29,6 +30,8 @@ def compile_notation(
     expect("formats", formats, (Mapping, NoneType), "formats by the names of tensors")
     expect("functions", functions, (Mapping, NoneType), "functions by their names")
     meaning = ORDINARY if semiring is None else as_semiring(semiring)
+    if options.target.cpu != "native":
+        backend_of(options.target.kind).resolve(options.target)  # raises for an unknown one
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}), meaning)
         notation = with_numbers(notation, options.constants)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spcomp.kernels.gpu.calls import GpuCalls
 from spcomp.kernels.gpu.replay import MOST, Replay
 from spcomp.kernels.kernel import BoundKernel
+from spcomp.kernels.notation.call import with_named_outputs
 from spcomp.kernels.results import Results
 from spcomp.runtime.cuda.glance import Key, glance
 from spcomp.runtime.cuda.streams import STREAM
@@ -59,6 +60,9 @@ class Repeats:
                 self._runner.note(known.version, self._bound)
                 return _result(known, list(given.values()))
         refuse(named)
+        if not self._runner.outputs.isdisjoint(named):
+            out, named = with_named_outputs(out, named, self._runner.outputs)
+            return self._runner.call(out, named, self._bound)
         result = self._runner.call(out, {**named}, self._bound)
         apart = len({*map(id, given.values())}) == len(given)  # else it is not clear which is which
         if seen is not None and apart and seen.key not in self._known and len(self._known) < MOST:
@@ -74,16 +78,16 @@ class Repeats:
         None if it runs more than one kernel, or does anything beside.
         """
         found = self._runner.kernel_call(out, named, self._bound)
-        if found is None or not isinstance(found[0], BoundKernel):
+        if found is None or not isinstance(found.kernel, BoundKernel):
             return None
-        calls = found[0].calls
-        replay = calls.replay(found[1]) if isinstance(calls, GpuCalls) else None
+        calls = found.kernel.calls
+        replay = calls.replay(found.arguments) if isinstance(calls, GpuCalls) else None
         numbers = {id(arg): number for number, arg in enumerate(given)}
         several = isinstance(result, Results)
-        wanted = [*found[1].values(), *(result if several else (result,))]
+        wanted = [*found.arguments.values(), *(result if several else (result,))]
         if replay is None or not all(id(arg) in numbers for arg in wanted):
             return None
-        order = tuple(numbers[id(arg)] for arg in found[1].values())
+        order = tuple(numbers[id(arg)] for arg in found.arguments.values())
         results = tuple(numbers[id(part)] for part in wanted[len(order) :])
         assert isinstance(calls, GpuCalls)
         fields = result._fields if several else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
@@ -15,8 +15,7 @@ from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.arguments import CallArgument, CallArguments, call_arguments
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
 from spcomp.kernels.notation.formats import Formats
-from spcomp.kernels.notation.fused import explain_rows
-from spcomp.kernels.notation.parts import block_formats, format_texts, kernel_in_parts
+from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.planned import (
     CompiledVersion,
@@ -29,10 +28,11 @@ from spcomp.kernels.notation.planned import (
 from spcomp.kernels.notation.planner import Planner
 from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores_as
 from spcomp.kernels.notation.scatters import Scatters, Sizes
+from spcomp.kernels.protocol import InnerCall, Runnable
 from spcomp.kernels.results import Results
 from spcomp.knobs import knobs_of
+from spcomp.log import say
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
-from spcomp.notation.explain import explain
 from spcomp.notation.nodes import Program
 from spcomp.notation.semiring import ORDINARY, Semiring
 from spcomp.runtime.cuda.arrays import lies_there
@@ -61,11 +61,12 @@ class Runner:
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)
-        self._scatters = Scatters(planner.rows, self._operands, self._on_gpu)
-        self.arguments = self._scatters.named(self._operands)
+        self.scatters = Scatters(planner.rows, self._operands, self._on_gpu)
+        self.arguments = self.scatters.named(self._operands)
+        self.outputs = frozenset(places.results).difference(self.arguments)
         first = next(s for s in self.program.statements if s.target.name == places.results[0])
         self.name = options.name or first.name
-        self._intake = Intake(self.name, prepared, places, self._scatters)
+        self._intake = Intake(self.name, prepared, places, self.scatters)
         self._delivery = Delivery(prepared, planner.formats, planner.wanted)
         self._versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
@@ -163,6 +164,10 @@ class Runner:
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
             results = {**results, **call.wholes}
+        return self._named(results)
+
+    def _named(self, results: Mapping[str, Any]) -> Any:
+        """Return the only one of the *results*, or all as a named tuple."""
         names = self._places.results
         if len(names) == 1:
             return results[names[0]]
@@ -183,17 +188,23 @@ class Runner:
         return self._delivery.results(planned, kernel(**named), arguments, call.outputs)
 
     def kernel_call(
-        self, out: Any, named: Mapping[str, Any], bound: BoundArguments
-    ) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-        """Return what runs in a call with *named* and *out*, which ran before: a kernel on these.
+        self, out: Any, named: Mapping[str, Any], bound: BoundArguments, sizes: Sizes = _NONE
+    ) -> InnerCall | None:
+        """Return the call of a kernel that a call with *named* and *out* comes down to.
 
         None if it is not one kernel, or it works on parts of what is given.
         """
-        call = self._intake.call(out, call_arguments(named), bound)
+        call = self._intake.call(out, call_arguments(named), bound, sizes)
         version = self._version(call, None)
         if isinstance(version, SplitVersion) or call.wholes:
             return None
-        return self._kernel_call(version, call)
+
+        def deliver(returned: Any) -> Any:
+            results = self._delivery.results(version.planned, returned, call.arguments, {})
+            return self._named(results)
+
+        kernel, arguments = self._kernel_call(version, call)
+        return InnerCall(cast("Runnable", kernel), arguments, deliver)
 
     def note(self, version: CompiledVersion | SplitVersion, bound: BoundArguments) -> None:
         """Note that *version* ran last, with the arguments *bound*."""
@@ -288,12 +299,20 @@ class Runner:
     def operands(self, named: Mapping[str, Any], sizes: Sizes | None = None) -> CallArguments:
         """Return the arguments of a call, whose kinds say what runs.
 
-        Without *sizes*, results at index vectors have any length. Raises ArgumentError.
+        Without *sizes*, also as one of *named*, results at index vectors have any length. Raises
+        ArgumentError.
         """
+        named = dict(named)
+        if "sizes" not in self.arguments:
+            sizes = named.pop("sizes", sizes)
         arguments = call_arguments(named)
         if sizes is not None:
-            return self._scatters.with_rows(arguments, {}, sizes)
-        return self._scatters.like(arguments) if arguments else {}
+            return self.scatters.with_rows(arguments, {}, sizes)
+        return self.scatters.like(arguments) if arguments else {}
+
+    @property
+    def _specialized(self) -> str:
+        return f"kernel.specialize({', '.join(f'{name}=...' for name in self.arguments)})"
 
     # -- versions -----------------------------------------------------------------------------
 
@@ -303,7 +322,7 @@ class Runner:
         if self._last is None:
             raise ArgumentError(
                 f"{self.name}: formats and dtypes are not known yet",
-                hint="call it first, or give the arguments here",
+                hint=f"call it first, or take {self._specialized}",
             )
         return self._last
 
@@ -317,6 +336,7 @@ class Runner:
         key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
         version = self._versions.get(key)
         if version is None:
+            say(self.name, f"is planned for {', '.join(map(str, arguments.values()))}")
             version = self._compile(arguments, asked)
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
@@ -403,53 +423,6 @@ class Runner:
         if choose is None or not all(a.source in arguments for a in in_parts):
             return version.kernel
         return choose(**{name: make(arguments[source].value) for name, source, make in in_parts})
-
-    def explain(self, arguments: CallArguments) -> str:
-        """Return the decisions for *arguments*, or for those of the last call, as text."""
-        return self.explained(self.version(arguments) if arguments else self.last, arguments)
-
-    def explained(self, version: CompiledVersion | SplitVersion, arguments: CallArguments) -> str:
-        """Return the decisions of *version*, which runs for *arguments* if there are any."""
-        if isinstance(version, SplitVersion):
-            return "\n".join(piece.runner.explain({}) for piece in version.pieces)
-        self.chosen(version, arguments)
-        planned, planner = version.planned, self.planner
-        operands = {name: argument.operand for name, argument in planned.arguments.items()}
-        stored = format_texts(version.kernel, version.stored)
-        levels = version.stored.keys() & (planner.wanted.keys() - planner.stored.keys())
-        stored |= {name: str(planner.wanted[name]) for name in levels}
-        text = explain(planned.plans, operands, planned.converted, planner.semiring, stored)
-        text = f"floats in any order (fast_math)\n{text}" if self.options.fast_math else text
-        if self.options.tuned is not None and isinstance(version.kernel, Kernel):
-            if values := self._values(version, arguments):
-                version.kernel.specialize(**values)  # so that it decides what it notes
-            text = f"{version.kernel.note}\n{text}"
-        if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, self.options)):
-            text = f"{text}\n{rows}"
-        return self._on_device(version, arguments, text)
-
-    def _on_device(self, version: CompiledVersion, arguments: CallArguments, text: str) -> str:
-        """Return *text* with what a GPU runs for *arguments*: steps, launches, what data they suit.
-
-        Without all arguments, and with index vectors of results, whose sizes only a call knows,
-        they are those for any data.
-        """
-        kernel = version.kernel
-        if isinstance(kernel, Kernel) and kernel.launches:
-            if values := self._values(version, arguments):
-                kernel = kernel.version(values, whole=False)
-            parts = kernel.known, text, kernel.trace, kernel.explain_launches()
-            return "\n".join(part for part in map(str, parts) if part).rstrip()
-        launched = getattr(kernel, "explain_launches", str)()
-        return f"{text}\n{launched}".rstrip() if launched else text
-
-
-    def _values(self, version: CompiledVersion, arguments: CallArguments) -> dict[str, Any]:
-        """Return what the kernel of *version* gets; nothing unless all is known before a call."""
-        given = all(argument.source in arguments for argument in version.arguments)
-        if not given or self._scatters.rows:
-            return {}
-        return {name: make(arguments[at].value) for name, at, make in version.arguments}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,20 @@ from spcomp.ir.expr import BinOp, Expr, Reduce, Select, UnOp, Var, binary, cast,
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import Evaluate, Fail, For, If, Let, Prefetch, Prefix, Stmt, Store, While, seq
+from spcomp.ir.stmt import (
+    Evaluate,
+    Fail,
+    For,
+    If,
+    Let,
+    Prefetch,
+    Prefix,
+    Print,
+    Stmt,
+    Store,
+    While,
+    seq,
+)
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import FuncPass, Stage
@@ -190,6 +203,12 @@ class _Guard(Rewriter):
 
     def visit_Evaluate(self, stmt: Evaluate) -> Node:
         return self._with_checks(stmt.replace(value=self.rewrite(stmt.value)))
+
+    def visit_Fail(self, stmt: Fail) -> Node:
+        return self._with_checks(stmt.replace(values=tuple(map(self.rewrite, stmt.values))))
+
+    def visit_Print(self, stmt: Print) -> Node:
+        return self._with_checks(stmt.replace(values=tuple(map(self.rewrite, stmt.values))))
 
     def visit_Let(self, let: Let) -> Node:
         value = self.rewrite(let.value)

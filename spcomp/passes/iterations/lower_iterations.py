@@ -21,7 +21,7 @@ from spcomp.ir.expr import Expr, binary
 from spcomp.ir.module import Module
 from spcomp.ir.position import Block, BlockIter, Case, Cursor, Merge, MergeKind
 from spcomp.ir.program import CoordFunc, PosFunc
-from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Seq, Stmt, Store, While, seq
+from spcomp.ir.stmt import Alloc, Evaluate, Fail, For, If, Let, Print, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import Visitor, walk
 from spcomp.knobs import Knobs
@@ -116,7 +116,7 @@ def _with_searches(blocks: SearchBlocks | None, body: Stmt) -> Stmt:
 class _Lowerer(Visitor[Stmt]):
     """Lowers statements; the current scope is an attribute, saved around every sp_iter."""
 
-    COVERS = (SpIter, Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail)
+    COVERS = (SpIter, Seq, Let, Store, If, For, While, Alloc, Evaluate, Fail, Print)
 
     def __init__(self, func: CoordFunc, aux: Auxiliary, assembly: Assembly) -> None:
         written = frozenset(n.buffer for n in walk(func.body) if isinstance(n, Store))
@@ -357,8 +357,17 @@ class _Lowerer(Visitor[Stmt]):
         return self.locator.with_local(stmt.replace(value=self._expr(stmt.value)), mark)
 
     def visit_Fail(self, stmt: Fail) -> Stmt:
-        """Keep it."""
-        return stmt
+        """Lower the values."""
+        return self._lower_message(stmt)
+
+    def visit_Print(self, stmt: Print) -> Stmt:
+        """Lower the values."""
+        return self._lower_message(stmt)
+
+    def _lower_message(self, stmt: Fail | Print) -> Stmt:
+        mark = len(self.locator.local)
+        values = tuple(map(self._expr, stmt.values))
+        return self.locator.with_local(stmt.replace(values=values), mark)
 
 
 @dataclass(slots=True)

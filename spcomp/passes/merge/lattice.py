@@ -42,9 +42,10 @@ class Lattice:
         return tuple(other for other, sides in pairs if all(mine <= its for mine, its in sides))
 
     def __str__(self) -> str:
-        return " ".join(map(self._point_text, self.points))
+        return " ".join(map(self.text, self.points))
 
-    def _point_text(self, point: Point) -> str:
+    def text(self, point: Point) -> str:
+        """Return the operands that are present at *point*, as a set."""
         present = (
             name for name, is_present in zip(self.operands, point, strict=True) if is_present
         )

@@ -17,12 +17,13 @@ runs on, because the scheduler of a virtual machine takes an idle CPU for an abs
 queue them behind the caller. A second caller while a job runs (another thread, or a loop inside a
 chunk) runs its loop itself.
 
-``runtime.pool_watch`` describes how a loop ends early.
+``pool_watch`` describes how a loop ends early, ``pool_log`` how the times of chunks are recorded.
 """
 
 from __future__ import annotations
 
 from spcomp.codegen.abi import BUDGET, INTERRUPTED
+from spcomp.runtime.native.pool_log import LOG, SERIAL_LOG
 from spcomp.runtime.native.pool_share import SHARE
 from spcomp.runtime.native.pool_watch import EASY, EVERY, WATCH
 from spcomp.runtime.native.pool_workers import AFFINITY, NO_AFFINITY, TAKE, WORKERS
@@ -187,7 +188,7 @@ claim:
 busy:
   br i1 %asks, label %turns, label %alone
 alone:
-  call void %fn(ptr %ctx, i64 0, i64 %n)
+  call void @work(ptr %fn, ptr %ctx, i64 0, i64 %n)
   br label %over
 turns:
   %r0 = call i32 @turns(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks)
@@ -282,7 +283,7 @@ own:                                       ; there is nobody to share it with
   %whole = and i1 %known, %short
   br i1 %whole, label %one, label %several
 one:
-  call void %fn(ptr %ctx, i64 0, i64 %n)
+  call void @work(ptr %fn, ptr %ctx, i64 0, i64 %n)
   br label %own.end
 several:
   %turned = call i32 @turns(ptr %fn, ptr %ctx, i64 %n, i64 %size, i64 %chunks)
@@ -302,7 +303,7 @@ try:                                       ; as many chunks again as are done
   %from = mul i64 %done, %size
   %stop = mul i64 %upto, %size
   %to = call i64 @llvm.umin.i64(i64 %stop, i64 %n)
-  call void %fn(ptr %ctx, i64 %from, i64 %to)
+  call void @work(ptr %fn, ptr %ctx, i64 %from, i64 %to)
   %now = call i64 @now()
   %taken = sub i64 %now, %begun
   %all = icmp eq i64 %upto, %chunks
@@ -384,10 +385,10 @@ def pool_ir(family: str, platform: str) -> str:
     Without pthreads, a loop runs on its caller's thread.
     """
     if platform == "win32":
-        return _SERIAL.replace("BUDGET", str(BUDGET))
+        return (_SERIAL + SERIAL_LOG).replace("BUDGET", str(BUDGET))
     affinity = AFFINITY if platform == "linux" else NO_AFFINITY
     text = _STATE.format(spin=SPIN, cells=CELLS)
-    text += _ENTRY + WATCH + _JOB + SHARE + TAKE + WORKERS + affinity
+    text += _ENTRY + WATCH + LOG + _JOB + SHARE + TAKE + WORKERS + affinity
     declared, called = _PAUSES.get(family, ("", ""))
     text += f"declare void {declared}\n" if declared else ""
     numbers = {

@@ -129,7 +129,7 @@ turn:
   %from = mul i64 %done, %size
   %stop = mul i64 %upto, %size
   %to = call i64 @llvm.umin.i64(i64 %stop, i64 %n)
-  call void %fn(ptr %ctx, i64 %from, i64 %to)
+  call void @work(ptr %fn, ptr %ctx, i64 %from, i64 %to)
   %all = icmp eq i64 %upto, %chunks
   br i1 %all, label %exit, label %ask
 ask:

@@ -40,7 +40,7 @@ call:
   %reach = mul i64 %some, %size
   %stop = add i64 %begin, %reach
   %end = call i64 @llvm.umin.i64(i64 %stop, i64 %n)
-  call void %fn(ptr %ctx, i64 %begin, i64 %end)
+  call void @work(ptr %fn, ptr %ctx, i64 %begin, i64 %end)
   %before = atomicrmw add ptr @finished, i64 %some seq_cst
   %count = add i64 %before, %some
   %taken = add i64 %took, %some

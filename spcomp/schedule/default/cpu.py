@@ -15,7 +15,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import For, Stmt, Store
+from spcomp.ir.stmt import For, Print, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.passes.pack.pack_rows import find_products
@@ -72,8 +72,9 @@ def default_schedule(
     innermost dense axis, with its accumulators in registers. Innermost loops that pass through
     memory in order run in vectors.
     """
-    if any(loop.kind != "serial" for loop in loops_of(func.body)):
-        return func, ()  # the user has already decided how loops run
+    prints = any(isinstance(node, Print) for node in walk(func.body))
+    if prints or any(loop.kind != "serial" for loop in loops_of(func.body)):
+        return func, ()  # lines stay in order; the user has already decided how loops run
     plan = CpuPlan(func, target, facts, knobs)
     plan.parts()
     plan.attempt(plan.shared_rows())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
-from spcomp.torch.inductor.shapes import aten, constant, value
+from spcomp.torch.inductor.shapes import aten, constant, unviewed_node, value
 
 
 def _infix(sign: str) -> Callable[..., str]:
@@ -65,6 +65,38 @@ def text_of(node: Any) -> Callable[..., str] | None:
         return None
     known = node.kwargs.keys() <= {"alpha"}  # not of other dtypes, nor rounded
     return _TEXT.get(node.target) if known else None
+
+
+# Functions that do not round; and others that do, in the same way wherever they are computed
+_COMPARED = {getattr(getattr(aten, name), kind) for name in _SIGNS for kind in ("Scalar", "Tensor")}
+_EXACT = {
+    *(aten.neg.default, aten.abs.default, aten.relu.default, *LOGIC, *_COMPARED),
+    *(aten.clamp_min.default, aten.clamp_max.default, aten.maximum.default, aten.minimum.default),
+}
+_ROUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
+
+
+def is_compared(node: Any) -> bool:
+    """Whether *node*, or the same numbers in another shape, is compared with something."""
+    return any(
+        user.target in _COMPARED
+        or (unviewed_node(user) is unviewed_node(node) and is_compared(user))
+        for user in node.users
+    )
+
+
+def is_the_same(node: Any) -> bool:
+    """Whether *node* is the same to the bit wherever it is computed: it is rounded once or less."""
+    return _roundings(unviewed_node(node)) < 2
+
+
+def _roundings(node: Any) -> int:
+    inner = [_roundings(unviewed_node(arg)) for arg in node.args if value(arg) is not None]
+    if node.target in _EXACT:
+        return max(inner, default=0)
+    if node.target in _ROUNDED:
+        return 1 if not any(inner) else 2
+    return 2 if text_of(node) is not None or node.target is aten.sum.dim_IntList else 0
 
 
 def literal(arg: Any) -> str | None:

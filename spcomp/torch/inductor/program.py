@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from spcomp.torch.inductor.match import Aggregation, Index, gathered
-from spcomp.torch.inductor.pointwise import LOGIC, literal, text_of
+from spcomp.torch.inductor.pointwise import LOGIC, is_compared, literal, text_of
 from spcomp.torch.inductor.shapes import aten, broadcast, hint, identity, same, unviewed, value
 
 Subs = tuple[str | None, ...]  # an index for each dimension but the first; None: the only one
@@ -60,13 +60,15 @@ class Program:
 
     *source*: the vector whose rows are read at an edge, besides those at its place; None: none yet.
     *inputs*: the tensors that are read, in order. *results*: names of the aggregations, *stored*
-    of what is kept for each edge. *after*: nodes that need a result.
+    of what is kept for each edge. *after*: nodes that need a result. *apart*: nodes with a row for
+    each edge that torch computes, once: they are compared with their extremes.
     """
 
     index: Index
     count: Any
     places: Any
     dtype: torch.dtype
+    apart: frozenset[torch.fx.Node] = frozenset()
     source: Index | None = None
     rows: Any = None  # of what is read at the source
     inputs: dict[tuple[str, torch.fx.Node], Buffer] = field(default_factory=dict)
@@ -75,13 +77,14 @@ class Program:
     statements: list[Statement] = field(default_factory=list)
     after: frozenset[torch.fx.Node] = frozenset()
     _steps: int = 0
+    _follows_rows: bool = True
 
     @classmethod
-    def of(cls, found: Aggregation) -> Program:
+    def of(cls, found: Aggregation, apart: frozenset[torch.fx.Node]) -> Program:
         """Return the program of one aggregation."""
         for steps in (0, MOST_STEPS):
             made, count = value(found.node), value(found.index.node).shape[0]
-            empty = cls(found.index, count, made.shape[0], made.dtype)
+            empty = cls(found.index, count, made.shape[0], made.dtype, apart)
             program = empty._with(found, steps)
             if program is not None:
                 break
@@ -113,6 +116,7 @@ class Program:
         shape = tuple(value(found.node).shape[1:])
         subs = _subs(shape)
         self._steps = steps
+        self._follows_rows = found.reduce == "sum" or not is_compared(found.message)
         loops = tuple((s, n) for s, n in zip(subs, shape, strict=True) if s)
         term = self._edge(found.message, subs, len(loops))
         whole = found.base is None and found.reduce != "mean"
@@ -188,6 +192,8 @@ class Program:
         number = literal(node)
         if number is not None:
             return number
+        if node in self.apart:
+            return self._input("E", node, subs)
         if (known := self._kept(node, subs)) is not None:
             return known
         text = self._function(node)
@@ -249,7 +255,8 @@ class Program:
             return _read(self.results[node], subs)
         text, shape = text_of(node), value(node).shape
         args = [literal(arg) or arg for arg in node.args]
-        if node not in self.after or text is None or self._steps > MOST_STEPS:
+        can_follow = self._follows_rows and self._steps <= MOST_STEPS
+        if node not in self.after or text is None or not can_follow:
             return self._input("I", node, subs)
         if any(value(arg) is None for arg in args if not isinstance(arg, str)):
             return self._input("I", node, subs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -14,9 +15,10 @@ from spcomp.torch.inductor import operators
 from spcomp.torch.inductor.cost import Costs
 from spcomp.torch.inductor.emit import script
 from spcomp.torch.inductor.match import Aggregation, Index, aggregation_of, gathered
+from spcomp.torch.inductor.pointwise import is_compared, is_the_same
 from spcomp.torch.inductor.program import Program
 from spcomp.torch.inductor.regions import Region, Regions
-from spcomp.torch.inductor.shapes import aten, identity, value
+from spcomp.torch.inductor.shapes import aten, identity, unviewed_node, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,15 @@ class Finding:
 def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
     """Replace the aggregations in *graph*, in place, and return what was found."""
     findings, writer, regions = [], _Writer(graph), Regions.of(graph)
-    for node in list(graph.nodes):
-        found = aggregation_of(node) if node.op == "call_function" else None
-        if found is None:
-            continue
-        why, alone = (found, None) if isinstance(found, str) else (None, _program(found))
+    every = {n: found for n in graph.nodes if (found := aggregation_of(n)) is not None}
+    apart = frozenset(_apart(every.values()))
+    for node, found in every.items():
+        why, alone = (found, None) if isinstance(found, str) else (None, _program(found, apart))
         if isinstance(found, Aggregation):
             count = value(found.index.node).shape[0]
             why = costs.decline(node, count, alone.rows if alone else None)
+            if alone is not None and not alone.inputs:
+                why = "reduces one number"
         by = None
         if why is None and isinstance(found, Aggregation):
             by = "degrees"
@@ -62,8 +65,17 @@ def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
     return findings
 
 
-def _program(found: Aggregation) -> Program | None:
-    return None if found.reduce == "degree" else Program.of(found)
+def _apart(every: Iterable[Aggregation | str]) -> Iterator[torch.fx.Node]:
+    """Yield messages that are compared with their extremes, and might be rounded differently."""
+    for found in every:
+        if isinstance(found, Aggregation) and found.reduce in ("max", "min"):
+            assert found.message is not None
+            if is_compared(found.message) and not is_the_same(found.message):
+                yield unviewed_node(found.message)
+
+
+def _program(found: Aggregation, apart: frozenset[torch.fx.Node]) -> Program | None:
+    return None if found.reduce == "degree" else Program.of(found, apart)
 
 
 def _told(found: Aggregation, program: Program) -> str:
@@ -101,7 +113,7 @@ class _Writer:
                 rows = program.rows
                 if not isinstance(rows, int):
                     at = next(node for lead, node in program.inputs if lead == "N")
-                    rows = steps.add(aten.sym_size.int, self._new.get(at, at), 0)
+                    rows = steps.size(self._new.get(at, at), 0)
                 source = (*self._vector(program.source, steps), rows, program.source.wraps)
             made = steps.add(
                 operators.aggregate,
@@ -182,7 +194,7 @@ class _Writer:
         if base.target is aten.full.default:
             return list(base.args[0])
         return [
-            size if isinstance(size, int) else steps.add(aten.sym_size.int, base, dim)
+            size if isinstance(size, int) else steps.size(base, dim)
             for dim, size in enumerate(shape)
         ]
 
@@ -201,3 +213,8 @@ class _Steps:
         with value(self.old).fake_mode:
             made.meta["val"] = target(*map_arg(args, lambda node: node.meta["val"]))
         return made
+
+    def size(self, of: torch.fx.Node, dim: int) -> Any:
+        """Return how long *of* is along *dim*: a node, or the number, once that is known."""
+        made = self.add(aten.sym_size.int, of, dim)
+        return made.meta["val"] if isinstance(made.meta["val"], int) else made

@@ -129,3 +129,8 @@ def unviewed(node: Any, subs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
             break
         node = node.args[0]
     return node, subs
+
+
+def unviewed_node(node: Any) -> Any:
+    """Return the node whose rows *node* shows in another shape; a number as it is."""
+    return node if value(node) is None else unviewed(node, ("",) * (value(node).dim() - 1))[0]

@@ -18,7 +18,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.program import FlatFunc, PosFunc
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import Alloc, Fail, For, Seq, Stmt, Store, While
+from spcomp.ir.stmt import Alloc, Fail, For, Print, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import chain
@@ -224,7 +224,7 @@ class _Registration:
         used = {node.buffer for node in accesses(body)}
         local = {node.buffer for node in walk(func.body) if isinstance(node, Alloc)}
         for node in walk(func.body):
-            if isinstance(node, (While, Merge, Search, Fail)):
+            if isinstance(node, (While, Merge, Search, Fail, Print)):
                 raise self.error(f"the implementation has a {type(node).__name__}", func)
             if isinstance(node, For) and node.kind in ("parallel", "bound"):
                 raise self.error(f"loop {node.var.name} is {node.kind}", func)
