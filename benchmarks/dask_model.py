@@ -63,14 +63,16 @@ class Machine:
     """What was measured, or is assumed.
 
     *rate*: elements in a second of a kernel, on one worker. *bandwidth*: bytes in a second that a
-    worker gets from others, and sends, at once. *latency*: seconds until a transfer begins.
-    *task*: seconds of the scheduler for each task. *cores*: that all workers share, None: each has
-    its own.
+    worker gets from others, and sends, at once. *latency*: seconds until a transfer begins; those
+    of different workers begin together. *turn*: seconds from asking for a step to hearing that it
+    is done, if it does nothing. *task*: seconds of the scheduler for each task. *cores*: that all
+    workers share, None: each has its own.
     """
 
     rate: float
     bandwidth: float
     latency: float
+    turn: float
     task: float
     cores: int | None = None
 
@@ -114,7 +116,7 @@ def step(
             else (graph.needed(1 / workers) * (1 - 1 / workers))
         )
         sources = graph.sources(workers) if sparse_graph else workers
-        received, tasks, messages = got * row, workers * (1 + sources), sources - 1
+        received, tasks, messages = got * row, workers * (1 + sources), 1
         held += got * row
     elif layout == "whole":
         rounds = ceil(log2(workers)) if workers > 1 else 0
@@ -130,7 +132,7 @@ def step(
     send = received / machine.bandwidth + messages * machine.latency if workers > 1 else 0.0
     if machine.cores is not None and workers > 1:  # one memory, and processors that copy
         send *= workers / min(workers, machine.cores)
-    return Step(compute, send, tasks * machine.task, received, held, tasks)
+    return Step(compute, send, machine.turn + tasks * machine.task, received, held, tasks)
 
 
 def limit(

@@ -52,7 +52,8 @@ def described(machine: Machine) -> str:
     """Return the parameters of *machine* as text."""
     return (
         f"{machine.rate:.3g} elements/s on a worker, {size(machine.bandwidth)}/s,"
-        f" {1e3 * machine.latency:.2g} ms for a transfer, {1e3 * machine.task:.2g} ms for a task"
+        f" {1e3 * machine.latency:.2g} ms for a transfer, {1e3 * machine.turn:.2g} ms for a turn,"
+        f" {1e3 * machine.task:.2g} ms for a task"
     )
 
 
@@ -94,10 +95,14 @@ def _rate(matrix: Any, columns: int) -> float:
     return float(matrix.nnz / median(times[1:]))
 
 
-def transfers(client: Any) -> tuple[float, float]:
-    """Return the bytes in a second, and the seconds of a transfer, between two workers."""
+def transfers(client: Any) -> tuple[float, float, float]:
+    """Return the bytes in a second between workers, and the seconds of a transfer and a turn."""
     first, second, *_ = client.scheduler_info()["workers"]
     found = {}
+
+    def turn() -> None:
+        distributed.wait(client.submit(_nothing, 0, workers=[second], pure=False))
+
     for length in (1, 1 << 24):
         times = []
         for _ in range(7):
@@ -106,7 +111,8 @@ def transfers(client: Any) -> tuple[float, float]:
             moved = lambda data=data: client.submit(len, data, workers=[second], pure=False)  # noqa: E731
             times.append(seconds(lambda moved=moved: distributed.wait(moved())))
         found[length] = median(times)
-    return 8 * (1 << 24) / max(found[1 << 24] - found[1], 1e-9), found[1]
+    idle = median([seconds(turn) for _ in range(9)])
+    return 8 * (1 << 24) / max(found[1 << 24] - found[1], 1e-9), max(found[1] - idle, 0), idle
 
 
 def each_task(client: Any, tasks: int = 1000) -> float:
@@ -143,12 +149,11 @@ def measure(elements: int, columns: int, rounds: int) -> None:
         tell(
             f"R-MAT, {rows} rows, {matrix.nnz} elements, float32, load {os.getloadavg()[0]:.0f}", ""
         )
-        task, (bandwidth, latency) = each_task(clients[1]), transfers(clients[1])
+        network = *transfers(clients[1]), each_task(clients[1])
         for number in dict.fromkeys((1, columns)):
-            machine = Machine(
-                rate(clients[0], matrix, number), bandwidth, latency, task, os.cpu_count()
-            )
+            machine = Machine(rate(clients[0], matrix, number), *network, os.cpu_count())
             _steps(clients, matrix, graph, machine, number, rounds)
+            _ceiling(clients[1], matrix, number)
         _overhead(clients[1], rounds)
 
 
@@ -179,6 +184,20 @@ def _steps(
             numbers = f"{1e3 * now:.1f} | {1e3 * model:.1f} | {now / model:.2f} | {one / now:.2f}"
             tell(f"| {layout} | {workers} | {numbers} |")
     tell("")
+
+
+def _ceiling(client: Any, matrix: Any, columns: int) -> None:
+    """Tell how much faster two processes are than one that share nothing but this machine."""
+    here = client.scheduler_info()["workers"]
+    alone, both = [], []
+    for _ in range(3):
+        for names, found in (([*here][:1], alone), ([*here], both)):
+            runs = [
+                client.submit(_rate, matrix, columns, workers=[name], pure=False) for name in names
+            ]
+            found.append(sum(client.gather(runs)))
+    gain = median(both) / median(alone)
+    tell(f"The kernel alone, in two processes at once, has {gain:.2f} times the rate of one.", "")
 
 
 def _overhead(client: Any, rounds: int) -> None:
@@ -241,15 +260,16 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--paper", action="store_true")
-    parser.add_argument("--rates", type=float, nargs=2, default=(2e9, 2e8), help="SpMV, SpMM")
+    parser.add_argument("--rates", type=float, nargs=2, default=(1e9, 1.5e8), help="SpMV, SpMM")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes in a second")
     parser.add_argument("--latency", type=float, default=2e-4, help="seconds")
-    parser.add_argument("--task", type=float, default=3e-4, help="seconds of the scheduler")
+    parser.add_argument("--turn", type=float, default=1e-2, help="seconds of a step of nothing")
+    parser.add_argument("--task", type=float, default=5e-4, help="seconds of the scheduler")
     options = parser.parse_args()
     if not options.paper:
         measure(int(options.elements), options.columns, options.rounds)
         return
-    network = options.bandwidth, options.latency, options.task
+    network = options.bandwidth, options.latency, options.turn, options.task
     columns = (1, options.columns)
     paper({n: Machine(rate, *network) for n, rate in zip(columns, options.rates, strict=True)})
 

@@ -76,7 +76,7 @@ spcomp.read("bad.mtx")""", "The message has the line of the file."),
 def pictures() -> dict[str, str]:
     """Return the text of each picture by its path."""
     hyb = spcomp.formats.hyb(1, [1, 2, 4, 8], padded=True)
-    return {
+    drawn = {
         "pictures/hyb.svg": viz.format(_graph(), hyb).svg,
         "pictures/csrmm.svg": viz.forest(_csrmm()).svg,
         "pictures/merge.svg": drawings.merge(),
@@ -85,6 +85,14 @@ def pictures() -> dict[str, str]:
         **drawings.stages(),
         **drawings.steps(_tutorial()),
     }
+    return {path: _on_white(text) for path, text in drawn.items()}
+
+
+def _on_white(svg: str) -> str:
+    """Return the picture *svg* on white: a page may be dark where the reader's system is not."""
+    light = re.sub(r"@media\(prefers-color-scheme:dark\)\{.*?\}(?=text\.on|<)", "", svg)
+    white = '</style>\n<rect width="100%" height="100%" fill="#fff"/>'
+    return light.replace("</style>", white, 1)
 
 
 def _tutorial() -> spcomp.Schedule:

@@ -15,6 +15,7 @@ notebooks = runpy.run_path(str(Path(__file__).with_name("notebooks.py")))
 ROOT = Path(__file__).parents[1]
 ABOVE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.(?:py|md))\)")
 LOADED = re.compile(r'<(?:script|img|iframe|link)[^>]+(?:src|href)="(https?:[^"]+)')
+MARK = re.compile("```python (fragment|torch)\n")
 RELATIVE = re.compile(r"\[([^]]+)\]\((?!https?:|#)[^)]+\)")
 
 
@@ -40,7 +41,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Return the text of *page* with links to such files changed to their pages.
 
-    Pieces of programs are marked for tests; in the site they are listings like others.
+    Listings that are pieces of programs, or need PyTorch, are marked for tests; the site shows all alike.
     """
     folder = posixpath.dirname(page.file.src_uri)
 
@@ -49,7 +50,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         target = path.removeprefix("docs/") if path.startswith("docs/") else _place(path)
         return f"]({posixpath.relpath(target, folder or '.')})"
 
-    markdown = ABOVE.sub(link, markdown).replace("```python fragment\n", "```python\n")
+    markdown = ABOVE.sub(link, markdown)
+    markdown = MARK.sub("```python\n", markdown)
     if folder == "tutorials":
         name = posixpath.basename(_notebook(page.file.src_uri))
         markdown += f"\n[This page as a notebook]({name}){{ download }}\n"

@@ -29,7 +29,10 @@ from tests.fake_core import (
     CudaDriverError,
     CUDAError,
     CudaSupportError,
+    Event,
     StridedMemoryView,
+    failed,
+    with_status,
 )
 
 VERSION = "0.30.4"
@@ -78,6 +81,7 @@ class DeviceNDArray:
     """An array of numba.cuda."""
 
     __module__ = "numba.cuda.cudadrv.devicearray"
+    __cuda_ndarray__, stream = True, 0
 
     def __init__(self, gpu: FakeGPU, pointer: int, shape: tuple[int, ...], dtype: Any) -> None:
         face = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (pointer, False)}
@@ -94,28 +98,18 @@ class DeviceNDArray:
     def pointer(self):
         return self.__cuda_array_interface__["data"][0]
 
+    @property
+    def device_ctypes_pointer(self):
+        return ctypes.c_void_p(self.pointer)
+
+    @property
+    def strides(self):
+        return np.empty(self.shape, self.dtype).strides
+
     def __getitem__(self, at):
         if isinstance(at, slice):
             return DeviceNDArray(self.gpu, self.pointer, (at.stop,), self.dtype)
         return self.copy_to_host()[at]
-
-
-class Event:
-    """An event of numba.cuda: when it was recorded, in milliseconds."""
-
-    def __init__(self, gpu: FakeGPU, *, timing: bool) -> None:
-        self.gpu, self.timing, self.handle = gpu, timing, gpu.handle(self)
-        self.time: float | None = None
-
-    def synchronize(self) -> None:
-        self.gpu.log.append(("synchronize event", int(self.handle)))
-
-    def elapsed_time(self, end: Event) -> float:
-        assert self.timing
-        assert end.timing
-        assert self.time is not None
-        assert end.time is not None
-        return end.time - self.time
 
 
 class FakeGPU:
@@ -155,7 +149,7 @@ class FakeGPU:
         if not size:
             return 0
         if size > self.free:
-            raise CudaAPIError("cuMemAlloc", "OUT_OF_MEMORY")
+            raise failed("cuMemAlloc", "OUT_OF_MEMORY")
         pointer = self.next[device]
         self.next[device] += (size + 511) // 512 * 512
         self.memory[pointer] = np.full(size, 0xAB, np.uint8)
@@ -168,7 +162,7 @@ class FakeGPU:
         for base, data in self.memory.items():
             if base <= pointer and pointer + size <= base + len(data):
                 return data[pointer - base : pointer - base + size]
-        raise CudaAPIError("memory", "INVALID_VALUE")
+        raise failed("memory", "INVALID_VALUE")
 
     def array(self, pointer: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """The memory at *pointer* as an array, for kernels."""
@@ -297,7 +291,7 @@ class Functions:
         assert extra == 0
         allowed = kernel.dynamic_limit.get(device, (48 << 10) - kernel.attrs.shared)
         if min(extents) < 1 or prod(extents[3:]) > kernel.attrs.maxthreads or shared > allowed:
-            raise CudaAPIError("cuLaunchKernel", "INVALID_VALUE")
+            raise failed("cuLaunchKernel", "INVALID_VALUE")
         addresses = (ctypes.c_void_p * len(kernel.sizes)).from_address(pointers)
         arguments = tuple(map(ctypes.string_at, addresses, kernel.sizes))
         grid, block = tuple(extents[:3]), tuple(extents[3:])
@@ -344,7 +338,7 @@ class Functions:
 
     def cuStreamSynchronize(gpu, stream):
         if int(stream) in gpu.graphs:
-            raise CudaAPIError("cuStreamSynchronize", "STREAM_CAPTURE_UNSUPPORTED")
+            raise failed("cuStreamSynchronize", "STREAM_CAPTURE_UNSUPPORTED")
         gpu.log.append(("synchronize", int(stream)))
 
     def cuStreamCreate(gpu, flags):
@@ -378,11 +372,13 @@ class Functions:
         del gpu.objects[executable]
 
 
-def binding() -> Any:
+def binding(driver: Driver) -> Any:
     """The names of cuda.bindings.driver that are used."""
     shared = "MAX_DYNAMIC_SHARED_SIZE_BYTES"
     ordinal = "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL"
     return SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        **{name: with_status(driver, name) for name in vars(Functions) if name[:2] == "cu"},
         CUfunction=Handle,
         CUfunction_attribute=SimpleNamespace(**{f"CU_FUNC_ATTRIBUTE_{shared}": shared}),
         CUpointer_attribute=SimpleNamespace(**{ordinal: ordinal}),
@@ -453,9 +449,10 @@ def install(
     """Put a FakeGPU where spcomp looks for numba.cuda, with *patch* of pytest; return it."""
     gpu = FakeGPU(devices, started=started)
 
+    driver = Driver(gpu)
     numba = {
-        "driver": Driver(gpu),
-        "binding": binding(),
+        "driver": driver,
+        "binding": binding(driver),
         "CudaAPIError": CudaAPIError,
         "CudaDriverError": CudaDriverError,
         "CudaSupportError": CudaSupportError,

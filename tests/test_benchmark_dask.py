@@ -11,7 +11,7 @@ import scipy.sparse as sps
 from benchmarks.dask_model import Graph, Machine, limit, step
 from benchmarks.workloads import rmat
 
-MACHINE = Machine(rate=1e9, bandwidth=1e9, latency=1e-4, task=1e-3)
+MACHINE = Machine(rate=1e9, bandwidth=1e9, latency=1e-4, turn=1e-3, task=1e-3)
 
 
 def cut(A: sps.csr_array, parts: int) -> list[int]:

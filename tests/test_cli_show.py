@@ -9,7 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import scipy.sparse as sps
 from click.testing import CliRunner, Result
+from scipy.io import mmwrite
 
 from spcomp.cli import highlight
 from spcomp.cli.main import main
@@ -191,3 +193,32 @@ def test_fast_math_is_asked_for_on_the_command_line(tmp_path, command):
         assert result.exit_code == 0, result.stderr
         text = result.stdout if command == "show" else (tmp_path / "csrmm.ll").read_text()
         assert flags in text
+
+
+def test_a_call_is_profiled_and_interpreted(tmp_path):
+    matrix = sps.random(20, 30, 0.2, "csr", dtype="float32", random_state=1)
+    mmwrite(tmp_path / "a.mtx", matrix)
+    call = (KERNEL, "csrmm", "--data", f"A={tmp_path}/a.mtx", "--const", "feat=4")
+    found = invoke("profile", *call, "--repeat", "2", "--json")
+    assert found.exit_code == 0, found.stderr
+    (phase,) = json.loads(found.stdout)["phases"]
+    assert phase["what"] == "loop i"
+    assert phase["place"]["file"] == KERNEL
+    assert "GB/s" in invoke("profile", *call).stdout
+    compared = invoke("interpret", *call)
+    assert compared.exit_code == 0
+    assert compared.stdout.splitlines()[1:] == [
+        f"{s}: the same" for s in ("position", "flat", "code")
+    ]
+    assert invoke("interpret", *call, "--stage", "flat").stdout.startswith("[[")
+    assert "name one of" in invoke("profile", KERNEL, *call[2:]).stderr
+
+
+def test_a_page_shows_what_a_call_took(tmp_path):
+    mmwrite(tmp_path / "a.mtx", sps.random(20, 30, 0.2, "csr", dtype="float32", random_state=1))
+    call = (KERNEL, "csrmm", "--data", f"A={tmp_path}/a.mtx", "--const", "feat=4")
+    assert invoke("show", *call, "--html", str(tmp_path / "page.html")).exit_code == 0
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert '"time": "' in page
+    assert "FLOP per byte" in page
+    assert "--data is for --html" in invoke("show", *call).stderr

@@ -116,6 +116,19 @@ def test_every_program_means_on_a_gpu_what_the_oracle_says(gpu, of):
     of.check(inputs, results, dtype, f"on a GPU, {case}")
 
 
+def test_elements_before_the_first_fiber_keep_their_values(gpu):
+    of = BY_NAME["csr_element_wise"]
+    inputs = of.inputs("indptr_offset", "float32", "int32")
+    kernel = spcomp.compile(of.build("float32", "int32"), target=TARGET)
+    given = called(of.name, fresh(inputs), compiled=kernel)
+    of.check(inputs, given, "float32", "on a GPU")
+    names = {"A": "a", "indptr": "indptr", "indices": "indices", "m": "m", "n": "n"}
+    made = kernel(**{name: inputs[its] for name, its in names.items()})
+    first = inputs["indptr"][0]
+    assert not made[:first].any()
+    np.testing.assert_array_equal(made[first:], given["b"][first:])
+
+
 @both
 def test_arrays_of_a_gpu_are_used_in_place_and_results_are_there(gpu, libraries, kind):
     there, (A, B, _) = kind(gpu), operands()
@@ -295,6 +308,27 @@ def test_index_notation_takes_arrays_on_a_gpu(gpu, libraries, kind):
     np.testing.assert_allclose(data, expected.tocsr().data, rtol=1e-4)
     total = spcomp.compile("s = A[i, j] * A[i, j]", target=TARGET)
     np.testing.assert_allclose(there.get(total(A=matrix)), (A.data**2).sum(), rtol=1e-5)
+
+
+def test_index_notation_takes_objects_with_nothing_but_the_interface(gpu):
+    class Bare:
+        def __init__(self, array):
+            face = {"shape": array.shape, "typestr": array.dtype.str, "strides": None}
+            self.__cuda_array_interface__ = {**face, "data": (gpu.put(array), False), "version": 3}
+
+    rng = np.random.default_rng(2)
+    x, y, out = rng.random((2, 3, 4), np.float32)[:1].repeat(3, 0)
+    add = spcomp.compile("C[i, j] = A[i, j] + B[i, j]", target=TARGET)
+    a, b, c = map(Bare, (x, y, np.zeros_like(out)))
+    for kernel, named in (
+        (add, {"A": a, "B": b}),
+        (add.bind(A=a), {"B": b}),
+        (add.bind(A=a), {"B": b}),
+    ):
+        kernel(**named, out=c)
+        kernel(**named, out=c)
+        got = gpu.array(c.__cuda_array_interface__["data"][0], x.shape, x.dtype)
+        np.testing.assert_array_equal(got, x + y)
 
 
 def test_index_notation_refuses_what_it_cannot_convert_on_a_gpu(gpu, libraries):

@@ -20,6 +20,7 @@ from spcomp.runtime.cuda import driver, timing
 from spcomp.runtime.cuda.driver import LEGACY, device_properties, load, missing, slot
 from spcomp.runtime.cuda.ptx import entries
 from tests import fake_cuda
+from tests.fake_core import failed
 from tests.gpu_kernels import (
     REVERSE,
     REVERSE_TYPES,
@@ -267,7 +268,7 @@ def test_what_the_driver_refuses_names_the_kernel(gpu, vectors, monkeypatch):
     prepared = summed().prepare((2,), (256,), 0, [*vectors[2], 1.0, 300])
 
     def refuse(*_: object) -> None:
-        raise numba.CudaAPIError("cuLaunchKernel", "ILLEGAL_ADDRESS")
+        raise failed("cuLaunchKernel", "ILLEGAL_ADDRESS")
 
     monkeypatch.setattr(numba.driver, "cuLaunchKernel", refuse)
     with pytest.raises(BackendError, match=r"kernel scaled_sum: .*ILLEGAL_ADDRESS"):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,16 @@ def test_the_bits_do_not_depend_on_the_workers(client):
         spcomp.compile(SPMM)(A=tiles, B=B),
         spcomp.compile("y[j] = A[i, j] * x[i]")(A=A, x=np.linspace(0, 1, 4000)),
     ]
-    for program in programs:
-        want = here(program)
-        assert program.compute().tobytes() == want.tobytes()
-    one, *_ = client.scheduler_info()["workers"]
-    future = client.compute(programs[1], workers=[one], allow_other_workers=False)
-    assert future.result().tobytes() == here(programs[1]).tobytes()
+    want = [here(program).tobytes() for program in programs]
+    assert [x.compute().tobytes() for x in programs] == want
+    for workers in (1, 2, 4):
+        with (
+            distributed.LocalCluster(
+                n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None
+            ) as cluster,
+            distributed.Client(cluster, set_as_default=False) as other,
+        ):
+            assert [x.tobytes() for x in other.gather(other.compute(programs))] == want
 
 
 @pytest.mark.parametrize("chunks", [500, (900, 1100), ("nonzeros", 3)])
@@ -109,11 +114,85 @@ def received(client: Any) -> int:
     return sum(map(sum, logs.values()))
 
 
+@pytest.mark.parametrize("where", [sd.place, lambda x, client: client.persist(x)])
+def test_bound_blocks_stay_on_the_workers(client, where):
+    B = np.random.default_rng(1).random((3000, 64))
+    A = where(sd.from_scipy(matrix(), 500), client)
+    kernel = spcomp.compile(SPMM)
+    step = kernel.bind(A=A)
+    for number in range(3):
+        X = da.from_array(B + number, chunks=(750, 64))
+        want = here(kernel(A=sd.from_scipy(matrix(), 500), B=X))
+        assert step(B=X).compute().tobytes() == want.tobytes()
+
+
 def test_a_damaged_part_is_a_clear_error_here(client, tmp_path):
     text = "%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.5\n2 x 1\n"
     (tmp_path / "a.mtx").write_text(text)
     with pytest.raises(FileError, match=r"a.mtx: line 2 after byte .*'x'"):
         sd.from_mtx(tmp_path / "a.mtx").compute()
+
+
+def test_a_writer_that_is_killed_leaves_no_result(tmp_path):
+    program = f"""
+import pathlib, time, dask, dask.array as da, spcomp.dask as sd
+def late(block, block_id):
+    if block_id[0]:
+        pathlib.Path({str(tmp_path / "begun")!r}).touch()
+        time.sleep(600)
+    return block
+dask.config.set(scheduler="sync")
+x = da.map_blocks(late, da.ones((4, 2), chunks=2), dtype=float, meta=da.ones(1).compute())
+sd.write({str(tmp_path / "x")!r}, x, wave=1)
+"""
+    with subprocess.Popen([sys.executable, "-c", program]) as writer:
+        while not (tmp_path / "begun").exists():
+            assert writer.poll() is None
+            time.sleep(0.01)
+        writer.kill()
+    assert not (tmp_path / "x").exists()
+    sd.write(tmp_path / "x", da.ones((4, 2), chunks=2))
+    assert here(sd.read(tmp_path / "x")).sum() == 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_worker_that_runs_out_of_memory_is_an_error_and_nothing_is_written(tmp_path):
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, memory_limit="600 MiB", dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as other,
+        other.as_current(),
+    ):
+        B = da.ones((20, 2), chunks=10).map_blocks(hungry, meta=np.empty((0, 0)))
+        with pytest.raises(distributed.KilledWorker, match="hungry"):
+            sd.write(tmp_path / "x", B)
+    assert not list(tmp_path.iterdir())
+
+
+def hungry(block: np.ndarray) -> np.ndarray:
+    """*block*, with a gigabyte, until somebody ends this process."""
+    much = np.ones(1 << 27)
+    time.sleep(600)
+    return block + much[0]
+
+
+def test_a_lost_scheduler_is_a_clear_error_and_nothing_is_written(tmp_path):
+    where = tmp_path / "scheduler.json"
+    module = "distributed.cli.dask_scheduler"
+    options = "--port", "0", "--no-dashboard", "--scheduler-file", str(where)
+    with (
+        subprocess.Popen([sys.executable, "-m", module, *options]) as scheduler,
+        distributed.Client(scheduler_file=where, set_as_default=False, timeout=120) as other,
+        other.as_current(),
+    ):
+        timer = threading.Timer(1, scheduler.kill)  # there are no workers: the task waits
+        timer.start()
+        with pytest.raises(distributed.CancelledError, match="connection to the scheduler"):
+            sd.write(tmp_path / "x", da.ones((4, 2), chunks=2))
+        timer.join()
+    assert [path.name for path in tmp_path.iterdir()] == ["scheduler.json"]
 
 
 def test_a_kernel_is_compiled_once_in_a_process(client):

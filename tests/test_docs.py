@@ -10,6 +10,7 @@ import runpy
 import shutil
 import subprocess
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp import viz
 from spcomp.codegen.nvvm.machine import PTX
 from spcomp.compiler.backends import BACKENDS
 from spcomp.formats.levels import LEVELS
@@ -32,7 +34,8 @@ ROOT = Path(__file__).parents[1]
 CSR = sps.random_array((34, 34), density=0.2, format="csr", dtype=np.float32, rng=0)
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 NEEDED = {"formats": pytest.mark.torch, "torch": pytest.mark.torch, "dask": pytest.mark.dask}
-KINDS = "python fragment|python|pycon|bash|json|c|"
+KINDS = "python fragment|python torch|python|pycon|bash|json|c|"
+NEEDED_MODULES = ("spcomp.torch", "spcomp.dask")
 BLOCK = re.compile(rf"^( *)```({KINDS})\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 PIXELS = re.compile('base64,[^"]+')  # compressed as this version of zlib does it
 PROGRAM = (ROOT / "examples" / "spmm.py").read_text().split("def main")[0]  # as in the README
@@ -83,13 +86,16 @@ def page_of(path: Path) -> Any:
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("page", [page_of(path) for path in PAGES])
 def test_what_a_page_shows_happens(page, session, tmp_path):
-    """Blocks run in order, as one session; a ``python fragment`` is a piece of a program."""
+    """Blocks run in order, as one session; a ``python fragment`` is a piece of a program.
+
+    One that is marked ``python torch`` runs where there is PyTorch.
+    """
     text = page.read_text()
     blocks = BLOCK.findall(text)
     assert 2 * len(blocks) == len(re.findall("^ *```", text, re.MULTILINE))  # all kinds are known
     for number, (_, kind, indented) in enumerate(blocks):
         block = textwrap.dedent(indented)
-        if kind == "python":
+        if kind == "python" or (kind == "python torch" and find_spec("torch")):
             run(block, session, tmp_path / f"block_{number}.py")
         elif kind == "pycon":
             converse(block, session)
@@ -168,10 +174,11 @@ def test_the_front_page_shows_the_stages_as_they_are(session):
 
 def test_the_reference_has_all_public_names():
     listed = re.findall(r"^::: (spcomp[\w.]+)", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
-    found = [pkgutil.resolve_name(name) for name in listed if name.split(".")[1] not in NEEDED]
-    inside = {name for thing in found for name in vars(thing) if isinstance(thing, ModuleType)}
-    public = {name for name in spcomp.__all__ if not isinstance(getattr(spcomp, name), ModuleType)}
-    assert public - {name.split(".")[-1] for name in listed} - inside == {"__version__"}
+    things = [pkgutil.resolve_name(name) for name in listed if name not in NEEDED_MODULES]
+    inside = {name for thing in things if isinstance(thing, ModuleType) for name in vars(thing)}
+    for package in (spcomp, viz):
+        public = {n for n in package.__all__ if not isinstance(getattr(package, n), ModuleType)}
+        assert public - {name.split(".")[-1] for name in listed} - inside <= {"__version__"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -41,7 +43,7 @@ def test_each_nest_is_named_with_its_line(two):
     assert found.whole > 0
     assert not a.any()
     text = str(found).splitlines()
-    assert text[0].endswith("us  loop i  two.py:9:5")
+    assert re.match(r" +[\d.]+ us +32 B +[\d.]+ GB/s +loop i  two.py:9:5$", text[0])
     assert text[-1].endswith("the whole")
 
 
@@ -74,6 +76,16 @@ def test_equal_programs_from_other_places_say_their_own_line():
         assert (first.file, first.line) == (f"two{shift}.py", 9 + shift)
         rows = kernel.explore().page.views[0].panes[0].rows
         assert any(row.label == str(9 + shift) and "for i" in row.text for row in rows)
+
+
+def test_phases_have_bytes_and_how_busy_threads_were():
+    kernel = spcomp.compile(BY_NAME["csrmm"].build())
+    dense = np.ones((60, 4), "float32")
+    (phase,) = kernel.profile(A=A, B=dense, repeat=1).phases
+    moved = sum(x.nbytes for x in (A.data, A.indices, A.indptr, dense)) + 50 * 4 * 4
+    assert phase.moved == moved
+    assert phase.bandwidth == pytest.approx(moved / phase.seconds)
+    assert 0 < phase.busy <= 1
 
 
 def test_wrong_arguments_are_refused(two):

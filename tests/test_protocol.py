@@ -55,6 +55,23 @@ def test_stages_sources_traces_and_explanations_are_of_what_ran(runnable):
         subject.stage("nonsense")
 
 
+def test_a_schedule_is_made_of_what_ran(runnable):
+    subject, _ = runnable
+    assert subject.timings
+    if len(subject.kernels()) > 1:
+        with pytest.raises(ArgumentError, match="runs as"):
+            spcomp.Schedule(subject)
+        return
+    sch = spcomp.Schedule(subject)
+    assert not sch.trace
+    assert spcomp.Schedule(spcomp.compile(sch.lower_sparse_iter())).func.name == sch.func.name
+
+
+def test_a_schedule_is_made_of_what_decompose_returns():
+    parts = spcomp.decompose(source("csrmm"), A=spcomp.formats.bsr(2))
+    assert spcomp.Schedule(parts).func.script() == parts.script()
+
+
 def test_kernels_can_be_pickled_after_calls(runnable):
     subject, arguments = runnable
     again = pickle.loads(pickle.dumps(subject))

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from spcomp.cli import options, timing
-from spcomp.cli.data import arguments_of, data_files
+from spcomp.cli.data import arguments_of, required_data
 from spcomp.cli.load import select_one
 from spcomp.cli.peers import RIVALS, Product, product_of, rival
 from spcomp.cli.table import print_table
@@ -37,10 +37,7 @@ def _libraries(
 @click.command()
 @options.file
 @options.one_name
-@click.option(
-    "--data", multiple=True, required=True, callback=data_files, metavar="NAME=FILE",
-    help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",
-)  # fmt: skip
+@required_data
 @click.option(
     "--vs", multiple=True, callback=_libraries, metavar="LIB,...",
     help=f"Rivals for products of a matrix: {', '.join(RIVALS)}.",

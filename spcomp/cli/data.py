@@ -30,6 +30,15 @@ def data_files(
     return files
 
 
+data, required_data = (
+    click.option(
+        "--data", multiple=True, required=required, callback=data_files, metavar="NAME=FILE",
+        help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",
+    )
+    for required in (False, True)
+)  # fmt: skip
+
+
 def arguments_of(
     kernel: Kernel, data: Mapping[str, Path], constants: Mapping[str, int | float]
 ) -> dict[str, Any]:

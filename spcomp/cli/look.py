@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spcomp.cli import options
-from spcomp.cli.data import arguments_of, data_files
+from spcomp.cli.data import arguments_of, required_data
 from spcomp.cli.load import select_one
 
 if TYPE_CHECKING:
@@ -17,16 +17,11 @@ if TYPE_CHECKING:
 
     from spcomp.kernels.kernel import Kernel
 
-data = click.option(
-    "--data", multiple=True, required=True, callback=data_files, metavar="NAME=FILE",
-    help="An argument, or an axis and its pattern: .mtx (sparse) or .npy; others are random.",
-)  # fmt: skip
-
 
 @click.command()
 @options.file
 @options.one_name
-@data
+@required_data
 @options.const
 @options.fast_math
 @click.option("--repeat", default=10, show_default=True, type=click.IntRange(1), help="Calls.")
@@ -49,7 +44,7 @@ def profile(
 @click.command()
 @options.file
 @options.one_name
-@data
+@required_data
 @click.option(
     "--stage",
     type=click.Choice((*options.STAGES, "code")),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spcomp.cli import options
+from spcomp.cli.data import arguments_of, data
 from spcomp.cli.highlight import emit
 from spcomp.cli.load import load, select
 from spcomp.target import target as as_target
@@ -38,6 +39,7 @@ SOURCES = ("llvm", "asm", "ptx")
     metavar="FILE",
     help="Write all stages, linked line by line, as a page.",
 )
+@data
 @options.target
 @options.const
 @options.fast_math
@@ -48,6 +50,7 @@ def show(
     forest: bool,  # noqa: FBT001 - click passes options by name
     svg: str | None,
     html: str | None,
+    data: dict[str, Path],
     target: str,
     constants: options.Constants,
     fast_math: bool,  # noqa: FBT001
@@ -59,8 +62,15 @@ def show(
         _forest({name: options.source(value) for name, value in programs.items()}, svg)
         return
     fixed = options.constants_of(constants, programs)
-    if html is not None:
+    if data:
+        if html is None or len(programs) != 1:
+            raise click.UsageError("--data is for --html, and for one program")
+        ((name, program),) = programs.items()
+        kernel = options.compiled(name, program, target, fixed[name], fast_math=fast_math)
+        page = kernel.explore(**arguments_of(kernel, data, fixed[name]))
+    elif html is not None:
         page = options.explored(Path(file).name, programs, target, fixed, fast_math=fast_math)
+    if html is not None:
         options.write(Path(html), page.html.encode())
         return
     for name, program in programs.items():

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Axis, Fuse, SparseBuffer
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import Expr, Select, Var
+from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Cursor, Region
 from spcomp.ir.stmt import For, Prefetch, Seq, Stmt, Store
@@ -76,7 +77,7 @@ class _Accesses(Walker):
                 self.visit(index)
         if store.mask is not None:
             self.visit(store.mask)
-        if reduces and _reads_itself(store.value, store) and store.buffer not in self.filled:
+        if reduces and store.buffer not in self.filled and as_reduction(store) is not None:
             self.bare.setdefault(store.buffer, store)
         self.filled.add(store.buffer)
         self._visit_value(store.value, store if reduces else None)
@@ -128,16 +129,6 @@ class _Accesses(Walker):
         for child in _child_nodes(value) if not _updates(value, store) else ():
             if isinstance(child, Expr):
                 self._visit_value(child, store)
-
-
-def _reads_itself(value: Expr, store: Store) -> bool:
-    """Whether *value* reads the element that *store* writes, whatever its conditions say.
-
-    ``if_then_else(mask, 0, y[i])`` does not: it is a first value under a mask.
-    """
-    if isinstance(value, Select) and not _reads_itself(value.cond, store):
-        return all(_reads_itself(side, store) for side in (value.then, value.otherwise))
-    return any(_updates(node, store) for node in walk(value))
 
 
 def _updates(value: Node, store: Store) -> bool:

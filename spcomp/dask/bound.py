@@ -7,7 +7,7 @@ from typing import Any
 
 from dask.core import toposort
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import DataNode
+from dask.task_spec import Task
 from dask.utils import ensure_dict
 
 from spcomp.dask.call import Call
@@ -69,7 +69,7 @@ class BoundCall(Bound):
             if set(tasks.scalars()) & named.keys():
                 changing |= set(tasks.results)
         fixed = {name for n, name in given.items() if n not in named}
-        needs = graph.get_all_dependencies()
+        needs = {key: deps - {key} for key, deps in graph.get_all_dependencies().items()}
         steady: set[Any] = set()
         moving: set[Any] = set()
         for key in toposort(graph, dependencies=needs):
@@ -84,5 +84,5 @@ class BoundCall(Bound):
             for key in steady
             if (key in read or key[0] in results)
             and key not in self._kept
-            and not isinstance(graph[key], DataNode)
+            and (needs[key] or isinstance(graph[key], Task))  # else it is there
         ]

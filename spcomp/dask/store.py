@@ -28,7 +28,7 @@ from spcomp.io.write import write as write_file
 from spcomp.tensors.convert import convert
 from spcomp.tensors.tensor import Tensor
 
-ABOUT = "about.json"
+ABOUT, UNFINISHED = "about.json", "unfinished-"  # the latter are left by workers that died
 
 
 def write(path: Any, collection: Any, *, wave: int | None = None, progress: bool = False) -> None:
@@ -67,6 +67,8 @@ def write(path: Any, collection: Any, *, wave: int | None = None, progress: bool
                 count = sum(file.stat().st_size for file in temporary.iterdir()) if progress else 0
                 done = min(first + step, len(places))
                 bar.update(bar.tasks[0].id, completed=done, rate=f"{size(count / seconds)}/s")
+        for left in temporary.glob(f"{UNFINISHED}*"):
+            left.unlink()
         (temporary / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
@@ -109,10 +111,16 @@ def _file(at: tuple[int, ...], ending: str) -> str:
 
 
 def _write(block: Any, file: Path) -> None:
+    """Write *block* to *file*, which is there when it is whole.
+
+    A task may run again, on another worker, while the first one still writes.
+    """
+    part = file.with_name(f"{UNFINISHED}{uuid.uuid4().hex}{file.suffix}")
     if file.suffix == ".npy":
-        np.save(file, np.asarray(block), allow_pickle=False)
+        np.save(part, np.asarray(block), allow_pickle=False)
     else:
-        write_file(file, block)
+        write_file(part, block)
+    part.replace(file)
 
 
 def read(path: Any) -> Any:

@@ -17,6 +17,8 @@ from spcomp.errors import (
     outside,
     refuse_deep_nests,
 )
+from spcomp.ir.func import Func
+from spcomp.ir.module import Module
 from spcomp.kernels.call import CallRecord, in_place, perform
 from spcomp.kernels.calls import Calls, EmulatedCalls
 from spcomp.kernels.elsewhere import DOORS, door_of
@@ -231,6 +233,12 @@ class Kernel(Runnable):
     def program(self) -> Any:
         """What was compiled: a function at any stage, a Module or a Schedule."""
         return self._program
+
+    @property
+    def schedulable(self) -> Any:
+        """What a Schedule takes of the Kernel: its program, that of a Schedule without steps."""
+        program = self._program
+        return program if isinstance(program, Func | Module) else program.source
 
     @property
     def options(self) -> Options:

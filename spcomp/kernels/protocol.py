@@ -107,6 +107,23 @@ class Runnable(ABC):
         """The schedule steps that were applied, in order; ``compile(..., trace=)`` takes them."""
         return self._only_kernel().trace
 
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step of compilation took, of all programs that a call runs."""
+        total: dict[str, float] = {}
+        for kernel in self.kernels():
+            for step, seconds in kernel.timings.items():
+                total[step] = total.get(step, 0.0) + seconds
+        return total
+
+    @property
+    def schedulable(self) -> Any:
+        """What a Schedule takes of the kernel: the program that a call runs, without steps.
+
+        Raises ArgumentError if there are several, or none yet.
+        """
+        return self._only_kernel().schedulable
+
     def stage(self, name: str) -> str:
         """Return the program at ``coordinate``, ``position`` or ``flat``; raises ArgumentError."""
         return "\n".join(kernel.stage(name) for kernel in self.kernels())

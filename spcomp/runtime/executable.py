@@ -13,7 +13,7 @@ from spcomp.codegen import cpu
 from spcomp.codegen.abi import RECORDS, TURNS, Emitted, FunctionABI
 from spcomp.dtypes import HOLE, DType, filled
 from spcomp.log import duration, say
-from spcomp.runtime import cache, jit, pool
+from spcomp.runtime import cache, jit, pool, shared
 from spcomp.runtime.host import slots
 from spcomp.runtime.replay import entry
 from spcomp.target import Target
@@ -39,9 +39,17 @@ class Executable:
         imports = pool.addresses() if emitted.pooled else {}
         symbols = [abi.packed for abi in emitted.functions]
         symbols += [report.symbol for abi in emitted.functions for report in abi.reports]
-        self._loaded = jit.load(self.object_bytes, symbols, imports)
+        self._loaded = self._in_file(symbols, imports) or jit.load(
+            self.object_bytes, symbols, imports
+        )
         self._entries = {f.name: self._function(f) for f in emitted.functions}
         self.timings["link"] = time.perf_counter() - start
+
+    def _in_file(self, symbols: list[str], imports: Mapping[str, int]) -> jit.LoadedCode | None:
+        """Return the code in a file, if it has places for debuggers and a file can be made."""
+        if "!llvm.dbg.cu" not in self.llvm_ir:
+            return None
+        return shared.load(self.object_bytes, self.emitted.functions[0].symbol, symbols, imports)
 
     def _function(self, abi: FunctionABI) -> Callable[[int], int]:
         """Return the packed entry of *abi*; a signal may end one that uses the pool."""

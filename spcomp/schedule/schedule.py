@@ -43,7 +43,8 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
     program have one name, each gets a number behind it. ``compile`` lowers the levels that remain.
 
     Args:
-        func: A function, or a Module with one function.
+        func: A function, a Module with one function, or what has one: a kernel, that of index
+            notation once it was called, or what ``decompose`` returns.
         trace: The steps that were applied.
         lowered: Whether the compiler lowered the program; its indices then need no checks.
         source: The function whose parameters a call takes; *func* if not given.
@@ -72,6 +73,7 @@ class Schedule(IterationPrimitives, LoopPrimitives, BlockPrimitives, Queries):
         opened: int = 0,
         before: Func | None = None,
     ) -> None:
+        func = getattr(func, "schedulable", func)  # of a kernel, or of what decompose returns
         hint = "give a function decorated with @T.prim_func; a Schedule has its own in .func"
         expect("func", func, (Func, Module), "a program", hint=hint)
         expect("trace", trace, Trace, "a Trace")

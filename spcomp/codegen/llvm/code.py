@@ -168,9 +168,10 @@ class Code:
         """End the block with a branch on the i1 *cond*."""
         self.lines.append(f"  br i1 {cond}, label %{then}, label %{otherwise}")
 
-    def arithmetic(self, op: str, dtype: DType, lhs: str, rhs: str) -> str:
-        """Return ``lhs op rhs`` of operands of *dtype* by the instruction for it."""
-        flags = f" {self.unit.flags}" if dtype.is_float and op in "+-*/" else ""
+    def arithmetic(self, op: str, dtype: DType, lhs: str, rhs: str, *more: str) -> str:
+        """Return ``lhs op rhs`` of operands of *dtype* by the instruction for it; *more* flags."""
+        all_of_it = " ".join((self.unit.flags, *more))
+        flags = f" {all_of_it}" if dtype.is_float and op in "+-*/" else ""
         name = ARITHMETIC[op][row(dtype)]
         return self.value(f"{name}{flags} {register(dtype)} {lhs}, {rhs}")
 

@@ -198,10 +198,7 @@ class Stmts(Visitor[None]):
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
         code.start(body)
         around, self.copies = self.copies, self.copies * group
-        inner = 0
-        for turn in range(group):
-            self.scope[node.var] = code.value(f"add nsw i64 {index}, {turn}") if turn else index
-            inner = self.write_body(node.body)
+        inner = self.write_turns(node, index, group)
         self.copies = around
         self.after_trip(index, inner)
         code.jump(latch)
@@ -210,6 +207,19 @@ class Stmts(Visitor[None]):
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(exit_)
         self.after_loop(begin, end, inner)
+
+    def write_turns(self, node: st.For, index: str, group: int) -> int:
+        """Write *group* trips of *node* from *index* on; return the depth of the nest in it."""
+        inner = 0
+        for turn in range(group):
+            self.turn(node, index, turn)
+            inner = self.write_body(node.body)
+        return inner
+
+    def turn(self, node: st.For, index: str, turn: int) -> None:
+        """Let the variable of *node* be *index* and *turn* more."""
+        add = f"add nsw i64 {index}, {turn}"
+        self.scope[node.var] = self.code.value(add) if turn else index
 
     def write_body(self, body: st.Stmt) -> int:
         """Write the *body* of a loop; return the depth of the loop nest in it."""

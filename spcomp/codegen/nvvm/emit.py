@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
+from spcomp.codegen.llvm.memory import read, write
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
 from spcomp.codegen.llvm.stmt import Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
@@ -17,6 +18,8 @@ from spcomp.codegen.nvvm.functions import function
 from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
+from spcomp.codegen.nvvm.turns import turn_of
+from spcomp.codegen.nvvm.zeros import added, unsigned_sums
 from spcomp.dtypes import handle, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import stmt as st
@@ -24,14 +27,13 @@ from spcomp.ir.analysis.exprs import trip_count
 from spcomp.ir.analysis.fragments import LANES, is_fragment, role_of
 from spcomp.ir.analysis.grid import THREADS, grid_of, trips
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.axis import WARP
+from spcomp.ir.axis import WARP, AnyBuffer
 from spcomp.ir.expr import Const
 from spcomp.ir.visitor import statements
 from spcomp.knobs import CUDA_GRID, knobs_of
 
 if TYPE_CHECKING:
     from spcomp.ir.analysis.grid import Grid
-    from spcomp.ir.axis import AnyBuffer
     from spcomp.ir.expr import Expr, Var
     from spcomp.ir.module import Module
     from spcomp.ir.node import Node
@@ -130,7 +132,8 @@ class _Kernel:
         scope[STATUS] = "%status"
         grid = grid_of(self.func)
         stmts = KernelStmts(code, scope, messages, grid)
-        stmts.is_rolled = _has_many_loops(self.func)
+        stmts.is_rolled, stmts.apart = _has_many_loops(self.func), not self.alias
+        stmts.unsigned = unsigned_sums(self.func)
         stmts.visit(self.func.body)
         grid = replace(grid if grid.fits else grid.along_x(), shared=stmts.shared)
         if any("%status" in line for line in code.lines):
@@ -170,10 +173,29 @@ class KernelStmts(Stmts):
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
         self.is_rolled = False  # whether LLVM leaves loops as they are
+        self.apart = True  # whether different buffers share no memory
+        self.unsigned = frozenset[AnyBuffer]()  # sums in which no zero has a sign
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
         super().loop(node, begin, end, [*facts, NO_UNROLL] if self.is_rolled else facts, group)
+
+    def write_turns(self, node: st.For, index: str, group: int) -> int:
+        """Write several trips of a loop; what comes before lanes exchange values, of all first."""
+        found = turn_of(node.body) if group > 1 and self.apart else None
+        if found is None:
+            return super().write_turns(node, index, group)
+        scopes, inner = list[dict[Any, str]](), 0
+        for turn in range(group):
+            self.turn(node, index, turn)
+            for alloc in found.allocs:
+                self.visit(alloc)
+            inner = self.write_body(found.first)
+            scopes.append(dict(self.scope.names))
+        for names in scopes:
+            self.scope.names |= names
+            inner = max(inner, self.write_body(found.rest))
+        return inner
 
     def visit(self, node: Node) -> None:
         """Write *node*; what it does to memory is known to come from its line."""
@@ -293,12 +315,23 @@ class KernelStmts(Stmts):
         if is_fragment(node.buffer):
             Matrices(self).write(node)
             return
+        if node.buffer in self.unsigned and (term := added(node)) is not None:
+            self._add(node, term)
+            return
         if node.buffer.scope != WARP:
             super().visit_Store(node)
             return
         kind = register(node.buffer.dtype)
         value = self.exprs.convert(node.value, node.buffer.dtype)
         self.code.do(f"store {kind} {value}, ptr {self.scope[node.buffer]}")
+
+    def _add(self, node: st.Store, term: Expr) -> None:
+        """Write the update that adds *term* to an element, where no zero has a sign."""
+        index = node.indices[0]
+        dtype = node.buffer.dtype.with_lanes(1 if index is None else index.dtype.lanes)
+        at = self.exprs.access(node.buffer, index, None)
+        old, value = read(self.code, at), self.exprs.convert(term, dtype)
+        write(self.code, at, self.code.arithmetic("+", dtype, old, value, "nsz"))
 
     def visit_Alloc(self, node: st.Alloc) -> None:
         """Memory of the thread, or of its block, where an inner buffer follows an outer one."""

@@ -68,6 +68,11 @@ class Decomposed:
         """Write the program over the parts to stdout."""
         self.func.show()
 
+    @property
+    def schedulable(self) -> CoordFunc:
+        """What a Schedule takes of it."""
+        return self.func
+
     def __repr__(self) -> str:
         return f"<Decomposed {self.source.name} with {formats_text(self.formats)}>"
 

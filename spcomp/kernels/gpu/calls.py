@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spcomp.kernels.call import in_place, prepare
-from spcomp.kernels.gpu.frame import DeviceFrame
+from spcomp.kernels.gpu.frame import DeviceFrame, is_overwritten
 from spcomp.kernels.gpu.replay import MOST, Replay, record
 from spcomp.kernels.gpu.results import deliver, library_of_result
 from spcomp.kernels.results import as_results, with_outputs
@@ -180,7 +180,7 @@ class GpuCalls:
 
 def _output(frame: DeviceFrame, shape: tuple[int, ...], plan: BufferPlan) -> Resident:
     """Return a new array for the output of *plan*."""
-    fill = None if plan.full else plan.fill
+    fill = None if is_overwritten(plan) else plan.fill
     return frame.memory.output(shape, plan.dtype, fill, library_of_result(frame, plan))
 
 

@@ -285,7 +285,7 @@ class DeviceFrame(Frame):
         for name, value in self.values.items():
             if isinstance(value, np.ndarray):
                 plan = self.interface.by_handle.get(name)
-                fresh = plan is not None and plan.role == "out" and plan.full
+                fresh = plan is not None and plan.role == "out" and is_overwritten(plan)
                 put = self._room if fresh else self.memory.put
                 result[name] = put(value)
             else:
@@ -295,6 +295,11 @@ class DeviceFrame(Frame):
     def _room(self, array: Any) -> Resident:
         """Return an array of the GPU like *array*, which is not read."""
         return self.memory.output(array.shape, dtype_of(array.dtype.name), None)
+
+
+def is_overwritten(plan: BufferPlan) -> bool:
+    """Return whether a call writes every element of *plan*; fibers may begin behind the first."""
+    return plan.full and all(axis.indptr is None for axis in plan.axes)
 
 
 def _unlike(plan: BufferPlan, arg: Any, expected: str, got: str = "") -> ArgumentError:

@@ -32,7 +32,7 @@ from spcomp.notation.layout import (
     iterable_layout,
 )
 from spcomp.notation.windows import Windows
-from spcomp.runtime.cuda.arrays import is_sparse, lies_there
+from spcomp.runtime.cuda.arrays import described, is_sparse, lies_there
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.elements import dense_array, elements_of, family_of
 from spcomp.tensors.conversions.keys import INT32
@@ -87,6 +87,11 @@ CallArguments: TypeAlias = Mapping[str, CallArgument]
 def call_arguments(named: Mapping[str, Any]) -> dict[str, CallArgument]:
     """Return the arguments *named* with their kinds."""
     return {name: CallArgument(name, kind_of(arg), arg) for name, arg in named.items()}
+
+
+def arguments_there(named: Mapping[str, Any]) -> dict[str, CallArgument]:
+    """Return the arguments *named* of a call on a GPU; bare interfaces of arrays as arrays."""
+    return call_arguments({name: described(name, arg) for name, arg in named.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.notation.nodes import Program
 from spcomp.notation.vectors import vectors_of
-from spcomp.runtime.cuda.arrays import array_of, lies_there, place_of
+from spcomp.runtime.cuda.arrays import array_of, described, lies_there, place_of
 from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
@@ -78,7 +78,7 @@ def kept_arguments(program: Program, arguments: Mapping[str, Any]) -> dict[str, 
     Raises ArgumentError for an index vector with negative numbers.
     """
     vectors = vectors_of(program)
-    kept = {n: _vector(n, x) if n in vectors else _kept(x) for n, x in arguments.items()}
+    kept = {n: _vector(n, x) if n in vectors else _kept(n, x) for n, x in arguments.items()}
     for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
         _require_coordinates(name, vector)
     return kept
@@ -111,10 +111,10 @@ def _require_coordinates(who: str, vector: Any) -> None:
         )
 
 
-def _kept(arg: Any) -> Any:
+def _kept(who: str, arg: Any) -> Any:
     """Return *arg* with private index arrays; values that lie apart from them are shared."""
     if lies_there(arg):
-        return arg
+        return described(who, arg)
     if not is_scipy(arg):
         is_sparse = hasattr(arg, "nnz") or (is_torch(arg) and str(arg.layout) != "torch.strided")
         duplicate = getattr(arg, "copy", None) or getattr(arg, "clone", None)

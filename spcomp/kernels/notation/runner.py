@@ -12,7 +12,12 @@ from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.gradients import Differentiable, follow, require_gradients
 from spcomp.kernels.kernel import Kernel
-from spcomp.kernels.notation.arguments import CallArgument, CallArguments, call_arguments
+from spcomp.kernels.notation.arguments import (
+    CallArgument,
+    CallArguments,
+    arguments_there,
+    call_arguments,
+)
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
@@ -91,7 +96,7 @@ class Runner:
             there = any(map(lies_there, (*named.values(), *outputs(out), *bound.given.values())))
             with chosen_stream(stream):
                 if there:
-                    return self.run(out, call_arguments(named), bound, sizes=sizes)
+                    return self.run(out, arguments_there(named), bound, sizes=sizes)
                 return self._call(out, named, bound, sizes)
         return self._call(out, named, bound, sizes)
 
@@ -194,7 +199,7 @@ class Runner:
 
         None if it is not one kernel, or it works on parts of what is given.
         """
-        call = self._intake.call(out, call_arguments(named), bound, sizes)
+        call = self._intake.call(out, arguments_there(named), bound, sizes)
         version = self._version(call, None)
         if isinstance(version, SplitVersion) or call.wholes:
             return None

@@ -94,6 +94,13 @@ def lies_there(arg: Any) -> bool:
     return isinstance(arg, OnDevice) or library_of(arg) not in (None, "host")
 
 
+def described(who: str, arg: Any) -> Any:
+    """Return *arg*, or a DeviceArray of it if it only has an interface, without dtype and shape."""
+    if hasattr(arg, "dtype") or not lies_there(arg):
+        return arg
+    return array_of(arg, place_of((arg,)), who)
+
+
 def is_sparse(arg: Any) -> bool:
     """Return whether *arg* is a sparse matrix of cupyx, or a tensor of PyTorch that is not dense.
 

@@ -19,10 +19,10 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -88,9 +88,22 @@ def require() -> Any:
     """Return numba's driver module; raises BackendError, which says what is missing."""
     if (reason := missing()) is not None:
         raise BackendError(f"CUDA cannot be used here: {reason}", hint=EMULATOR)
-    from numba.cuda.cudadrv import driver
+    return sys.modules["numba.cuda.cudadrv.driver"]
 
-    return driver
+
+@lru_cache(maxsize=16)
+def direct(numba: Any, name: str) -> Callable[..., Any]:
+    """Return the function *name* of the driver as numba has it, without its log of every call."""
+    function, fine = getattr(numba.binding, name), numba.binding.CUresult.CUDA_SUCCESS
+
+    def call(*args: Any) -> Any:
+        returned = function(*args)
+        if returned[0] != fine:
+            status = returned[0]
+            raise numba.CudaAPIError(status, f"Call to {name} results in {status.name}")
+        return returned[-1]
+
+    return call
 
 
 @contextmanager
@@ -393,7 +406,7 @@ class Prepared:
                     self._slots[at] = word
             if self._count:
                 function = self.function
-                call = function.numba.driver.cuLaunchKernel
+                call = direct(function.numba, "cuLaunchKernel")
                 where = function.numba, function.context, function.device, self._what
                 start(*where, call, *self._head, stream or LEGACY, self._parameters, 0)
 
@@ -404,7 +417,7 @@ class Prepared:
             for at, number in slots:
                 own[at] = words[number]
             try:
-                numba.driver.cuLaunchKernel(*self._head, stream, self._parameters, 0)
+                direct(numba, "cuLaunchKernel")(*self._head, stream, self._parameters, 0)
             except errors(numba) as error:
                 raise refusal(self._what, error) from None
 
@@ -438,7 +451,7 @@ def start(numba: Any, context: int, device: int, what: str, call: Any, *args: An
     It is not in a thread that used no GPU yet, or another one. Raises BackendError.
     """
     try:
-        if int(numba.driver.cuCtxGetCurrent()) == context:
+        if int(direct(numba, "cuCtxGetCurrent")()) == context:
             call(*args)
             return
     except errors(numba) as error:

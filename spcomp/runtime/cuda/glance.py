@@ -50,7 +50,7 @@ def _new_look(kind: type) -> Look:
         return _torch_look(torch.strided)
     if cupy is not None and kind is getattr(cupy, "ndarray", None):
         return _cupy_look
-    return _interface_look
+    return _numba_look if hasattr(kind, "__cuda_ndarray__") else _interface_look
 
 
 def _torch_look(strided: Any) -> Look:
@@ -66,6 +66,13 @@ def _torch_look(strided: Any) -> Look:
 def _cupy_look(arg: Any) -> tuple[Key, int]:
     data = arg.data
     return (arg.shape, arg.dtype, data.device_id, arg.flags.c_contiguous), data.ptr
+
+
+def _numba_look(arg: Any) -> tuple[Key, int]:
+    """Look at an array of numba.cuda, which makes its interface anew each time it is asked."""
+    pointer, stream = arg.device_ctypes_pointer.value or 0, arg.stream
+    device = device_of(pointer) if pointer else None
+    return (arg.shape, arg.dtype, arg.strides, stream and int(stream), device), pointer
 
 
 def _interface_look(arg: Any) -> tuple[Key, int] | None:

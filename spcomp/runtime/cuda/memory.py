@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from spcomp.arrays import Array
-from spcomp.runtime.cuda.driver import LEGACY, errors, on, refusal, refusals, require
+from spcomp.runtime.cuda.driver import LEGACY, direct, errors, on, refusal, refusals, require
 
 
 def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
@@ -83,10 +84,15 @@ def device_of(pointer: int) -> int:
     """Return the device whose memory *pointer* points to; raises BackendError if none is."""
     numba = require()
     try:
-        attribute = numba.binding.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        return int(numba.driver.cuPointerGetAttribute(attribute, pointer))
+        return int(direct(numba, "cuPointerGetAttribute")(_ordinal(numba), pointer))
     except errors(numba) as error:  # not refusals(): this is on the way of every call
         raise refusal(f"address {pointer:#x}", error) from None
+
+
+@lru_cache(maxsize=1)
+def _ordinal(numba: Any) -> Any:
+    """Return the driver's code for the number of the device of a pointer."""
+    return numba.binding.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 def wait(stream: int, producer: int, device: int) -> None:

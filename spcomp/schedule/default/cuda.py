@@ -17,7 +17,7 @@ from spcomp.ir.stmt import WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.cpu import CpuPlan
-from spcomp.schedule.default.facts import UNKNOWN, Facts
+from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -179,18 +179,32 @@ class _Plan(CpuPlan):
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
         if first is not dot and _holds(first, dot) and not conflicts(first):
-            yield from self._row_on_block(row.var.name, first.var.name, threads)
+            yield from self._elements_on_groups(row.var.name, first.var.name, threads)
         else:
             yield from self._rows_on_groups(row.var.name, threads)
 
-    def _row_on_block(self, row: str, inner: str, threads: int) -> Iterator[Step]:
-        """Yield steps that run a *row* on a block, and *inner*, in it, on groups of *threads*."""
-        trips, group = f"{inner}_o", f"{inner}_i"
-        yield Bind(row, "blockIdx.x")
-        yield Split(inner, max(1, self.grid.block_threads // threads))
-        yield Reorder((group, trips))
-        yield Unroll(trips)
-        yield Bind(group, "threadIdx.y")
+    def _elements_on_groups(self, row: str, inner: str, threads: int) -> Iterator[Step]:
+        """Yield steps that run the iterations of *inner* on groups of *threads*.
+
+        Each has some of a *row*, as many as are unrolled where that is known. A block has several
+        short rows, or one.
+        """
+        most = max(1, self.grid.block_threads // threads)
+        short = 0 < self.facts.row < MOST_ROW
+        groups = min(most, max(1, self.facts.row // self.knobs.unrolled_group)) if short else most
+        if groups == most:
+            yield Bind(row, "blockIdx.x")
+        else:
+            yield Split(row, most // groups)
+            yield Bind(f"{row}_o", "blockIdx.x")
+            yield Bind(f"{row}_i", "threadIdx.y" if groups == 1 else "threadIdx.z")
+        if groups == 1:
+            yield Unroll(inner)
+            return
+        yield Split(inner, groups)
+        yield Reorder((f"{inner}_i", f"{inner}_o"))
+        yield Unroll(f"{inner}_o")
+        yield Bind(f"{inner}_i", "threadIdx.y")
 
     def group(self, name: str) -> bool:
         """Run the rows of the nest *name* on groups of threads, and the loops inside on these.

@@ -18,7 +18,9 @@ class Costs:
     *density*: at most so many edges for each pair of nodes (the degree of sparsity of the RFC).
     *call*: a call of our operator. *edge*, *element*: what we need for an edge, and for a number of
     its row. *atomic*: for such a number, ``index_put`` and ``index_add`` of inductor. *sorting*:
-    the ``scatter`` functions of ATen, which sort the index in each call.
+    the ``scatter`` functions of ATen, which sort the index in each call. *fresh*: how many times as
+    long calls and edges take where edges are new in each call, and sorted there: where their number
+    is not fixed, as in mini-batches.
     """
 
     density: float = 0.05
@@ -27,6 +29,7 @@ class Costs:
     element: float = 0.03
     atomic: float = 2.5
     sorting: float = 0.6
+    fresh: float = 12
 
     def decline(self, node: torch.fx.Node, count: Any, rows: Any) -> str | None:
         """Return why *node* is left to torch; None: it is not, or sizes are not known.
@@ -44,7 +47,8 @@ class Costs:
             return f"has {edges} edges between {sources} and {places} nodes, which is dense"
         is_atomic = node.target in (aten.index_put.default, aten.index_add.default)
         theirs = numbers * (self.atomic if is_atomic else self.sorting)
-        if theirs < self.call + edges * self.edge + numbers * self.element:
+        again = 1 if isinstance(count, int) else self.fresh
+        if theirs < again * (self.call + edges * self.edge) + numbers * self.element:
             return f"is small: {numbers} numbers"
         return None
 

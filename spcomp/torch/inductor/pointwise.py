@@ -78,9 +78,9 @@ _ROUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 
 def is_compared(node: Any) -> bool:
     """Whether *node*, or the same numbers in another shape, is compared with something."""
+    own = unviewed_node(node)
     return any(
-        user.target in _COMPARED
-        or (unviewed_node(user) is unviewed_node(node) and is_compared(user))
+        user.target in _COMPARED or (unviewed_node(user) is own and is_compared(user))
         for user in node.users
     )
 

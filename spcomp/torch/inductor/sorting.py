@@ -13,9 +13,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import torch
 
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
-from spcomp.kernels.notation.scatters import sorted_rows
-from spcomp.tensors.levels import Level
 from spcomp.torch.inductor.kernels import kernel
 
 MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
@@ -97,21 +96,24 @@ class Places:
         self._numbers: _Few[tuple[torch.Tensor, torch.Tensor]] = _Few(_MOST_USES)
 
     @cached_property
-    def rows(self) -> Level:
-        """For each place its elements, in their order."""
-        level = sorted_rows(self.at.numpy(), self.size).levels[1]
-        assert level is not None
-        return level
+    def rows(self) -> tuple[Array, Array]:
+        """Where the elements of each place begin, and the elements by place, in their order."""
+        at, order = self.at.numpy(), np.arange(len(self.at))
+        for shift in range(0, self.size.bit_length(), 16):  # numpy needs one pass for 16 bits
+            digits = (at[order] >> shift).astype(np.uint16)
+            order = order[np.argsort(digits, kind="stable")]
+        counts = np.bincount(at, minlength=self.size)
+        return np.concatenate([[0], counts.cumsum()]), order
 
     @cached_property
     def order(self) -> torch.Tensor:
         """The elements by their places, those of one place in their order."""
-        return torch.from_numpy(np.array(self.rows.indices, np.int64))
+        return torch.from_numpy(self.rows[1])
 
     @cached_property
     def counts(self) -> torch.Tensor:
         """How many elements each place has."""
-        return torch.from_numpy(np.diff(np.array(self.rows.indptr, np.int64)))
+        return torch.from_numpy(np.diff(self.rows[0]))
 
     @cached_property
     def empty(self) -> torch.Tensor:
@@ -142,9 +144,9 @@ class Places:
     def _bind(self, program: str, source: Places | None) -> Any:
         rows = len(self.at) if source is None else source.size
         idtype = "int32" if max(rows, len(self.at)) < 1 << 31 else "int64"
-        order = self.order.numpy().astype(idtype)
+        pointers, order = (array.astype(idtype) for array in self.rows)
         indices = order if source is None else source.at[self.order].numpy().astype(idtype)
-        arrays = {"indptr": np.array(self.rows.indptr, idtype), "indices": indices}
+        arrays = {"indptr": pointers, "indices": indices}
         made = kernel(program.replace('"int32"', f'"{idtype}"'))
         if "ORDER" in program:
             arrays["ORDER"] = order
