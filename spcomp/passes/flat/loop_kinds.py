@@ -210,9 +210,7 @@ class _Vectorizer(Rewriter):
         finish = store.replace(value=so_far)
         ragged = self._is_ragged(loop)
         if ragged and last is not None:  # a fiber that fills no vector is added up as it is
-            index = self.names.var(loop.var.name)
-            step = substitute(inside(scalar_step), {loop.var: index})
-            short = loop.replace(var=index, body=step, kind="serial")
+            short = self._one_by_one(loop, inside(scalar_step))
             short_sum = seq(Store(sum_, (ZERO,), Load(store.buffer, store.indices)), short)
             fills = BinOp("<=", const(lanes, int64), _length(loop))
             body = seq(If(fills, seq(*start, main, total, last), short_sum), finish)
@@ -220,6 +218,11 @@ class _Vectorizer(Rewriter):
             body = seq(*start, main, remainder, total, last, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
         return self._along_fiber(loop, result) if ragged and not adds_local(loop) else result
+
+    def _one_by_one(self, loop: For, step: Stmt) -> For:
+        """Return *step* in a serial copy of *loop*."""
+        index = self.names.var(loop.var.name)
+        return loop.replace(var=index, body=substitute(step, {loop.var: index}), kind="serial")
 
     def _along_fiber(self, loop: For, dot: Stmt) -> Stmt:
         """Return *dot*, the vectorized *loop*, for fibers with elements, after its prefetches."""
