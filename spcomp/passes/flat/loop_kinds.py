@@ -209,13 +209,12 @@ class _Vectorizer(Rewriter):
         total: Stmt = Store(sum_, (ZERO,), Reduce(op, partial))
         finish = store.replace(value=so_far)
         ragged = self._is_ragged(loop)
+        whole: Stmt = seq(*start, main, remainder, total, last)
         if ragged and last is not None:  # a fiber that fills no vector is added up as it is
-            short = self._one_by_one(loop, inside(scalar_step))
-            short_sum = seq(Store(sum_, (ZERO,), Load(store.buffer, store.indices)), short)
-            fills = BinOp("<=", const(lanes, int64), _length(loop))
-            body = seq(If(fills, seq(*start, main, total, last), short_sum), finish)
-        else:
-            body = seq(*start, main, remainder, total, last, finish)
+            first = Store(sum_, (ZERO,), Load(store.buffer, store.indices))
+            short = seq(first, self._one_by_one(loop, inside(scalar_step)))
+            whole = If(BinOp("<=", const(lanes, int64), _length(loop)), whole, short)
+        body = seq(whole, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
         return self._along_fiber(loop, result) if ragged and not adds_local(loop) else result
 
