@@ -204,3 +204,53 @@ def test_a_minimum_of_a_narrower_type_starts_with_the_zero_of_the_result():
     result = spcomp.compile(text, semiring="min_max")(A=a, B=b, D=d)
     np.testing.assert_array_equal(result.data, np.inf)
     assert result.nnz == 1
+
+
+@pytest.mark.parametrize("storage", ["csf", "coo", "csf of columns"])
+@pytest.mark.parametrize("dtype", ["bool", "uint16", "int32"])
+@pytest.mark.parametrize("result", ["max(l, A[l, i, j]) + B[i, j]", "B[i, j] + A[l, i, j]"])
+def test_a_maximum_adds_nothing_to_a_wider_type_where_it_is_empty(result, dtype, storage):
+    """The zero of unsigned integers is greater than what is negative."""
+    a = np.zeros((2, 2, 2), dtype)
+    a[0, 1, 0] = 1
+    columns = storage == "csf of columns"
+    A = spcomp.convert(a, Format(("compressed",) * 3, (1, 2, 0)) if columns else storage)
+    B = sps.coo_array([[-1.5, -2.5], [0, -3.5]])
+    C = spcomp.compile(f"C[i, j] = {result}", semiring="max_min")(A=A, B=B)
+    np.testing.assert_array_equal(full(C), [[-1.5, -2.5], [1, -3.5]])
+
+
+def test_a_maximum_of_products_of_integers_beside_floats_starts_with_minus_infinity():
+    E, M = sps.coo_array([-0.5, 0]), sps.coo_array(np.array([-3, 4], "int8"))
+    H = spcomp.convert(np.zeros((2, 2), "int32"), "sell(2)")
+    kernel = spcomp.compile("t[k] = E[k] + H[j, k] * M[k]", semiring="max_times")
+    np.testing.assert_array_equal(full(kernel(E=E, H=H, M=M)), [-0.5, -np.inf])
+
+
+def test_sides_of_a_long_sum_have_the_type_of_the_result():
+    """Where A is stored and r is not, the least integer is no zero of floats."""
+    A, B = (spcomp.convert(np.array([[x, 3]], "int32"), DCSR) for x in (2, 7))
+    D, E = (spcomp.convert(np.array([[x, 0.0]]), DCSR) for x in (1.0, -1.0))
+    text = "C[i, j] = (A[i, j] * r[j] + B[i, j] * r[j]) + (D[i, j] + E[i, j])"
+    C = spcomp.compile(text, semiring="max_times")(A=A, B=B, D=D, E=E, r=vector([1, 0], "int32"))
+    np.testing.assert_array_equal(full(C), [[7, -np.inf]])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "semiring", "extreme", "want"),
+    [
+        ("float64", "plus_times", -np.inf, [-np.inf, 0, -np.inf, 0]),
+        ("float64", "min_plus", -np.inf, [-np.inf, 0, -np.inf, 0]),
+        ("int32", "min_plus", 5, [7, 0, 14, 0]),
+        ("int32", "max_plus", -5, [-2, 0, 4, 0]),
+    ],
+)
+def test_a_product_of_three_multiplies_no_sums_that_are_empty(dtype, semiring, extreme, want):
+    """Neutral elements of what is added are not multiplied: infinity * 0 is NaN, others wrap."""
+    A = sps.csr_array(np.array([[extreme]], dtype))
+    B = spcomp.convert(np.arange(1, 9, dtype=dtype).reshape(1, 4, 2), "csf")
+    D = sps.csr_array(np.array([[1, 1], [0, 0], [0, 3], [0, 0]], dtype))
+    kernel = spcomp.compile("C[i, l] = A[l, k] * B[k, i, j] * D[i, j]", semiring=semiring)
+    C = kernel(A=A, B=B, D=D)
+    np.testing.assert_array_equal(full(C)[:, 0], want)
+    assert C.nnz == 2

@@ -229,6 +229,7 @@ class Assignment:
 
     ``target -= value`` *subtracts*: its value is the negative, which is added. *of_type*: the
     operand whose type the target takes; by default the type is that of the value, or its own.
+    *is_exact*: the target, a product, is sparse and stores nothing where a reduction is empty.
     """
 
     target: Access
@@ -238,6 +239,7 @@ class Assignment:
     subtracts: bool = field(default=False, compare=False)
     at: Span | None = field(default=None, compare=False)
     of_type: str = ""
+    is_exact: bool = False
 
     def __str__(self) -> str:
         return f"{self.target} {'+=' if self.accumulates else '='} {self.value}"

@@ -95,7 +95,7 @@ class Plan:
     """The decisions for one statement.
 
     *dtype*: the type of the result. *converts*: the operands that need another layout. *widens*:
-    whether the reductions of a statement that is split have to be of the type of its result.
+    whether the parts of a statement that is split have to be of the type of its result.
     """
 
     stmt: Assignment
@@ -128,6 +128,8 @@ def plan_statement(
     Raises ScriptError where these do not go together.
     """
     stmt = with_reductions(stmt, semiring)
+    widens = types.widens(stmt)
+    stmt = types.widened(stmt) if widens else stmt
     chooser = Chooser(stmt, layouts, semiring, alike)
     output = chooser.output(wanted)
     if isinstance(output, Reason):
@@ -137,7 +139,7 @@ def plan_statement(
     if output.storage == "dense" and any(map(adds_up, narrow)):
         output = replace(output, storage="split")
     if output.storage == "split":
-        return Plan(stmt, output, dtype, widens=types.mixes_extremes(stmt))
+        return Plan(stmt, output, dtype, widens=widens)
     converts, nests = planner.attempt(output)
     if nests and output.storage == "product" and not _is_one_nest(nests[0], output, layouts):
         output = chooser.by_keys()

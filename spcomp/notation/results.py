@@ -117,9 +117,9 @@ class Chooser:
         if self.stmt.is_dense:
             return Output(plain, why="a reduction inside a value is present everywhere")
         formula, product = self.pattern()
-        if formula != ALWAYS:
+        if formula != ALWAYS and not self.stmt.is_exact:
             return self._of_whole_operands(formula, wanted)
-        if wanted is None and not product:
+        if formula == ALWAYS and wanted is None and not product:
             return Output(plain, why="it is present everywhere")
         return self._of_several_operands(wanted)
 
@@ -134,7 +134,8 @@ class Chooser:
         formula = presence(self.core, self.sparse)
         operands = leaves(formula)
         covered = {i for a in operands for i in a.indices} & set(out)
-        whole = frozenset(a for a in operands if covered and covered <= self._outer(a))
+        exact = self.stmt.is_exact
+        whole = frozenset(a for a in operands if exact or (covered and covered <= self._outer(a)))
         kept = keep(formula, whole)
         parts = [presence(part, self.sparse) for part, _ in addends(self.core, self.semiring)]
         needed = [required(part) for part in parts]

@@ -10,7 +10,6 @@ from spcomp.notation.algebra import with_reductions
 from spcomp.notation.nodes import (
     Access,
     Assignment,
-    Call,
     Expr,
     Op,
     Program,
@@ -23,6 +22,7 @@ from spcomp.notation.plan import Plan
 from spcomp.notation.prepare import free_name
 from spcomp.notation.results import Output, first_pair, widest
 from spcomp.notation.semiring import Semiring
+from spcomp.notation.types import in_type
 
 
 def pieces(
@@ -38,7 +38,7 @@ def pieces(
     Or the first two operands of a product, then the others; or the larger side of a sum, then the
     other. The last one assigns the result of *stmt*. If that adds to a given array, the last one
     assigns a new tensor of the same type, unless the result *is_dense*. New names are put into
-    *taken*. *widen_to*: the type that each reduction must have.
+    *taken*. *widen_to*: the type that each part of a sum must have.
     """
     stmt = with_reductions(stmt, semiring)
     target, value = stmt.target, stmt.value
@@ -46,7 +46,8 @@ def pieces(
     pair = None if stmt.accumulates or is_dense else first_pair(value, semiring, operands)
     if pair is not None:
         access = replace(pair.access, name=free_name(target.name, taken))
-        return Assignment(access, pair.first, at=stmt.at), replace(stmt, value=pair.rest(access))
+        first = Assignment(access, pair.first, at=stmt.at, is_exact=True)  # infinity * 0 is NaN
+        return first, replace(stmt, value=pair.rest(access))
     grows = stmt.accumulates and not is_dense
     if grows:
         old = Access(target.name, target.indices, at=target.at)
@@ -60,7 +61,8 @@ def pieces(
         indices = tuple(name for name in target.indices if name in free(term))
         sums[term] = Access(free_name(stmt.target.name, taken), indices, at=term.at)
     stmts = tuple(
-        Assignment(access, _widened(term, widen_to), at=term.at) for term, access in sums.items()
+        Assignment(access, in_type(term, widen_to) if widen_to else term, at=term.at)
+        for term, access in sums.items()
     )
     numbers = {term: Scalar(a.name, at=a.at) for term, a in sums.items() if not a.indices}
     value = _replaced(value, {**sums, **numbers})
@@ -68,12 +70,6 @@ def pieces(
         return (*stmts, replace(stmt, value=value))
     of_type = stmt.target.name if grows else ""
     return (*stmts, Assignment(target, value, at=stmt.at, of_type=of_type))
-
-
-def _widened(term: Expr, dtype: DType | None) -> Expr:
-    if dtype is None or not isinstance(term, Reduce):
-        return term
-    return replace(term, body=Call(str(dtype), (term.body,), at=term.body.at))
 
 
 def _sums(value: Expr, semiring: Semiring) -> Iterator[Reduce]:

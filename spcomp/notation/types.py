@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import ScriptError, SpcompError
 from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var, const
-from spcomp.ir.promotion import Value, resolve
-from spcomp.notation.algebra import rebuilt
-from spcomp.notation.nodes import ARGUMENTS, Access, Assignment, Expr, Number, Op, Reduce, walk
+from spcomp.ir.promotion import Value, implicit, resolve
+from spcomp.notation.algebra import addends, rebuilt
+from spcomp.notation.nodes import (
+    ARGUMENTS,
+    Access,
+    Assignment,
+    Call,
+    Expr,
+    Number,
+    Op,
+    Reduce,
+    walk,
+)
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.terms import Terms, number
 
@@ -55,15 +65,34 @@ class Types:
                 sums.append(term)
         return tuple(sums)
 
-    def mixes_extremes(self, stmt: Assignment) -> bool:
-        """Whether a minimum or maximum among the addends has another type than the result.
+    def widens(self, stmt: Assignment) -> bool:
+        """Whether addends of *stmt* have to be cast to the type of its result.
 
-        What is neutral in its type is not in that of the result.
+        So it is with minimums and maximums: what is neutral in another type is not in that one.
         """
         if self.semiring.add not in ("min", "max"):
             return False
-        wide, sums = self.result(stmt), self._sums(stmt.addend[0])
-        return any(self._type(term) != wide for term in sums if isinstance(term, Reduce))
+        wide = self.result(stmt)
+        try:
+            implicit(self._value(stmt.value), wide)
+            parts = [self._value(part) for part, _ in addends(stmt.value, self.semiring)]
+        except ValueError:  # raised where it is stored
+            return False
+        return any(not part.weak and part.dtype != wide for part in parts)
+
+    def widened(self, stmt: Assignment) -> Assignment:
+        """Return *stmt* with the reductions among its addends in the type of its result."""
+        wide = self.result(stmt)
+
+        def rewrite(term: Expr) -> Expr:
+            match term:
+                case Reduce(op=self.semiring.add) if self._type(term) != wide:
+                    return in_type(term, wide)
+                case Op(op="+" | "-" | "neg"):
+                    return rebuilt(term, rewrite)
+            return term
+
+        return replace(stmt, value=rewrite(stmt.value))
 
     def _sums(self, term: Expr) -> Iterator[Expr]:
         match term:
@@ -109,3 +138,10 @@ class Types:
         if term.op in ("and", "or"):
             return bool_
         return int64 if term.op in ARGUMENTS else resolve(number(self._value(term.body))).dtype
+
+
+def in_type(term: Expr, dtype: DType) -> Expr:
+    """Return *term* cast to *dtype*; of a reduction, what is reduced."""
+    if isinstance(term, Reduce):
+        return replace(term, body=in_type(term.body, dtype))
+    return Call(str(dtype), (term,), at=term.at)

@@ -16,6 +16,7 @@ from tests.second.values import (
     bounded,
     cast,
     combined,
+    common,
     eps,
     exact,
     merged,
@@ -169,7 +170,8 @@ def _masked(term: t.Masked, scope: Scope) -> Value:
         return replace(kept, weak=value.weak)
     other = evaluate(term.other, scope)
     both = combined("maximum", [value, other])
-    value, other = cast(value, both.dtype), cast(other, both.dtype)
+    kind = common([value, other], counts=False)
+    value, other = cast(value, kind), cast(other, kind)
     chosen = bounded(
         np.where(holds, value.number, other.number),
         np.where(holds, value.present, other.present),
@@ -422,7 +424,8 @@ def _addend(term: t.Term, names: list[str], scope: Scope) -> Value:
         case t.Masked(t.Op("neg", (negated,)), _, None):  # the sign stands outside of its sum
             return combined("neg", [_total(replace(term, term=negated), names, scope)])
     missing = sorted(term.free() - set(names))
-    value = evaluate(term, scope)
+    adds = isinstance(term, t.Reduce) and term.name == REDUCED[scope.semiring[0]]
+    value = _reduction(term, scope) if adds else evaluate(term, scope)
     if not missing:
         return value
     axes = [scope.axes[name] for name in missing]

@@ -60,15 +60,18 @@ def bounded(number: Array, present: Array, error: Array, unknown: Array) -> Valu
     return Value(number, present, np.where(unknown, np.inf, error))
 
 
-def common(values: list[Value]) -> np.dtype[Any]:
-    """Return the type in which *values* are combined: numpy's, but integers take that of floats."""
+def common(values: list[Value], *, counts: bool = True) -> np.dtype[Any]:
+    """Return the type in which *values* are combined: numpy's, but integers take that of floats.
+
+    *counts*: in arithmetic, in which bools alone count as integers.
+    """
     strong = [value.dtype for value in values if value.weak is None]
     weak = [value.weak for value in values if value.weak is not None]
     floats = [dtype for dtype in strong if dtype.kind == "f"]
     if floats:
         return np.dtype(np.result_type(*floats))
     found = np.dtype(np.result_type(*strong, *weak))
-    return np.dtype("int64") if found.kind == "b" else found
+    return np.dtype("int64") if found.kind == "b" and counts else found
 
 
 def cast(value: Value, dtype: Any) -> Value:
@@ -225,7 +228,7 @@ def _combined(name: str, args: list[Value]) -> Value:
     if name in ("isnan", "isinf"):
         return _computed(np.isnan if name == "isnan" else np.isinf, [cast(args[0], "float64")], 0)
     if name in ("where",):
-        kind = common(args[1:])
+        kind = common(args[1:], counts=False)
         branches = [cast(arg, kind) for arg in args[1:]]
         return _computed(np.where, [truth(args[0]), *branches], 1)
     if name in (*BITWISE, "~"):
