@@ -11,6 +11,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
+from tests.level_tensors import full
 from tests.test_dask import SPMM, csr
 
 pytest.importorskip("distributed", reason="needs Dask and distributed")
@@ -52,6 +53,16 @@ def test_plans_are_drawn():
     assert ET.fromstring(replace(plan, estimate=one).picture().svg) is not None
     with pytest.raises(ArgumentError, match="no estimate to draw"):
         kernel.plan(A=A, B=B).picture()
+
+
+def test_parts_of_a_maximum_have_the_type_of_the_result():
+    """The least uint16 is 0, which is more than what is negative."""
+    a = np.zeros((3, 2, 2), "uint16")
+    a[0, 1, 0] = 1
+    B = sps.csr_array([[-1.5, -2.5], [0, -3.5]])
+    kernel = spcomp.compile("C[i, j] = A[l, i, j] + B[i, j]", semiring="max_min")
+    C = kernel(A=sd.from_scipy(spcomp.convert(a, "csf"), (2, 2, 2)), B=B).compute()
+    np.testing.assert_array_equal(full(C), [[-1.5, -2.5], [1, -3.5]])
 
 
 def mixed_mesh() -> sps.csr_array:

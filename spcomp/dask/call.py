@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
+import numpy as np
 
 from spcomp.dask.decide import decide, split
 from spcomp.dask.graph import Tasks, Touched
 from spcomp.dask.load import collection
 from spcomp.errors import ArgumentError
+from spcomp.kernels.notation.arguments import type_of
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.results import Results
 from spcomp.notation.nodes import Access, Assignment, Op, walk
 from spcomp.notation.prepare import Prepared, free_name, prepare
+from spcomp.notation.types import Types
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class Call:
         kernel, formats = self.kernel, self._formats()
         for stmt in self.prepared.program.statements:
             plain = self._assignment(stmt, taken)
-            for piece in split(plain, self.operands, kernel.semiring, taken):
+            for piece in split(plain, self.operands, self._types(), taken):
                 stage = decide(piece, self.operands, kernel.semiring)
                 tasks = Tasks(
                     stage,
@@ -86,6 +89,13 @@ class Call:
                 )
                 self.tasks.append(tasks)
                 self.operands = {**self.operands, piece.target.name: tasks.result()}
+
+    def _types(self) -> Types:
+        """Return the types of all operands so far, and of the numbers."""
+        weak = frozenset(name for name, x in self.numbers.items() if not hasattr(x, "dtype"))
+        given = {**self.operands, **{name: np.asarray(x) for name, x in self.numbers.items()}}
+        dtypes = {name: type_of(name, x.dtype) for name, x in given.items()}
+        return Types(dtypes, self.kernel.semiring, weak)
 
     def _indices(self) -> set[str]:
         """Return the names of all indices."""

@@ -27,6 +27,7 @@ from spcomp.notation.nodes import (
 )
 from spcomp.notation.prepare import free_name
 from spcomp.notation.semiring import Semiring
+from spcomp.notation.types import Types
 from spcomp.tensors.libraries.scipy import is_scipy
 
 Operands = Mapping[str, Any]  # distributed tensors and arrays of Dask, by name
@@ -256,14 +257,14 @@ def _use(
 
 
 def split(
-    stmt: Assignment, operands: Operands, semiring: Semiring, taken: set[str]
+    stmt: Assignment, operands: Operands, types: Types, taken: set[str]
 ) -> list[Assignment]:
     """Return *stmt*, after statements for the reductions in it whose indices are cut.
 
     Those that are addends become results of their own, dense or sparse; those of at most one
     index, anywhere, become dense. Other indices stay whole.
     """
-    value = with_reductions(stmt, semiring).value
+    value = types.widened(with_reductions(stmt, types.semiring)).value
     if _direct(value) is not None:
         return [stmt]
     read = [access for access in accesses(value) if access.indices]

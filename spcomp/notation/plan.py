@@ -129,7 +129,7 @@ def plan_statement(
     """
     stmt = with_reductions(stmt, semiring)
     widens = types.widens(stmt)
-    stmt = types.widened(stmt) if widens else stmt
+    stmt = types.widened(stmt)
     chooser = Chooser(stmt, layouts, semiring, alike)
     output = chooser.output(wanted)
     if isinstance(output, Reason):

@@ -81,7 +81,9 @@ class Types:
         return any(not part.weak and part.dtype != wide for part in parts)
 
     def widened(self, stmt: Assignment) -> Assignment:
-        """Return *stmt* with the reductions among its addends in the type of its result."""
+        """Return *stmt*, with the reductions among its addends cast if it *widens*."""
+        if not self.widens(stmt):
+            return stmt
         wide = self.result(stmt)
 
         def rewrite(term: Expr) -> Expr:

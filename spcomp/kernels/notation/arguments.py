@@ -216,7 +216,8 @@ def _then(first: Adapt, second: Adapt) -> Adapt:
     return lambda arg: second(first(arg))
 
 
-def _dtype_of(name: str, numpy_type: Any) -> DType:
+def type_of(name: str, numpy_type: Any) -> DType:
+    """Return *numpy_type* as ours; raises ArgumentError, about the argument *name*, for others."""
     text = numpy_type.name
     try:
         if text != "bfloat16":  # its results would pass from step to step as bits, as integers
@@ -233,9 +234,9 @@ def _dtype_of(name: str, numpy_type: Any) -> DType:
 
 def _scalar(name: str, arg: Any) -> Argument:
     if isinstance(arg, np.ndarray) and arg.ndim == 0:
-        return Argument(Operand(dense(0), _dtype_of(name, arg.dtype)), lambda a: a[()])
+        return Argument(Operand(dense(0), type_of(name, arg.dtype)), lambda a: a[()])
     if isinstance(arg, np.generic):
-        return Argument(Operand(dense(0), _dtype_of(name, arg.dtype)), _identity)
+        return Argument(Operand(dense(0), type_of(name, arg.dtype)), _identity)
     for python, dtype in ((bool, bool_), (int, int64), (float, float64)):
         if isinstance(arg, python):
             return Argument(Operand(dense(0), dtype, weak=True), _identity)
@@ -260,7 +261,7 @@ def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:
     if lies_there(arg):
         return _on_gpu(name, arg, wanted)
     if _is_foreign(arg):
-        dtype, rank = _dtype_of(name, elements_of(arg).values.dtype), len(arg.shape)
+        dtype, rank = type_of(name, elements_of(arg).values.dtype), len(arg.shape)
         return _stored(name, arg, dtype, wanted or (_ROW_MAJOR if rank == 2 else _csf(rank)))
     if hasattr(arg, "__dlpack__") and not hasattr(arg, "__array__"):
         inner = _array(name, dense_array(arg), wanted)
@@ -279,7 +280,7 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
 
     csc and coo matrices are converted to csr, in each call unless they are bound.
     """
-    dtype = _dtype_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
+    dtype = type_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
     layout: Layout = dense(len(arg.shape))
     make: Adapt = _identity
     if isinstance(arg, DeviceTensor):
@@ -321,7 +322,7 @@ def _is_foreign(arg: Any) -> bool:
 
 
 def _array(name: str, arg: Any, wanted: Layout | None) -> Argument:
-    dtype = _dtype_of(name, arg.dtype)
+    dtype = type_of(name, arg.dtype)
     if wanted is not None and not wanted.is_dense:
         return _stored(name, arg, dtype, wanted, str(wanted))
     if arg.flags.f_contiguous and not arg.flags.c_contiguous:
@@ -332,7 +333,7 @@ def _array(name: str, arg: Any, wanted: Layout | None) -> Argument:
 
 def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
     arg = native_scipy(arg, f"{name}.")
-    dtype = _dtype_of(name, arg.dtype)
+    dtype = type_of(name, arg.dtype)
     if arg.ndim > 2 or (wanted is not None and wanted.is_dense):
         return _stored(name, arg, dtype, wanted or _csf(arg.ndim), str(wanted or arg.format))
     if arg.ndim == 1:
@@ -369,11 +370,11 @@ def _csf(rank: int) -> Layout:
 def _direct(name: str, arg: Tensor) -> Argument | None:
     """Return the Argument that uses *arg* as it is; None if it has to be converted."""
     if is_list(arg.layout) and arg.ascends:
-        return Argument(Operand(arg.layout, _dtype_of(name, arg.dtype)), in_order)
+        return Argument(Operand(arg.layout, type_of(name, arg.dtype)), in_order)
     if is_bitmap(arg.layout):
-        return Argument(Operand(arg.layout, _dtype_of(name, arg.dtype)), values_of)
+        return Argument(Operand(arg.layout, type_of(name, arg.dtype)), values_of)
     if has_slots(slots := _slots(arg)):
-        return Argument(Operand(slots, _dtype_of(name, arg.dtype), given=str(arg.layout)), in_order)
+        return Argument(Operand(slots, type_of(name, arg.dtype), given=str(arg.layout)), in_order)
     return None
 
 
@@ -400,7 +401,7 @@ def with_mask(bitmap: Argument, name: str) -> tuple[Argument, Argument]:
 
 
 def _tensor_of_levels(name: str, arg: Tensor, wanted: Layout | None) -> Argument:
-    dtype = _dtype_of(name, arg.dtype)
+    dtype = type_of(name, arg.dtype)
     stored_as = arg.layout
     layout = iterable_layout(wanted or stored_as, padded=_is_padded(arg))
     if (layout.levels, layout.order) != (stored_as.levels, stored_as.order) or stored_as.is_dense:
