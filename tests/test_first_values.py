@@ -88,3 +88,11 @@ def test_printed_stages_have_first_values_under_masks():
         warnings.simplefilter("error")
         for text in (kernel.stage("flat"), spmm.stage("flat"), spmm.stage("position")):
             spcomp.compile(spcomp.parse(text), check="off")
+
+
+def test_a_branch_that_stores_a_first_value_is_one_for_the_other():
+    step = "if j > 0:\n                s[0] = s[0] + A[i, j]\n            else:\n                s[0] = A[i, j]"
+    text = LOCAL.format(first="pass", scope="").replace("s[0] = s[0] + A[i, j]", step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert spcomp.compile(spcomp.parse(text))(A=A.toarray()).tolist() == [-3, 3]

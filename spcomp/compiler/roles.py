@@ -13,7 +13,7 @@ from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Cursor, Region
-from spcomp.ir.stmt import For, Prefetch, Seq, Stmt, Store
+from spcomp.ir.stmt import For, If, Prefetch, Seq, Stmt, Store
 from spcomp.ir.visitor import Walker, walk
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Access:
 class _Accesses(Walker):
     """Finds, in program order, whether the first access to each handle is a read or a write."""
 
-    COVERS = (Load, Search, Cursor, Region, Prefetch, Store, SpIter, For, Block)
+    COVERS = (Load, Search, Cursor, Region, Prefetch, Store, SpIter, If, For, Block)
 
     def __init__(self) -> None:
         self.read: set[str] = set()
@@ -87,6 +87,12 @@ class _Accesses(Walker):
     def visit_SpIter(self, stmt: SpIter) -> None:
         with self._inside(list(stmt.vars)):
             self.visit_Node(stmt)
+
+    def visit_If(self, stmt: If) -> None:
+        """A branch that stores a first value is there for the other one, which updates it."""
+        stores = [n for n in walk(stmt) if isinstance(n, Store) and as_reduction(n) is None]
+        self.filled.update(s.buffer for s in stores)
+        self.visit_Node(stmt)
 
     def visit_For(self, loop: For) -> None:
         self.visit(loop.begin)
