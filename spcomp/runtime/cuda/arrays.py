@@ -145,7 +145,7 @@ def device_of(arg: Any) -> int:
     if library == "torch":
         return int(arg.device.index)
     if library == "cupy":
-        return int((arg if hasattr(arg, "device") else arg.data).device.id)
+        return int((arg.data if is_sparse(arg) else arg).device.id)
     if (face := _interface(arg)) is not None:
         return _device_at(face["data"][0])
     return int(arg.__dlpack_device__()[1])
