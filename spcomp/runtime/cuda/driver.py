@@ -240,7 +240,7 @@ def load(ptx: str | bytes, device: int | None = None) -> LoadedModule:
 
 @contextmanager
 def _refused(text: str, device: int) -> Iterator[None]:
-    """Say what the PTX *text* is for, where the driver refuses it: when it reads it, soon or late."""
+    """Say what the PTX *text* is for, where the driver refuses it: at once, or when it is used."""
     try:
         yield
     except errors(require()) as error:
@@ -279,7 +279,7 @@ class LoadedModule:
                 f" and its signature is {', '.join(types) or 'empty'}"
             )
         with on(self.device, f"kernel {name}"):
-            with _refused(self._text, self.device):  # the first kernel is when some versions load it
+            with _refused(self._text, self.device):  # where some versions load it
                 found = self._module.get_function(name)
             function = DeviceFunction(found, key[1], self._numba, self._allowed, self._context)
         return self._functions.setdefault(key, function)

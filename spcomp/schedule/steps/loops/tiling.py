@@ -27,7 +27,12 @@ from spcomp.schedule.legality.dependence import (
     loops_of,
     with_order,
 )
-from spcomp.schedule.legality.reductions import innermost, is_dot, only_reduces
+from spcomp.schedule.legality.reductions import (
+    innermost,
+    is_dot,
+    only_reduces,
+    reduces_over_threads,
+)
 from spcomp.schedule.nests.nests import (
     Fresh,
     can_copy,
@@ -292,6 +297,11 @@ class Reorder(Step):
                 raise self.error(why, loop)
         assert isinstance(new, For)
         now = {loop.var: loop for loop in chain(new)[0]}
+        for loop in before:
+            later = now[loop.var]
+            shared = reduces_over_threads(loop) and not reduces_over_threads(later)
+            if shared and conflicts(later, atomic=True):
+                raise self.error(f"{loop.var.name!r}, bound to {loop.thread}, shares a sum", loop)
         for k, first in enumerate(before):
             for second in before[k + 1 :]:
                 if after.index(second) < after.index(first):
