@@ -271,7 +271,18 @@ def test_a_sum_that_threads_share_stays_inside():
     (func,) = parse_source(ROW_SUMS, "sums.py")
     bound = Schedule(func).bind("j", "threadIdx.x")
     error = refused(lambda: bound.reorder("j", "i"))
-    assert error.message == "reorder(('j', 'i')): 'j', bound to threadIdx.x, shares a sum"
+    assert error.message == (
+        "reorder(('j', 'i')): 'j' is bound, and iterations may write the same element of Y"
+    )
+
+
+def test_a_parallel_loop_stays_where_it_is_proved_to_be_one():
+    (func,) = parse_source(ROW_SUMS, "sums.py")
+    split = Schedule(func).split("i", (4, None)).parallel("i_o")
+    error = refused(lambda: split.reorder("j", "i_i", "i_o"))
+    assert error.message.endswith(
+        "'i_o' is parallel, and iterations may write the same element of Y"
+    )
 
 
 def test_cache_write_in_a_loop_in_vectors_is_refused():

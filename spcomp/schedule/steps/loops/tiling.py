@@ -27,12 +27,7 @@ from spcomp.schedule.legality.dependence import (
     loops_of,
     with_order,
 )
-from spcomp.schedule.legality.reductions import (
-    innermost,
-    is_dot,
-    only_reduces,
-    reduces_over_threads,
-)
+from spcomp.schedule.legality.reductions import innermost, is_dot, only_reduces
 from spcomp.schedule.nests.nests import (
     Fresh,
     can_copy,
@@ -42,6 +37,7 @@ from spcomp.schedule.nests.nests import (
     reduction_loops,
     replace_stmt,
 )
+from spcomp.schedule.nests.sites import check_concurrent
 from spcomp.schedule.steps.base import MOST, Step
 
 MOST_PIECES = 16  # loops that one loop is split in
@@ -285,7 +281,8 @@ class Reorder(Step):
         order = iter(named)
         after = [next(order) if loop in named else loop for loop in before]
         new = nest(after, body)
-        return replace_stmt(self._check_order(func, before, after, new), outermost, new)
+        result = replace_stmt(self._check_order(func, before, after, new), outermost, new)
+        return check_concurrent(self, func, result, outermost.span)
 
     def _check_order(self, func: Func, before: list[For], after: list[For], new: Stmt) -> Func:
         """Return *func* with the promises that this order needs; raises if it is not legal."""
@@ -297,11 +294,6 @@ class Reorder(Step):
                 raise self.error(why, loop)
         assert isinstance(new, For)
         now = {loop.var: loop for loop in chain(new)[0]}
-        for loop in before:
-            later = now[loop.var]
-            shared = reduces_over_threads(loop) and not reduces_over_threads(later)
-            if shared and conflicts(later, atomic=True):
-                raise self.error(f"{loop.var.name!r}, bound to {loop.thread}, shares a sum", loop)
         for k, first in enumerate(before):
             for second in before[k + 1 :]:
                 if after.index(second) < after.index(first):
