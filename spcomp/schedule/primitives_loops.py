@@ -24,6 +24,7 @@ from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
+from spcomp.schedule.steps.sharing.split_positions import SplitPositions
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
 from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
@@ -228,6 +229,16 @@ class LoopPrimitives(Sampling):
         ('i_cut', 'i_piece', 'j_hub', 'k_hub', 'i_sum', 'i_part', 'k_sum')
         """
         return self.apply(SplitRows(loop, inner, size))
+
+    def split_positions(self, loop: str, inner: str, size: int, most: int) -> Self:
+        """``for i: for j in row(i): s  ->  for i_c: for i_t: rows of a group; for j in size: s``.
+
+        There are *most* parts, or fewer, with equally many groups; see :class:`SplitPositions`.
+
+        >>> spcomp.Schedule(sddmm).lower_sparse_iter().split_positions("i", "j", 4, 512).made
+        ('i_c', 'i_t', 'j_row')
+        """
+        return self.apply(SplitPositions(loop, inner, size, most))
 
     def stage_products(self, loop: str, inner: str, rows: int, most: int, least: int = 0) -> Self:
         """``for i: for j in row(i): W[i] op= x  ->  for i_g: for j_p: t[j_p] = x; sums of rows``.

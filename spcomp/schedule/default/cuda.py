@@ -16,6 +16,7 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
+from spcomp.schedule.default.by_elements import elements_of
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
@@ -126,7 +127,8 @@ class _Plan(CpuPlan):
         """Apply the steps for the nest *name*."""
         nest = self.loop(name)
         assert nest is not None
-        decided = self.attempt(self.tiles(name)) or self.attempt(self.dots(name))
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.element_dots(name))
+        decided = decided or self.attempt(self.dots(name))
         if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
             self.attempt(self.counts(nest))
 
@@ -156,6 +158,27 @@ class _Plan(CpuPlan):
         yield from self._columns(columns, threads, width)
         yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
+
+    def element_dots(self, name: str) -> Iterator[Step]:
+        """Yield steps for a nest in which each stored element is a sum of its own, as in SDDMM."""
+        nest = self.loop(name)
+        assert nest is not None
+        dots = [x for x in loops_of(nest) if _reduces(x)]
+        elements = elements_of(self.func, nest, self.grid) if len(dots) == 1 else None
+        if elements is None or elements.inner == dots[0].var.name:
+            return
+        (dot,) = dots
+        width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
+        known = isinstance(dot.end, Const)
+        threads = min(threads & -threads, LANES) if known else LANES
+        most = self.knobs.unrolled_group
+        loads = 2 * -(-_extent(dot) // (width * threads)) if known else self.grid.thread_loads
+        together = min(most, max(1, self.grid.thread_loads // loads))
+        yield from elements.in_groups(1 << together.bit_length() - 1)
+        if threads > 1:
+            yield from self._terms(dot.var.name, threads, width)
+            yield Unroll(f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o")
+        yield from elements.on_groups(threads)
 
     def dots(self, name: str) -> Iterator[Step]:
         """Yield steps for a nest whose innermost loop reduces into one element, as in SpMV."""

@@ -36,6 +36,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     segments,
     sorted_rows,
     split_nnz,
+    split_positions,
     split_rows,
     stage_products,
     workspaces,
