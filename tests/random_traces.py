@@ -262,6 +262,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     "split_nnz": lambda c: (c.loop(), c.rng.randint(1, 8)),
     "split_hubs": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "split_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
+    "split_positions": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
     "stage_products": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
     "split_sorted": lambda c: (c.loop(), c.rng.randint(1, 4), c.rng.randint(0, 2)),
     "group_runs": lambda c: (c.loop(),),

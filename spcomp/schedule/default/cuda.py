@@ -18,7 +18,7 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.by_elements import elements_of
 from spcomp.schedule.default.cpu import CpuPlan
-from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
+from spcomp.schedule.default.facts import UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -168,12 +168,8 @@ class _Plan(CpuPlan):
         if elements is None or elements.inner == dots[0].var.name:
             return
         (dot,) = dots
-        width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
-        known = isinstance(dot.end, Const)
-        threads = min(threads & -threads, LANES) if known else LANES
-        most = self.knobs.unrolled_group
-        loads = 2 * -(-_extent(dot) // (width * threads)) if known else self.grid.thread_loads
-        together = min(most, max(1, self.grid.thread_loads // loads))
+        width, threads, loads = _parts_of(dot) or (1, LANES, self.grid.thread_loads)
+        together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
         yield from elements.in_groups(1 << together.bit_length() - 1)
         if threads > 1:
             yield from self._terms(dot.var.name, threads, width)
@@ -209,18 +205,10 @@ class _Plan(CpuPlan):
     def _elements_on_groups(self, row: str, inner: str, threads: int) -> Iterator[Step]:
         """Yield steps that run the iterations of *inner* on groups of *threads*.
 
-        Each has some of a *row*, as many as are unrolled where that is known. A block has several
-        short rows, or one.
+        Each has some of a *row*, and a block has all groups of one.
         """
-        most = max(1, self.grid.block_threads // threads)
-        short = 0 < self.facts.row < MOST_ROW
-        groups = min(most, max(1, self.facts.row // self.knobs.unrolled_group)) if short else most
-        if groups == most:
-            yield Bind(row, "blockIdx.x")
-        else:
-            yield Split(row, most // groups)
-            yield Bind(f"{row}_o", "blockIdx.x")
-            yield Bind(f"{row}_i", "threadIdx.y" if groups == 1 else "threadIdx.z")
+        groups = max(1, self.grid.block_threads // threads)
+        yield Bind(row, "blockIdx.x")
         if groups == 1:
             yield Unroll(inner)
             return
@@ -394,6 +382,21 @@ def _shares(loop: For) -> tuple[int, int]:
         return width, max(1, lanes)
     shares = [n for n in range(LANES, WARP + 1) if lanes % n == 0]
     return width, max(shares, default=WARP)
+
+
+def _parts_of(dot: For) -> tuple[int, int, int] | None:
+    """Return how threads share a dot product of constant length; None if it is of another kind.
+
+    The neighbours that a thread has, the number of threads, and how many loads that are for each,
+    of both rows and the coordinate.
+    """
+    if not isinstance(dot.end, Const) or not is_contiguous(dot):
+        return None
+    width, threads = _shares(dot)
+    threads = min(threads & -threads, LANES)
+    if threads == 1 and _extent(dot) > width * LANES:
+        width, threads = 1, LANES
+    return width, threads, 1 + 2 * -(-_extent(dot) // (width * threads))
 
 
 def _group_size(leaves: list[For], otherwise: int) -> int:

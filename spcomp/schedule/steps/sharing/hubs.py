@@ -87,6 +87,7 @@ class Row:
         self._check_body()
 
     def error(self, why: str) -> ScheduleError:
+        """Return the error that says *why* the step is not legal."""
         return refusal(self.step, why, self.loop.span)
 
     # -- legality -----------------------------------------------------------------------------
