@@ -15,9 +15,11 @@ from spcomp.knobs import GridKnobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.loops.bind import Bind
-from spcomp.schedule.steps.loops.loops import Unroll
+from spcomp.schedule.steps.loops.loops import Parallel, Unroll
 from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.schedule.steps.sharing.split_positions import SplitPositions
+
+ENOUGH = 1 << 30  # parts, so that each has one group
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ class Elements:
     def in_groups(self, size: int) -> Iterator[Step]:
         """Yield the step that gives each part groups of *size* elements."""
         yield SplitPositions(self.row, self.inner, size, self.knobs.parts)
+
+    def on_threads(self, size: int) -> Iterator[Step]:
+        """Yield the steps that give each thread *size* elements, which follow each other."""
+        yield SplitPositions(self.row, self.inner, size, ENOUGH)
+        yield Unroll(self.inner)
+        yield Parallel(f"{self.row}_c")
 
     def on_groups(self, threads: int) -> Iterator[Step]:
         """Yield the steps that run each part on a group of *threads*."""

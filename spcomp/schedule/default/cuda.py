@@ -127,7 +127,7 @@ class _Plan(CpuPlan):
         """Apply the steps for the nest *name*."""
         nest = self.loop(name)
         assert nest is not None
-        decided = self.attempt(self.tiles(name)) or self.attempt(self.element_dots(name))
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
         decided = decided or self.attempt(self.dots(name))
         if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
             self.attempt(self.counts(nest))
@@ -159,15 +159,17 @@ class _Plan(CpuPlan):
         yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
-    def element_dots(self, name: str) -> Iterator[Step]:
-        """Yield steps for a nest in which each stored element is a sum of its own, as in SDDMM."""
+    def elements(self, name: str) -> Iterator[Step]:
+        """Yield steps for a nest in which each stored element is independent, or a sum (SDDMM)."""
         nest = self.loop(name)
         assert nest is not None
-        dots = [x for x in loops_of(nest) if _reduces(x)]
-        elements = elements_of(self.func, nest, self.grid) if len(dots) == 1 else None
-        if elements is None or elements.inner == dots[0].var.name:
+        elements = elements_of(self.func, nest, self.grid)
+        inside = [] if elements is None else [x for x in loops_of(nest.body) if not runs_once(x)]
+        if elements is not None and [x.var.name for x in inside] == [elements.inner]:
+            yield from elements.on_threads(self.knobs.unrolled_group)
+        if elements is None or len(inside) != 2 or not _reduces(inside[1]):
             return
-        (dot,) = dots
+        dot = inside[1]
         width, threads, loads = _parts_of(dot) or (1, LANES, self.grid.thread_loads)
         together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
         yield from elements.in_groups(1 << together.bit_length() - 1)
@@ -245,12 +247,14 @@ class _Plan(CpuPlan):
         """
         name = loop.var.name
         for width in dict.fromkeys((_neighbours(loop, threads), 1)):
+            trips = Unroll(self._pieces(name, width)[0])
             if self.attempt(self._columns(name, threads, width)):
                 return True
             if self.attempt(self._terms(name, threads, width)):
-                self.attempt(() if around is None else (Unroll(around),))
+                self.attempt((trips,) if around is None else (Unroll(around),))
                 return True
             if self.attempt(self._each(name, threads, width)):
+                self.attempt((trips,) if around is None else ())
                 return True
         return False
 
@@ -314,8 +318,9 @@ class _Plan(CpuPlan):
         """
         loop = self.loop(name)
         if loop is not None and not conflicts(loop):
-            _, lanes, *own = self._pieces(name, width)
+            trips, lanes, *own = self._pieces(name, width)
             yield Split(name, (None, threads, width) if own else threads)
+            yield Reorder((lanes, trips, *own))
             yield from map(Vectorize, own)
             yield Bind(lanes, "threadIdx.x")
 
