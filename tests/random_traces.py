@@ -264,6 +264,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     "split_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "split_positions": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
     "stage_products": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
+    "stage_weights": lambda c: (c.loop(), c.loop()),
     "split_sorted": lambda c: (c.loop(), c.rng.randint(1, 4), c.rng.randint(0, 2)),
     "group_runs": lambda c: (c.loop(),),
     "decompose_reduction": Composer.block_and_loop,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from spcomp.ir.func import Func
 from spcomp.ir.stmt import For
@@ -18,6 +19,7 @@ from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll
 from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.schedule.steps.sharing.split_positions import SplitPositions
+from spcomp.schedule.steps.sharing.stage_weights import StageWeights
 
 ENOUGH = 1 << 30  # parts, so that each has one group
 
@@ -56,3 +58,9 @@ def elements_of(func: Func, nest: For, knobs: GridKnobs) -> Elements | None:
         if step.is_legal(func):
             return Elements(nest.var.name, loop.var.name, knobs)
     return None
+
+
+def stage_weights(func: Func, nest: For) -> Iterator[Step]:
+    """Yield the step by which each element of *nest* is weighed once, and not for each column."""
+    steps = (StageWeights(nest.var.name, x.var.name) for x in loops_of(nest.body))
+    yield from islice((step for step in steps if step.is_legal(func)), 1)

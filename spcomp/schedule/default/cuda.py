@@ -16,7 +16,7 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
-from spcomp.schedule.default.by_elements import elements_of
+from spcomp.schedule.default.by_elements import elements_of, stage_weights
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
@@ -80,6 +80,8 @@ def default_schedule(
         if loop.kind == "serial":
             plan.attempt(plan.key_rows(loop))
     if facts.hubs:
+        for nest in list(outermost(plan.func.body)):
+            plan.attempt(stage_weights(plan.func, nest))
         for nest in list(outermost(plan.func.body)):
             plan.attempt(plan.long_rows(nest))
     for nest in list(outermost(plan.func.body)):

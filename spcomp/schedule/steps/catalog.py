@@ -39,6 +39,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     split_positions,
     split_rows,
     stage_products,
+    stage_weights,
     workspaces,
 )
 from spcomp.schedule.steps.tensor import (  # noqa: F401
