@@ -18,7 +18,7 @@ from spcomp.codegen.nvvm.functions import function
 from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
-from spcomp.codegen.nvvm.turns import turn_of
+from spcomp.codegen.nvvm.turns import most_trips, turn_of
 from spcomp.codegen.nvvm.zeros import added, unsigned_sums
 from spcomp.dtypes import handle, int64
 from spcomp.errors import InternalError, LoweringError
@@ -179,6 +179,30 @@ class KernelStmts(Stmts):
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
         super().loop(node, begin, end, [*facts, NO_UNROLL] if self.is_rolled else facts, group)
+
+    def write_few(self, node: st.For, end: str, most: int) -> bool:
+        """Write them one by one, so that what they index by the trip can stay in registers."""
+        bound = most_trips(node)
+        if bound is None or not 1 <= bound <= most:
+            return False
+        code = self.code
+        whole, some, join = (code.label(hint) for hint in ("all", "some", "done"))
+        code.branch(code.value(f"icmp sle i64 {bound}, {end}"), whole, some)
+        code.start(whole)
+        around, self.copies = self.copies, self.copies * bound
+        self.write_turns(node, "0", bound)
+        code.jump(join)
+        code.start(some)
+        for trip in range(bound - 1):
+            go = code.label("trip")
+            code.branch(code.value(f"icmp slt i64 {trip}, {end}"), go, join)
+            code.start(go)
+            self.scope[node.var] = str(trip)
+            self.visit(node.body)
+        self.copies = around
+        code.jump(join)
+        code.start(join)
+        return True
 
     def write_turns(self, node: st.For, index: str, group: int) -> int:
         """Write several trips of a loop; what comes before lanes exchange values, of all first."""
