@@ -13,7 +13,7 @@ from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
-from spcomp.ir.stmt import WARPS, For, Store
+from spcomp.ir.stmt import MOST_TRIPS, WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.cpu import CpuPlan
@@ -98,7 +98,15 @@ class _Plan(CpuPlan):
     @property
     def row_threads(self) -> int:
         """How many threads share the elements of a row: about as many as there are."""
-        return max(2, self.facts.row) if self.facts.row else LANES
+        return min(WARP, max(2, self.facts.row)) if self.facts.row else LANES
+
+    @property
+    def term_threads(self) -> int:
+        """How many threads share the terms of a row, of which each has several on their way."""
+        row, trips = self.facts.row, self.knobs.unrolled_group
+        if not row:
+            return LANES
+        return min(WARP, max(2, row // trips if not self.facts.hubs else row // 2))
 
     def long_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
@@ -171,11 +179,14 @@ class _Plan(CpuPlan):
             return
         width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
         known = isinstance(dot.end, Const)
-        threads = min(threads & -threads, LANES) if known else self.row_threads
+        threads = min(threads & -threads, LANES) if known else self.term_threads
         if threads == 1:
             return
         yield from self._terms(loop, threads, width)
-        yield Unroll(f"{loop}_0" if width > 1 else f"{loop}_o")
+        trips = f"{loop}_0" if width > 1 else f"{loop}_o"
+        yield Unroll(trips)
+        if not known and 0 < self.facts.row < MOST_ROW:  # few registers, and so more threads
+            yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
         if first is not dot and _holds(first, dot) and not conflicts(first):
@@ -190,7 +201,7 @@ class _Plan(CpuPlan):
         short rows, or one.
         """
         most = max(1, self.grid.block_threads // threads)
-        short = 0 < self.facts.row < MOST_ROW
+        short = 0 < self.facts.row < WARP
         groups = min(most, max(1, self.facts.row // self.knobs.unrolled_group)) if short else most
         if groups == most:
             yield Bind(row, "blockIdx.x")

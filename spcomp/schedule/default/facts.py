@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST_ROW = 32  # the longest rows that are told apart
+MOST_ROW = 128  # the longest rows that are told apart
 
 
 @dataclass(frozen=True, slots=True)
