@@ -135,8 +135,7 @@ class _Cut(RowSum):
         count = binary("-", binary("//", binary("-", end, const(1)), size), first)
         ends = [substitute(x.end, self.values) for x in self.spatial]
         loops = [
-            For(row, ZERO, self.loop.end, seq(), span=self.loop.span),
-            For(other, ZERO, Select(is_cut, count, ZERO), seq(), span=self.loop.span),
+            For(other, ZERO, count, seq(), span=self.loop.span),
             *(
                 For(names.var(f"{x.var.name}_sum"), ZERO, end, seq(), span=x.span)
                 for x, end in zip(self.spatial, ends, strict=True)
@@ -146,14 +145,17 @@ class _Cut(RowSum):
             BlockIter(names.var(f"v{x.var.name}"), x.end, x.var, "R" if x.var is other else "S")
             for x in loops
         )
-        mine, which, *at = (it.var for it in iters)
-        place = self.place_at(mine, tuple(at))
-        begin_of_mine = binary("//", self.begin(mine), size)
+        mine = BlockIter(names.var(f"v{row.name}"), self.loop.end, row)
+        which, *at = (it.var for it in iters)
+        place = self.place_at(mine.var, tuple(at))
+        begin_of_mine = binary("//", self.begin(mine.var), size)
         part = Load(parts, (plus(binary("+", begin_of_mine, which), 1), *at))
         so_far = cast(Load(self.target, place), parts.dtype)
         value = cast(combine(self.reduction.combiner, so_far, part), self.target.dtype)
         update = Store(self.target, place, value, span=self.store.span)
-        return nest(loops, Block(names.unique(f"{name}_sums"), iters, (), (), None, update))
+        sums = Block(names.unique(f"{name}_sums"), iters, (), (), None, update)
+        cut = Block(names.unique(f"{name}_cuts"), (mine,), (), (), None, nest(loops, sums), is_cut)
+        return For(row, ZERO, self.loop.end, cut, span=self.loop.span)
 
 
 class _Piece(Piece):
