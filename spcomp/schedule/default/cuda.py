@@ -106,16 +106,24 @@ class _Plan(CpuPlan):
         row, trips = self.facts.row, self.knobs.unrolled_group
         if not row:
             return LANES
+        if self.facts.few:
+            return WARP
         return min(WARP, max(2, row // trips if not self.facts.hubs else row // 2))
 
     def long_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
         row = outermost_legal(nest)
         inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
-        size = self.knobs.hub_piece
+        size = self.facts.piece or self.knobs.hub_piece
+        if size < self.knobs.hub_piece and row is not None and self._is_dot(nest):
+            return  # the threads that share such a row are many enough
         cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
         if (step := next(filter(None, cuts), None)) is not None:
             yield step
+
+    def _is_dot(self, nest: For) -> bool:
+        """Whether threads share the terms of the rows of *nest*."""
+        return any(_reduces(loop) for loop in loops_of(nest))
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""
@@ -185,7 +193,8 @@ class _Plan(CpuPlan):
         yield from self._terms(loop, threads, width)
         trips = f"{loop}_0" if width > 1 else f"{loop}_o"
         yield Unroll(trips)
-        if not known and 0 < self.facts.row < MOST_ROW:  # few registers, and so more threads
+        short = 0 < self.facts.row < MOST_ROW and not self.facts.few
+        if not known and short:  # in few registers, so that more threads run
             yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
