@@ -49,6 +49,9 @@ class Knobs:
     staged_elements: int  # elements that these have, at most
     staged_least: int  # rows, at least: a processor learns how long fewer of them are
     hub_piece: int  # elements of a very long row that are worth a thread's attention
+    hub_piece_most: int  # the same where a hub_share of all elements is more
+    hub_piece_few: int  # the same where rows are few: shorter ones would leave threads without work
+    few_rows: int  # rows, at most, that are few
     hub_share: int  # a very long row has more than one of so many parts of all elements
     scatter_parts: int  # parts of a scattered row that run at the same time, each over all elements
     scatter_bytes: int  # bytes that no two threads should write to, half as many at worst
@@ -126,6 +129,9 @@ CPU_KNOBS = Knobs(
     staged_elements=256,
     staged_least=20_000,
     hub_piece=2048,
+    hub_piece_most=2048,
+    hub_piece_few=2048,
+    few_rows=0,
     hub_share=32,
     scatter_parts=4,  # each reads the pattern again
     scatter_bytes=128,  # processors fetch cache lines in pairs
@@ -195,7 +201,10 @@ CUDA_KNOBS = replace(
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
-    hub_piece=256,  # for the threads that have a row
+    hub_piece=128,  # for the threads that have a row
+    hub_piece_most=1024,
+    hub_piece_few=64,
+    few_rows=1 << 12,  # with a warp each, half of the threads that a large GPU has
     hub_share=1 << 14,  # about as many rows are worked on at a time
     skew_factor=1 << 30,  # as threads without work make room for others
     narrow_operations=0,  # rows run at the same time, however many there are

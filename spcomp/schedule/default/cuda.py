@@ -13,12 +13,12 @@ from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
-from spcomp.ir.stmt import WARPS, For, Store
+from spcomp.ir.stmt import MOST_TRIPS, WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.by_elements import elements_of, stage_weights
 from spcomp.schedule.default.cpu import CpuPlan
-from spcomp.schedule.default.facts import UNKNOWN, Facts
+from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -101,16 +101,32 @@ class _Plan(CpuPlan):
     @property
     def row_threads(self) -> int:
         """How many threads share the elements of a row: about as many as there are."""
-        return max(2, self.facts.row) if self.facts.row else LANES
+        return min(WARP, max(2, self.facts.row)) if self.facts.row else LANES
+
+    @property
+    def term_threads(self) -> int:
+        """How many threads share the terms of a row, of which each has several on their way."""
+        row, trips = self.facts.row, self.knobs.unrolled_group
+        if not row:
+            return LANES
+        if self.facts.few:
+            return WARP
+        return min(WARP, max(2, row // trips if not self.facts.hubs else row // 2))
 
     def long_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
         row = outermost_legal(nest)
         inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
-        size = self.knobs.hub_piece
+        size = self.facts.piece or self.knobs.hub_piece
+        if size < self.knobs.hub_piece and row is not None and self._is_dot(nest):
+            return  # the threads that share such a row are many enough
         cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
         if (step := next(filter(None, cuts), None)) is not None:
             yield step
+
+    def _is_dot(self, nest: For) -> bool:
+        """Whether threads share the terms of the rows of *nest*."""
+        return any(_reduces(loop) for loop in loops_of(nest))
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""
@@ -194,11 +210,15 @@ class _Plan(CpuPlan):
             return
         width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
         known = isinstance(dot.end, Const)
-        threads = min(threads & -threads, LANES) if known else self.row_threads
+        threads = min(threads & -threads, LANES) if known else self.term_threads
         if threads == 1:
             return
         yield from self._terms(loop, threads, width)
-        yield Unroll(f"{loop}_0" if width > 1 else f"{loop}_o")
+        trips = f"{loop}_0" if width > 1 else f"{loop}_o"
+        yield Unroll(trips)
+        short = 0 < self.facts.row < MOST_ROW and not self.facts.few
+        if not known and short:  # in few registers, so that more threads run
+            yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
         if first is not dot and _holds(first, dot) and not conflicts(first):
