@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.exprs import read_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import lane_bits
@@ -193,7 +193,10 @@ class _Plan(CpuPlan):
         yield from elements.in_groups(1 << together.bit_length() - 1)
         if threads > 1:
             yield from self._terms(dot.var.name, threads, width)
-            yield Unroll(f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o")
+            trips = f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o"
+            yield Unroll(trips)
+            if not isinstance(dot.end, Const):
+                yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         yield from elements.on_groups(threads)
 
     def dots(self, name: str) -> Iterator[Step]:
@@ -269,14 +272,17 @@ class _Plan(CpuPlan):
         """
         name = loop.var.name
         for width in dict.fromkeys((_neighbours(loop, threads), 1)):
-            trips = Unroll(self._pieces(name, width)[0])
+            trips = self._pieces(name, width)[0]
+            few = Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)  # by LLVM, too
+            ragged = around is None and any(read_by(loop.end))
+            many = (Unroll(trips), few) if ragged else ()
             if self.attempt(self._columns(name, threads, width)):
                 return True
             if self.attempt(self._terms(name, threads, width)):
-                self.attempt((trips,) if around is None else (Unroll(around),))
+                self.attempt(many if around is None else (Unroll(around),))
                 return True
             if self.attempt(self._each(name, threads, width)):
-                self.attempt((trips,) if around is None else ())
+                self.attempt(many)
                 return True
         return False
 
