@@ -282,7 +282,9 @@ class _Plan(CpuPlan):
                 self.attempt(many if around is None else (Unroll(around),))
                 return True
             if self.attempt(self._each(name, threads, width)):
-                self.attempt(many)
+                store = loop.body.body if isinstance(loop.body, Block) else None
+                assigns = isinstance(store, Store) and as_reduction(store) is None
+                self.attempt(many if assigns else ())
                 return True
         return False
 
