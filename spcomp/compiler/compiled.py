@@ -17,6 +17,7 @@ from spcomp.compiler.variants import (
     inner_extents,
     is_narrow,
     repeatable_keys,
+    lists_of_rows,
     row_pointers,
 )
 from spcomp.errors import ArgumentError, BackendError, collect_warnings, without_warnings
@@ -120,7 +121,7 @@ class Compiled:
         source = _source(self.program)
         names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
         pointers, keys = row_pointers(source), repeatable_keys(source)
-        return Variants(self.target, self, names, pointers, self._specialize, keys)
+        return Variants(self.target, self, names, pointers, self._specialize, keys, lists_of_rows(source))
 
     def _specialize(self, version: Version) -> Compiled:
         constants = {**self.options.constants, **dict(version.extents)}

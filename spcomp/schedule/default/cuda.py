@@ -18,6 +18,7 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
+from spcomp.schedule.default.lists import gathered, gathers
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -72,7 +73,8 @@ def default_schedule(
         return func, ()  # the user has already decided how loops run
     plan = _Plan(func, target, facts, knobs)
     plan.grid = grid or CUDA_GRID
-    plan.parts()
+    if not plan.lists():
+        plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
     for loop in list(outermost(plan.func.body)):
@@ -108,6 +110,12 @@ class _Plan(CpuPlan):
         cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
         if (step := next(filter(None, cuts), None)) is not None:
             yield step
+
+    def lists(self) -> bool:
+        """Let rows gather what lists have for them, if they can; whether any do."""
+        found = list(gathers(self.func, self.facts, _shares))
+        block = self.grid.block_threads
+        return any([self.attempt(gathered(self, *each, block)) for each in found])
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""

@@ -14,13 +14,15 @@ class Facts:
     *hubs*: some row is so long that threads should share it. *skewed*: parts with equally many
     rows hold very different numbers of elements. *runs*: some coordinate of a sorted axis occurs
     so often that threads should share it. *row*: how many elements a row has on average, rounded
-    up to a power of two up to MOST_ROW; 0 if nobody asked.
+    up to a power of two up to MOST_ROW; 0 if nobody asked. *full*: the lists of rows that a tensor
+    consists of name a good part of all rows, each.
     """
 
     hubs: bool = False
     skewed: bool = False
     runs: bool = False
     row: int = 0
+    full: bool = False
 
     def __str__(self) -> str:
         """What is known, in words; empty if nothing is."""
@@ -30,6 +32,7 @@ class Facts:
             "a row so long that threads share it": self.hubs,
             "rows of very different lengths": self.skewed,
             "a coordinate so frequent that threads share it": self.runs,
+            "lists that name a good part of all rows": self.full,
         }
         return ", ".join(words for words, holds in known.items() if holds)
 
