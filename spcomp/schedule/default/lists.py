@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Shares = Callable[[For], tuple[int, int]]
 
+COPIES = 8  # of the work on an element, at most, that a longer loop writes out
 WIDE = 16  # elements of an entry that pay for a sum of their own
 
 
@@ -67,10 +68,11 @@ def gathered(plan: Plan, step: GatherRows, threads: int, block: int) -> Iterator
     """Yield *step*, and those that run its nests on groups of *threads*, in blocks of *block*."""
     before = {x.var.name for x in loops_of(plan.func.body)} - {step.loops[0]}
     yield step
-    find, *nests = [x for x in outermost(plan.func.body) if x.var.name not in before]
-    yield Parallel(find.var.name)
-    for nest in nests:
-        yield from _on_groups(nest, step.width, threads, block)
+    for nest in [x for x in outermost(plan.func.body) if x.var.name not in before]:
+        if any(_is_lane(x) for x in loops_of(nest)):
+            yield from _on_groups(nest, step.width, threads, block)
+        else:
+            yield Parallel(nest.var.name)
 
 
 def _on_groups(nest: For, width: int, threads: int, block: int) -> Iterator[Step]:
@@ -78,10 +80,15 @@ def _on_groups(nest: For, width: int, threads: int, block: int) -> Iterator[Step
     row, *inside = loops_of(nest)
     name = row.var.name
     lanes = [x for x in inside if _is_lane(x)]
-    around = [x.var.name for x in inside if any(x.body is lane for lane in lanes)]
+    around = [x for x in inside if any(x.body is lane for lane in lanes)]
     if width > 1:
         yield from (Vectorize(x.var.name) for x in lanes)
-    yield from map(Unroll, around)
+    for loop in around:
+        size = int(loop.end.value) if isinstance(loop.end, Const) else 0
+        copies = next((n for n in range(COPIES, 1, -1) if size > n and size % n == 0), 0)
+        if copies:
+            yield Split(loop.var.name, copies)
+        yield Unroll(f"{loop.var.name}_i" if copies else loop.var.name)
     if threads > 1:
         tile = inside[0].var.name
         yield Split(tile, threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import DType, int64
 from spcomp.errors import ScheduleError
@@ -98,6 +98,12 @@ class _List:
         """The number of entries there."""
         return self._at(self.loop.end, at)
 
+    def search(self, row: Expr, at: dict[Var, Expr]) -> Expr:
+        """The number of entries there whose row is below *row*."""
+        begin = self.begin(at)
+        end = plus(begin, self.size(at))
+        return binary("-", Search("lower", self.keys.buffer, begin, end, row), begin)
+
     def _at(self, value: Expr, at: dict[Var, Expr]) -> Expr:
         once = {n.var: ZERO for n in walk(self.nest) if isinstance(n, For) and runs_once(n)}
         return simplify(substitute(substitute(value, binding_values(self.nest)), {**once, **at}))
@@ -106,6 +112,9 @@ class _List:
     def trips(self) -> Expr:
         """How many lists there are."""
         return self.outer[0].end if self.outer else const(1)
+
+
+Found: TypeAlias = dict[_List, tuple[Buffer, ...]]
 
 
 class _Gather:
@@ -200,8 +209,9 @@ class _Gather:
             ends.append((self.columns.end, part.column.end))
         if not all(expr_equal(a, b) for a, b in ends):
             raise self.error(f"the rows of {nest.var.name!r} have another shape", nest)
-        if part.outer and not self.is_apart(part):
-            raise self.error(f"{nest.var.name!r} has several lists, which must be apart", nest)
+        if part.outer and not (self.is_apart(part) and key.axis.unique):
+            why = "has several lists, which must be apart and have no row twice"
+            raise self.error(f"{nest.var.name!r} {why}", nest)
         if self.is_apart(part) and positions(key.axis) is None:
             raise self.error(f"no parameter says how many entries {key.axis.name} has", nest)
         width = self.columns.end if self.columns is not None else const(1)
@@ -222,21 +232,28 @@ class _Gather:
 
     def build(self, names: Names) -> Stmt:
         """Return the nests, and the memory between them."""
-        found = [self._place_of(names, part) for part in self.parts]
+        found = {part: self._place_of(names, part) for part in self.parts}
         sums = {part: self._sums(names, part) for part in self.parts if self.is_apart(part)}
-        nests = [self._find(names, found)]
+        nests = [self._find(names, found), self._find_in_all(names, found)]
         nests += [self._entries(names, part, buffer) for part, buffer in sums.items()]
-        stmt: Stmt = annotate_regions(seq(*nests, self._rows(names, found, sums)))
-        for buffer in (*found, *sums.values()):
+        stmt: Stmt = annotate_regions(seq(*filter(None, nests), self._rows(names, found, sums)))
+        for buffer in (*(b for buffers in found.values() for b in buffers), *sums.values()):
             stmt = Alloc(buffer, stmt)
         return stmt
 
-    def _place_of(self, names: Names, part: _List) -> Buffer:
-        """Return the memory for where each list of *part* has the entries of each row."""
-        axis = part.keys.axis
-        dtype = axis.idtype if axis.unique else int64
-        shape = (part.trips, plus(self.rows.end, 1))
-        return Buffer(names.unique(f"{part.loop.var.name}_first"), None, shape, dtype)
+    def _place_of(self, names: Names, part: _List) -> tuple[Buffer, ...]:
+        """Return the memory for where rows are in *part*.
+
+        In one list this is where each row begins; in several, how many name it, and where.
+        """
+        axis, name, rows = part.keys.axis, part.loop.var.name, self.rows.end
+        if not part.outer:
+            shape = (plus(rows, 1),)
+            dtype = axis.idtype if axis.unique else int64
+            return (Buffer(names.unique(f"{name}_first"), None, shape, dtype),)
+        count = Buffer(names.unique(f"{name}_count"), None, (rows,), axis.idtype)
+        shape = (rows, part.trips)
+        return count, Buffer(names.unique(f"{name}_at"), None, shape, axis.idtype)
 
     def _sums(self, names: Names, part: _List) -> Buffer:
         """Return the memory for the sums of the entries of *part*."""
@@ -245,22 +262,40 @@ class _Gather:
         shape = (entries,) if self.columns is None else (entries, self.columns.end)
         return Buffer(names.unique(f"{self.target.name}_parts"), None, shape, self.dtype)
 
-    def _find(self, names: Names, found: list[Buffer]) -> Stmt:
-        """Return the nest that finds the first entry of each row, relative to its list."""
+    def _find(self, names: Names, found: Found) -> Stmt | None:
+        """Return the nest that finds where rows begin in each single list; None: there is none."""
         row = names.var(f"{self.rows.var.name}_first")
-        stmts: list[Stmt] = []
-        for part, first in zip(self.parts, found, strict=True):
-            which = names.var(f"{part.nest.var.name}_first") if part.outer else ZERO
-            at = {x.var: which for x in part.outer}
-            begin, keys = part.begin(at), part.keys
-            end = plus(begin, part.size(at))
-            position = binary("-", Search("lower", keys.buffer, begin, end, row), begin)
-            store: Stmt = Store(first, (which, row), cast(position, first.dtype))
-            if isinstance(which, Var):
-                store = For(which, ZERO, part.trips, store, span=part.nest.span)
-            stmts.append(store)
-        end_of_rows = plus(self.rows.end, 1)
-        return For(row, ZERO, end_of_rows, seq(*stmts), span=self.rows.span)
+        stores = [
+            Store(found[part][0], (row,), cast(part.search(row, {}), found[part][0].dtype))
+            for part in self.parts
+            if not part.outer
+        ]
+        end = plus(self.rows.end, 1)
+        return For(row, ZERO, end, seq(*stores), span=self.rows.span) if stores else None
+
+    def _find_in_all(self, names: Names, found: Found) -> Stmt | None:
+        """Return the nest that finds each row in all lists where there are several; or None."""
+        row = names.var(f"{self.rows.var.name}_found")
+        stmts = [self._find_in(names, part, row, *found[part]) for part in self.parts if part.outer]
+        return For(row, ZERO, self.rows.end, seq(*stmts), span=self.rows.span) if stmts else None
+
+    def _find_in(self, names: Names, part: _List, row: Var, count: Buffer, at: Buffer) -> Stmt:
+        """Return the loop that finds *row* in the lists of *part*: how often, and where."""
+        (outer,) = part.outer
+        which, place = (names.var(f"{outer.var.name}_{end}") for end in ("found", "place"))
+        many = Buffer(names.unique(f"{count.name}_of"), None, (const(1),), int64, "local")
+        so_far, here = Load(many, (ZERO,)), {outer.var: which}
+        begin, key = part.begin(here), part.keys
+        note = seq(
+            Store(at, (row, so_far), cast(place, at.dtype)),
+            Store(many, (ZERO,), plus(so_far, 1)),
+        )
+        same = BinOp("==", cast(Load(key.buffer, (which, binary("-", place, begin))), int64), row)
+        body: Stmt = If(BinOp("<", place, plus(begin, part.size(here))), If(same, note))
+        body = Let(place, plus(begin, part.search(row, here)), body)
+        finish = Store(count, (row,), cast(so_far, count.dtype))
+        loop = For(which, ZERO, part.trips, body, span=outer.span)
+        return Alloc(many, seq(Store(many, (ZERO,), ZERO), loop, finish))
 
     def _entries(self, names: Names, part: _List, sums: Buffer) -> Stmt:
         """Return the nest that makes the sum of each entry of *part*."""
@@ -281,22 +316,28 @@ class _Gather:
             body = tile.block(body)
         return For(entry, ZERO, sums.shape[0], body, span=part.nest.span)
 
-    def _rows(self, names: Names, found: list[Buffer], sums: dict[_List, Buffer]) -> Stmt:
+    def _rows(self, names: Names, found: Found, sums: dict[_List, Buffer]) -> Stmt:
         """Return the nest over rows, which adds up what the lists have for each."""
         row = self.rows.var
         tile = _Tile(self, names, row)
-        works: list[Stmt] = []
-        for part, first in zip(self.parts, found, strict=True):
-            which: Expr = names.var(f"{part.nest.var.name}_sum") if part.outer else ZERO
-            begin, end = (cast(Load(first, (which, plus(row, k))), int64) for k in (0, 1))
-            if part not in sums:
-                works.append(_Update(part, tile, {}, (begin, end)).rewrite(part.nest))
-                continue
+
+        def add(part: _List, begin: Expr, end: Expr, at: Callable[[Var], Expr]) -> Stmt:
             entry = names.var(f"{part.loop.var.name}_sum")
-            at = plus(part.begin({x.var: which for x in part.outer}), entry)
-            loop = For(entry, begin, end, tile.add(_part(sums[part], at)), span=part.nest.span)
-            several = isinstance(which, Var)
-            works.append(For(which, ZERO, part.trips, loop) if several else loop)
+            value = tile.add(_part(sums[part], at(entry)))
+            return For(entry, begin, end, value, span=part.nest.span)
+
+        works: list[Stmt] = []
+        for part in self.parts:
+            if part.outer:
+                count, at = found[part]
+                end = cast(Load(count, (row,)), int64)
+                works.append(add(part, ZERO, end, lambda e, at=at: cast(Load(at, (row, e)), int64)))
+                continue
+            begin, end = (cast(Load(found[part][0], (plus(row, k),)), int64) for k in (0, 1))
+            if part in sums:
+                works.append(add(part, begin, end, lambda e: e))
+            else:
+                works.append(_Update(part, tile, {}, (begin, end)).rewrite(part.nest))
         body = tile.nest(self.start, works, lambda place: Load(self.target, (row, *place)))
         return For(row, ZERO, self.rows.end, body, span=self.rows.span)
 
