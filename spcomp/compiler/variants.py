@@ -162,10 +162,11 @@ class Version:
 class Variants(Generic[T]):
     """The versions of a program: *general*, and better ones for the arguments of some calls.
 
-    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr)
-    and *keys* (sorted coordinates that may repeat), *lists* (indptr of rows of a tensor, and how many
-    rows there are): the arrays that facts are about. *make* compiles a version. Versions round sums differently, so the one that a call gets depends on
-    that call only, not on earlier ones. Many threads may use this at once.
+    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr),
+    *keys* (sorted coordinates that may repeat) and *lists* (indptr of lists of rows, and how many
+    rows there are): what facts are about. *make* compiles a version. Versions round sums
+    differently, so the one that a call gets depends on that call only, not on earlier ones. Many
+    threads may use this at once.
     """
 
     def __init__(

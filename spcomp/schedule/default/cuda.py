@@ -115,7 +115,8 @@ class _Plan(CpuPlan):
         """Let rows gather what lists have for them, if they can; whether any do."""
         found = list(gathers(self.func, self.facts, _shares))
         block = self.grid.block_threads
-        return any([self.attempt(gathered(self, *each, block)) for each in found])
+        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        return any(attempts)
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""

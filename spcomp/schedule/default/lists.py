@@ -54,7 +54,8 @@ def gathers(func: Func, facts: Facts, shares: Shares) -> Iterator[tuple[GatherRo
         sizes = {x: _entry(x, columns=any(not runs_once(x) for x in inner)) for x in parts}
         widest = max(sizes.values())
         apart = [x.var.name for x in parts if x in several or WIDE <= widest == sizes[x]]
-        yield GatherRows(tuple(x.var.name for x in nests), width, tuple(apart)), threads
+        names = tuple(x.var.name for x in nests)
+        yield GatherRows(names, width, apart=tuple(apart)), threads
 
 
 def _entry(nest: For, *, columns: bool) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypeAlias
 
@@ -20,7 +20,7 @@ from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, BlockIter
+from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
@@ -54,7 +54,7 @@ class GatherRows(Step):
     name: ClassVar[str] = "gather_rows"
     loops: tuple[str, ...]
     width: int = 1
-    apart: tuple[str, ...] = ()
+    apart: tuple[str, ...] = field(default=(), kw_only=True)
 
     def plan(self, func: Func) -> _Gather:
         """Return the nests, and what their rows are."""
@@ -90,21 +90,21 @@ class _List:
     update: Reduction
     column: For | None
 
-    def begin(self, at: dict[Var, Expr]) -> Expr:
+    def begin(self, at: Mapping[Var, Expr]) -> Expr:
         """The position of the first entry in the array, where the loops *outer* are *at*."""
         return self._at(self.keys.begin, at)
 
-    def size(self, at: dict[Var, Expr]) -> Expr:
+    def size(self, at: Mapping[Var, Expr]) -> Expr:
         """The number of entries there."""
         return self._at(self.loop.end, at)
 
-    def search(self, row: Expr, at: dict[Var, Expr]) -> Expr:
+    def search(self, row: Expr, at: Mapping[Var, Expr]) -> Expr:
         """The number of entries there whose row is below *row*."""
         begin = self.begin(at)
         end = plus(begin, self.size(at))
         return binary("-", Search("lower", self.keys.buffer, begin, end, row), begin)
 
-    def _at(self, value: Expr, at: dict[Var, Expr]) -> Expr:
+    def _at(self, value: Expr, at: Mapping[Var, Expr]) -> Expr:
         once = {n.var: ZERO for n in walk(self.nest) if isinstance(n, For) and runs_once(n)}
         return simplify(substitute(substitute(value, binding_values(self.nest)), {**once, **at}))
 
@@ -185,7 +185,7 @@ class _Gather:
         if not isinstance(store, Store) or any(isinstance(n, Load) for n in walk(store.value)):
             raise self.error("the first nest does more than start each element", self.rows)
         value = substitute(store.value, block.values)
-        place = [i and substitute(i, block.values) for i in store.indices]
+        place = [substitute(i, block.values) for i in store.indices if i is not None]
         if place != [x.var for x in loops] or variables(value) & {x.var for x in loops}:
             raise self.error("the first nest does not start all elements alike", self.rows)
         if store.buffer is not self.target or not all(map(from_zero, loops)):
@@ -248,12 +248,11 @@ class _Gather:
         """
         axis, name, rows = part.keys.axis, part.loop.var.name, self.rows.end
         if not part.outer:
-            shape = (plus(rows, 1),)
             dtype = axis.idtype if axis.unique else int64
-            return (Buffer(names.unique(f"{name}_first"), None, shape, dtype),)
+            return (Buffer(names.unique(f"{name}_first"), None, (plus(rows, 1),), dtype),)
         count = Buffer(names.unique(f"{name}_count"), None, (rows,), axis.idtype)
-        shape = (rows, part.trips)
-        return count, Buffer(names.unique(f"{name}_at"), None, shape, axis.idtype)
+        at = Buffer(names.unique(f"{name}_at"), None, (rows, part.trips), axis.idtype)
+        return count, at
 
     def _sums(self, names: Names, part: _List) -> Buffer:
         """Return the memory for the sums of the entries of *part*."""
@@ -327,19 +326,31 @@ class _Gather:
             return For(entry, begin, end, value, span=part.nest.span)
 
         works: list[Stmt] = []
+        loads: list[tuple[Var, Expr]] = []  # where entries begin and end, all read at once
+
+        def load(buffer: Buffer, at: Expr) -> Var:
+            loads.append((names.var(f"{buffer.name}_in"), cast(Load(buffer, (at,)), int64)))
+            return loads[-1][0]
+
         for part in self.parts:
             if part.outer:
                 count, at = found[part]
-                end = cast(Load(count, (row,)), int64)
-                works.append(add(part, ZERO, end, lambda e, at=at: cast(Load(at, (row, e)), int64)))
+                works.append(add(part, ZERO, load(count, row), _noted(at, row)))
                 continue
-            begin, end = (cast(Load(found[part][0], (plus(row, k),)), int64) for k in (0, 1))
+            begin, end = (load(found[part][0], plus(row, k)) for k in (0, 1))
             if part in sums:
                 works.append(add(part, begin, end, lambda e: e))
             else:
                 works.append(_Update(part, tile, {}, (begin, end)).rewrite(part.nest))
         body = tile.nest(self.start, works, lambda place: Load(self.target, (row, *place)))
-        return For(row, ZERO, self.rows.end, body, span=self.rows.span)
+        for var, value in reversed(loads):
+            body = Let(var, value, body)
+        return For(row, ZERO, self.rows.end, tile.block(body), span=self.rows.span)
+
+
+def _noted(at: Buffer, row: Var) -> Callable[[Var], Expr]:
+    """Return where an entry of *row* is, by its number among those in *at*."""
+    return lambda which: cast(Load(at, (row, which)), int64)
 
 
 def _part(sums: Buffer, at: Expr) -> Callable[[tuple[Expr, ...]], Expr]:
