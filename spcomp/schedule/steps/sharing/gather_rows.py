@@ -34,6 +34,8 @@ from spcomp.schedule.steps.sharing.horizontal import Put, follow, together
 from spcomp.schedule.steps.sharing.segments import Keys, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
+TOGETHER = 8  # lists whose entries of a row are looked up at the same time, as registers hold them
+
 
 @dataclass(frozen=True, slots=True)
 class GatherRows(Step):
@@ -197,10 +199,13 @@ class _Gather:
         key, nest = part.keys, part.nest
         same = part.store.buffer is self.target and part.update.combiner == self.combiner
         reads = [n for n in walk(nest) if isinstance(n, Load | Search)]
-        place = substitute(part.store.indices[0], binding_values(nest)) if same else None
-        at = plain(place) if place is not None else None
+        row = part.store.indices[0]
+        at = None if row is None else plain(substitute(row, binding_values(nest)))
         own = isinstance(at, Load) and at.buffer is key.buffer
-        if not own or sum(memory_of(n.buffer) is memory_of(self.target) for n in reads) != 1:
+        if (
+            not (same and own)
+            or sum(memory_of(n.buffer) is memory_of(self.target) for n in reads) != 1
+        ):
             raise self.error(f"{nest.var.name!r} updates or reads something else", nest)
         ends = [(self.rows.end, cast(key.axis.length, int64))]
         if (part.column is None) != (self.columns is None):
@@ -319,43 +324,41 @@ class _Gather:
         """Return the nest over rows, which adds up what the lists have for each."""
         row = self.rows.var
         tile = _Tile(self, names, row)
-
-        def add(part: _List, begin: Expr, end: Expr, at: Callable[[Var], Expr]) -> Stmt:
-            entry = names.var(f"{part.loop.var.name}_sum")
-            value = tile.add(_part(sums[part], at(entry)))
-            return For(entry, begin, end, value, span=part.nest.span)
-
         works: list[Stmt] = []
-        loads: list[tuple[Var, Expr]] = []  # where entries begin and end, all read at once
-
-        def load(buffer: Buffer, at: Expr) -> Var:
-            loads.append((names.var(f"{buffer.name}_in"), cast(Load(buffer, (at,)), int64)))
-            return loads[-1][0]
-
-        for part in self.parts:
-            if part.outer:
-                count, at = found[part]
-                works.append(add(part, ZERO, load(count, row), _noted(at, row)))
-                continue
-            begin, end = (load(found[part][0], plus(row, k)) for k in (0, 1))
-            if part in sums:
-                works.append(add(part, begin, end, lambda e: e))
-            else:
-                works.append(_Update(part, tile, {}, (begin, end)).rewrite(part.nest))
+        for parts in (self.parts[k : k + TOGETHER] for k in range(0, len(self.parts), TOGETHER)):
+            reads: list[tuple[Var, Expr]] = []
+            adds = [self._add(names, p, tile, found[p], sums.get(p), reads) for p in parts]
+            stmt = seq(*adds)
+            for var, value in reversed(reads):
+                stmt = Let(var, value, stmt)
+            works.append(stmt)
         body = tile.nest(self.start, works, lambda place: Load(self.target, (row, *place)))
-        for var, value in reversed(loads):
-            body = Let(var, value, body)
-        return For(row, ZERO, self.rows.end, tile.block(body), span=self.rows.span)
+        return For(row, ZERO, self.rows.end, body, span=self.rows.span)
 
+    def _add(
+        self,
+        names: Names,
+        part: _List,
+        tile: _Tile,
+        found: tuple[Buffer, ...],
+        sums: Buffer | None,
+        reads: list[tuple[Var, Expr]],
+    ) -> Stmt:
+        """Return the loop that adds to *tile* what *part* has for the row.
 
-def _noted(at: Buffer, row: Var) -> Callable[[Var], Expr]:
-    """Return where an entry of *row* is, by its number among those in *at*."""
-    return lambda which: cast(Load(at, (row, which)), int64)
-
-
-def _part(sums: Buffer, at: Expr) -> Callable[[tuple[Expr, ...]], Expr]:
-    """Return the element of the sum number *at* at a place."""
-    return lambda place: Load(sums, (at, *place))
+        What it has to know of the row first is added to *reads*: names, and what they stand for.
+        """
+        row = tile.row
+        ends = [Load(found[0], (plus(row, k),)) for k in ((0,) if part.outer else (0, 1))]
+        known = [names.var(f"{found[0].name}_{k}") for k in range(len(ends))]
+        reads += zip(known, (cast(end, int64) for end in ends), strict=True)
+        begin, end = (ZERO, *known)[-2:]
+        if sums is None:
+            return _Update(part, tile, {}, (begin, end)).rewrite(part.nest)
+        entry = names.var(f"{part.loop.var.name}_sum")
+        at: Expr = cast(Load(found[1], (row, entry)), int64) if part.outer else entry
+        value = tile.add(lambda place: Load(sums, (at, *place)))
+        return For(entry, begin, end, value, span=part.nest.span)
 
 
 class _Tile:
