@@ -17,6 +17,7 @@ from spcomp.schedule.steps.loops.loops import AddUnitLoop, Parallel, Unroll, Vec
 from spcomp.schedule.steps.loops.prefetch import Prefetch
 from spcomp.schedule.steps.loops.sampling import SampleCategorical, SamplePerfectTile
 from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Split
+from spcomp.schedule.steps.sharing.gather_rows import GatherRows
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.schedule.steps.sharing.hubs import SplitHubs
 from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
@@ -306,6 +307,19 @@ class LoopPrimitives(Sampling):
         ('rows_c',)
         """
         return self.apply(HorizontalFuse(as_tuple(loops), size))
+
+    def gather_rows(
+        self, loops: Sequence[str], width: int = 1, *, apart: Sequence[str] = ()
+    ) -> Self:
+        """``for i: W[i] = 0; for p: W[row[p]] op= x  ->  for i: t = 0; for p of i: t op= x; ...``.
+
+        With *width* elements of a row at a time; entries of the lists *apart* have sums of their
+        own. See :class:`GatherRows`.
+
+        >>> coo.gather_rows(["i", "o"], apart=["o"]).made
+        ()
+        """
+        return self.apply(GatherRows(as_tuple(loops), width, apart=as_tuple(apart)))
 
     def share_workspace(self, loop: str) -> Self:
         """Let the iterations of a serial *loop* share their workspaces.

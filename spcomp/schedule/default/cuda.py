@@ -19,6 +19,7 @@ from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.by_elements import elements_of, stage_weights
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
+from spcomp.schedule.default.lists import gathered, gathers
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -73,7 +74,8 @@ def default_schedule(
         return func, ()  # the user has already decided how loops run
     plan = _Plan(func, target, facts, knobs)
     plan.grid = grid or CUDA_GRID
-    plan.parts()
+    if not plan.lists():
+        plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
     for loop in list(outermost(plan.func.body)):
@@ -127,6 +129,13 @@ class _Plan(CpuPlan):
     def _is_dot(self, nest: For) -> bool:
         """Whether threads share the terms of the rows of *nest*."""
         return any(_reduces(loop) for loop in loops_of(nest))
+
+    def lists(self) -> bool:
+        """Let rows gather what lists have for them, if they can; whether any do."""
+        found = list(gathers(self.func, self.facts, _shares))
+        block = self.grid.block_threads
+        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        return any(attempts)
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""

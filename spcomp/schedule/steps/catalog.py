@@ -29,6 +29,7 @@ from spcomp.schedule.steps.loops import (  # noqa: F401
     tiling,
 )
 from spcomp.schedule.steps.sharing import (  # noqa: F401
+    gather_rows,
     horizontal,
     hubs,
     online_softmax,
