@@ -463,22 +463,23 @@ class _Groups:
         if func is None or many.failed or many.partial is None or not isinstance(func.body, For):
             return None
         names, row, marks = Names(func), func.body, many.marks[self.axis]
-        body = _turns(names, row, self.work, marks, self.grid)
-        for buffer in (many.partial, *(() if counts else (marks.before,)), marks.words):
-            body = body.replace(body=Alloc(buffer, body.body))
-        return func.replace(body=body)
+        own = (many.partial, *(() if counts else (marks.before,)), marks.words)
+        return func.replace(body=_turns(names, row, self.work, marks.words, own, self.grid))
 
 
-def _turns(names: Names, row: For, work: Buffer, marks: Marks, grid: GridKnobs) -> For:
-    """Return the loop *row* on warps, for rows of more products than few."""
-    warp, turn, at, lane, other, first, size, warps = (
+def _turns(
+    names: Names, row: For, work: Buffer, words: Buffer, own: tuple[Buffer, ...], grid: GridKnobs
+) -> For:
+    """Return the loop *row* on warps, each with its *own* memory, for rows of more than few."""
+    block, side, warp, turn, at, lane, other, first, size, warps = (
         names.var(f"{row.var.name}_{wish}")
-        for wish in ("w", "turn", "at", "lane", "other", "first", "size", "warps")
+        for wish in ("b", "y", "w", "turn", "at", "lane", "other", "first", "size", "warps")
     )
-    few = const(grid.few_products)
+    few, sides = const(grid.few_products), grid.block_threads // WARP
     most, top = _shared(names, "most"), scalar(names, "top")
-    fits = binary("//", const(grid.mark_words), binary("max", marks.words.shape[0], 1))
-    count = binary("max", const(grid.warps_least), binary("min", const(grid.warps_most), fits))
+    fits = binary("//", const(grid.mark_words // sides), binary("max", words.shape[0], 1))
+    least, most_blocks = grid.warps_least // sides, grid.warps_most // sides
+    blocks = binary("max", const(least), binary("min", const(most_blocks), fits))
     share = binary("//", row.end, binary("*", warps, grid.warp_turns))
     share = binary("max", const(1), binary("min", const(WARP), share))
     place = plus(first, lane)
@@ -493,11 +494,15 @@ def _turns(names: Names, row: For, work: Buffer, marks: Marks, grid: GridKnobs) 
     body: Stmt = seq(look, Alloc(top, seq(Store(top, (ZERO,), ZERO), find, any_long)))
     begin = binary("*", plus(binary("*", turn, warps), warp), size)
     body = Let(first, begin, body)
-    chunks = binary("//", plus(row.end, binary("-", size, 1)), size)
-    last = binary("-", plus(chunks, binary("-", warps, 1)), warp)
+    groups = binary("//", plus(row.end, binary("-", size, 1)), size)
+    last = binary("-", plus(groups, binary("-", warps, 1)), warp)
     body = For(turn, ZERO, binary("//", last, warps), body)
-    body = Alloc(most, Let(warps, count, Let(size, share, body)))
-    return For(warp, ZERO, count, body, "bound", "blockIdx.x")
+    body = Let(warps, binary("*", blocks, sides), Let(size, share, body))
+    body = Let(warp, plus(binary("*", block, sides), side), body)
+    for buffer in (most, *own):
+        body = Alloc(buffer, body)
+    body = For(side, ZERO, const(sides), body, "bound", "threadIdx.y")
+    return For(block, ZERO, blocks, body, "bound", "blockIdx.x")
 
 
 def _products(work: Buffer, place: Place) -> Expr:
