@@ -234,6 +234,11 @@ class GridKnobs:
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+    few_products: int  # products of a row that one thread makes, at most
+    mark_words: int  # words of marks that all warps have together, about
+    warps_least: int  # warps that have marks
+    warps_most: int  # the same, where marks are short
+    warp_turns: int  # groups of neighbouring rows that a warp looks at, about
 
 
 CUDA_GRID = GridKnobs(
@@ -251,6 +256,11 @@ CUDA_GRID = GridKnobs(
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,
+    few_products=64,
+    mark_words=1 << 23,
+    warps_least=512,
+    warps_most=1 << 12,
+    warp_turns=8,
 )
 
 
