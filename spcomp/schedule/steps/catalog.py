@@ -37,6 +37,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     sorted_rows,
     split_nnz,
     split_rows,
+    split_runs,
     stage_products,
     workspaces,
 )
