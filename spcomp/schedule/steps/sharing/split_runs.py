@@ -13,12 +13,13 @@ from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, read_by, 
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE
+from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import Alloc, For, If, Let, LoopKind, Stmt, Store, While, seq
+from spcomp.ir.stmt import Alloc, For, If, Let, LoopKind, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
@@ -27,6 +28,7 @@ from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt, ru
 from spcomp.schedule.nests.sites import path_to
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.blocks.memory import accumulator
+from spcomp.schedule.steps.sharing.partial_results import dense_extents
 from spcomp.schedule.steps.sharing.segments import Keys, key_load, plain, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import binding_values, ceil_div, starts_inside
 
@@ -90,30 +92,32 @@ class _Runs:
         if not isinstance(block, Block) or not isinstance(block.body, Store) or block.init:
             raise step.error("an iteration does more than update one element", loop)
         self.store = block.body
-        self.values = binding_values(loop.body)
-        self.top = self._above(func)
+        self.top, around = self._above(func)
         bound = max((k + 1 for k, x in enumerate(spatial) if x.kind == "bound"), default=0)
-        self.lanes, self.own = spatial[:bound], spatial[bound:]
+        self.lanes = spatial[:bound]
+        self.own = [x for x in spatial[bound:] if not runs_once(x)]
+        once = [*around, *(x for x in spatial[bound:] if runs_once(x))]
+        zeros: dict[Var, Expr] = {x.var: ZERO for x in once}
+        values = binding_values(loop.body).items()
+        self.values = {**zeros, **{var: substitute(value, zeros) for var, value in values}}
         self.reduction = self._reduction()
         self.where = [substitute(term, self.values) for term in conjuncts(block.where)]
         self._check_loops()
         self.dtype = accumulator(self.store.buffer.dtype)
         self.neutral = identity(self.reduction.combiner, self.dtype)
+        self.start = self._start(func)
 
     # -- legality -----------------------------------------------------------------------------
 
-    def _above(self, func: Func) -> Stmt:
-        """Return the outermost loop that is nothing but this one; its variable is 0."""
+    def _above(self, func: Func) -> tuple[For, list[For]]:
+        """Return the outermost loop that only runs this one, once, and all of these."""
         above = [n for n in path_to(func, self.loop) if n is not self.loop]
-        top: Stmt = self.loop
+        once: list[For] = []
         while above and isinstance(above[-1], For) and runs_once(above[-1]):
-            top = above.pop()  # type: ignore[assignment]
-            assert isinstance(top, For)
-            self.values |= {x: substitute(v, {top.var: ZERO}) for x, v in self.values.items()}
-            self.values[top.var] = ZERO
+            once.append(above.pop())  # type: ignore[arg-type]
         if any(isinstance(n, (For, While, If, Block)) for n in above):
             raise self.step.error("other statements are around it", self.loop)
-        return top
+        return [self.loop, *once][-1], once
 
     def _reduction(self) -> Reduction:
         reduction = as_reduction(self.store)
@@ -145,6 +149,24 @@ class _Runs:
         if any(variables(term) & own or any(read_by(term)) for term in self.where):
             raise self.step.error("an element is updated under a condition", self.loop)
 
+    def _start(self, func: Func) -> Const | None:
+        """Return the literal to which a nest before this one sets all elements; None otherwise."""
+        around = path_to(func, self.top)[-2:-1]
+        stmts = around[0].body if around and isinstance(around[0], Seq) else (self.top,)
+        before = (self.top, *stmts[: stmts.index(self.top)])[-1]
+        loops, block = chain(before) if isinstance(before, For) else ([], before)
+        if not isinstance(block, Block) or block.where or block.init:
+            return None
+        store, ends = block.body, {x.var: x.end for x in loops if from_zero(x)}
+        if not isinstance(store, Store) or store.buffer is not self.store.buffer:
+            return None
+        values = {var: ends.get(value) for var, value in block.values.items()}  # type: ignore[call-overload]
+        found = [values.get(index) for index in store.indices]  # type: ignore[call-overload]
+        pairs = zip(found, dense_extents(store.buffer), strict=True)
+        whole = all(end and extent and same_value(end, extent) for end, extent in pairs)
+        each = len({*store.indices}) == len(loops) == len(ends) == len(found)
+        return store.value if whole and each and isinstance(store.value, Const) else None
+
     # -- construction -------------------------------------------------------------------------
 
     def build(self, names: Names) -> Stmt:
@@ -171,8 +193,10 @@ class _Runs:
         value = substitute(self.reduction.value, self.values)
         return cast(substitute(value, {self.loop.var: at, **where}), self.dtype)
 
-    def update(self, row: Expr, total: Expr, where: dict[Var, Expr]) -> Store:
-        """Return the update of the element of *row* by *total*."""
+    def update(
+        self, row: Expr, total: Expr, where: dict[Var, Expr], *, first: bool = False
+    ) -> Store:
+        """Return the update of the element of *row* by *total*; *first*: nothing did before."""
         key = self.key(self.loop.var)
         place: list[Expr] = []
         for index in self.store.indices:
@@ -181,7 +205,8 @@ class _Runs:
             is_key = expr_equal(plain(index), key)
             place.append(cast(row, index.dtype) if is_key else substitute(index, where))
         buffer = self.store.buffer
-        so_far = cast(Load(buffer, tuple(place)), self.dtype)
+        known = self.start if first else None
+        so_far = cast(known or Load(buffer, tuple(place)), self.dtype)
         new = combine(self.reduction.combiner, so_far, total)
         return Store(buffer, tuple(place), cast(new, buffer.dtype), span=self.store.span)
 
@@ -376,7 +401,8 @@ class _Part:
         run = Load(self.run, (ZERO,))
         own, where = self.level.own(self.lanes)
         mine = tuple(x.var for x in own)
-        update = nest(own, self.runs.update(run, self._sum(mine), where))
+        first = self.level.sums is None
+        update = nest(own, self.runs.update(run, self._sum(mine), where, first=first))
         if self.level.sums is not None:
             update = If(BinOp("<=", const(0, self.key_type), run), update)
         own, where = self.level.own(self.lanes)
