@@ -11,12 +11,14 @@ from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, read_by, times, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import positions
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.func import Func
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, LoopKind, Seq, Stmt, Store, While, seq
@@ -92,32 +94,39 @@ class _Runs:
         if not isinstance(block, Block) or not isinstance(block.body, Store) or block.init:
             raise step.error("an iteration does more than update one element", loop)
         self.store = block.body
-        self.top, around = self._above(func)
+        self.top, fixed = self._above(func)
         bound = max((k + 1 for k, x in enumerate(spatial) if x.kind == "bound"), default=0)
-        self.lanes = spatial[:bound]
-        self.own = [x for x in spatial[bound:] if not runs_once(x)]
-        once = [*around, *(x for x in spatial[bound:] if runs_once(x))]
-        zeros: dict[Var, Expr] = {x.var: ZERO for x in once}
+        once = [x for x in spatial if runs_once(x) and x.kind != "bound"]
+        fixed |= {x.var: ZERO for x in once}
         values = binding_values(loop.body).items()
-        self.values = {**zeros, **{var: substitute(value, zeros) for var, value in values}}
+        self.values = {**fixed, **{var: substitute(value, fixed) for var, value in values}}
+        bound = max((k + 1 for k, x in enumerate(spatial) if x.kind == "bound"), default=0)
+        self.lanes, self.own = (
+            [x for x in some if x not in once] for some in (spatial[:bound], spatial[bound:])
+        )
         self.reduction = self._reduction()
         self.where = [substitute(term, self.values) for term in conjuncts(block.where)]
         self._check_loops()
         self.dtype = accumulator(self.store.buffer.dtype)
         self.neutral = identity(self.reduction.combiner, self.dtype)
-        self.start = self._start(func)
+        self.start, self.most = self._start(func), self._most(loop.end)
 
     # -- legality -----------------------------------------------------------------------------
 
-    def _above(self, func: Func) -> tuple[For, list[For]]:
-        """Return the outermost loop that only runs this one, once, and all of these."""
+    def _above(self, func: Func) -> tuple[Stmt, dict[Var, Expr]]:
+        """Return the outermost statement that does this loop only, and what is fixed in it."""
         above = [n for n in path_to(func, self.loop) if n is not self.loop]
-        once: list[For] = []
-        while above and isinstance(above[-1], For) and runs_once(above[-1]):
-            once.append(above.pop())  # type: ignore[arg-type]
+        around: list[Stmt] = []
+        while above and _once(above[-1]):
+            around.append(above.pop())  # type: ignore[arg-type]
         if any(isinstance(n, (For, While, If, Block)) for n in above):
             raise self.step.error("other statements are around it", self.loop)
-        return [self.loop, *once][-1], once
+        fixed: dict[Var, Expr] = {}
+        for stmt in reversed(around):
+            values = stmt.values if isinstance(stmt, Block) else {}
+            fixed |= {var: substitute(value, fixed) for var, value in values.items()}
+            fixed |= {stmt.var: ZERO} if isinstance(stmt, For) else {}
+        return (self.loop, *around)[-1], fixed
 
     def _reduction(self) -> Reduction:
         reduction = as_reduction(self.store)
@@ -149,6 +158,14 @@ class _Runs:
         if any(variables(term) & own or any(read_by(term)) for term in self.where):
             raise self.step.error("an element is updated under a condition", self.loop)
 
+    def _most(self, end: Expr) -> Expr:
+        """Return how many elements there are at most, as the parameters tell."""
+        most = positions(self.keys.axis) if any(read_by(end)) else substitute(end, self.values)
+        if most is None:
+            why = f"no parameter says how many elements {self.keys.axis.name} has"
+            raise self.step.error(why, self.loop)
+        return most
+
     def _start(self, func: Func) -> Const | None:
         """Return the literal to which a nest before this one sets all elements; None otherwise."""
         around = path_to(func, self.top)[-2:-1]
@@ -172,7 +189,7 @@ class _Runs:
     def build(self, names: Names) -> Stmt:
         """Return the nests over parts of elements, and of partial sums, and the one that ends."""
         self.names, count = names, substitute(self.loop.end, self.values)
-        level = _Level(self, count, self.step.size)
+        level = _Level(self, count, self.most, self.step.size)
         nests, buffers = [], []
         for _ in range(ROUNDS + 1):
             nests.append(level.parts())
@@ -211,8 +228,15 @@ class _Runs:
         return Store(buffer, tuple(place), cast(new, buffer.dtype), span=self.store.span)
 
 
+def _once(node: Node) -> bool:
+    """Whether *node* does nothing but run its body once."""
+    if isinstance(node, Block):
+        return node.where is None and node.init is None
+    return isinstance(node, For) and runs_once(node) and node.kind == "serial"
+
+
 class _Level:
-    """The elements, or the partial sums of parts of those; *count* of them.
+    """The elements, or the partial sums of parts of those; *count* of them, *most* at the most.
 
     The first element of number k is ``k * stride``. It is there where the one *before* that has
     the same coordinate. *sums*: where they are; None for the elements themselves.
@@ -222,22 +246,24 @@ class _Level:
         self,
         runs: _Runs,
         count: Expr,
+        most: Expr,
         size: int,
         stride: int = 1,
         before: int = 0,
         sums: Buffer | None = None,
     ) -> None:
-        self.runs, self.count, self.size = runs, count, size
+        self.runs, self.count, self.most, self.size = runs, count, most, size
         self.stride, self.before, self.sums = stride, before, sums
         extents = [x.end for x in (*runs.lanes, *runs.own)]
         name = runs.names.unique(f"{runs.store.buffer.name}_parts")
-        self.part_count = ceil_div(count, const(size))
-        self.heads = Buffer(name, None, (self.part_count, *extents), runs.dtype)
+        self.parts_most = ceil_div(most, const(size))
+        self.heads = Buffer(name, None, (self.parts_most, *extents), runs.dtype)
 
     def above(self) -> _Level:
         """Return the level of the partial sums of this one."""
         before, stride = self.before + self.stride, self.stride * self.size
-        return _Level(self.runs, self.part_count, SIZE, stride, before, self.heads)
+        count = ceil_div(self.count, const(self.size))
+        return _Level(self.runs, count, self.parts_most, SIZE, stride, before, self.heads)
 
     # -- what an element is -------------------------------------------------------------------
 
@@ -266,7 +292,12 @@ class _Level:
 
     def parts(self) -> Stmt:
         """Return the nest over parts."""
-        return self._grid(self.part_count, lambda part, lanes: _Part(self, part, lanes).build())
+        count = ceil_div(self.count, const(self.size))
+
+        def part(number: Expr, lanes: dict[Var, Expr]) -> Stmt:
+            return _Part(self, number, lanes).build()
+
+        return self._grid(count, self.parts_most, part)
 
     def rest(self) -> Stmt:
         """Return the nest in which each run of partial sums is added by the thread of its first."""
@@ -287,7 +318,7 @@ class _Level:
             begins = Select(self._same(first, self.before), UnOp("not", self.follows(first)), NO)
             return If(begins, Let(name, row, Alloc(place, walk_on)))
 
-        return self._grid(self.count, run)
+        return self._grid(self.count, self.most, run)
 
     def own(self, lanes: dict[Var, Expr]) -> tuple[list[For], dict[Var, Expr]]:
         """Return copies of the loops over a thread's own sums, and what stands for variables."""
@@ -295,8 +326,8 @@ class _Level:
         pairs = zip(self.runs.own, copies, strict=True)
         return copies, {**lanes, **{x.var: copy.var for x, copy in pairs}}
 
-    def _grid(self, count: Expr, body: Callable[[Expr, dict[Var, Expr]], Stmt]) -> Stmt:
-        """Return *body* for each of *count* numbers, on blocks of groups of threads."""
+    def _grid(self, count: Expr, most: Expr, body: Callable[[Expr, dict[Var, Expr]], Stmt]) -> Stmt:
+        """Return *body* for each of *count* numbers, on groups of threads for *most*."""
         runs, names, groups = self.runs, self.runs.names, const(self.runs.step.groups)
         name, span = runs.loop.var.name, runs.loop.span
         block, group, number = (names.var(f"{name}_{what}") for what in "bgp")
@@ -309,7 +340,7 @@ class _Level:
         stmt = nest(lanes, Let(number, plus(times(block, groups), group), stmt))
         thread = "threadIdx.y" if any(x.thread == "threadIdx.x" for x in lanes) else "threadIdx.x"
         stmt = For(group, ZERO, groups, stmt, "bound", thread, span=span)
-        return For(block, ZERO, ceil_div(count, groups), stmt, "bound", "blockIdx.x", span=span)
+        return For(block, ZERO, ceil_div(most, groups), stmt, "bound", "blockIdx.x", span=span)
 
 
 class _Part:
