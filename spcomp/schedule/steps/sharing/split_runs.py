@@ -95,7 +95,6 @@ class _Runs:
             raise step.error("an iteration does more than update one element", loop)
         self.store = block.body
         self.top, fixed = self._above(func)
-        bound = max((k + 1 for k, x in enumerate(spatial) if x.kind == "bound"), default=0)
         once = [x for x in spatial if runs_once(x) and x.kind != "bound"]
         fixed |= {x.var: ZERO for x in once}
         values = binding_values(loop.body).items()
