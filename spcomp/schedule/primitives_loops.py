@@ -27,6 +27,7 @@ from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
 from spcomp.schedule.steps.sharing.split_positions import SplitPositions
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
+from spcomp.schedule.steps.sharing.split_runs import SplitRuns
 from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.schedule.steps.sharing.stage_weights import StageWeights
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
@@ -286,6 +287,17 @@ class LoopPrimitives(Sampling):
         coo_spmm: group_runs('e')
         """
         return self.apply(GroupRuns(loop))
+
+    def split_runs(self, loop: str, size: int, groups: int, *, at_once: int = 4) -> Self:
+        """``for e: W[key[e]] op= x  ->  for parts: sums of runs; for partial sums: their sums``.
+
+        Parts of *size* elements, *groups* of them in a block of threads; all loads of *at_once*
+        elements come before their sums. See :class:`SplitRuns`.
+
+        >>> print(coo.split_runs("e", 32, 4).trace)
+        coo_spmm: split_runs('e', 32, 4)
+        """
+        return self.apply(SplitRuns(loop, size, groups, at_once=at_once))
 
     def sorted_rows(self, loop: str, rows: str, size: int, *, most: int = MAX_CHUNKS) -> Self:
         """``for r: W[r] = 0; for e: W[key[e]] op= x  ->  for r: W[r] = 0; for e in r: W[r] op= x``.

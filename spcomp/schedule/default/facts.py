@@ -16,8 +16,8 @@ class Facts:
     so often that threads should share it. *row*: how many elements a row has on average, rounded
     up to a power of two up to MOST_ROW; 0 if nobody asked. *few*: all rows run at once, even with
     as many threads each as can share one. *piece*: elements of a very long row that are worth a
-    group of threads; 0 if nobody asked. *full*: the lists of rows that a tensor consists of name a good
-    part of all rows, each.
+    group of threads; 0 if nobody asked. *full*: the lists of rows that a tensor
+    consists of name a good part of all rows, each.
     """
 
     hubs: bool = False

@@ -39,6 +39,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     split_nnz,
     split_positions,
     split_rows,
+    split_runs,
     stage_products,
     stage_weights,
     workspaces,
