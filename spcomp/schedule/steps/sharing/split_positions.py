@@ -105,7 +105,8 @@ class _Elements(Row):
             body=self._element(names, cast(Load(rows, (element,)), int64), offset(element)),
         )
         turns = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
-        start = self.arrays.holder(self.axis, plus(self.begin(ZERO), first), ZERO, self.loop.end)
+        begins = cast(plus(self.begin(ZERO), first), self.axis.idtype)  # if there is an element
+        start = self.arrays.holder(self.axis, begins, ZERO, self.loop.end)
         body = seq(*self._go_to(place, BinOp("max", start, ZERO)), turns)
         nest = For(part, ZERO, parts, Alloc(place, body), span=self.loop.span)
         return annotate_regions(nest)
