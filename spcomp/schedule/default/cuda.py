@@ -143,7 +143,7 @@ class _Plan(CpuPlan):
         """Let groups of threads run all nests that share rows, if they can."""
         assert isinstance(self.func, PosFunc)
         before = self.func, self.steps
-        if self.facts.hubs:
+        if self.facts.hubs and not 0 < self.facts.piece < self.knobs.hub_piece:
             return  # several groups should work on a very long row
         fusion = row_fusion(self.func, self.knobs)
         self.attempt(fusion.steps)
@@ -269,7 +269,7 @@ class _Plan(CpuPlan):
         inside = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
         leaves = [x for x in inside if not runs_once(x)]
         around = {x.body: x.var.name for x in loops_of(row.body) if isinstance(x.body, For)}
-        threads = _group_size(leaves, self.row_threads)
+        threads = _group_size(leaves, WARP if self.facts.few else self.row_threads)
         shared = [self._on_threads(leaf, threads, around.get(leaf)) for leaf in leaves]
         if any(shared) and self.attempt(self._rows_on_groups(row.var.name, threads)):
             return True
