@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
+SHORT = 4  # loads of a row by a thread, so that those of a second one fit in registers
 WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
@@ -439,10 +440,13 @@ def _parts_of(dot: For) -> tuple[int, int, int] | None:
     if not isinstance(dot.end, Const) or not is_contiguous(dot):
         return None
     width, threads = _shares(dot)
-    threads = min(threads & -threads, LANES)
-    if threads == 1 and _extent(dot) > width * LANES:
-        width, threads = 1, LANES
-    return width, threads, 1 + 2 * -(-_extent(dot) // (width * threads))
+    extent, most = _extent(dot), threads & -threads
+    if most == 1 and extent > width * LANES:
+        width, most = 1, LANES
+    threads = min(most, LANES)
+    while threads < most and extent > SHORT * width * threads:
+        threads *= 2
+    return width, threads, 1 + 2 * -(-extent // (width * threads))
 
 
 def _group_size(leaves: list[For], otherwise: int) -> int:
