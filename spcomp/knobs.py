@@ -223,7 +223,8 @@ class GridKnobs:
     block_threads: int  # threads in a block where nothing else decides
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
-    parts: int  # parts of the elements of all rows, at most: several for each group of threads
+    parts: int  # parts of the elements of all rows, at least, if these are enough
+    part_turns: int  # groups of elements in a part, at most: more would spread what is in cache
     thread_loads: int  # loads of a thread that wait for memory at the same time
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
@@ -245,7 +246,8 @@ CUDA_GRID = GridKnobs(
     block_threads=128,
     warp_threads=32,
     row_threads=8,
-    parts=1 << 16,
+    parts=1 << 16,  # several for each group of threads
+    part_turns=16,
     thread_loads=18,
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100

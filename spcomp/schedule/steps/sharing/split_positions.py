@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -31,18 +31,20 @@ class SplitPositions(Step):
     """``for i: for j in row(i): s  ->  for c: for t: r = rows(c, t); for j in size: s(r[j])``.
 
     *inner* runs over the fiber of the row of *loop*. The elements of all rows, in order, are cut
-    into at most *most* parts with equally many groups of *size* elements, so that long rows are
-    shared and short ones gathered. Where rows matter, a part finds that of its first element by a
-    binary search, and goes on from row to row. Legal where every iteration of both loops is
-    independent of the others, and a row does nothing but that for its elements. Source: position
-    splits in TACO (Senanayake et al., OOPSLA 2020).
+    into groups of *size*, and these into parts, so that long rows are shared and short ones
+    gathered. A part has up to *turns* groups that follow each other: all parts equally many, and
+    fewer where there would be fewer than *parts*. Where rows matter, a part finds that of its first
+    element by a binary search, and goes on from row to row. Legal where every iteration of both
+    loops is independent of the others, and a row does nothing but that for its elements. Source:
+    position splits in TACO (Senanayake et al., OOPSLA 2020).
     """
 
     name: ClassVar[str] = "split_positions"
     loop: str
     inner: str
     size: int
-    most: int
+    turns: int
+    parts: int = field(default=1, kw_only=True)
 
     def plan(self, func: Func) -> _Elements:
         """Return how groups of elements find their rows."""
@@ -61,8 +63,8 @@ class _Elements(Row):
 
     def __init__(self, step: SplitPositions, func: Func, loop: For, inner: For) -> None:
         super().__init__(step, func, loop, inner)
-        if step.most < 1:
-            raise self.error("there must be at least 1 part")
+        if min(step.turns, step.parts) < 1:
+            raise self.error("turns and parts must be at least 1")
         if clashes := conflicts(inner):
             raise self.error(str(clashes[0]))
         total = positions(self.axis)
@@ -85,10 +87,13 @@ class _Elements(Row):
         name, size = self.loop.var.name, const(self.step.size)
         part, turn = (names.var(f"{name}_{what}") for what in ("c", "t"))
         groups = ceil_div(self.total, size)
-        most = const(self.step.most)
-        some = BinOp("min", self.loop.end, const(1))  # without rows there is nothing to look at
-        parts = binary("*", BinOp("min", groups, most), some)
-        share = ceil_div(groups, most)
+        turns, least = const(self.step.turns), const(self.step.parts)
+        share: Expr = turns
+        parts: Expr = ceil_div(groups, turns)
+        if self.step.turns > 1:
+            share = BinOp("min", turns, ceil_div(groups, least))
+            parts = BinOp("max", parts, BinOp("min", groups, least))
+        parts = binary("*", parts, BinOp("min", self.loop.end, const(1)))  # no rows, no parts
 
         def offset(element: Expr) -> Expr:
             group = binary("+", binary("*", part, share), turn)
@@ -99,16 +104,16 @@ class _Elements(Row):
         block, needs_row = self._element(names, own, offset(self.inner.var))
         work: Stmt = self.inner.replace(begin=ZERO, end=size, body=block)
         if not needs_row:
-            turns = For(turn, ZERO, share, work, span=self.loop.span)
-            return annotate_regions(For(part, ZERO, parts, turns, span=self.loop.span))
+            work = For(turn, ZERO, share, work, span=self.loop.span)
+            return annotate_regions(For(part, ZERO, parts, work, span=self.loop.span))
         place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
         find = names.var(f"{self.inner.var.name}_row")
         search = For(find, ZERO, size, self._walk(place, rows, offset(find), find), "unroll")
-        turns = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
+        work = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
         first = plus(self.begin(ZERO), binary("*", binary("*", part, share), size))
         begins = cast(first, self.axis.idtype)  # if there is an element
         start = self.arrays.holder(self.axis, begins, ZERO, self.loop.end)
-        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), turns)
+        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), work)
         return annotate_regions(For(part, ZERO, parts, Alloc(place, body), span=self.loop.span))
 
     def _go_to(self, place: Buffer, row: Expr) -> tuple[Stmt, Stmt]:
