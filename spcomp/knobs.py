@@ -63,6 +63,7 @@ class Knobs:
     narrow_operations: int  # with so few operations an element, a row costs several elements
     run_samples: int  # keys to look at, equally far apart: two that are equal show a long run
     run_keys: int  # with at most so many sorted keys, long runs are not looked for
+    full_share: int  # lists name one of so many rows, at least, if each row looks for itself in all
     skew_factor: int  # a part so many times heavier than the average is worth balancing
 
     # merges
@@ -141,6 +142,7 @@ CPU_KNOBS = Knobs(
     narrow_operations=16,
     run_samples=32,  # a run that fills two of so many parts is shared
     run_keys=32 * 1024,
+    full_share=0,
     skew_factor=8,
     search_factor=4,
     union_operands=3,
@@ -206,6 +208,7 @@ CUDA_KNOBS = replace(
     hub_piece_few=64,
     few_rows=1 << 12,  # with a warp each, half of the threads that a large GPU has
     hub_share=1 << 14,  # about as many rows are worked on at a time
+    full_share=64,  # to find a row takes a thread some of what its element takes
     skew_factor=1 << 30,  # as threads without work make room for others
     narrow_operations=0,  # rows run at the same time, however many there are
 )
@@ -231,6 +234,11 @@ class GridKnobs:
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+    few_products: int  # products of a row that one thread makes, at most
+    mark_words: int  # words of marks that all warps have together, about
+    warps_least: int  # warps that have marks
+    warps_most: int  # the same, where marks are short
+    warp_turns: int  # groups of neighbouring rows that a warp looks at, about
 
 
 CUDA_GRID = GridKnobs(
@@ -248,6 +256,11 @@ CUDA_GRID = GridKnobs(
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,
+    few_products=64,
+    mark_words=1 << 23,
+    warps_least=512,
+    warps_most=1 << 12,
+    warp_turns=8,
 )
 
 

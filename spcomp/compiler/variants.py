@@ -51,6 +51,23 @@ def row_pointers(func: Func) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
 
+def lists_of_rows(func: Func) -> tuple[tuple[str, str], ...]:
+    """Return the names of the arrays that say where lists of fibers begin, and of their extents."""
+    parents = {axis.parent for axis in func.axes}
+    axes = (a for a in func.axes if a.is_variable and a.is_sparse and a in parents and a.indptr)
+    pairs = ((a.indptr, a.length) for a in axes if a.parent and not a.parent.parent)
+    return tuple((p.name, size.name) for p, size in pairs if p and isinstance(size, Var))
+
+
+def are_full(lists: Collection[tuple[str, str]], values: Mapping[str, Any], knobs: Knobs) -> bool:
+    """Return whether lists have on average so many entries that it pays to look for all rows."""
+    found = [(values[p], int(values[size])) for p, size in lists if p in values and size in values]
+    share = knobs.full_share
+    return bool(share and found) and all(
+        size * (len(indptr) - 1) <= share * _stored(indptr) for indptr, size in found
+    )
+
+
 def repeatable_keys(func: Func) -> tuple[str, ...]:
     """Return the names of the arrays of *func* whose coordinates are sorted and may repeat."""
     axes = (a for a in func.axes if a.indices is not None and a.sorted and not a.unique)
@@ -165,10 +182,11 @@ class Version:
 class Variants(Generic[T]):
     """The versions of a program: *general*, and better ones for the arguments of some calls.
 
-    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr)
-    and *keys* (sorted coordinates that may repeat): the arrays that facts are about. *make*
-    compiles a version. Versions round sums differently, so the one that a call gets depends on
-    that call only, not on earlier ones. Many threads may use this at once.
+    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr),
+    *keys* (sorted coordinates that may repeat) and *lists* (indptr of lists of rows, and how many
+    rows there are): what facts are about. *make* compiles a version. Versions round sums
+    differently, so the one that a call gets depends on that call only, not on earlier ones. Many
+    threads may use this at once.
     """
 
     def __init__(
@@ -179,9 +197,10 @@ class Variants(Generic[T]):
         pointers: tuple[str, ...],
         make: Callable[[Version], T],
         keys: tuple[str, ...] = (),
+        lists: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
-        self.keys, self.knobs = keys, knobs_of(target)
+        self.keys, self.lists, self.knobs = keys, lists, knobs_of(target)
         self.versions: dict[Version, T] = {}
         self._lock = Lock()
 
@@ -193,6 +212,8 @@ class Variants(Generic[T]):
         data_facts = facts(self.pointers, values, self.knobs, hubs=hubs, narrow=narrow)
         if any(has_long_run(values[name], self.knobs) for name in self.keys if name in values):
             data_facts = replace(data_facts, runs=True)
+        if are_full(self.lists, values, self.knobs):
+            data_facts = replace(data_facts, full=True)
         key = Version(tuple(e for e in extents if is_worth(e[1], self.knobs)), data_facts)
         version = self.versions.get(key)
         if version is not None:

@@ -17,6 +17,7 @@ from spcomp.schedule.steps.loops.loops import AddUnitLoop, Parallel, Unroll, Vec
 from spcomp.schedule.steps.loops.prefetch import Prefetch
 from spcomp.schedule.steps.loops.sampling import SampleCategorical, SamplePerfectTile
 from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Split
+from spcomp.schedule.steps.sharing.gather_rows import GatherRows
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.schedule.steps.sharing.hubs import SplitHubs
 from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
@@ -26,6 +27,7 @@ from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
 from spcomp.schedule.steps.sharing.split_positions import SplitPositions
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
+from spcomp.schedule.steps.sharing.split_runs import SplitRuns
 from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.schedule.steps.sharing.stage_weights import StageWeights
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
@@ -286,6 +288,17 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(GroupRuns(loop))
 
+    def split_runs(self, loop: str, size: int, groups: int, *, at_once: int = 4) -> Self:
+        """``for e: W[key[e]] op= x  ->  for parts: sums of runs; for partial sums: their sums``.
+
+        Parts of *size* elements, *groups* of them in a block of threads; all loads of *at_once*
+        elements come before their sums. See :class:`SplitRuns`.
+
+        >>> print(coo.split_runs("e", 32, 4).trace)
+        coo_spmm: split_runs('e', 32, 4)
+        """
+        return self.apply(SplitRuns(loop, size, groups, at_once=at_once))
+
     def sorted_rows(self, loop: str, rows: str, size: int, *, most: int = MAX_CHUNKS) -> Self:
         """``for r: W[r] = 0; for e: W[key[e]] op= x  ->  for r: W[r] = 0; for e in r: W[r] op= x``.
 
@@ -306,6 +319,19 @@ class LoopPrimitives(Sampling):
         ('rows_c',)
         """
         return self.apply(HorizontalFuse(as_tuple(loops), size))
+
+    def gather_rows(
+        self, loops: Sequence[str], width: int = 1, *, apart: Sequence[str] = ()
+    ) -> Self:
+        """``for i: W[i] = 0; for p: W[row[p]] op= x  ->  for i: t = 0; for p of i: t op= x; ...``.
+
+        With *width* elements of a row at a time; entries of the lists *apart* have sums of their
+        own. See :class:`GatherRows`.
+
+        >>> coo.gather_rows(["i", "o"], apart=["o"]).made
+        ()
+        """
+        return self.apply(GatherRows(as_tuple(loops), width, apart=as_tuple(apart)))
 
     def share_workspace(self, loop: str) -> Self:
         """Let the iterations of a serial *loop* share their workspaces.

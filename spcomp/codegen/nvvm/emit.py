@@ -184,7 +184,7 @@ class KernelStmts(Stmts):
         super().loop(node, begin, end, [*facts, NO_UNROLL] if rolled else facts, group)
 
     def write_groups(self, node: st.For, begin: str, end: str, size: int) -> None:
-        """Write the loop of *node*, where possible with up to *size* last trips as a group."""
+        """Write the loop of *node*, and its last trips, *size* at most, as a group if it can be."""
         most = int(dict(node.attrs).get(st.MOST_TRIPS, size))
         size = 1 << max(0, most.bit_length() - 1)
         if keeps_to_itself(node.body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
@@ -17,8 +18,10 @@ from spcomp.ir.stmt import MOST_TRIPS, WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.by_elements import elements_of, stage_weights
+from spcomp.schedule.default.by_keys import key_parts
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
+from spcomp.schedule.default.lists import gathered, gathers
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -71,14 +74,15 @@ def default_schedule(
     """
     if any(loop.kind != "serial" for loop in loops_of(func.body)):
         return func, ()  # the user has already decided how loops run
-    plan = _Plan(func, target, facts, knobs)
+    plan = _Plan(func, target, replace(facts, runs=False), knobs)  # parts of equal size suit any
     plan.grid = grid or CUDA_GRID
-    plan.parts()
+    if not plan.lists():
+        plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
-            plan.attempt(plan.key_rows(loop))
+            plan.attempt(key_parts(plan.func, loop, _shares)) or plan.attempt(plan.key_rows(loop))
     if facts.hubs:
         for nest in list(outermost(plan.func.body)):
             plan.attempt(stage_weights(plan.func, nest))
@@ -127,6 +131,13 @@ class _Plan(CpuPlan):
     def _is_dot(self, nest: For) -> bool:
         """Whether threads share the terms of the rows of *nest*."""
         return any(_reduces(loop) for loop in loops_of(nest))
+
+    def lists(self) -> bool:
+        """Let rows gather what lists have for them, if they can; whether any do."""
+        found = list(gathers(self.func, self.facts, _shares))
+        block = self.grid.block_threads
+        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        return any(attempts)
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""

@@ -16,7 +16,8 @@ class Facts:
     so often that threads should share it. *row*: how many elements a row has on average, rounded
     up to a power of two up to MOST_ROW; 0 if nobody asked. *few*: all rows run at once, even with
     as many threads each as can share one. *piece*: elements of a very long row that are worth a
-    group of threads; 0 if nobody asked.
+    group of threads; 0 if nobody asked. *full*: the lists of rows that a tensor
+    consists of name a good part of all rows, each.
     """
 
     hubs: bool = False
@@ -25,6 +26,7 @@ class Facts:
     row: int = 0
     few: bool = False
     piece: int = 0
+    full: bool = False
 
     def __str__(self) -> str:
         """What is known, in words; empty if nothing is."""
@@ -35,6 +37,7 @@ class Facts:
             "rows of very different lengths": self.skewed,
             "few rows": self.few,
             "a coordinate so frequent that threads share it": self.runs,
+            "lists that name a good part of all rows": self.full,
         }
         return ", ".join(words for words, holds in known.items() if holds)
 
