@@ -171,7 +171,7 @@ def test_no_group_of_threads_has_more_elements_than_a_piece():
 
 
 def test_long_rows_are_looked_for_on_gpus_in_all_programs():
-    uniform, hub = np.arange(0, 10**6, 600), np.array([0, 10, 3000, 3010])
+    uniform, hub = np.arange(0, 10**7, 600), np.array([0, 10, 3000, 3010])
     for pointers, expected in ((uniform, False), (hub, True)):
         known = facts(("p",), {"p": pointers}, CUDA_KNOBS, hubs=True)
         assert known.hubs is expected
@@ -194,11 +194,11 @@ def test_explain_says_that_there_is_a_very_long_row_and_how_it_is_cut():
     a = sps.csr_array((x, np.arange(3010, dtype=np.int32), indptr), shape=(3, 3010))
     kernel = spcomp.compile(source("spmv"), target=EMULATED)
     text = kernel.explain(A=a, X=x)
-    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
-    assert "split_rows('i', 'j', 256)" in text
-    assert "launch spmv_3" in text
+    assert text.startswith("data: rows of many elements, a row so long that threads share it, ")
+    assert "split_rows('i', 'j', 128)" in text
+    assert "launch spmv_2" in text
     even = kernel.explain(A=sps.eye_array(3, 3010, dtype=np.float32, format="csr"), X=x)
-    assert even.startswith("data: rows of up to 1 elements on average\n")
+    assert even.startswith("data: rows of up to 1 elements on average, few rows\n")
     assert "split_rows" not in even
 
 

@@ -58,8 +58,8 @@ def test_more_columns_than_a_warp_holds_are_blocks_of_their_own():
     assert grids("csrmm") == [("(m + 3) // 4 x (feat + 31) // 32", (32, 4, 1))]
 
 
-@pytest.mark.parametrize(("row", "threads"), [(0, 8), (1, 2), (4, 4), (32, 32)])
-def test_about_as_many_threads_share_a_row_as_it_has_elements(row, threads):
+@pytest.mark.parametrize(("row", "threads"), [(0, 8), (1, 2), (8, 2), (32, 8), (128, 32)])
+def test_a_quarter_as_many_threads_share_a_row_as_it_has_elements(row, threads):
     rows = 128 // threads
     found = grids("spmv", known=Facts(row=row))
     assert found == [(f"(m + {rows - 1}) // {rows} x 1", (threads, rows, 1))]
@@ -71,7 +71,7 @@ def test_the_length_of_rows_is_asked_for_on_gpus_only():
     assert asked.row == 16
     assert facts(("p",), {"p": indptr}, knobs_of(target("cpu")), hubs=False).row == 0
     assert facts(("p",), {"p": np.zeros(5, int)}, CUDA_KNOBS, hubs=False).row == 0
-    assert facts(("p",), {"p": np.array([0, 10**6])}, CUDA_KNOBS, hubs=False).row == 32
+    assert facts(("p",), {"p": np.array([0, 10**6])}, CUDA_KNOBS, hubs=False).row == 128
 
 
 def test_elements_of_all_rows_of_a_sampled_product_are_shared_out_in_equal_parts():

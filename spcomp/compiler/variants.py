@@ -127,7 +127,7 @@ def _piece(rows: int, stored: int, longest: int, knobs: Knobs) -> int:
     """
     if rows <= knobs.few_rows and longest <= PIECES * PIECES * knobs.hub_piece:
         return knobs.hub_piece_few
-    share = stored // knobs.hub_share // PIECES
+    share = stored // knobs.hub_share
     return max(knobs.hub_piece, min(knobs.hub_piece_most, 1 << max(0, share.bit_length() - 1)))
 
 

@@ -92,7 +92,10 @@ def _cpu(func: PosFunc, target: Target, facts: Facts, decisions: Decisions) -> S
 def _cuda(func: PosFunc, target: Target, facts: Facts, decisions: Decisions) -> Scheduled:
     if (rows := decisions.get("rows")) is not None:
         facts = replace(facts, hubs=rows == "hubs")
-    facts = replace(facts, row=int(decisions.get("row", facts.row)))
+    if (row := decisions.get("row")) is not None:
+        facts = replace(facts, row=int(row), few=False)
+    if "hub" in decisions:
+        facts = replace(facts, piece=0)
     block = int(decisions.get("block", CUDA_GRID.block_threads))
     grid = replace(CUDA_GRID, block_threads=block)
     return cuda.default_schedule(func, target, facts, _thresholds(target, decisions), grid)
@@ -148,7 +151,7 @@ TEMPLATES: Mapping[TargetKind, Template] = {
     ),
     "cuda": Template(
         values={
-            "row": (DEFAULT, 2, 4, 8, 16, 32),  # threads that share a row
+            "row": (DEFAULT, 2, 4, 8, 16, 32, 64, 128),  # elements that a row is taken to have
             "block": (DEFAULT, 32, 64, 256, 512),  # threads of a block
             "rows": (DEFAULT, "equal", "hubs"),  # rows as they are, and long ones in pieces
             "hub": (DEFAULT, 64, 1024, 4096),  # elements of a piece of a long row

@@ -15,7 +15,7 @@ from spcomp.ir.analysis.sizes import evaluate
 from spcomp.ir.module import HostAlloc
 from spcomp.ir.visitor import walk
 from spcomp.runtime.cuda import memory
-from spcomp.runtime.cuda.driver import is_recorded
+from spcomp.runtime.cuda.streams import is_recorded
 
 LINE = 256  # bytes: each buffer begins at a multiple, as those of the driver do
 MOST_BYTES = 64 << 20  # that a call may keep on a stream: larger ones take longer than to allocate

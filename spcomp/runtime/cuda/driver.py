@@ -450,15 +450,6 @@ class Sequel:
             prepared.restart(stream, slots, words)
 
 
-def is_recorded(stream: int) -> bool:
-    """Return whether what *stream* is given goes into a graph."""
-    numba = require()
-    try:
-        return int(direct(numba, "cuStreamIsCapturing")(stream)) != 0
-    except errors(numba):
-        return False  # the first launch says what is wrong
-
-
 def start(numba: Any, context: int, device: int, what: str, call: Any, *args: Any) -> None:
     """Call the driver in *context*, which is that of *device*; at once if it is current.
 

@@ -318,7 +318,11 @@ class _Plan(CpuPlan):
             if part.kind == "serial" and own[0] in (part.var.name, base_name(part.var.name)):
                 yield Vectorize(part.var.name)
         yield Bind(lanes, "threadIdx.x")
-        yield from map(Unroll, tile.reductions[-1:])
+        for terms in tile.reductions[-1:]:
+            yield Unroll(terms)
+            common = self.facts.row // 2 if self.facts.hubs else self.facts.row
+            if common == 2 * self.knobs.unrolled_group:  # all of most rows at once
+                yield Annotate(terms, MOST_TRIPS, common)
 
     def _pieces(self, name: str, width: int) -> tuple[str, ...]:
         """Return the names of the loops in which the loop *name* is split for threads.

@@ -30,9 +30,9 @@ class Annotate(Step):
 
     Keys with a meaning: ``atomic`` (a block): iterations around it may update one element, in any
     order, so that loops over them may be parallel or bound; a CPU runs a loop that needs this
-    serially, for the same bits at any number of threads. ``pragma_unroll_explicit`` and
-    ``pragma_auto_unroll_max_step`` (a loop): how a GPU unrolls. ``grain`` (a loop): iterations
-    that a thread takes at once. Other keys are kept, but have no effect. Source: TVM's annotate.
+    serially, for the same bits at any number of threads. ``pragma_auto_unroll_max_step`` (an
+    unrolled loop): trips that a GPU has on their way at once. ``grain`` (a loop): iterations that a
+    thread takes at once. Other keys are kept, but have no effect. Source: TVM's annotate.
     """
 
     name: ClassVar[str] = "annotate"

@@ -35,8 +35,9 @@ class SplitRows(Step):
     each position that is a multiple of *size*. The loop does what is before the first cut, and
     whole rows; each piece ``p`` behind a cut has a partial sum, and each row adds up those of its
     pieces in order. So no iteration has more than *size* elements, and the result depends on the
-    data only. Beginnings and pieces may share a grid. All new loops are nested perfectly, with trip counts that the parameters tell, as a
-    GPU needs them: bind or split them like the loop itself. Legal where each row only updates its
+    data only. All new loops are nested perfectly, with trip counts that the parameters tell, as a
+    GPU needs them: bind or split them like the loop itself. Pieces and beginnings, which come after
+    them, may share a grid. Legal where each row only updates its
     own elements by one associative operation. Source: RoDe (Pang et al., PPoPP 2024).
     """
 
