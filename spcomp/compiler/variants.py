@@ -13,7 +13,7 @@ from spcomp.ir.expr import Var
 from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
 from spcomp.schedule.default.facts import MOST_ROW, Facts
-from spcomp.schedule.steps.sharing.hubs import longest_row
+from spcomp.schedule.steps.sharing.hubs import PIECES, longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,11 +89,17 @@ def facts(
     for long rows; *narrow*: whether each element stands for few operations.
     """
     arrays = [values.get(name) for name in pointers]
-    least = longest_row(knobs.hub_piece, 0)
+    least = longest_row(min(knobs.hub_piece, knobs.hub_piece_few), 0)
     large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > least]
     parts = [_facts_of(a, knobs, hubs=hubs, narrow=narrow) for a in large]
-    row = max(map(_row_class, arrays), default=0) if knobs.asks_rows else 0
-    return Facts(hubs=any(f.hubs for f in parts), skewed=any(f.skewed for f in parts), row=row)
+    most = max((len(a) - 1 for a in arrays if a is not None), default=0)
+    return Facts(
+        hubs=any(f.hubs for f in parts),
+        skewed=any(f.skewed for f in parts),
+        row=max(map(_row_class, arrays), default=0) if knobs.asks_rows else 0,
+        few=0 < most <= knobs.few_rows,
+        piece=max((f.piece for f in parts if f.hubs), default=0),
+    )
 
 
 def _row_class(indptr: Any) -> int:
@@ -104,11 +110,25 @@ def _row_class(indptr: Any) -> int:
 
 
 def _facts_of(indptr: Any, knobs: Knobs, *, hubs: bool, narrow: bool) -> Facts:
-    rows, stored, piece = len(indptr) - 1, _stored(indptr), knobs.hub_piece
+    rows, stored = len(indptr) - 1, _stored(indptr)
     longest = int(np.diff(indptr).max()) if hubs else 0
+    piece = _piece(rows, stored, longest, knobs)
     shared = longest > longest_row(piece, stored, rows * narrow, knobs.hub_share)
     alone = longest > longest_row(piece, stored, share=knobs.hub_share) and not shared
-    return Facts(hubs=shared, skewed=_is_skewed(indptr, knobs.skew_factor, alone=alone))
+    skewed = _is_skewed(indptr, knobs.skew_factor, alone=alone)
+    return Facts(hubs=shared, skewed=skewed, piece=piece if knobs.asks_rows else 0)
+
+
+def _piece(rows: int, stored: int, longest: int, knobs: Knobs) -> int:
+    """Return how many elements of a very long row, of *longest*, a thread or group should do.
+
+    It is a power of two, and more where all rows have many. Where rows are few and short, too, it
+    is less: others have nothing to do in the meantime.
+    """
+    if rows <= knobs.few_rows and longest <= PIECES * PIECES * knobs.hub_piece:
+        return knobs.hub_piece_few
+    share = stored // knobs.hub_share // PIECES
+    return max(knobs.hub_piece, min(knobs.hub_piece_most, 1 << max(0, share.bit_length() - 1)))
 
 
 def has_long_run(keys: Any, knobs: Knobs) -> bool:
