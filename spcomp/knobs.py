@@ -231,6 +231,8 @@ class GridKnobs:
     resident_threads: int  # threads of a multiprocessor that registers are kept for
     few_loops: int  # loops of a kernel, at most, that leave registers to unroll some more
     resident_threads_many: int  # the same as resident_threads in kernels with more loops
+    element_copies: int  # copies of the work on an element that a longer loop writes out
+    entry_elements: int  # elements of an entry of a list that pay for a sum of its own
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
@@ -254,6 +256,8 @@ CUDA_GRID = GridKnobs(
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
     few_loops=5,  # with more, registers hold the values between them
     resident_threads_many=768,  # several loads in flight need some, too
+    element_copies=8,
+    entry_elements=16,
     thread_bytes=1024,
     thread_sums=64,
     scan_elements=16,

@@ -135,9 +135,8 @@ class _Plan(CpuPlan):
 
     def lists(self) -> bool:
         """Let rows gather what lists have for them, if they can; whether any do."""
-        found = list(gathers(self.func, self.facts, _shares))
-        block = self.grid.block_threads
-        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        found = list(gathers(self.func, self.facts, self.grid, _shares))
+        attempts = [self.attempt(gathered(self, *each, self.grid)) for each in found]
         return any(attempts)
 
     def fuse(self) -> None:
