@@ -206,7 +206,7 @@ def _turns(
         names.var(f"{row.var.name}_{wish}")
         for wish in ("b", "y", "w", "turn", "at", "lane", "other", "first", "size", "warps")
     )
-    few, sides = const(grid.few_products), grid.block_threads // WARP
+    few, sides = const(grid.few_products), max(1, grid.block_threads // WARP)
     most, top = of_lanes(names, "most"), scalar(names, "top")
     fits = binary("//", const(grid.mark_words // sides), binary("max", words.shape[0], 1))
     least, most_blocks = grid.warps_least // sides, grid.warps_most // sides
