@@ -16,6 +16,7 @@ from spcomp.compiler.variants import (
     Version,
     inner_extents,
     is_narrow,
+    lists_of_rows,
     repeatable_keys,
     row_pointers,
 )
@@ -121,7 +122,8 @@ class Compiled:
         source = _source(self.program)
         names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
         pointers, keys = row_pointers(source), repeatable_keys(source)
-        return Variants(self.target, self, names, pointers, self._specialize, keys)
+        lists = lists_of_rows(source)
+        return Variants(self.target, self, names, pointers, self._specialize, keys, lists)
 
     @property
     def _suits_any_rows(self) -> bool:

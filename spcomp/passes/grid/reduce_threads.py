@@ -239,6 +239,8 @@ def _shared_update(loop: For) -> Store | None:
             continue
         index = node.indices[0]
         assert index is not None
+        if not private.isdisjoint(read_by(index)):  # each iteration has an element of its own
+            continue
         if loop.var not in _reach(index, bound) and _reads_itself(node):
             return node
     return None

@@ -126,7 +126,7 @@ def _exists(func: Func, loop: For, reduction: Reduction) -> bool:
             values |= {var: substitute(value, values) for var, value in node.values.items()}
         elif isinstance(node, For) and from_zero(node):
             ends[node.var] = node.end
-    extents = _extents(reduction.buffer)
+    extents = dense_extents(reduction.buffer)
     for index, extent in zip(reduction.indices, extents, strict=True):
         place = None if index is None else plain(substitute(index, values))
         is_zero = isinstance(place, Const) and place.value == 0
@@ -136,7 +136,7 @@ def _exists(func: Func, loop: For, reduction: Reduction) -> bool:
     return True
 
 
-def _extents(buffer: AnyBuffer) -> tuple[Expr | None, ...]:
+def dense_extents(buffer: AnyBuffer) -> tuple[Expr | None, ...]:
     """Return the extent of each axis of *buffer*; None for all but dense_fixed axes."""
     if isinstance(buffer, Buffer):
         return tuple(cast(extent, int64) for extent in buffer.shape)
