@@ -120,10 +120,12 @@ def test_the_kernels_have_no_races_and_read_nothing_outside():
     for arrays, pointers, coordinates in planted(5, "int32"):
         indptr, indices = arrays["indptr"], arrays["indices"]
         n, fibers = indices.size, indptr.size - 1
+        within = n, 0, coordinates.high
+        order = there.ascending("int32", "int32", target=where)
         runs = [
-            (there.between("int32", target=where), (indices, n, 0, coordinates.high)),
+            (there.between("int32", target=where), (indices, *within)),
             (there.delimiting("int32", target=where), (indptr, fibers + 1, *pointers[2:])),
-            (there.ascending("int32", "int32", target=where), (indices, indptr, n, fibers, 1)),
+            (order, (indices, indptr, *within, fibers, 1)),
         ]
         for program, args in runs:
             said(lambda program=program, args=args: program(*args))
