@@ -147,6 +147,30 @@ def test_a_call_reads_a_verdict_and_no_index_array(gpu):
     np.testing.assert_allclose(kind.get(out), matrix @ np.ones((40, 8)), rtol=1e-5)
 
 
+def test_a_product_reads_three_words_and_checks_a_matrix_once(gpu):
+    kind, arrays = Torch(gpu), csr(1, "int32", 40, 40)
+    data = np.ones(arrays["indices"].size, np.float32)
+    matrix = sps.csr_array((data, arrays["indices"], arrays["indptr"]), shape=(40, 40))
+    form = "C[i, j] = A[i, k] * B[k, j]"
+    kernel = spcomp.compile(form, formats={"C": "csr"}, target=TARGET)
+    one, other = kind.csr(matrix), kind.csr(matrix)
+    checked = {}
+    for name, b in (("the same", one), ("another", other)):
+        gpu.log.clear()
+        gpu.launches.clear()
+        (indptr, indices, values), shape = kind.arrays_of(kernel(A=one, B=b))
+        found = sps.csr_array((values, indices, indptr), shape=shape)
+        np.testing.assert_allclose(found.toarray(), (matrix @ matrix).toarray(), rtol=1e-5)
+        # what checks say, whether the result is too large, and how many elements it has
+        assert [size for _, size, _ in kinds(gpu, "download")] == [4, 4, 4]
+        names = [launch.name for launch in gpu.launches]
+        checked[name] = [sum(x in n for n in names) for x in ("delimiting", "ascending")]
+    assert checked == {"the same": [1, 1], "another": [2, 2]}
+    wrong = sps.csr_array((data, arrays["indices"][::-1].copy(), arrays["indptr"]), shape=(40, 40))
+    with pytest.raises(ArgumentError, match="argument B"):
+        kernel(A=one, B=kind.csr(wrong))
+
+
 def test_index_arrays_by_name_are_checked_when_they_are_bound(gpu):
     kind, arrays = Torch(gpu), csr(1, "int32")
     data = np.ones(arrays["indices"].size, np.float32)
