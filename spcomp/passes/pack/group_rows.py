@@ -36,7 +36,6 @@ from spcomp.passes.pack.thread_rows import Few
 from spcomp.passes.pack.warp_rows import WARP, Many, of_lanes, on_lanes
 
 ANY_ROWS = "any_rows"  # attribute of functions that suit rows of all lengths
-SHARED = 48 << 10  # bytes of a block that every GPU has
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +164,8 @@ class _Groups:
         func = self._lowered(self._phase(phase, "short"), few)
         if func is None or few.fiber is None or not isinstance(func.body, For):
             return None
-        size = next((n for n in (64, WARP) if n * few.bytes <= SHARED), None)
+        sizes = self.grid.product_threads, WARP
+        size = next((n for n in sizes if n * few.bytes <= self.grid.block_bytes), None)
         if size is None:
             return None
         names, row = Names(func), func.body
@@ -189,6 +189,7 @@ class _Groups:
             frozenset() if counts else axes,
             knobs=self.knobs,
             starts=self.starts,
+            few_lanes=self.grid.mark_lanes,
         )
         func = self._lowered(self._phase(phase, "long"), many)
         if func is None or many.failed or many.partial is None or not isinstance(func.body, For):
