@@ -237,7 +237,10 @@ class GridKnobs:
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+    block_bytes: int  # bytes of shared memory that a block has on every GPU
     few_products: int  # products of a row that one thread makes, at most
+    product_threads: int  # threads in a block of such rows, at most
+    mark_lanes: int  # lanes on one row of a matrix while they mark: many rows are short
     mark_words: int  # words of marks that all warps have together, about
     warps_least: int  # warps that have marks
     warps_most: int  # the same, where marks are short
@@ -262,7 +265,10 @@ CUDA_GRID = GridKnobs(
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,
+    block_bytes=48 << 10,
     few_products=64,
+    product_threads=64,  # each needs some hundred bytes
+    mark_lanes=8,
     mark_words=1 << 23,
     warps_least=512,
     warps_most=1 << 12,
