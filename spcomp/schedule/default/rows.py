@@ -78,8 +78,8 @@ def row_loop(nest: For) -> For:
     Others, of a batch or over heads, are around it; all are independent.
     """
     loops, row = chain(nest)
-    plain = not any(map(runs_once, loops)) and any(True for _ in loops_of(row))
-    return loops[-1] if plain and not any(map(conflicts, loops)) else nest
+    several = any(True for _ in loops_of(row)) and not runs_once(loops[-1])
+    return loops[-1] if several and not any(map(conflicts, loops)) else nest
 
 
 def row_fusion(func: Func, knobs: Knobs, *, batched: bool = False) -> RowFusion:
