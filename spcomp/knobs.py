@@ -49,6 +49,9 @@ class Knobs:
     staged_elements: int  # elements that these have, at most
     staged_least: int  # rows, at least: a processor learns how long fewer of them are
     hub_piece: int  # elements of a very long row that are worth a thread's attention
+    hub_piece_most: int  # the same where a hub_share of all elements is more
+    hub_piece_few: int  # the same where rows are few: shorter ones would leave threads without work
+    few_rows: int  # rows, at most, that are few
     hub_share: int  # a very long row has more than one of so many parts of all elements
     scatter_parts: int  # parts of a scattered row that run at the same time, each over all elements
     scatter_bytes: int  # bytes that no two threads should write to, half as many at worst
@@ -60,6 +63,7 @@ class Knobs:
     narrow_operations: int  # with so few operations an element, a row costs several elements
     run_samples: int  # keys to look at, equally far apart: two that are equal show a long run
     run_keys: int  # with at most so many sorted keys, long runs are not looked for
+    full_share: int  # lists name one of so many rows, at least, if each row looks for itself in all
     skew_factor: int  # a part so many times heavier than the average is worth balancing
 
     # merges
@@ -126,6 +130,9 @@ CPU_KNOBS = Knobs(
     staged_elements=256,
     staged_least=20_000,
     hub_piece=2048,
+    hub_piece_most=2048,
+    hub_piece_few=2048,
+    few_rows=0,
     hub_share=32,
     scatter_parts=4,  # each reads the pattern again
     scatter_bytes=128,  # processors fetch cache lines in pairs
@@ -135,6 +142,7 @@ CPU_KNOBS = Knobs(
     narrow_operations=16,
     run_samples=32,  # a run that fills two of so many parts is shared
     run_keys=32 * 1024,
+    full_share=0,
     skew_factor=8,
     search_factor=4,
     union_operands=3,
@@ -195,8 +203,12 @@ CUDA_KNOBS = replace(
     chunk_fibers=8,
     chunk_workspace=64,
     chunk_workspace_rows=4,
-    hub_piece=256,  # for the threads that have a row
+    hub_piece=128,  # for the threads that have a row
+    hub_piece_most=1024,
+    hub_piece_few=64,
+    few_rows=1 << 12,  # with a warp each, half of the threads that a large GPU has
     hub_share=1 << 14,  # about as many rows are worked on at a time
+    full_share=64,  # to find a row takes a thread some of what its element takes
     skew_factor=1 << 30,  # as threads without work make room for others
     narrow_operations=0,  # rows run at the same time, however many there are
 )
@@ -211,6 +223,8 @@ class GridKnobs:
     block_threads: int  # threads in a block where nothing else decides
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
+    parts: int  # parts of the elements of all rows, at most: several for each group of threads
+    thread_loads: int  # loads of a thread that wait for memory at the same time
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
@@ -220,12 +234,19 @@ class GridKnobs:
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+    few_products: int  # products of a row that one thread makes, at most
+    mark_words: int  # words of marks that all warps have together, about
+    warps_least: int  # warps that have marks
+    warps_most: int  # the same, where marks are short
+    warp_turns: int  # groups of neighbouring rows that a warp looks at, about
 
 
 CUDA_GRID = GridKnobs(
     block_threads=128,
     warp_threads=32,
     row_threads=8,
+    parts=1 << 16,
+    thread_loads=18,
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
@@ -235,6 +256,11 @@ CUDA_GRID = GridKnobs(
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,
+    few_products=64,
+    mark_words=1 << 23,
+    warps_least=512,
+    warps_most=1 << 12,
+    warp_turns=8,
 )
 
 

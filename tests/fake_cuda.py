@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from math import prod
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -125,6 +126,7 @@ class FakeGPU:
         self.kernels: dict[str, Any] = {}
         self.costs: dict[str, Any] = {}
         self.objects: dict[int, Any] = {}
+        self.handles = count(0x1000, 8)
         self.clock, self.kernel_ms, self.byte_ms = 0.0, 0.25, 1e-8
         self.graphs: dict[int, list[Launch]] = {}  # of streams that are recorded, by handle
         self.threads = threading.local()
@@ -134,7 +136,7 @@ class FakeGPU:
         self.programs: dict[str, Any] = {}  # what runs the kernels of PTX, by its text
 
     def handle(self, thing: Any) -> Handle:
-        number = Handle(0x1000 + 8 * len(self.objects))
+        number = Handle(next(self.handles))
         self.objects[number] = thing
         return number
 
@@ -351,6 +353,9 @@ class Functions:
     def cuStreamBeginCapture(gpu, stream, mode):
         assert mode == "THREAD_LOCAL"
         gpu.graphs[int(stream)] = []
+
+    def cuStreamIsCapturing(gpu, stream):
+        return int(int(stream) in gpu.graphs)
 
     def cuStreamEndCapture(gpu, stream):
         return gpu.handle(tuple(gpu.graphs.pop(int(stream))))

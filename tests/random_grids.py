@@ -16,7 +16,7 @@ CHANGES = (  # steps that give programs other loops and blocks to run on a grid
     *("decompose_reduction", "cache_read", "cache_write", "reverse_cache_write", "compute_at"),
     *("reverse_compute_at", "compute_inline", "rfactor", "blockize", "annotate", "split_nnz"),
     *("transform_layout", "storage_align", "split_hubs", "split_rows", "partial_results"),
-    "group_runs",
+    *("group_runs", "split_positions", "stage_weights"),
 )
 MOST = 12
 

@@ -101,7 +101,7 @@ def test_time_is_at_least_what_memory_takes():
 
 def test_code_for_another_GPU_is_refused_and_the_next_is_not():
     with pytest.raises(BackendError, match="the driver refuses the PTX"):
-        load(SCALED_SUM.replace("sm_80", "sm_999"))
+        load(SCALED_SUM.replace("sm_80", "sm_999")).function("scaled_sum", SCALED_SUM_TYPES)
     assert summed().local_bytes == 0
 
 

@@ -91,8 +91,9 @@ def test_printed_stages_have_first_values_under_masks():
 
 
 def test_a_branch_that_stores_a_first_value_is_one_for_the_other():
-    step = "if j > 0:\n                s[0] = s[0] + A[i, j]\n            else:\n                s[0] = A[i, j]"
-    text = LOCAL.format(first="pass", scope="").replace("s[0] = s[0] + A[i, j]", step)
+    update = "s[0] = s[0] + A[i, j]"
+    step = f"if j > 0:\n{' ' * 16}{update}\n{' ' * 12}else:\n{' ' * 16}s[0] = A[i, j]"
+    text = LOCAL.format(first="pass", scope="").replace(update, step)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert spcomp.compile(spcomp.parse(text))(A=A.toarray()).tolist() == [-3, 3]

@@ -50,11 +50,11 @@ def test_index_arrays_of_torch_are_checked_where_they_lie():
         wrong = indptr.copy()
         wrong[5] = wrong[4] - 1
         with pytest.raises(ArgumentError, match="decreases"):
-            kernel.bind(A=csr(indptr=wrong))
+            kernel.bind(A=csr(indptr=wrong))(B=there)  # the first call checks
         wrong = indices.copy()
         wrong[indptr[9] : indptr[10]] = wrong[indptr[9] : indptr[10]][::-1]
         with pytest.raises(ArgumentError, match="out of order"):
-            kernel.bind(A=csr(indices=wrong))
+            kernel.bind(A=csr(indices=wrong))(B=there)
 
 
 def test_a_failure_is_said_by_check_and_by_the_next_call():

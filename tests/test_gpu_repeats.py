@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
+from spcomp.runtime.cuda import timing
 from tests import fake_cuda, fake_libraries
 from tests.fake_launches import emulate
 from tests.fake_libraries import Tensor
@@ -129,3 +134,76 @@ def test_a_repeated_call_is_few_calls_of_python(gpu, kind, notation, monkeypatch
     finally:
         sys.setprofile(None)
     assert sum(event in ("call", "c_call") for event in events) < 60
+
+
+def with_a_hub():
+    """Return a matrix of 20 rows, one of them so long that its pieces are added up afterwards."""
+    rng = np.random.default_rng(3)
+    lengths = [3] * 20
+    lengths[4] = 5000
+    indptr = np.cumsum([0, *lengths]).astype(np.int32)
+    columns = np.concatenate([np.sort(rng.choice(6000, n, replace=False)) for n in lengths])
+    values = rng.random(len(columns), np.float32)
+    return sps.csr_array((values, columns.astype(np.int32), indptr), shape=(20, 6000))
+
+
+@pytest.fixture
+def product(gpu):
+    """Return a product with a matrix whose kernels leave partial results, and the right result."""
+    there, A = Torch(gpu), with_a_hub()
+    x = np.random.default_rng(4).random(6000, np.float32)
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]", target=TARGET).bind(A=there.csr(A))
+    given, out = there.put(x), there.put(np.zeros(20, np.float32))
+    kernel(x=given, out=out)
+    assert len({launch.name for launch in gpu.launches}) > 1
+    return SimpleNamespace(there=there, run=partial(kernel, x=given, out=out), out=out, y=A @ x)
+
+
+def used(gpu, count):
+    """Return the pointers that the last *count* launches got."""
+    return {word for launch in gpu.launches[-count:] for word in launch.arguments}
+
+
+def test_partial_results_of_repeated_calls_are_allocated_once_for_a_stream(gpu, product):
+    started = len(gpu.launches)
+    product.run()
+    count, room = len(gpu.launches) - started, list(gpu.next)
+    first = used(gpu, count)
+    product.there.get(product.out)[:] = np.nan
+    product.run()
+    assert gpu.next == room
+    assert used(gpu, count) == first
+    np.testing.assert_allclose(product.there.get(product.out), product.y, rtol=1e-5)
+    product.run(stream=0x99)
+    assert gpu.next > room
+    assert used(gpu, count) != first
+    np.testing.assert_allclose(product.there.get(product.out), product.y, rtol=1e-5)
+
+
+def test_graphs_have_partial_results_of_their_own(gpu, product):
+    product.run()
+    started = len(gpu.launches)
+    product.run()
+    count = len(gpu.launches) - started
+    kept = used(gpu, count)
+    graphs = [timing.capture(lambda stream: product.run(stream=stream)) for _ in range(2)]
+    own = []
+    for graph in graphs:
+        product.there.get(product.out)[:] = np.nan
+        graph.launch()
+        own.append(used(gpu, count))
+        np.testing.assert_allclose(product.there.get(product.out), product.y, rtol=1e-5)
+    assert len({frozenset(pointers) for pointers in (kept, *own)}) == 3
+
+
+def test_calls_of_two_threads_on_one_stream_do_not_mix_their_kernels(gpu, product):
+    product.run()
+    started = len(gpu.launches)
+    product.run()
+    count = len(gpu.launches) - started
+    order = [launch.name for launch in gpu.launches[-count:]]
+    started = len(gpu.launches)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: product.run(), range(40)))
+    names = [launch.name for launch in gpu.launches[started:]]
+    assert names == order * 40

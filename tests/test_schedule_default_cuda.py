@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -73,12 +74,16 @@ def test_the_length_of_rows_is_asked_for_on_gpus_only():
     assert facts(("p",), {"p": np.array([0, 10**6])}, CUDA_KNOBS, hubs=False).row == 32
 
 
-def test_elements_of_a_row_of_a_sampled_product_are_shared_out_too():
-    assert grids("sddmm", {"feat": 128}) == [("m x 1", (8, 16, 1))]
+def test_elements_of_all_rows_of_a_sampled_product_are_shared_out_in_equal_parts():
+    (grid, threads), *others = grids("sddmm", {"feat": 128})
+    assert not others
+    assert "nnz" in grid
+    assert threads == (8, 16, 1)
     steps = trace("sddmm", {"feat": 128})
+    assert "split_positions('i', 'j', 2, 65536)" in steps
     assert "rfactor('k_1'" in steps
     assert "rfactor('k_2'" in steps
-    assert "bind('j_i', 'threadIdx.y')" in steps
+    assert "bind('i_c_i', 'threadIdx.y')" in steps
 
 
 @pytest.mark.parametrize("name", ["sparse_softmax", "mttkrp", "bsrmm", "gather_rows"])
@@ -135,5 +140,6 @@ def test_thresholds_of_a_grid_decide():
 def test_bounds_of_shared_iterations_are_ends_of_loops_not_conditions_inside():
     (kernel,) = lower(source("sddmm"), TARGET, {"feat": 128}).flat.funcs
     text_ = kernel.script()
-    assert "T.unroll((J_indptr[i + 1] - J_indptr[i] - j_i + 15) // 16)" in text_
-    assert "if " not in text_[text_.index("for i in") :]
+    (bound,) = re.findall(r"for j in T.unroll\((.*)\)", text_)
+    assert bound.startswith('T.min(2, (J_indptr[T.cast(m, "int64")] - ')
+    assert "if " not in text_[text_.index("for j in") :]

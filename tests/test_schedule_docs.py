@@ -56,6 +56,10 @@ def test_an_example_prints_what_it_says(example):
     stage1 = Schedule(source("csrmm"))
     example.globs |= {"stage1": stage1, "stage2": stage1.lower_sparse_iter()}
     example.globs["coo"] = Schedule(source("coo_spmm")).lower_sparse_iter()
+    example.globs["sddmm"] = Schedule(source("sddmm")).lower_sparse_iter()
+    text = source("csrmm").script().replace("A[i, j] *", "T.exp(A[i, j]) *")
+    weighted = parse_source(text, "weighted.py")[0]
+    example.globs["weighted"] = Schedule(weighted).lower_sparse_iter()
     example.globs["spmv"] = Schedule(source("spmv")).lower_sparse_iter()
     example.globs["softmax"] = softmax_program.rows()
     example.globs["masked"] = Schedule(source("masked_total")).lower_sparse_iter()

@@ -188,6 +188,11 @@ def test_extents_that_are_multiples_are_left_alone():
         ({"value": "A[vi, vk] * B[0, vj]"}, (1, 1, 4), "infinities in it would show"),
         ({"value": "A[vi, vk] * B[vk + 0, vj]"}, (4, 4, 4), "an index of B is no iter"),
         ({"value": "T.exp(A[vi, vk])"}, (1, 1, 4), "is not made of products of elements"),
+        (
+            {"start": "1.0", "combine": "Y[vi, vj] * {}", "value": "(-A[vi, vk] * B[vk, vj])"},
+            (1, 1, 4),
+            "is not made of products of elements",
+        ),
         ({"combine": "{}"}, (4, 4, 4), "it is no associative update of one element"),
         ({"start": "B[0, vj]"}, (4, 4, 4), "its init is more than a constant stored"),
     ],

@@ -21,6 +21,7 @@ from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.claims import without_false_claims
+from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
 from tests.programs import BY_NAME, fresh
@@ -248,6 +249,46 @@ def test_cache_write_needs_the_loop_right_around_the_block():
     error = refused(lambda: scheduled("csrmm").cache_write("csrmm1", at="i"))
     assert "'i' is not nested perfectly around the block" in error.message
     assert error.hint == "blocks are csrmm0, csrmm1"
+
+
+ROW_SUMS = """from spcomp import script as T
+
+
+@T.prim_func
+def sums(a: T.handle, y: T.handle, m: T.int32, n: T.int32) -> None:
+    A = T.match_buffer(a, (m, n), "float32")
+    Y = T.match_buffer(y, (m,), "float32")
+    for i, j in T.grid(m, n):
+        with T.block("sums"):
+            vi, vj = T.axis.remap("SR", [i, j])
+            with T.init():
+                Y[vi] = 0.0
+            Y[vi] = Y[vi] + A[vi, vj]
+"""
+
+
+def test_a_sum_that_threads_share_stays_inside():
+    (func,) = parse_source(ROW_SUMS, "sums.py")
+    bound = Schedule(func).bind("j", "threadIdx.x")
+    error = refused(lambda: bound.reorder("j", "i"))
+    assert error.message == (
+        "reorder(('j', 'i')): 'j' is bound, and iterations may write the same element of Y"
+    )
+
+
+def test_a_parallel_loop_stays_where_it_is_proved_to_be_one():
+    (func,) = parse_source(ROW_SUMS, "sums.py")
+    split = Schedule(func).split("i", (4, None)).parallel("i_o")
+    error = refused(lambda: split.reorder("j", "i_i", "i_o"))
+    assert error.message.endswith(
+        "'i_o' is parallel, and iterations may write the same element of Y"
+    )
+
+
+def test_cache_write_in_a_loop_in_vectors_is_refused():
+    before = scheduled("spmv_accumulate").vectorize("j")
+    error = refused(lambda: before.cache_write("spmv_accumulate1", at="j"))
+    assert "'j' is vectorized, and iterations may read what others write of Y" in error.message
 
 
 # -- compiled -----------------------------------------------------------------------------------

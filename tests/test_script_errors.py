@@ -144,7 +144,7 @@ def test_a_python_object_that_is_no_number_is_named_by_its_type():
         "",
     ),
     (["for i in T.serial(3, annotations=«{**m}):", "    pass"], "** has no meaning here", ""),
-    (["T.fail(«f\"{m}\")"], "a text is shown as it is written", "texts and numbers in turn"),
+    (['T.fail(«f"{m}")'], "a text is shown as it is written", "texts and numbers in turn"),
     (["«T.reads(B[0])"], "T.reads has no meaning here", "it stands in T.block"),
     (["x = «T.axis.spatial(m, n)"], "T.axis.spatial has no meaning here", "it stands in T.block"),
     (

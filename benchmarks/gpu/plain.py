@@ -139,7 +139,7 @@ def _outcome(title: str, test: Any, case: dict[str, Any]) -> str:
     except SkippedError:
         return "skipped"
     except Exception:
-        sys.stdout.write(f"FAILED {title} {case or ''}\n{traceback.format_exc(limit=-2)}")
+        sys.stdout.write(f"FAILED {title} {case or ''}\n{traceback.format_exc(limit=-3)}")
         return "failed"
     return "passed"
 

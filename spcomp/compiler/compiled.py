@@ -16,6 +16,7 @@ from spcomp.compiler.variants import (
     Version,
     inner_extents,
     is_narrow,
+    lists_of_rows,
     repeatable_keys,
     row_pointers,
 )
@@ -27,6 +28,7 @@ from spcomp.ir.structural import content_hash
 from spcomp.knobs import knobs_of
 from spcomp.locks import Lock, cached_property
 from spcomp.log import duration, say
+from spcomp.passes.pack.group_rows import ANY_ROWS
 from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.sharing.hubs import longest_row
@@ -115,12 +117,18 @@ class Compiled:
 
     @cached_property
     def _variants(self) -> Variants[Compiled]:
-        if _is_decided(self.program, self.options):
+        if _is_decided(self.program, self.options) or self._suits_any_rows:
             return Variants(self.target, self, (), (), self._specialize)
         source = _source(self.program)
         names = tuple(n for n in inner_extents(source) if n not in self.options.constants)
         pointers, keys = row_pointers(source), repeatable_keys(source)
-        return Variants(self.target, self, names, pointers, self._specialize, keys)
+        lists = lists_of_rows(source)
+        return Variants(self.target, self, names, pointers, self._specialize, keys, lists)
+
+    @property
+    def _suits_any_rows(self) -> bool:
+        """Whether the functions themselves tell short rows from long ones."""
+        return any(func.attr(ANY_ROWS, False) for func in self.funcs.values())
 
     def _specialize(self, version: Version) -> Compiled:
         constants = {**self.options.constants, **dict(version.extents)}

@@ -13,7 +13,7 @@ from spcomp.ir.expr import Var
 from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
 from spcomp.schedule.default.facts import MOST_ROW, Facts
-from spcomp.schedule.steps.sharing.hubs import longest_row
+from spcomp.schedule.steps.sharing.hubs import PIECES, longest_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,23 @@ def row_pointers(func: Func) -> tuple[str, ...]:
     return tuple(dict.fromkeys(axis.indptr.name for axis in axes if axis.indptr is not None))
 
 
+def lists_of_rows(func: Func) -> tuple[tuple[str, str], ...]:
+    """Return the names of the arrays that say where lists of fibers begin, and of their extents."""
+    parents = {axis.parent for axis in func.axes}
+    axes = (a for a in func.axes if a.is_variable and a.is_sparse and a in parents and a.indptr)
+    pairs = ((a.indptr, a.length) for a in axes if a.parent and not a.parent.parent)
+    return tuple((p.name, size.name) for p, size in pairs if p and isinstance(size, Var))
+
+
+def are_full(lists: Collection[tuple[str, str]], values: Mapping[str, Any], knobs: Knobs) -> bool:
+    """Return whether lists have on average so many entries that it pays to look for all rows."""
+    found = [(values[p], int(values[size])) for p, size in lists if p in values and size in values]
+    share = knobs.full_share
+    return bool(share and found) and all(
+        size * (len(indptr) - 1) <= share * _stored(indptr) for indptr, size in found
+    )
+
+
 def repeatable_keys(func: Func) -> tuple[str, ...]:
     """Return the names of the arrays of *func* whose coordinates are sorted and may repeat."""
     axes = (a for a in func.axes if a.indices is not None and a.sorted and not a.unique)
@@ -72,11 +89,17 @@ def facts(
     for long rows; *narrow*: whether each element stands for few operations.
     """
     arrays = [values.get(name) for name in pointers]
-    least = longest_row(knobs.hub_piece, 0)
+    least = longest_row(min(knobs.hub_piece, knobs.hub_piece_few), 0)
     large = [a for a in arrays if a is not None and len(a) > 1 and _stored(a) > least]
     parts = [_facts_of(a, knobs, hubs=hubs, narrow=narrow) for a in large]
-    row = max(map(_row_class, arrays), default=0) if knobs.asks_rows else 0
-    return Facts(hubs=any(f.hubs for f in parts), skewed=any(f.skewed for f in parts), row=row)
+    most = max((len(a) - 1 for a in arrays if a is not None), default=0)
+    return Facts(
+        hubs=any(f.hubs for f in parts),
+        skewed=any(f.skewed for f in parts),
+        row=max(map(_row_class, arrays), default=0) if knobs.asks_rows else 0,
+        few=0 < most <= knobs.few_rows,
+        piece=max((f.piece for f in parts if f.hubs), default=0),
+    )
 
 
 def _row_class(indptr: Any) -> int:
@@ -87,11 +110,25 @@ def _row_class(indptr: Any) -> int:
 
 
 def _facts_of(indptr: Any, knobs: Knobs, *, hubs: bool, narrow: bool) -> Facts:
-    rows, stored, piece = len(indptr) - 1, _stored(indptr), knobs.hub_piece
+    rows, stored = len(indptr) - 1, _stored(indptr)
     longest = int(np.diff(indptr).max()) if hubs else 0
+    piece = _piece(rows, stored, longest, knobs)
     shared = longest > longest_row(piece, stored, rows * narrow, knobs.hub_share)
     alone = longest > longest_row(piece, stored, share=knobs.hub_share) and not shared
-    return Facts(hubs=shared, skewed=_is_skewed(indptr, knobs.skew_factor, alone=alone))
+    skewed = _is_skewed(indptr, knobs.skew_factor, alone=alone)
+    return Facts(hubs=shared, skewed=skewed, piece=piece if knobs.asks_rows else 0)
+
+
+def _piece(rows: int, stored: int, longest: int, knobs: Knobs) -> int:
+    """Return how many elements of a very long row, of *longest*, a thread or group should do.
+
+    It is a power of two, and more where all rows have many. Where rows are few and short, too, it
+    is less: others have nothing to do in the meantime.
+    """
+    if rows <= knobs.few_rows and longest <= PIECES * PIECES * knobs.hub_piece:
+        return knobs.hub_piece_few
+    share = stored // knobs.hub_share // PIECES
+    return max(knobs.hub_piece, min(knobs.hub_piece_most, 1 << max(0, share.bit_length() - 1)))
 
 
 def has_long_run(keys: Any, knobs: Knobs) -> bool:
@@ -145,10 +182,11 @@ class Version:
 class Variants(Generic[T]):
     """The versions of a program: *general*, and better ones for the arguments of some calls.
 
-    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr)
-    and *keys* (sorted coordinates that may repeat): the arrays that facts are about. *make*
-    compiles a version. Versions round sums differently, so the one that a call gets depends on
-    that call only, not on earlier ones. Many threads may use this at once.
+    *target*: its thresholds decide. *names*: the extents that are compiled in. *pointers* (indptr),
+    *keys* (sorted coordinates that may repeat) and *lists* (indptr of lists of rows, and how many
+    rows there are): what facts are about. *make* compiles a version. Versions round sums
+    differently, so the one that a call gets depends on that call only, not on earlier ones. Many
+    threads may use this at once.
     """
 
     def __init__(
@@ -159,9 +197,10 @@ class Variants(Generic[T]):
         pointers: tuple[str, ...],
         make: Callable[[Version], T],
         keys: tuple[str, ...] = (),
+        lists: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.general, self.names, self.pointers, self.make = general, names, pointers, make
-        self.keys, self.knobs = keys, knobs_of(target)
+        self.keys, self.lists, self.knobs = keys, lists, knobs_of(target)
         self.versions: dict[Version, T] = {}
         self._lock = Lock()
 
@@ -173,6 +212,8 @@ class Variants(Generic[T]):
         data_facts = facts(self.pointers, values, self.knobs, hubs=hubs, narrow=narrow)
         if any(has_long_run(values[name], self.knobs) for name in self.keys if name in values):
             data_facts = replace(data_facts, runs=True)
+        if are_full(self.lists, values, self.knobs):
+            data_facts = replace(data_facts, full=True)
         key = Version(tuple(e for e in extents if is_worth(e[1], self.knobs)), data_facts)
         version = self.versions.get(key)
         if version is not None:

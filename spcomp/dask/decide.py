@@ -256,9 +256,7 @@ def _use(
 # -- statements that become several --------------------------------------------------------------
 
 
-def split(
-    stmt: Assignment, operands: Operands, types: Types, taken: set[str]
-) -> list[Assignment]:
+def split(stmt: Assignment, operands: Operands, types: Types, taken: set[str]) -> list[Assignment]:
     """Return *stmt*, after statements for the reductions in it whose indices are cut.
 
     Those that are addends become results of their own, dense or sparse; those of at most one

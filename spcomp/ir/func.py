@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from spcomp.ir.expr import Var
 
 
+SHARE_GRID = "share_grid"  # attribute: nests that touch nothing of each other's may share a grid
+
+
 @node
 class Func(Node):
     """A program at one level; the class says which.

@@ -17,6 +17,7 @@ LoopKind: TypeAlias = Literal["serial", "parallel", "vectorized", "unroll", "bou
 THREADS = tuple(f"{grid}.{k}" for grid in ("blockIdx", "threadIdx", "vthread") for k in "xyz")
 THREADS = (*THREADS, "vthread")  # the indices of the grid
 WARPS = (2, 4, 8, 16, 32)  # neighbouring threads that may work in step
+MOST_TRIPS = "pragma_auto_unroll_max_step"  # attribute of a loop: trips written out, at most
 Attrs: TypeAlias = tuple[tuple[str, Any], ...]  # an ordered, immutable mapping
 
 

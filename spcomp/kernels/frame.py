@@ -308,8 +308,21 @@ class Frame:
         Raises ArgumentError.
         """
         for check in self._checks(verify=verify):
-            check.run(self.values, self.shown)
+            self._run(check)
             self.checks.append(check)
+
+    def check_order(self, needed: frozenset[str]) -> None:
+        """Check that coordinates ascend along the axes *needed* by a version, and not by all.
+
+        Raises ArgumentError.
+        """
+        more = needed - self.interface.order_needed
+        for axis in self.interface.sparse_axes if more else ():
+            for check in self._axis_checks(axis, ordered=True) if axis.name in more else ():
+                self._run(check)
+
+    def _run(self, check: checks.Check) -> None:
+        check.run(self.values, self.shown)
 
     def _checks(self, *, verify: bool) -> Iterator[checks.Check]:
         """Yield the checks of index arrays, of values that the program promises, and of outputs."""
@@ -334,14 +347,14 @@ class Frame:
         arrays.remove(handle)
         yield checks.Apart(handle, tuple(arrays))
 
-    def _axis_checks(self, axis: AxisPlan) -> Iterator[checks.Check]:
+    def _axis_checks(self, axis: AxisPlan, *, ordered: bool = False) -> Iterator[checks.Check]:
         fibers, length = self.size_of(axis.fibers), self.size_of(axis.length)  # type: ignore[arg-type]
         if axis.indptr:
             limit = self.size_of(axis.positions)  # type: ignore[arg-type]
             longest = checks.ANY if axis.indices else length
             yield checks.Pointers(axis.indptr, fibers, checks.ANY, 0, limit, longest)
         if axis.indices:
-            needed = axis.name in self.interface.order_needed
+            needed = ordered or axis.name in self.interface.order_needed
             order = 0 if not needed else checks.TABLES if axis.hashed else 2 if axis.unique else 1
             indptr = axis.indptr or "" if order else ""
             width = self.size_of(axis.nnz_cols) if order and axis.nnz_cols is not None else 0

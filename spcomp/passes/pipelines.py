@@ -9,12 +9,13 @@ from spcomp.ir.analysis.names import distinct
 from spcomp.ir.func import Func
 from spcomp.ir.module import Module, single
 from spcomp.ir.verify.program import verify
-from spcomp.knobs import knobs_of
-from spcomp.passes.base import Pipeline, Stage, stage_of
+from spcomp.knobs import CUDA_GRID, knobs_of
+from spcomp.passes.base import Pass, Pipeline, Stage, stage_of
 from spcomp.passes.flat.flatten_buffers import FlattenBuffers
 from spcomp.passes.flat.lower_blocks import LowerBlocks
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.passes.merge.lower_merge import LowerMerge
+from spcomp.passes.pack.group_rows import GroupRows
 from spcomp.passes.pack.pack_results import PackResults
 from spcomp.target import Target
 from spcomp.target import target as parse_target
@@ -30,8 +31,8 @@ def to_position(target: Target, *, search_blocks: bool = False) -> Pipeline:
 def to_flat(target: Target) -> Pipeline:
     """Return the passes from position space to flat buffers for *target*."""
     knobs = knobs_of(target)
-    pack = (PackResults(knobs),) if knobs.packs_results else ()
-    return Pipeline((*pack, LowerMerge(knobs), LowerBlocks(), FlattenBuffers()))
+    pack: Pass = PackResults(knobs) if knobs.packs_results else GroupRows(knobs, CUDA_GRID)
+    return Pipeline((pack, LowerMerge(knobs), LowerBlocks(), FlattenBuffers()))
 
 
 def legal(module: Module[Any]) -> Module[Any]:

@@ -17,6 +17,7 @@ from spcomp.schedule.steps.loops.loops import AddUnitLoop, Parallel, Unroll, Vec
 from spcomp.schedule.steps.loops.prefetch import Prefetch
 from spcomp.schedule.steps.loops.sampling import SampleCategorical, SamplePerfectTile
 from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Split
+from spcomp.schedule.steps.sharing.gather_rows import GatherRows
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.schedule.steps.sharing.hubs import SplitHubs
 from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
@@ -24,9 +25,11 @@ from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, SplitNnz
+from spcomp.schedule.steps.sharing.split_positions import SplitPositions
 from spcomp.schedule.steps.sharing.split_rows import SplitRows
 from spcomp.schedule.steps.sharing.split_runs import SplitRuns
 from spcomp.schedule.steps.sharing.stage_products import StageProducts
+from spcomp.schedule.steps.sharing.stage_weights import StageWeights
 from spcomp.schedule.steps.sharing.workspaces import ShareWorkspace
 
 
@@ -230,6 +233,16 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(SplitRows(loop, inner, size))
 
+    def split_positions(self, loop: str, inner: str, size: int, most: int) -> Self:
+        """``for i: for j in row(i): s  ->  for i_c: for i_t: rows of a group; for j in size: s``.
+
+        There are *most* parts, or fewer, with equally many groups; see :class:`SplitPositions`.
+
+        >>> sddmm.split_positions("i", "j", 4, 512).loops
+        ('i_c', 'i_t', 'j_row', 'j', 'k')
+        """
+        return self.apply(SplitPositions(loop, inner, size, most))
+
     def stage_products(self, loop: str, inner: str, rows: int, most: int, least: int = 0) -> Self:
         """``for i: for j in row(i): W[i] op= x  ->  for i_g: for j_p: t[j_p] = x; sums of rows``.
 
@@ -240,6 +253,17 @@ class LoopPrimitives(Sampling):
         ('i_g', 'j_p', 'i_s', 'j_s')
         """
         return self.apply(StageProducts(loop, inner, rows, most, least))
+
+    def stage_weights(self, loop: str, inner: str) -> Self:
+        """``for i: for j: for k: s(f(i, j))  ->  t[i, j] = f(i, j); for i: for j: for k: s(t)``.
+
+        What depends on rows and elements alone is computed once; see :class:`StageWeights`.
+
+        >>> sch = weighted.stage_weights("i", "j")  # where A[i, j] is T.exp(A[i, j])
+        >>> sch.made, "i_weights[vi, vj] * B[J_indices[vi, vj], vk]" in sch.func.script()
+        (('i_weight', 'j_weight'), True)
+        """
+        return self.apply(StageWeights(loop, inner))
 
     def split_sorted(self, loop: str, size: int, long: int = 0, *, most: int = MAX_CHUNKS) -> Self:
         """``for e in n: W[key[e]] op= x  ->  for e_c in chunks: for e in the chunk: s``.
@@ -295,6 +319,19 @@ class LoopPrimitives(Sampling):
         ('rows_c',)
         """
         return self.apply(HorizontalFuse(as_tuple(loops), size))
+
+    def gather_rows(
+        self, loops: Sequence[str], width: int = 1, *, apart: Sequence[str] = ()
+    ) -> Self:
+        """``for i: W[i] = 0; for p: W[row[p]] op= x  ->  for i: t = 0; for p of i: t op= x; ...``.
+
+        With *width* elements of a row at a time; entries of the lists *apart* have sums of their
+        own. See :class:`GatherRows`.
+
+        >>> coo.gather_rows(["i", "o"], apart=["o"]).made
+        ()
+        """
+        return self.apply(GatherRows(as_tuple(loops), width, apart=as_tuple(apart)))
 
     def share_workspace(self, loop: str) -> Self:
         """Let the iterations of a serial *loop* share their workspaces.

@@ -161,11 +161,18 @@ class Stmts(Visitor[None]):
         size = knobs.unrolled_group
         fits = self.copies * size <= knobs.unrolled_copies
         if node.kind == "unroll" and fits and _is_innermost(node):
-            begin = self.write_groups(node, begin, end, size)
-        self.loop(node, begin, end, [NO_VECTORIZE])
+            if not self.write_few(node, end, size):
+                self.write_groups(node, begin, end, size)
+        else:
+            self.loop(node, begin, end, [NO_VECTORIZE])
 
-    def write_groups(self, node: st.For, begin: str, end: str, size: int) -> str:
-        """Write the loop of *node*, *size* trips at a time; return where the remainder begins."""
+    def write_few(self, node: st.For, end: str, most: int) -> bool:
+        """Write all trips of *node* if there are *most* at most; whether that is so."""
+        del node, end, most
+        return False  # a loop is shorter
+
+    def write_groups(self, node: st.For, begin: str, end: str, size: int) -> None:
+        """Write the loop of *node*, *size* trips at a time, and then the rest one by one."""
         code = self.code
         count = code.value(f"sub i64 {end}, {begin}")  # up to 2 ** 64 - 1
         most = code.value(f"and i64 {count}, {-size}")
@@ -173,7 +180,7 @@ class Stmts(Visitor[None]):
         trips = code.value(f"select i1 {runs}, i64 {most}, i64 0")
         middle = code.value(f"add i64 {begin}, {trips}")
         self.loop(node, begin, middle, [NO_VECTORIZE], size)
-        return middle
+        self.loop(node, middle, end, [NO_VECTORIZE])
 
     def write_unrolled(self, node: st.For, trips: range) -> None:
         """Write the body of *node* once for each of *trips*."""

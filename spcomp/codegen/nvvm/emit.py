@@ -11,14 +11,15 @@ from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.memory import read, write
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
-from spcomp.codegen.llvm.stmt import Messages, Stmts
+from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
 from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes
 from spcomp.codegen.nvvm.functions import function
 from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
-from spcomp.codegen.nvvm.turns import turn_of
+from spcomp.codegen.nvvm.tails import keeps_to_itself
+from spcomp.codegen.nvvm.turns import most_trips, turn_of
 from spcomp.codegen.nvvm.zeros import added, unsigned_sums
 from spcomp.dtypes import handle, int64
 from spcomp.errors import InternalError, LoweringError
@@ -172,13 +173,66 @@ class KernelStmts(Stmts):
         self.arena = 0  # bytes of shared memory that the statements around have
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
+        self.inside = ""  # the i1: the trip that is written takes place; it does if this is empty
         self.is_rolled = False  # whether LLVM leaves loops as they are
         self.apart = True  # whether different buffers share no memory
         self.unsigned = frozenset[AnyBuffer]()  # sums in which no zero has a sign
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
-        super().loop(node, begin, end, [*facts, NO_UNROLL] if self.is_rolled else facts, group)
+        rolled = self.is_rolled or st.MOST_TRIPS in dict(node.attrs)
+        super().loop(node, begin, end, [*facts, NO_UNROLL] if rolled else facts, group)
+
+    def write_groups(self, node: st.For, begin: str, end: str, size: int) -> None:
+        """Write the loop of *node*, and its last trips, *size* at most, as a group if it can be."""
+        most = int(dict(node.attrs).get(st.MOST_TRIPS, size))
+        size = 1 << max(0, most.bit_length() - 1)
+        if keeps_to_itself(node.body):
+            runs = self.code.value(f"icmp slt i64 {begin}, {end}")
+            self.code.when(runs, lambda: self._groups(node, begin, end, size))
+        else:
+            super().write_groups(node, begin, end, size)
+
+    def _groups(self, node: st.For, begin: str, end: str, size: int) -> None:
+        """Write the loop of *node*, which has trips; at least one is left for the last group."""
+        code = self.code
+        others = code.value(f"sub i64 {code.value(f'sub i64 {end}, {begin}')}, 1")
+        middle = code.value(f"add i64 {begin}, {code.value(f'and i64 {others}, {-size}')}")
+        self.loop(node, begin, middle, [NO_VECTORIZE], size)
+        around, self.copies = self.copies, self.copies * size
+        left = code.value(f"sub i64 {end}, {middle}")
+        for turn in range(size):
+            self.scope[node.var] = middle
+            if turn:
+                self.inside = code.value(f"icmp slt i64 {turn}, {left}")
+                place = code.value(f"select i1 {self.inside}, i64 {turn}, i64 0")
+                self.scope[node.var] = code.value(f"add nsw i64 {middle}, {place}")
+            self.write_body(node.body)
+        self.copies, self.inside = around, ""
+
+    def write_few(self, node: st.For, end: str, most: int) -> bool:
+        """Write them one by one, so that what they index by the trip can stay in registers."""
+        bound = most_trips(node)
+        if bound is None or not 1 <= bound <= most:
+            return False
+        code = self.code
+        whole, some, join = (code.label(hint) for hint in ("all", "some", "done"))
+        code.branch(code.value(f"icmp sle i64 {bound}, {end}"), whole, some)
+        code.start(whole)
+        around, self.copies = self.copies, self.copies * bound
+        self.write_turns(node, "0", bound)
+        code.jump(join)
+        code.start(some)
+        for trip in range(bound - 1):
+            go = code.label("trip")
+            code.branch(code.value(f"icmp slt i64 {trip}, {end}"), go, join)
+            code.start(go)
+            self.scope[node.var] = str(trip)
+            self.visit(node.body)
+        self.copies = around
+        code.jump(join)
+        code.start(join)
+        return True
 
     def write_turns(self, node: st.For, index: str, group: int) -> int:
         """Write several trips of a loop; what comes before lanes exchange values, of all first."""
@@ -315,6 +369,9 @@ class KernelStmts(Stmts):
         if is_fragment(node.buffer):
             Matrices(self).write(node)
             return
+        if self.inside:
+            self._keep(node)
+            return
         if node.buffer in self.unsigned and (term := added(node)) is not None:
             self._add(node, term)
             return
@@ -324,6 +381,14 @@ class KernelStmts(Stmts):
         kind = register(node.buffer.dtype)
         value = self.exprs.convert(node.value, node.buffer.dtype)
         self.code.do(f"store {kind} {value}, ptr {self.scope[node.buffer]}")
+
+    def _keep(self, node: st.Store) -> None:
+        """Write a store to a register, which stays as it is if the trip does not take place."""
+        code, index = self.code, node.indices[0]
+        dtype = node.buffer.dtype.with_lanes(1 if index is None else index.dtype.lanes)
+        at, kind = self.exprs.access(node.buffer, index, None), register(dtype)
+        old, value = read(code, at), self.exprs.convert(node.value, dtype)
+        write(code, at, code.value(f"select i1 {self.inside}, {kind} {value}, {kind} {old}"))
 
     def _add(self, node: st.Store, term: Expr) -> None:
         """Write the update that adds *term* to an element, where no zero has a sign."""

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import from_zero
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.axis import WARP, AnyBuffer
+from spcomp.ir.expr import BinOp, Const
 from spcomp.ir.visitor import walk
 
 _ORDERED = (st.Fail, st.While, st.Barrier, st.Prefix, st.Let, st.Evaluate, Search)
@@ -45,6 +47,14 @@ def turn_of(body: st.Stmt) -> Turn | None:
     if not rest or not loads or loads & _written(rest) or not _written(first) <= own:
         return None
     return Turn(tuple(allocs), st.Seq(tuple(first)), st.Seq(tuple(rest)))
+
+
+def most_trips(loop: st.For) -> int | None:
+    """Return a number of trips that *loop*, from 0 to the least of numbers, never exceeds."""
+    if not from_zero(loop) or not isinstance(loop.end, BinOp) or loop.end.op != "min":
+        return None
+    ends = (end.value for end in (loop.end.lhs, loop.end.rhs) if isinstance(end, Const))
+    return min(map(int, ends), default=None)
 
 
 def _steps(body: st.Stmt, allocs: list[st.Alloc]) -> list[st.Stmt]:

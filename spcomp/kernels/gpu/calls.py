@@ -170,11 +170,16 @@ class GpuCalls:
 
         That for matrices that are bound depends on numbers only.
         """
-        if not set(self.compiled.deciding) <= set(frame.bound):
-            return self.compiled.variant(frame.values)
+        fixed = set(self.compiled.deciding) <= set(frame.bound)
         key = tuple(v for v in frame.values.values() if isinstance(v, (int, float)))
-        if (code := self._codes.get(key)) is None:
-            code = self._codes[key] = self.compiled.variant(frame.values)
+        code = self._codes.get(key) if fixed else None
+        if code is None:
+            code = self.compiled.variant(frame.values)
+            needed = code.interface.order_needed
+            if self.options.check == "full":
+                frame.check_order(needed)
+            checked = needed <= self.face.order_needed or {*self.face.index_of} <= {*frame.bound}
+            self._codes |= {key: code} if fixed and checked else {}
         return code
 
 

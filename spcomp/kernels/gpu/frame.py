@@ -254,6 +254,11 @@ class DeviceFrame(Frame):
             self.checks.append(check)
         self.verdict.read()
 
+    def check_order(self, needed: frozenset[str]) -> None:
+        """Check what a version relies on, as ``Frame.check_order``."""
+        super().check_order(needed)
+        self.verdict.read()
+
     def _same(self, a: Any, b: Any) -> bool:
         there = isinstance(a, Resident) and isinstance(b, Resident)
         return self.verdict.same(a, b) if there else super()._same(a, b)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.nvvm import ALIGN
 from spcomp.ir.access import Load
-from spcomp.ir.module import Launch
+from spcomp.ir.module import HostAlloc, Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
+from spcomp.kernels.gpu.temporaries import Temporaries, temporaries_of
 from spcomp.runtime.cuda import memory
 from spcomp.runtime.cuda.arrays import producers_of
 from spcomp.runtime.cuda.driver import LEGACY, Sequel
@@ -37,7 +38,8 @@ class Replay:
     *sizes*: the bytes of each argument, 0 for a number. *fixed*: where the arrays of the bound
     arguments begin and end. *outputs*: the numbers of what is written. *producers*: each returns a
     stream on which what an array holds may still be computed. *status*: that of the kernels of
-    *code* that may fail, None if none may.
+    *code* that may fail, None if none may. *temporaries*: what only its kernels use, whose numbers
+    follow those of the arguments.
     """
 
     launches: Sequel
@@ -47,6 +49,7 @@ class Replay:
     producers: tuple[Callable[[], int], ...]
     code: Compiled
     status: Status | None
+    temporaries: Temporaries | None
 
     def run(self, begins: Sequence[int], stream: Any) -> bool:
         """Run the call on arrays that begin at *begins*; do nothing and return False if it cannot.
@@ -56,10 +59,22 @@ class Replay:
         if not self._fits(begins):
             return False
         handle = self._stream(stream)
-        self.launches.start(handle, begins)
+        if self.temporaries is None:
+            self.launches.start(handle, begins)
+        elif not self._start(self.temporaries, handle, begins):
+            return False
         if self.status is not None:
             self.status.follow(handle)
         return True
+
+    def _start(self, temporaries: Temporaries, stream: int, begins: Sequence[int]) -> bool:
+        """Start the kernels with the *temporaries* of *stream*; return False if it has none."""
+        with temporaries.lock:  # no call of another thread comes between them
+            own = temporaries.on(stream)
+            if own is not None:
+                temporaries.clear(own, stream)
+                self.launches.start(stream, (*begins, *own))
+        return own is not None
 
     def _fits(self, begins: Sequence[int]) -> bool:
         """Return whether arrays are aligned, and outputs share no memory with anything else."""
@@ -113,13 +128,19 @@ def record(
     """Return how to repeat the call of *frame* with arguments like *named*, after those *fixed*.
 
     All outputs are among them. None if the bound arguments do not decide everything else, or the
-    host does more than to launch kernels.
+    host does more than to allocate a little memory and to launch kernels.
     """
     face = frame.interface
     if face.domains or code.is_measured or set(code.deciding) - {*frame.bound}:
         return None
-    if not all(isinstance(op, Launch) for op in code.host):
+    if not all(isinstance(op, Launch | HostAlloc) for op in code.host):
         return None
+    temporaries, device = None, frame.memory.place.device
+    names = [op.buffer.name for op in code.host if isinstance(op, HostAlloc)]
+    if names:
+        temporaries = temporaries_of(code.host, values, device)
+        if temporaries is None:
+            return None
     grids = [code.emitted[op.func].grid for op in code.host if isinstance(op, Launch)]
     for grid in grids:
         extents = () if grid is None else grid.blocks
@@ -130,16 +151,17 @@ def record(
         for number, name in enumerate(named)
         if name not in face.scalars
     }
-    launches, status = _launches(code, frame, values, numbers)
+    own = {name: len(named) + k for k, name in enumerate(names)}
+    launches, status = _launches(code, frame, values, numbers | own)
     there = {h: v.array for h, v in values.items() if isinstance(v, Resident)}
     sizes = [0] * len(named)
     for handle, number in numbers.items():
         sizes[number] = there[handle].nbytes
-    bound = (array for h, array in there.items() if h not in numbers and array.size)
+    bound = (array for h, array in there.items() if h not in numbers | own and array.size)
     places = tuple((array.pointer, array.pointer + array.nbytes) for array in bound)
     outputs = tuple(numbers[plan.handle] for plan in face.outputs)
-    producers = producers_of((*fixed, *named.values()), launches.device)
-    return Replay(launches, tuple(sizes), places, outputs, producers, code, status)
+    producers = producers_of((*fixed, *named.values()), device)
+    return Replay(launches, tuple(sizes), places, outputs, producers, code, status, temporaries)
 
 
 def _launches(

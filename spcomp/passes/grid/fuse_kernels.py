@@ -13,6 +13,7 @@ from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, binary, const
+from spcomp.ir.func import SHARE_GRID
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
@@ -32,7 +33,8 @@ class FuseKernels(FuncPass):
     Only functions with the attribute ``horizontal_fuse`` are changed, and only neighbouring nests
     whose outermost loops are bound to ``blockIdx.x`` are fused. They then run at the same time:
     what several of them update becomes an atomic update, and a nest that touches in another way
-    what another one writes stays a kernel of its own. Source: SparseTIR, section 3.4.1.
+    what another one writes stays a kernel of its own. With the attribute ``share_grid`` it also
+    does so if it updates that. Source: SparseTIR, section 3.4.1.
     """
 
     name: ClassVar[str] = "fuse_kernels"
@@ -41,14 +43,15 @@ class FuseKernels(FuncPass):
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
         """Return *func* with fewer nests."""
-        if not func.attr(ATTRIBUTE):
+        if not func.attr(ATTRIBUTE) and not func.attr(SHARE_GRID):
             return func
-        return func.replace(body=_Fuser(Names(func)).rewrite(func.body))
+        fuser = _Fuser(Names(func), apart=not func.attr(ATTRIBUTE))
+        return func.replace(body=fuser.rewrite(func.body))
 
 
 class _Fuser(Rewriter):
-    def __init__(self, names: Names) -> None:
-        self.names = names
+    def __init__(self, names: Names, *, apart: bool) -> None:
+        self.names, self.apart = names, apart
 
     def visit_For(self, loop: For) -> Node:
         return loop  # only what stands outside all loops is fused
@@ -57,7 +60,7 @@ class _Fuser(Rewriter):
         parts: list[Stmt] = []
         nests: list[For] = []
         for stmt in [*map(self.rewrite, stmts.body), None]:
-            if isinstance(stmt, For) and stmt.thread == BLOCKS and _fit([*nests, stmt]):
+            if isinstance(stmt, For) and stmt.thread == BLOCKS and self._fit([*nests, stmt]):
                 nests.append(stmt)
                 continue
             parts += [self._fused(nests)] if nests else []
@@ -67,6 +70,11 @@ class _Fuser(Rewriter):
             elif stmt is not None:
                 parts.append(stmt)
         return seq(*parts)
+
+    def _fit(self, nests: list[For]) -> bool:
+        if self.apart and any(count > 1 for count in _touching(nests).values()):
+            return False
+        return _fit(nests)
 
     def _fused(self, nests: list[For]) -> Stmt:
         """Return one loop over the blocks of all *nests*, those of the first come first."""

@@ -231,14 +231,18 @@ def load(ptx: str | bytes, device: int | None = None) -> LoadedModule:
         context = current_context()
         found: LoadedModule | None = context.extras.get(key)
         if found is None:
-            found = LoadedModule(_module(context, text, number), numba, context, text)
+            with _refused(text, number):
+                module = context.create_module_ptx(text)
+            found = LoadedModule(module, numba, context, text)
             context.extras[key] = found
         return found
 
 
-def _module(context: Any, text: str, device: int) -> Any:
+@contextmanager
+def _refused(text: str, device: int) -> Iterator[None]:
+    """Say what the PTX *text* is for, where the driver refuses it: at once, or when it is used."""
     try:
-        return context.create_module_ptx(text)
+        yield
     except errors(require()) as error:
         gpu, wanted = device_properties(device), re.search(r"\.target\s+(\w+)", text)
         runs = f"the PTX is for {wanted[1]}, " if wanted else ""
@@ -254,7 +258,7 @@ class LoadedModule:
     def __init__(self, module: Any, numba: Any, context: Any, text: str) -> None:
         self.device = int(context.device.id)
         self._module, self._numba, self._context = module, numba, int(context.handle)
-        self._entries, self._allowed = entries(text), dict[str, int]()
+        self._text, self._entries, self._allowed = text, entries(text), dict[str, int]()
         self._functions: dict[tuple[str, tuple[str, ...]], DeviceFunction] = {}
 
     def function(self, name: str, types: Sequence[str]) -> DeviceFunction:
@@ -275,7 +279,8 @@ class LoadedModule:
                 f" and its signature is {', '.join(types) or 'empty'}"
             )
         with on(self.device, f"kernel {name}"):
-            found = self._module.get_function(name)
+            with _refused(self._text, self.device):  # where some versions load it
+                found = self._module.get_function(name)
             function = DeviceFunction(found, key[1], self._numba, self._allowed, self._context)
         return self._functions.setdefault(key, function)
 
@@ -443,6 +448,15 @@ class Sequel:
     def _start(self, stream: int, words: Sequence[int]) -> None:
         for prepared, slots in self.launches:
             prepared.restart(stream, slots, words)
+
+
+def is_recorded(stream: int) -> bool:
+    """Return whether what *stream* is given goes into a graph."""
+    numba = require()
+    try:
+        return int(direct(numba, "cuStreamIsCapturing")(stream)) != 0
+    except errors(numba):
+        return False  # the first launch says what is wrong
 
 
 def start(numba: Any, context: int, device: int, what: str, call: Any, *args: Any) -> None:

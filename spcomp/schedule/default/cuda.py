@@ -14,12 +14,14 @@ from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
-from spcomp.ir.stmt import WARPS, For, Store
+from spcomp.ir.stmt import MOST_TRIPS, WARPS, For, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
+from spcomp.schedule.default.by_elements import elements_of, stage_weights
 from spcomp.schedule.default.by_keys import key_parts
 from spcomp.schedule.default.cpu import CpuPlan
 from spcomp.schedule.default.facts import MOST_ROW, UNKNOWN, Facts
+from spcomp.schedule.default.lists import gathered, gathers
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
@@ -74,13 +76,16 @@ def default_schedule(
         return func, ()  # the user has already decided how loops run
     plan = _Plan(func, target, replace(facts, runs=False), knobs)  # parts of equal size suit any
     plan.grid = grid or CUDA_GRID
-    plan.parts()
+    if not plan.lists():
+        plan.parts()
     plan.attempt(plan.marks())
     plan.fuse()
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
             plan.attempt(key_parts(plan.func, loop, _shares)) or plan.attempt(plan.key_rows(loop))
     if facts.hubs:
+        for nest in list(outermost(plan.func.body)):
+            plan.attempt(stage_weights(plan.func, nest))
         for nest in list(outermost(plan.func.body)):
             plan.attempt(plan.long_rows(nest))
     for nest in list(outermost(plan.func.body)):
@@ -100,16 +105,39 @@ class _Plan(CpuPlan):
     @property
     def row_threads(self) -> int:
         """How many threads share the elements of a row: about as many as there are."""
-        return max(2, self.facts.row) if self.facts.row else LANES
+        return min(WARP, max(2, self.facts.row)) if self.facts.row else LANES
+
+    @property
+    def term_threads(self) -> int:
+        """How many threads share the terms of a row, of which each has several on their way."""
+        row, trips = self.facts.row, self.knobs.unrolled_group
+        if not row:
+            return LANES
+        if self.facts.few:
+            return WARP
+        return min(WARP, max(2, row // trips if not self.facts.hubs else row // 2))
 
     def long_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
         row = outermost_legal(nest)
         inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
-        size = self.knobs.hub_piece
+        size = self.facts.piece or self.knobs.hub_piece
+        if size < self.knobs.hub_piece and row is not None and self._is_dot(nest):
+            return  # the threads that share such a row are many enough
         cuts = (split_rows(self.func, row.var.name, name, size) for name in inside if row)
         if (step := next(filter(None, cuts), None)) is not None:
             yield step
+
+    def _is_dot(self, nest: For) -> bool:
+        """Whether threads share the terms of the rows of *nest*."""
+        return any(_reduces(loop) for loop in loops_of(nest))
+
+    def lists(self) -> bool:
+        """Let rows gather what lists have for them, if they can; whether any do."""
+        found = list(gathers(self.func, self.facts, _shares))
+        block = self.grid.block_threads
+        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        return any(attempts)
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""
@@ -137,8 +165,8 @@ class _Plan(CpuPlan):
 
     def rows_of(self, name: str) -> bool:
         """Run the rows of the loop *name* on groups of threads; whether that is done."""
-        decided = self.attempt(self.tiles(name)) or self.attempt(self.dots(name))
-        return decided or self.group(name)
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
+        return decided or self.attempt(self.dots(name)) or self.group(name)
 
     def batch(self, row: str) -> bool:
         """Run the loops around that of the rows *row* on blocks; whether that is done."""
@@ -176,6 +204,25 @@ class _Plan(CpuPlan):
         yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
+    def elements(self, name: str) -> Iterator[Step]:
+        """Yield steps for a nest in which each stored element is independent, or a sum (SDDMM)."""
+        nest = self.loop(name)
+        assert nest is not None
+        elements = elements_of(self.func, nest, self.grid)
+        inside = [] if elements is None else [x for x in loops_of(nest.body) if not runs_once(x)]
+        if elements is not None and [x.var.name for x in inside] == [elements.inner]:
+            yield from elements.on_threads(self.knobs.unrolled_group)
+        if elements is None or len(inside) != 2 or not _reduces(inside[1]):
+            return
+        dot = inside[1]
+        width, threads, loads = _parts_of(dot) or (1, LANES, self.grid.thread_loads)
+        together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
+        yield from elements.in_groups(1 << together.bit_length() - 1)
+        if threads > 1:
+            yield from self._terms(dot.var.name, threads, width)
+            yield Unroll(f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o")
+        yield from elements.on_groups(threads)
+
     def dots(self, name: str) -> Iterator[Step]:
         """Yield steps for a nest whose innermost loop reduces into one element, as in SpMV."""
         nest = self.loop(name)
@@ -190,11 +237,15 @@ class _Plan(CpuPlan):
             return
         width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
         known = isinstance(dot.end, Const)
-        threads = min(threads & -threads, LANES) if known else self.row_threads
+        threads = min(threads & -threads, LANES) if known else self.term_threads
         if threads == 1:
             return
         yield from self._terms(loop, threads, width)
-        yield Unroll(f"{loop}_0" if width > 1 else f"{loop}_o")
+        trips = f"{loop}_0" if width > 1 else f"{loop}_o"
+        yield Unroll(trips)
+        short = 0 < self.facts.row < MOST_ROW and not self.facts.few
+        if not known and short:  # in few registers, so that more threads run
+            yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         inside = (x for x in loops_of(row.body) if not runs_once(x))
         first = next(inside, dot)
         if first is not dot and _holds(first, dot) and not conflicts(first):
@@ -205,18 +256,10 @@ class _Plan(CpuPlan):
     def _elements_on_groups(self, row: str, inner: str, threads: int) -> Iterator[Step]:
         """Yield steps that run the iterations of *inner* on groups of *threads*.
 
-        Each has some of a *row*, as many as are unrolled where that is known. A block has several
-        short rows, or one.
+        Each has some of a *row*, and a block has all groups of one.
         """
-        most = max(1, self.grid.block_threads // threads)
-        short = 0 < self.facts.row < MOST_ROW
-        groups = min(most, max(1, self.facts.row // self.knobs.unrolled_group)) if short else most
-        if groups == most:
-            yield Bind(row, "blockIdx.x")
-        else:
-            yield Split(row, most // groups)
-            yield Bind(f"{row}_o", "blockIdx.x")
-            yield Bind(f"{row}_i", "threadIdx.y" if groups == 1 else "threadIdx.z")
+        groups = max(1, self.grid.block_threads // threads)
+        yield Bind(row, "blockIdx.x")
         if groups == 1:
             yield Unroll(inner)
             return
@@ -253,12 +296,14 @@ class _Plan(CpuPlan):
         """
         name = loop.var.name
         for width in dict.fromkeys((_neighbours(loop, threads), 1)):
+            trips = Unroll(self._pieces(name, width)[0])
             if self.attempt(self._columns(name, threads, width)):
                 return True
             if self.attempt(self._terms(name, threads, width)):
-                self.attempt(() if around is None else (Unroll(around),))
+                self.attempt((trips,) if around is None else (Unroll(around),))
                 return True
             if self.attempt(self._each(name, threads, width)):
+                self.attempt((trips,) if around is None else ())
                 return True
         return False
 
@@ -322,8 +367,9 @@ class _Plan(CpuPlan):
         """
         loop = self.loop(name)
         if loop is not None and not conflicts(loop):
-            _, lanes, *own = self._pieces(name, width)
+            trips, lanes, *own = self._pieces(name, width)
             yield Split(name, (None, threads, width) if own else threads)
+            yield Reorder((lanes, trips, *own))
             yield from map(Vectorize, own)
             yield Bind(lanes, "threadIdx.x")
 
@@ -390,6 +436,21 @@ def _shares(loop: For) -> tuple[int, int]:
         return width, max(1, lanes)
     shares = [n for n in range(LANES, WARP + 1) if lanes % n == 0]
     return width, max(shares, default=WARP)
+
+
+def _parts_of(dot: For) -> tuple[int, int, int] | None:
+    """Return how threads share a dot product of constant length; None if it is of another kind.
+
+    The neighbours that a thread has, the number of threads, and how many loads that are for each,
+    of both rows and the coordinate.
+    """
+    if not isinstance(dot.end, Const) or not is_contiguous(dot):
+        return None
+    width, threads = _shares(dot)
+    threads = min(threads & -threads, LANES)
+    if threads == 1 and _extent(dot) > width * LANES:
+        width, threads = 1, LANES
+    return width, threads, 1 + 2 * -(-_extent(dot) // (width * threads))
 
 
 def _group_size(leaves: list[For], otherwise: int) -> int:

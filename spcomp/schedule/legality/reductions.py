@@ -55,3 +55,8 @@ def is_dot(body: Stmt, var: Var) -> bool:
     if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
         return False
     return not any(getattr(n, "buffer", None) is body.buffer for n in walk(reduction.values[0]))
+
+
+def reduces_over_threads(loop: For) -> bool:
+    """Whether *loop* runs on the threads of a block, and only reduces into one element."""
+    return loop.thread.startswith("threadIdx") and is_dot(*innermost(loop))

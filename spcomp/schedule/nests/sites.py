@@ -20,6 +20,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import Conflict, ascending_axes, conflicts, loops_of
+from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.steps.base import names_hint
 
@@ -229,5 +230,7 @@ def check_concurrent(step: object, before: Func, after: Func, span: Span | None)
 
 def _clashes(func: Func, loop: For) -> tuple[Conflict, ...]:
     """Return why the iterations of *loop* may not run at once; uses permissions for atomics."""
+    if reduces_over_threads(loop) or (loop.kind == "vectorized" and is_dot(*innermost(loop))):
+        return ()
     atomic = loop.kind != "vectorized"
     return conflicts(loop, atomic=atomic, ascending=ascending_axes(func))

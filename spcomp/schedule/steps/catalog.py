@@ -29,6 +29,7 @@ from spcomp.schedule.steps.loops import (  # noqa: F401
     tiling,
 )
 from spcomp.schedule.steps.sharing import (  # noqa: F401
+    gather_rows,
     horizontal,
     hubs,
     online_softmax,
@@ -36,9 +37,11 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     segments,
     sorted_rows,
     split_nnz,
+    split_positions,
     split_rows,
     split_runs,
     stage_products,
+    stage_weights,
     workspaces,
 )
 from spcomp.schedule.steps.tensor import (  # noqa: F401

@@ -14,10 +14,10 @@ from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.passes.pack.pack_rows import unclaimed
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
-from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.steps.loops.annotate import permission_hint
-from spcomp.schedule.steps.loops.bind import binding_clash, reduces_over_threads
+from spcomp.schedule.steps.loops.bind import binding_clash
 
 
 def _runs_serially(body: Stmt, var: Var) -> bool:

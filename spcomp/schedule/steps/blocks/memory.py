@@ -26,7 +26,14 @@ from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nearby import follows
 from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
-from spcomp.schedule.nests.sites import check_scope, nth_buffer, path_to, refusal, site_of
+from spcomp.schedule.nests.sites import (
+    check_concurrent,
+    check_scope,
+    nth_buffer,
+    path_to,
+    refusal,
+    site_of,
+)
 from spcomp.schedule.steps.base import Makes, Step, names_hint
 from spcomp.schedule.steps.blocks.caching import WriteBack, written_place
 
@@ -55,8 +62,8 @@ class CacheWrite(Step):
     scope: str = "local"
     at: str = ""
 
-    def plan(self, func: Func) -> _Tile | Func:
-        """Return the tile; without *at* the new program, which shows if loops may run at once."""
+    def plan(self, func: Func) -> Func:
+        """Return the new program, which shows whether loops may still run at once."""
         check_scope(self, self.scope)
         if not self.at:
             place = written_place(self, func, self.block, self.buffer_index)
@@ -72,13 +79,8 @@ class CacheWrite(Step):
         tile = _Tile(self, outer, block, loops[1:])
         if not isinstance(block.body, Store) and not tile.is_there(func):
             raise self.error("what is stored under a condition is not proved to be there", block)
-        return tile
-
-    def rewrite(self, func: Func, plan: _Tile | Func) -> Func:
-        """Return *func* with the element or tile in a local buffer."""
-        if isinstance(plan, Func):
-            return plan
-        return replace_stmt(func, plan.outer, plan.outer.replace(body=plan.build(Names(func))))
+        after = replace_stmt(func, outer, outer.replace(body=tile.build(Names(func))))
+        return check_concurrent(self, func, after, block.span)
 
 
 @dataclass(frozen=True, slots=True)

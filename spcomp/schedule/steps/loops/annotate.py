@@ -13,7 +13,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import For, Store
+from spcomp.ir.stmt import MOST_TRIPS, For, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
 from spcomp.schedule.nests.nests import replace_stmt
@@ -21,7 +21,7 @@ from spcomp.schedule.steps.base import Step, find_named, names_hint
 
 Value: TypeAlias = int | float | str | bool
 Target: TypeAlias = Block | For | SpIter
-PRAGMAS = ("pragma_unroll_explicit", "pragma_auto_unroll_max_step")
+PRAGMAS = ("pragma_unroll_explicit", MOST_TRIPS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from spcomp.ir.stmt import THREADS, For
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import loops_of, with_order, writes_of
-from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.legality.reductions import reduces_over_threads
 from spcomp.schedule.nests.cooperation import shared_by_threads
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step, names_hint
@@ -76,11 +76,6 @@ class Bind(Step):
         if outer is None or not self.thread.startswith("threadIdx"):
             return func
         return shared_by_threads(func, outer, loop) or func
-
-
-def reduces_over_threads(loop: For) -> bool:
-    """Whether *loop* runs on the threads of a block, and only reduces into one element."""
-    return loop.thread.startswith("threadIdx") and is_dot(*innermost(loop))
 
 
 def binding_clash(func: Func, loop: For) -> str | None:

@@ -37,6 +37,7 @@ from spcomp.schedule.nests.nests import (
     reduction_loops,
     replace_stmt,
 )
+from spcomp.schedule.nests.sites import check_concurrent
 from spcomp.schedule.steps.base import MOST, Step
 
 MOST_PIECES = 16  # loops that one loop is split in
@@ -280,7 +281,8 @@ class Reorder(Step):
         order = iter(named)
         after = [next(order) if loop in named else loop for loop in before]
         new = nest(after, body)
-        return replace_stmt(self._check_order(func, before, after, new), outermost, new)
+        result = replace_stmt(self._check_order(func, before, after, new), outermost, new)
+        return check_concurrent(self, func, result, outermost.span)
 
     def _check_order(self, func: Func, before: list[For], after: list[For], new: Stmt) -> Func:
         """Return *func* with the promises that this order needs; raises if it is not legal."""

@@ -73,8 +73,8 @@ class HorizontalFuse(Step):
         nests = [find_loop(func, name, self) for name in self.loops]
         if self.size < 1 or not nests:
             raise refusal(self, "the size, and the loops, must be at least 1")
-        stmts = _siblings(func.body, nests[0])
-        if stmts is None or not _follow(stmts, nests):
+        stmts = together(func.body, nests[0])
+        if stmts is None or not follow(stmts, nests):
             why = "the loops are not outermost, one directly after the other"
             raise self.error(why, nests[0])
         for loop in (inner for nest in nests for inner in loops_of(nest)):
@@ -92,7 +92,7 @@ class HorizontalFuse(Step):
     def rewrite(self, func: Func, plan: _Fusion) -> Func:
         """Return *func* with the nests in one parallel loop."""
         keyed = {*plan.sorted_axes, *func.attr("order_needed", ())}
-        body = _Put(plan.nests, plan.stmt).rewrite(func.body)
+        body = Put(plan.nests, plan.stmt).rewrite(func.body)
         func = func.replace(body=body)
         return func.with_attr("order_needed", tuple(sorted(keyed))) if keyed else func
 
@@ -106,7 +106,7 @@ class _Fusion:
     sorted_axes: tuple[str, ...] = ()
 
 
-class _Put(Rewriter):
+class Put(Rewriter):
     """Replaces several statements that follow each other by one."""
 
     def __init__(self, nests: list[For], new: Stmt) -> None:
@@ -136,11 +136,13 @@ def siblings(stmt: Stmt) -> Iterator[tuple[Stmt, ...]]:
             yield (stmt,)
 
 
-def _siblings(stmt: Stmt, first: For) -> tuple[Stmt, ...] | None:
+def together(stmt: Stmt, first: For) -> tuple[Stmt, ...] | None:
+    """Return the list of statements with *first*, which is in no loop or condition; None: none."""
     return next((body for body in siblings(stmt) if first in body), None)
 
 
-def _follow(body: tuple[Stmt, ...], nests: list[For]) -> bool:
+def follow(body: tuple[Stmt, ...], nests: list[For]) -> bool:
+    """Whether *nests* are in *body*, one directly after the other."""
     at = body.index(nests[0])
     return list(body[at : at + len(nests)]) == nests
 

@@ -66,18 +66,18 @@ class SplitHubs(Step):
     inner: str
     size: int
 
-    def plan(self, func: Func) -> _Row:
+    def plan(self, func: Func) -> Row:
         """Return how a long row is done in pieces."""
         loop, inner = (find_loop(func, name, self) for name in (self.loop, self.inner))
-        kind = RowSum if conflicts(inner) else _Row
+        kind = RowSum if conflicts(inner) else Row
         return kind(self, func, loop, inner)
 
-    def rewrite(self, func: Func, plan: _Row) -> Func:
+    def rewrite(self, func: Func, plan: Row) -> Func:
         """Return *func* with long rows done afterwards, in pieces."""
         return replace_stmt(func, plan.loop, plan.build(Names(func)))
 
 
-class _Row:
+class Row:
     """A row whose elements are independent, and the nest that does it in pieces."""
 
     def __init__(self, step: SizedStep, func: Func, loop: For, inner: For) -> None:
@@ -87,6 +87,7 @@ class _Row:
         self._check_body()
 
     def error(self, why: str) -> ScheduleError:
+        """Return the error that says *why* the step is not legal."""
         return refusal(self.step, why, self.loop.span)
 
     # -- legality -----------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class _Row:
             raise self.error(f"{self.loop.var.name!r} is no loop over all rows of a variable axis")
         self.arrays = Auxiliary.of(func)
         self.axis = next(axis for axis in func.axes if axis.indptr is indptr.data)
+        self.indptr = indptr
         fiber = self.length(self.loop.var)
         end = substitute(self.inner.end, self.values)
         around = any(node is self.inner for node in walk(self.loop.body))
@@ -165,7 +167,7 @@ class _Row:
         return For(piece, ZERO, pieces, work, "parallel", attrs=grain, span=self.loop.span)
 
 
-class RowSum(_Row):
+class RowSum(Row):
     """A row that is reduced: the nests that reduce its pieces, and combine the results."""
 
     def __init__(self, step: SizedStep, func: Func, loop: For, inner: For) -> None:
@@ -336,7 +338,7 @@ class RowSum(_Row):
 class _Part(Fresh):
     """Copies the body of the loop for the row *hub* and the part *fiber* of its fiber."""
 
-    def __init__(self, names: Names, row: _Row, hub: Expr, fiber: tuple[Expr, Expr]) -> None:
+    def __init__(self, names: Names, row: Row, hub: Expr, fiber: tuple[Expr, Expr]) -> None:
         super().__init__(names, "_hub", {row.loop.var: hub})
         self.inner, self.fiber = row.inner, fiber
 

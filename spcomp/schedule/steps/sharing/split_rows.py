@@ -14,7 +14,7 @@ from spcomp.ir.analysis.reduction import combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
-from spcomp.ir.func import Func
+from spcomp.ir.func import SHARE_GRID, Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Replace, substitute
@@ -35,7 +35,7 @@ class SplitRows(Step):
     each position that is a multiple of *size*. The loop does what is before the first cut, and
     whole rows; each piece ``p`` behind a cut has a partial sum, and each row adds up those of its
     pieces in order. So no iteration has more than *size* elements, and the result depends on the
-    data only. All new loops are nested perfectly, with trip counts that the parameters tell, as a
+    data only. Beginnings and pieces may share a grid. All new loops are nested perfectly, with trip counts that the parameters tell, as a
     GPU needs them: bind or split them like the loop itself. Legal where each row only updates its
     own elements by one associative operation. Source: RoDe (Pang et al., PPoPP 2024).
     """
@@ -55,7 +55,8 @@ class SplitRows(Step):
 
     def rewrite(self, func: Func, plan: _Cut) -> Func:
         """Return *func* with the loop over the beginnings of rows, and those over pieces."""
-        return replace_stmt(func, plan.loop, plan.build(Names(func)))
+        func = replace_stmt(func, plan.loop, plan.build(Names(func)))
+        return func.with_attr(SHARE_GRID, True)
 
 
 class _Cut(RowSum):
@@ -73,9 +74,9 @@ class _Cut(RowSum):
         dtype = accumulator(self.target.dtype)
         parts = Buffer(names.unique(f"{self.target.name}_parts"), None, shape, dtype)
         nests = seq(
-            loop.replace(body=Replace(self.inner, self._beginning()).rewrite(loop.body)),
             self._find(names, rows, pieces),
-            self._pieces_of(names, rows, parts),
+            self._pieces_of(names, rows, parts),  # the longest first
+            loop.replace(body=Replace(self.inner, self._beginning()).rewrite(loop.body)),
             self._add(names, parts),
         )
         return Alloc(rows, Alloc(parts, annotate_regions(nests)))
@@ -135,8 +136,7 @@ class _Cut(RowSum):
         count = binary("-", binary("//", binary("-", end, const(1)), size), first)
         ends = [substitute(x.end, self.values) for x in self.spatial]
         loops = [
-            For(row, ZERO, self.loop.end, seq(), span=self.loop.span),
-            For(other, ZERO, Select(is_cut, count, ZERO), seq(), span=self.loop.span),
+            For(other, ZERO, count, seq(), span=self.loop.span),
             *(
                 For(names.var(f"{x.var.name}_sum"), ZERO, end, seq(), span=x.span)
                 for x, end in zip(self.spatial, ends, strict=True)
@@ -146,14 +146,17 @@ class _Cut(RowSum):
             BlockIter(names.var(f"v{x.var.name}"), x.end, x.var, "R" if x.var is other else "S")
             for x in loops
         )
-        mine, which, *at = (it.var for it in iters)
-        place = self.place_at(mine, tuple(at))
-        begin_of_mine = binary("//", self.begin(mine), size)
+        mine = BlockIter(names.var(f"v{row.name}"), self.loop.end, row)
+        which, *at = (it.var for it in iters)
+        place = self.place_at(mine.var, tuple(at))
+        begin_of_mine = binary("//", self.begin(mine.var), size)
         part = Load(parts, (plus(binary("+", begin_of_mine, which), 1), *at))
         so_far = cast(Load(self.target, place), parts.dtype)
         value = cast(combine(self.reduction.combiner, so_far, part), self.target.dtype)
         update = Store(self.target, place, value, span=self.store.span)
-        return nest(loops, Block(names.unique(f"{name}_sums"), iters, (), (), None, update))
+        sums = Block(names.unique(f"{name}_sums"), iters, (), (), None, update)
+        cut = Block(names.unique(f"{name}_cuts"), (mine,), (), (), None, nest(loops, sums), is_cut)
+        return For(row, ZERO, self.loop.end, cut, span=self.loop.span)
 
 
 class _Piece(Piece):

@@ -158,9 +158,9 @@ class _Plan:
             return None
         reduction = self.reduction
         join = JOINS[reduction.combiner]
-        leaves = list(_leaves(reduction.value, join))
-        exact = reduction.value.dtype.is_float or len(leaves) == 1 or join == "*"
         fill = identity(reduction.combiner, reduction.value.dtype)
+        leaves = list(_leaves(reduction.value, join, signed=fill.value == 0))
+        exact = reduction.value.dtype.is_float or len(leaves) == 1 or join == "*"
         for leaf in leaves:
             inner = leaf.value if isinstance(leaf, Cast) and leaf.dtype.is_float else leaf
             if isinstance(leaf, Const) and join == "*" and fill.value == 0:
@@ -260,14 +260,14 @@ def _round_up(extent: Expr, multiple: int) -> Expr:
     return simplify(binary("*", up, multiple))
 
 
-def _leaves(expr: Expr, join: str) -> Iterator[Expr]:
-    """Yield the operands that *join* combines in *expr*."""
+def _leaves(expr: Expr, join: str, *, signed: bool) -> Iterator[Expr]:
+    """Yield the operands that *join* combines in *expr*; *signed*: a sign changes nothing."""
     match expr:
         case BinOp(op=op, lhs=a, rhs=b) if op == join:
-            yield from _leaves(a, join)
-            yield from _leaves(b, join)
-        case UnOp(op="-", value=value) if join == "*":
-            yield from _leaves(value, join)
+            yield from _leaves(a, join, signed=signed)
+            yield from _leaves(b, join, signed=signed)
+        case UnOp(op="-", value=value) if signed:
+            yield from _leaves(value, join, signed=signed)
         case _:
             yield expr
 

@@ -1,0 +1,183 @@
+"""In position space: the step split_positions, which gives each group of elements its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spcomp.dtypes import int64
+from spcomp.ir.access import Load, Search
+from spcomp.ir.analysis.exprs import ZERO, plus
+from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.positions import positions
+from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.axis import Axis, Buffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
+from spcomp.ir.func import Func
+from spcomp.ir.node import Node
+from spcomp.ir.position import Block, BlockIter
+from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.stmt import Alloc, For, If, Stmt, Store, seq
+from spcomp.ir.visitor import walk
+from spcomp.schedule.legality.dependence import conflicts
+from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.steps.base import Step
+from spcomp.schedule.steps.sharing.hubs import Row
+from spcomp.schedule.steps.sharing.split_nnz import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPositions(Step):
+    """``for i: for j in row(i): s  ->  for c: for t: r = rows(c, t); for j in size: s(r[j])``.
+
+    *inner* runs over the fiber of the row of *loop*. The elements of all rows, in order, are cut
+    into at most *most* parts with equally many groups of *size* elements, so that long rows are
+    shared and short ones gathered. A part finds the row of its first element by a binary search,
+    and goes on from row to row. Legal where every iteration of both loops is independent of the
+    others, and a row does nothing but that for its elements. Source: position splits in TACO
+    (Senanayake et al., OOPSLA 2020).
+    """
+
+    name: ClassVar[str] = "split_positions"
+    loop: str
+    inner: str
+    size: int
+    most: int
+
+    def plan(self, func: Func) -> _Elements:
+        """Return how groups of elements find their rows."""
+        loop, inner = (find_loop(func, name, self) for name in (self.loop, self.inner))
+        return _Elements(self, func, loop, inner)
+
+    def rewrite(self, func: Func, plan: _Elements) -> Func:
+        """Return *func* with the loops over parts, groups and elements."""
+        return replace_stmt(func, plan.loop, plan.build(Names(func)))
+
+
+class _Elements(Row):
+    """A row whose elements are independent, and the nest that does the elements of all rows."""
+
+    step: SplitPositions
+
+    def __init__(self, step: SplitPositions, func: Func, loop: For, inner: For) -> None:
+        super().__init__(step, func, loop, inner)
+        if step.most < 1:
+            raise self.error("there must be at least 1 part")
+        if clashes := conflicts(inner):
+            raise self.error(str(clashes[0]))
+        total = positions(self.axis)
+        if total is None:
+            raise self.error(f"no parameter says how many elements {self.axis.name} has")
+        self.total = total
+
+    def _check_body(self) -> None:
+        """Raise unless a row does nothing but its loop over the elements of the fiber."""
+        super()._check_body()
+        body, self.around = self.loop.body, dict[Var, Expr]()
+        while body is not self.inner:
+            if not isinstance(body, Block):
+                raise self.error("a row has other loops around that over its elements")
+            self.around |= {v: substitute(x, self.around) for v, x in body.values.items()}
+            body = body.body
+
+    def build(self, names: Names) -> Stmt:
+        """Return the nest over parts, groups and elements."""
+        name, size = self.loop.var.name, const(self.step.size)
+        part, turn = (names.var(f"{name}_{what}") for what in ("c", "t"))
+        groups = ceil_div(self.total, size)
+        most = const(self.step.most)
+        some = BinOp("min", self.loop.end, const(1))  # without rows there is nothing to look at
+        parts = binary("*", BinOp("min", groups, most), some)
+        share = ceil_div(groups, most)
+        first = binary("*", binary("*", part, share), size)
+        place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
+        rows = Buffer(names.unique(f"{name}_rows"), None, (size,), self.axis.idtype, "local")
+
+        def offset(element: Expr) -> Expr:
+            group = binary("+", binary("*", part, share), turn)
+            return binary("+", binary("*", group, size), element)
+
+        find, element = names.var(f"{self.inner.var.name}_row"), self.inner.var
+        search = For(find, ZERO, size, self._walk(place, rows, offset(find), find), "unroll")
+        work = self.inner.replace(
+            begin=ZERO,
+            end=size,
+            body=self._element(names, cast(Load(rows, (element,)), int64), offset(element)),
+        )
+        turns = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
+        start = self.arrays.holder(self.axis, plus(self.begin(ZERO), first), ZERO, self.loop.end)
+        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), turns)
+        nest = For(part, ZERO, parts, Alloc(place, body), span=self.loop.span)
+        return annotate_regions(nest)
+
+    def _go_to(self, place: Buffer, row: Expr) -> tuple[Stmt, Stmt]:
+        """Return the stores of *row*, and of where it ends, in *place*."""
+        end = self.begin(plus(Load(place, (ZERO,)), 1))
+        return Store(place, (ZERO,), row), Store(place, (const(1),), end)
+
+    def _walk(self, place: Buffer, rows: Buffer, offset: Expr, find: Var) -> Stmt:
+        """Return the statement that goes on from the row in *place* to that of an element."""
+        at = binary("+", self.begin(ZERO), offset)
+        row, end = Load(place, (ZERO,)), Load(place, (const(1),))
+        further = Search("gallop", self.indptr, plus(row, 1), self.loop.end, plus(at, 1))
+        moved = seq(*self._go_to(place, binary("-", further, const(1))))
+        return seq(If(BinOp("<=", end, at), moved), Store(rows, (find,), cast(row, rows.dtype)))
+
+    def _element(self, names: Names, row: Expr, offset: Expr) -> Block:
+        """Return the block that does the element *offset* elements behind the first."""
+        outer = next((n for n in walk(self.loop.body) if isinstance(n, Block)), None)
+        inside = any(node is outer for node in walk(self.inner.body))
+        name = names.unique("elements") if outer is None or inside else outer.name
+        which = names.var(f"v{self.loop.var.name}")
+        at = names.var(f"v{self.loop.var.name}_{self.inner.var.name}")
+        iters = (
+            BlockIter(which, self.loop.end, row),
+            BlockIter(at, self.total, binary("+", self.begin(ZERO), offset)),
+        )
+        stored = binary("-", self.begin(self.loop.end), self.begin(ZERO))
+        where = BinOp("<", offset, stored)
+        body = _AtPosition(self, which, at).rewrite(self.inner.body)
+        attrs = outer.attrs if outer is not None else ()
+        return Block(name, iters, (), (), None, body, where, attrs)
+
+
+class _AtPosition(Rewriter):
+    """Turns the body of the loop over a fiber into that of the element *at* of the row *which*."""
+
+    def __init__(self, nest: _Elements, which: Var, at: Var) -> None:
+        self.row, self.element, self.axis = nest.loop.var, nest.inner.var, nest.axis
+        self.values = dict(nest.around)
+        relative = binary("-", at, nest.begin(which))
+        self.names: dict[Var, Expr] = {self.row: which, self.element: relative}
+        self.at = at
+
+    def visit_Var(self, var: Var) -> Node:
+        """Return what the variable stands for."""
+        value = self.values.get(var, var)
+        return substitute(value, self.names)
+
+    def visit_Block(self, block: Block) -> Node:
+        """Leave out the iters that are the row, or the position in it."""
+        own = self.row, self.element
+        values = {i.var: substitute(i.value, self.values) for i in block.iters}
+        self.values |= {var: value for var, value in values.items() if value in own}
+        iters = tuple(i for i in block.iters if values[i.var] not in own)
+        return self.visit_Node(block.replace(iters=iters))
+
+    def visit_Load(self, load: Load) -> Node:
+        """Read the element at its position in the array."""
+        return self.visit_Node(load.replace(indices=self._indices(load.buffer, load.indices)))
+
+    def visit_Store(self, store: Store) -> Node:
+        """Write the element at its position in the array."""
+        return self.visit_Node(store.replace(indices=self._indices(store.buffer, store.indices)))
+
+    def _indices(self, buffer: object, indices: tuple[Expr | None, ...]) -> tuple[Expr | None, ...]:
+        """Return *indices* with an absolute position in place of the row and that in the row."""
+        axes: tuple[Axis, ...] = buffer.axes if isinstance(buffer, SparseBuffer) else ()
+        for k, axis in enumerate(axes):
+            pair = indices[k - 1 : k + 1] if k and axis.indptr is self.axis.indptr else ()
+            known = [i if i is None else substitute(i, self.values) for i in pair]
+            if known == [self.row, self.element]:
+                return (*indices[: k - 1], None, cast(self.at, int64), *indices[k + 1 :])
+        return indices
