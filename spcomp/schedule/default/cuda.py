@@ -143,7 +143,8 @@ class _Plan(CpuPlan):
         """Let groups of threads run all nests that share rows, if they can."""
         assert isinstance(self.func, PosFunc)
         before = self.func, self.steps
-        if self.facts.hubs:
+        alike = self.facts.row == MOST_ROW and self.facts.piece < self.knobs.hub_piece
+        if self.facts.hubs and not alike:
             return  # several groups should work on a very long row
         fusion = row_fusion(self.func, self.knobs, batched=True)
         self.attempt(fusion.steps)
