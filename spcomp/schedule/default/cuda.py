@@ -28,7 +28,7 @@ from spcomp.schedule.default.plan import (
     outermost_legal,
     tile_nest,
 )
-from spcomp.schedule.default.rows import row_fusion, softmax_turns
+from spcomp.schedule.default.rows import row_fusion, row_loop, softmax_turns
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
@@ -39,7 +39,7 @@ from spcomp.schedule.steps.blocks.rfactor import RFactor
 from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
-from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.loops.tiling import Fuse, Reorder, Split
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -145,21 +145,37 @@ class _Plan(CpuPlan):
         before = self.func, self.steps
         if self.facts.hubs and not 0 < self.facts.piece < self.knobs.hub_piece:
             return  # several groups should work on a very long row
-        fusion = row_fusion(self.func, self.knobs)
+        fusion = row_fusion(self.func, self.knobs, batched=True)
         self.attempt(fusion.steps)
         for turns in softmax_turns(fusion, self.knobs):
             self.attempt(() if turns.step is None else (turns.step,))
-        if not all(map(self.group, fusion.heads)):
+        if not all(self.batch(head) and self.group(head) for head in fusion.heads):
             self.func, self.steps = before
 
     def decide(self, name: str) -> None:
         """Apply the steps for the nest *name*."""
         nest = self.loop(name)
         assert nest is not None
-        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
-        decided = decided or self.attempt(self.dots(name))
-        if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
+        before, row = (self.func, self.steps), row_loop(nest).var.name
+        if row != name and self.batch(row) and self.rows_of(row):
+            return
+        self.func, self.steps = before
+        if not self.rows_of(name) and not self.attempt(self.nest(nest)):
             self.attempt(self.counts(nest))
+
+    def rows_of(self, name: str) -> bool:
+        """Run the rows of the loop *name* on groups of threads; whether that is done."""
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
+        return decided or self.attempt(self.dots(name)) or self.group(name)
+
+    def batch(self, row: str) -> bool:
+        """Run the loops around that of the rows *row* on blocks; whether that is done."""
+        nests = (chain(nest)[0] for nest in outermost(self.func.body))
+        names = [[x.var.name for x in loops] for loops in nests]
+        around = next((x[: x.index(row)] for x in names if row in x), [])
+        if len(around) > 1 and not self.attempt([Fuse(tuple(around))]):
+            return False
+        return not around or self.attempt([Bind("_".join(around), "blockIdx.z")])
 
     def counts(self, nest: For) -> Iterator[Step]:
         """Yield steps that let threads update shared integers: the result is that of any order."""
