@@ -245,6 +245,10 @@ class GridKnobs:
     warps_least: int  # warps that have marks
     warps_most: int  # the same, where marks are short
     warp_turns: int  # groups of neighbouring rows that a warp looks at, about
+    key_elements: int  # elements of sorted keys in a part, for a group of threads
+    own_key_elements: int  # the same for one thread: neighbours still share cache lines
+    key_threads: int  # threads, at least, that are a group
+    short_loads: int  # loads of a row by a thread, so that those of a second one fit in registers
 
 
 CUDA_GRID = GridKnobs(
@@ -273,6 +277,10 @@ CUDA_GRID = GridKnobs(
     warps_least=512,
     warps_most=1 << 12,
     warp_turns=8,
+    key_elements=32,
+    own_key_elements=16,
+    key_threads=8,
+    short_loads=4,
 )
 
 

@@ -17,8 +17,9 @@ import pytest
 from spcomp.codegen.abi import bfloat16_bits
 from spcomp.errors import ArgumentError, BackendError, OutOfMemoryError
 from spcomp.runtime.cuda import driver, timing
-from spcomp.runtime.cuda.driver import LEGACY, device_properties, load, missing, slot
+from spcomp.runtime.cuda.driver import LEGACY, device_properties, load, missing
 from spcomp.runtime.cuda.ptx import entries
+from spcomp.runtime.cuda.slots import TYPES, slot
 from tests import fake_cuda
 from tests.fake_core import failed
 from tests.gpu_kernels import (
@@ -178,7 +179,7 @@ def test_a_launch_gives_the_bytes_that_the_kernel_declares(gpu, vectors):
 def test_a_value_is_packed_by_the_type_of_the_parameter(kind, value, raw):
     bits = slot(kind, value).to_bytes(8, "little", signed=True)
     assert bits[: len(raw)] == raw
-    assert len(raw) == driver.TYPES[kind].itemsize
+    assert len(raw) == TYPES[kind].itemsize
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from benchmarks import programs
+from benchmarks.gpu import graphs, ours
 from spcomp.errors import ArgumentError
 from spcomp.runtime.cuda import timing
 from tests import fake_cuda, fake_libraries
@@ -207,3 +209,20 @@ def test_calls_of_two_threads_on_one_stream_do_not_mix_their_kernels(gpu, produc
         list(pool.map(lambda _: product.run(), range(40)))
     names = [launch.name for launch in gpu.launches[started:]]
     assert names == order * 40
+
+
+def test_sizes_that_bound_index_arrays_give_are_those_of_every_call(gpu):
+    there, edges = Torch(gpu), graphs.relations(np, 3, 40, 400, 8)
+    names = ("indptr_i", "indices_i", "indptr_j", "indices_j")
+    fixed = dict(zip(names, map(there.put, edges.levels), strict=True))
+    layer = spcomp.compile(programs.parse(ours.RGCN), target=TARGET)
+    bound = layer.bind(**fixed, A=there.put(edges.values))
+    weights, features = np.ones((3, 32, 32), np.float32), np.ones((40, 32), np.float32)
+    rest = {"W": there.put(weights), "X": there.put(features)}
+    out = there.put(np.zeros((40, 32), np.float32))
+    bound(**rest, out=out)
+    gpu.log.clear()
+    bound(**rest, out=out)
+    assert not kinds(gpu, *WAITS, "allocate")
+    sums = np.bincount(edges.row, edges.values, 40)
+    np.testing.assert_allclose(there.get(out)[:, 0], 32 * sums, rtol=1e-5)

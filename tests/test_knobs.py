@@ -61,6 +61,8 @@ OWN = {  # module-level numbers of passes and schedules that are no threshold of
     "schedule.steps.sharing.hubs.SHARE": "what split_hubs means",
     "schedule.steps.sharing.split_nnz.MAX_CHUNKS": "what the steps that cut loops mean",
     "schedule.steps.sharing.split_nnz.ROW": "what split_nnz means",
+    "schedule.steps.sharing.split_runs.ROUNDS": "what split_runs means",
+    "schedule.steps.sharing.split_runs.SIZE": "what split_runs means",
     "schedule.steps.tensor.intrinsics.DRAWS": "how often an intrinsic is tried",
 }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.nvvm import ALIGN
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.sizes import array_name
 from spcomp.ir.module import HostAlloc, Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
@@ -27,6 +28,7 @@ from spcomp.runtime.residents import Resident
 if TYPE_CHECKING:
     from spcomp.compiler.compiled import Compiled
     from spcomp.errors import ArgumentError
+    from spcomp.ir.expr import Expr
 
 MOST = 16  # kinds of calls that a kernel keeps
 
@@ -135,16 +137,16 @@ def record(
         return None
     if not all(isinstance(op, Launch | HostAlloc) for op in code.host):
         return None
+    grids = (code.emitted[op.func].grid for op in code.host if isinstance(op, Launch))
+    allocs = [op.buffer for op in code.host if isinstance(op, HostAlloc)]
+    extents = [b for grid in grids if grid is not None for b in grid.blocks]
+    if not _are_fixed((*extents, *(buffer.shape[0] for buffer in allocs)), frame, values):
+        return None
     temporaries, device = None, frame.memory.place.device
-    names = [op.buffer.name for op in code.host if isinstance(op, HostAlloc)]
+    names = [buffer.name for buffer in allocs]
     if names:
         temporaries = temporaries_of(code.host, values, device)
         if temporaries is None:
-            return None
-    grids = [code.emitted[op.func].grid for op in code.host if isinstance(op, Launch)]
-    for grid in grids:
-        extents = () if grid is None else grid.blocks
-        if any(isinstance(node, Load) for extent in extents for node in walk(extent)):
             return None
     numbers = {
         face.by_name[name].handle: number
@@ -162,6 +164,14 @@ def record(
     outputs = tuple(numbers[plan.handle] for plan in face.outputs)
     producers = producers_of((*fixed, *named.values()), device)
     return Replay(launches, tuple(sizes), places, outputs, producers, code, status, temporaries)
+
+
+def _are_fixed(sizes: Iterable[Expr], frame: DeviceFrame, values: Mapping[str, Any]) -> bool:
+    """Return whether *sizes* are those of all calls: they read bound index arrays at most."""
+    index_of = frame.interface.index_of
+    read = (n.buffer for size in sizes for n in walk(size) if isinstance(n, Load))
+    names = {array_name(buffer, values) for buffer in read}
+    return names <= {name for name in frame.bound if name in index_of}
 
 
 def _launches(

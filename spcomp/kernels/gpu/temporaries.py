@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
-from spcomp.ir.access import Load
 from spcomp.ir.analysis.sizes import evaluate
 from spcomp.ir.module import HostAlloc
-from spcomp.ir.visitor import walk
 from spcomp.runtime.cuda import memory
 from spcomp.runtime.cuda.streams import is_recorded
 
@@ -65,11 +63,12 @@ class Temporaries:
 def temporaries_of(
     host: Iterable[Any], values: Mapping[str, Any], device: int
 ) -> Temporaries | None:
-    """Return the memory that the host program *host* allocates; None if no call should keep it."""
+    """Return the memory that the host program *host* allocates; None if no call should keep it.
+
+    Its sizes are those for *values*, of all calls.
+    """
     allocs = [op for op in host if isinstance(op, HostAlloc)]
     if any(op.fill for op in allocs):
-        return None
-    if any(isinstance(n, Load) for op in allocs for n in walk(op.buffer.shape[0])):
         return None
     found = Temporaries(allocs, values, device)
     return found if found.total <= MOST_BYTES else None

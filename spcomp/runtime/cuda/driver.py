@@ -26,25 +26,15 @@ from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from spcomp import dtypes
-from spcomp.codegen.abi import pack
 from spcomp.errors import ArgumentError, BackendError, OutOfMemoryError
 from spcomp.runtime.cuda.ptx import entries
+from spcomp.runtime.cuda.slots import TYPES, slot
 
 LEAST = "0.30"  # the first version of numba-cuda on top of cuda.core that was read and tried
 LEGACY = 1  # the handle of the legacy default stream
 INSTALL = "pip install 'spcomp[cuda]'"
 EMULATOR = 'target="cuda:...,emulate" or SPCOMP_CUDA_EMULATE=1 runs it on the CPU, for tests'
 STATIC_SHARED = 48 << 10  # bytes of shared memory of a block that need no permission
-TYPES = {
-    "ptr": dtypes.handle, "bool": dtypes.bool_, "bf16": dtypes.bfloat16,
-    **{f"i{bits}": dtypes.DType("int", bits) for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": dtypes.DType("uint", bits) for bits in (8, 16, 32, 64)},
-    **{f"f{bits}": dtypes.DType("float", bits) for bits in (16, 32, 64)},
-}  # fmt: skip
-KINDS = {dtype: kind for kind, dtype in TYPES.items()}
 _loading = threading.Lock()
 _contexts: dict[int, int] = {}  # the handle of the primary context of each device, once it is known
 
@@ -469,33 +459,3 @@ def extents(given: Sequence[int]) -> tuple[int, int, int]:
     """Return one to three extents as three."""
     x, y, z = (*map(operator.index, given), *(1,) * (3 - len(given)))
     return x, y, z
-
-
-_LIMITS = {
-    kind: range(-(1 << (d.bits - 1)), 1 << (d.bits - 1)) if d.kind == "int" else range(1 << d.bits)
-    for kind, d in TYPES.items()
-    if not d.is_float
-}
-
-
-def slot(kind: str, value: Any) -> int:
-    """Return the slot for *value*, of the parameter type *kind*; raises ArgumentError.
-
-    Values are numbers of Python, numpy or ctypes. A pointer is a number, or None for no array.
-    """
-    if kind == "ptr":
-        if type(value) is int and 0 <= value < 1 << 63:
-            return value
-        value = 0 if value is None else value
-    if isinstance(value, ctypes._SimpleCData):  # noqa: SLF001 (the base of c_int and the others)
-        value = value.value
-    dtype, boolean = TYPES[kind], isinstance(value, bool | np.bool_)
-    try:
-        if boolean == (kind == "bool"):
-            whole = int if boolean else operator.index
-            number = float(value) if dtype.is_float else whole(value)
-            if dtype.is_float or number in _LIMITS[kind]:
-                return pack(dtype, number)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ArgumentError(f"got {value!r} for a parameter of type {kind}")

@@ -17,10 +17,6 @@ from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.schedule.steps.sharing.segments import sorted_keys
 from spcomp.schedule.steps.sharing.split_runs import SplitRuns
 
-ELEMENTS = 32  # of a part, for a group of threads that have the columns
-OWN_ELEMENTS = 16  # of a part, for one thread: neighbours of it should still share cache lines
-FEW = 8  # threads that are a group
-
 
 def key_parts(func: Func, nest: For, shares: Callable[[For], tuple[int, int]]) -> Iterator[Step]:
     """Yield steps that cut a loop over sorted keys in *nest* into parts with equally many elements.
@@ -34,7 +30,7 @@ def key_parts(func: Func, nest: For, shares: Callable[[For], tuple[int, int]]) -
     name, columns = loop.var.name, chain(loop)[0][-1]
     column = columns.var.name
     if columns is loop or runs_once(columns):
-        yield SplitRuns(name, OWN_ELEMENTS, CUDA_GRID.block_threads, at_once=8)
+        yield SplitRuns(name, CUDA_GRID.own_key_elements, CUDA_GRID.block_threads, at_once=8)
         return
     width, threads = shares(columns)
     names = Names(func)
@@ -45,5 +41,6 @@ def key_parts(func: Func, nest: For, shares: Callable[[For], tuple[int, int]]) -
     yield Bind(lanes, "threadIdx.x")
     for piece in own:
         yield Vectorize(piece)
-    size = ELEMENTS if threads >= FEW else OWN_ELEMENTS
+    enough = threads >= CUDA_GRID.key_threads
+    size = CUDA_GRID.key_elements if enough else CUDA_GRID.own_key_elements
     yield SplitRuns(name, size, max(1, CUDA_GRID.block_threads // threads))
