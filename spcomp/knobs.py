@@ -223,18 +223,24 @@ class GridKnobs:
     block_threads: int  # threads in a block where nothing else decides
     warp_threads: int  # threads that share a row, at most: they run in step
     row_threads: int  # threads that share a row of which nothing else is known, a power of two
-    parts: int  # parts of the elements of all rows, at most: several for each group of threads
+    parts: int  # parts of the elements of all rows, at least, if these are enough
+    part_turns: int  # groups of elements in a part, at most: more would spread what is in cache
     thread_loads: int  # loads of a thread that wait for memory at the same time
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
     few_loops: int  # loops of a kernel, at most, that leave registers to unroll some more
     resident_threads_many: int  # the same as resident_threads in kernels with more loops
+    element_copies: int  # copies of the work on an element that a longer loop writes out
+    entry_elements: int  # elements of an entry of a list that pay for a sum of its own
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
+    block_bytes: int  # bytes of shared memory that a block has on every GPU
     few_products: int  # products of a row that one thread makes, at most
+    product_threads: int  # threads in a block of such rows, at most
+    mark_lanes: int  # lanes on one row of a matrix while they mark: many rows are short
     mark_words: int  # words of marks that all warps have together, about
     warps_least: int  # warps that have marks
     warps_most: int  # the same, where marks are short
@@ -245,18 +251,24 @@ CUDA_GRID = GridKnobs(
     block_threads=128,
     warp_threads=32,
     row_threads=8,
-    parts=1 << 16,
+    parts=1 << 16,  # several for each group of threads
+    part_turns=16,
     thread_loads=18,
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
     few_loops=5,  # with more, registers hold the values between them
     resident_threads_many=768,  # several loads in flight need some, too
+    element_copies=8,
+    entry_elements=16,
     thread_bytes=1024,
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,
+    block_bytes=48 << 10,
     few_products=64,
+    product_threads=64,  # each needs some hundred bytes
+    mark_lanes=8,
     mark_words=1 << 23,
     warps_least=512,
     warps_most=1 << 12,

@@ -190,7 +190,7 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
         now.made.append(("cupy", now.cupy))
         return Ndarray(gpu.allocate(prod(shape) * np.dtype(dtype).itemsize, 0), shape, dtype)
 
-    names = "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool"
+    names = "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 uint64 bool"
     vars(torch).update({name: TorchDtype(f"torch.{name}") for name in names.split()})
     torch.Tensor, torch.empty = Tensor, empty_of_torch
     torch.strided, torch.sparse_csr = Tensor.layout, "torch.sparse_csr"

@@ -294,6 +294,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
         sorted(c.rng.sample(c.nests, min(2, len(c.nests))), key=c.nests.index),
         c.rng.randint(1, 8),
     ),
+    "gather_rows": lambda c: (c.nests[c.rng.randrange(len(c.nests)) :], c.rng.randint(1, 2)),
     "mark_fiber": lambda c: (name, c.rng.randint(0, 1)) if (name := c.merged()) else None,
     "partial_results": lambda c: (c.loop(),),
     "sorted_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),

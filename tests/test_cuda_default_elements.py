@@ -47,12 +47,14 @@ def csr(kind):
 @contextmanager
 def few_parts(parts):
     """Let there be so few parts that each has several groups."""
-    before = CUDA_GRID.parts
+    before = CUDA_GRID.parts, CUDA_GRID.part_turns
     object.__setattr__(CUDA_GRID, "parts", parts)
+    object.__setattr__(CUDA_GRID, "part_turns", 3)
     try:
         yield
     finally:
-        object.__setattr__(CUDA_GRID, "parts", before)
+        object.__setattr__(CUDA_GRID, "parts", before[0])
+        object.__setattr__(CUDA_GRID, "part_turns", before[1])
 
 
 @pytest.mark.parametrize("feat", [1, 3, 31, 32, 33, 64, 128, 256, None])
@@ -84,19 +86,19 @@ def test_sampled_products_are_right_and_have_the_same_bits_in_any_order(feat):
 def test_the_step_means_the_same_program(name, idtype):
     program = BY_NAME[name]
     func = Schedule(source(name, "float32", idtype)).lower_sparse_iter().func
-    for size, most in ((1, 1), (3, 2), (2, 1000)):
-        split = SplitPositions("i", "j", size, most).apply(func)
+    for size, turns, parts in ((1, 1, 1), (3, 2, 1), (2, 9, 4), (1, 3, 1000)):
+        split = SplitPositions("i", "j", size, turns, parts=parts).apply(func)
         for case in program.cases:
             inputs = program.inputs(case, "float32", idtype)
             results = interpreted(split, fresh(inputs))
-            program.check(inputs, results, "float32", f"{most} parts of {size}, {case}")
+            program.check(inputs, results, "float32", f"{turns} times {size}, {case}")
 
 
 @pytest.mark.parametrize(
     ("name", "step", "why"),
     [
         ("sddmm", SplitPositions("i", "j", 0, 1), "at least 1"),
-        ("sddmm", SplitPositions("i", "j", 1, 0), "at least 1 part"),
+        ("sddmm", SplitPositions("i", "j", 1, 0), "turns and parts"),
         ("sddmm", SplitPositions("i", "k", 4, 9), "does not run over the fiber"),
         ("sddmm", SplitPositions("j", "k", 4, 9), "no loop over all rows"),
         ("csrmm", SplitPositions("i", "j", 4, 9), "may write the same element"),
@@ -112,7 +114,7 @@ def test_rows_whose_elements_are_not_independent_are_refused(name, step, why):
 
 
 def test_the_step_makes_loops_over_parts_groups_and_rows():
-    made = Schedule(source("sddmm")).lower_sparse_iter().split_positions("i", "j", 4, 512)
+    made = Schedule(source("sddmm")).lower_sparse_iter().split_positions("i", "j", 4, 8)
     assert made.made == ("i_c", "i_t", "j_row")
     assert made.loops == ("i_c", "i_t", "j_row", "j", "k")
 
@@ -126,7 +128,7 @@ def test_index_notation_shares_out_elements_too():
     x, y = rng.random((40, 32), np.float32), rng.random((50, 32), np.float32)
     made = kernel(A=a, X=x, Y=y)
     np.testing.assert_allclose(made.toarray(), a.multiply(x @ y.T).toarray(), rtol=1e-4)
-    assert "split_positions('i', 'j', 4, 65536)" in kernel.explain(A=a, X=x, Y=y)
+    assert "split_positions('i', 'j', 4, 16, parts=65536)" in kernel.explain(A=a, X=x, Y=y)
 
 
 @pytest.mark.ptxas

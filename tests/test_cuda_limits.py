@@ -29,6 +29,18 @@ def three(x: T.handle, y: T.handle, a: T.int32, b: T.int32, c: T.int32) -> None:
             Y[vi, vj, vk] = X[vi, vj, vk] * 2.0 + T.cast(vj, "float32")
 
 
+@T.prim_func
+def mirrored(a: T.handle, c: T.handle, indptr: T.handle, indices: T.handle, m: T.int32, n: T.int32,
+             nnz: T.int32) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), idtype="int32")
+    M = T.sparse_variable(I, (n, None), (None, None), idtype="int32")
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_sparse_buffer(c, (I, M), "float32")
+    with T.sp_iter([I, J], "SS", "mirror") as [i, j]:
+        C[i, n - 1 - j] = A[i, j]
+
+
 def copied(*axes):
     schedule = spcomp.Schedule(three)
     for loop, axis in zip("ijk", axes, strict=True):
@@ -101,6 +113,6 @@ def test_registers_are_kept_for_the_blocks_that_there_are():
     """A grid of at most 512 blocks never fills processors that could hold more of them."""
     goal = nvvm.resolve(target("cuda:sm_80"))
     share = -(-CUDA_GRID.sharing_blocks // CUDA_GRID.processors)
-    for name, most in (("spgemm", share), ("spmv", 8)):
-        ir = nvvm.emit(lower(source(name), goal).flat, goal).llvm_ir
+    for program, most in ((mirrored, share), (source("spmv"), 8)):
+        ir = nvvm.emit(lower(program, goal).flat, goal).llvm_ir
         assert str(most) in re.findall(r'minctasm"="(\d+)', ir)

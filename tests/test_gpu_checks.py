@@ -120,10 +120,12 @@ def test_the_kernels_have_no_races_and_read_nothing_outside():
     for arrays, pointers, coordinates in planted(5, "int32"):
         indptr, indices = arrays["indptr"], arrays["indices"]
         n, fibers = indices.size, indptr.size - 1
+        within = n, 0, coordinates.high
+        order = there.ascending("int32", "int32", target=where)
         runs = [
-            (there.between("int32", target=where), (indices, n, 0, coordinates.high)),
+            (there.between("int32", target=where), (indices, *within)),
             (there.delimiting("int32", target=where), (indptr, fibers + 1, *pointers[2:])),
-            (there.ascending("int32", "int32", target=where), (indices, indptr, n, fibers, 1)),
+            (order, (indices, indptr, *within, fibers, 1)),
         ]
         for program, args in runs:
             said(lambda program=program, args=args: program(*args))
@@ -143,6 +145,30 @@ def test_a_call_reads_a_verdict_and_no_index_array(gpu):
     bound(B=dense, out=out)  # the first call, too
     assert not kinds(gpu, "download", "synchronize", "upload")
     np.testing.assert_allclose(kind.get(out), matrix @ np.ones((40, 8)), rtol=1e-5)
+
+
+def test_a_product_reads_three_words_and_checks_a_matrix_once(gpu):
+    kind, arrays = Torch(gpu), csr(1, "int32", 40, 40)
+    data = np.ones(arrays["indices"].size, np.float32)
+    matrix = sps.csr_array((data, arrays["indices"], arrays["indptr"]), shape=(40, 40))
+    form = "C[i, j] = A[i, k] * B[k, j]"
+    kernel = spcomp.compile(form, formats={"C": "csr"}, target=TARGET)
+    one, other = kind.csr(matrix), kind.csr(matrix)
+    checked = {}
+    for name, b in (("the same", one), ("another", other)):
+        gpu.log.clear()
+        gpu.launches.clear()
+        (indptr, indices, values), shape = kind.arrays_of(kernel(A=one, B=b))
+        found = sps.csr_array((values, indices, indptr), shape=shape)
+        np.testing.assert_allclose(found.toarray(), (matrix @ matrix).toarray(), rtol=1e-5)
+        # what checks say, whether the result is too large, and how many elements it has
+        assert [size for _, size, _ in kinds(gpu, "download")] == [4, 4, 4]
+        names = [launch.name for launch in gpu.launches]
+        checked[name] = [sum(x in n for n in names) for x in ("delimiting", "ascending")]
+    assert checked == {"the same": [1, 1], "another": [2, 2]}
+    wrong = sps.csr_array((data, arrays["indices"][::-1].copy(), arrays["indptr"]), shape=(40, 40))
+    with pytest.raises(ArgumentError, match="argument B"):
+        kernel(A=one, B=kind.csr(wrong))
 
 
 def test_index_arrays_by_name_are_checked_when_they_are_bound(gpu):

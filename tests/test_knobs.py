@@ -56,6 +56,7 @@ OWN = {  # module-level numbers of passes and schedules that are no threshold of
     "schedule.steps.blocks.memory.WIDEST": "what storage_align takes",
     "schedule.steps.loops.prefetch.LINE": "what the step prefetch means",
     "schedule.steps.loops.tiling.MOST_PIECES": "what split takes",
+    "schedule.steps.sharing.gather_rows.TOGETHER": "what registers hold",
     "schedule.steps.sharing.hubs.PIECES": "what split_hubs means",
     "schedule.steps.sharing.hubs.SHARE": "what split_hubs means",
     "schedule.steps.sharing.split_nnz.MAX_CHUNKS": "what the steps that cut loops mean",

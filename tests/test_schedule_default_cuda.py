@@ -80,7 +80,7 @@ def test_elements_of_all_rows_of_a_sampled_product_are_shared_out_in_equal_parts
     assert "nnz" in grid
     assert threads == (8, 16, 1)
     steps = trace("sddmm", {"feat": 128})
-    assert "split_positions('i', 'j', 2, 65536)" in steps
+    assert "split_positions('i', 'j', 2, 16, parts=65536)" in steps
     assert "rfactor('k_1'" in steps
     assert "rfactor('k_2'" in steps
     assert "bind('i_c_i', 'threadIdx.y')" in steps

@@ -74,6 +74,7 @@ from spcomp import script as T
 def attention(q: T.handle, k: T.handle, v: T.handle, o: T.handle, indptr: T.handle,
               indices: T.handle, heads: T.int32, m: T.int32, n: T.int32, feat: T.int32,
               nnz: T.int32) -> None:
+    T.func_attr({"fuse_rows": True})
     H = T.dense_fixed(heads)
     I = T.dense_fixed(m)
     J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")

@@ -233,15 +233,15 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(SplitRows(loop, inner, size))
 
-    def split_positions(self, loop: str, inner: str, size: int, most: int) -> Self:
+    def split_positions(self, loop: str, inner: str, size: int, turns: int, parts: int = 1) -> Self:
         """``for i: for j in row(i): s  ->  for i_c: for i_t: rows of a group; for j in size: s``.
 
-        There are *most* parts, or fewer, with equally many groups; see :class:`SplitPositions`.
+        A part has *turns* groups, or fewer; see :class:`SplitPositions`.
 
-        >>> sddmm.split_positions("i", "j", 4, 512).loops
+        >>> sddmm.split_positions("i", "j", 4, 8).loops
         ('i_c', 'i_t', 'j_row', 'j', 'k')
         """
-        return self.apply(SplitPositions(loop, inner, size, most))
+        return self.apply(SplitPositions(loop, inner, size, turns, parts=parts))
 
     def stage_products(self, loop: str, inner: str, rows: int, most: int, least: int = 0) -> Self:
         """``for i: for j in row(i): W[i] op= x  ->  for i_g: for j_p: t[j_p] = x; sums of rows``.

@@ -65,7 +65,7 @@ def delimiting(pointer: str) -> Any:
 
 @program
 def ascending(index: str, pointer: str) -> Any:
-    """The elements of each fiber ascend by *least* at least.
+    """All elements are in low..high, and those of each fiber ascend by *least* at least.
 
     A thread has an element, whatever the lengths of fibers are. Few elements descend but the first
     of a fiber, and these are looked for among the pointers, which need not be valid for that.
@@ -73,14 +73,18 @@ def ascending(index: str, pointer: str) -> Any:
 
     @T.prim_func
     def ascending(
-        indices: T.handle, indptr: T.handle, n: T.int64, fibers: T.int64, least: T.int64
-    ) -> None:
+        indices: T.handle, indptr: T.handle, n: T.int64, low: T.int64, high: T.int64,
+        fibers: T.int64, least: T.int64,
+    ) -> None:  # fmt: skip
         Indices = T.match_buffer(indices, (n,), index)
         Indptr = T.match_buffer(indptr, (fibers + 1,), pointer)
         for p in T.parallel(n):
+            at = T.cast(Indices[p], "int64")
             before = T.cast(Indices[T.max(p - 1, 0)], "int64")
             inside = p > T.cast(Indptr[0], "int64") and p < T.cast(Indptr[fibers], "int64")
-            if inside and T.cast(Indices[p], "int64") < before + least:
+            if at < low or at > high:
+                T.fail("out of range")
+            if inside and at < before + least:
                 Range = T.alloc_buffer((2,), "int64", scope="local")
                 Range[0] = 0
                 Range[1] = fibers
@@ -98,14 +102,19 @@ def ascending(index: str, pointer: str) -> Any:
 
 @program
 def ascending_by(index: str) -> Any:
-    """The elements of each fiber of length *width* ascend by *least* at least."""
+    """All are in low..high, and those of each fiber of length *width* ascend by *least*."""
 
     @T.prim_func
-    def ascending_by(indices: T.handle, n: T.int64, width: T.int64, least: T.int64) -> None:
+    def ascending_by(
+        indices: T.handle, n: T.int64, low: T.int64, high: T.int64, width: T.int64, least: T.int64
+    ) -> None:
         Indices = T.match_buffer(indices, (n,), index)
         for p in T.parallel(n):
+            at = T.cast(Indices[p], "int64")
             before = T.cast(Indices[T.max(p - 1, 0)], "int64")
-            if p % width != 0 and T.cast(Indices[p], "int64") < before + least:
+            if at < low or at > high:
+                T.fail("out of range")
+            if p % width != 0 and at < before + least:
                 T.fail("out of order")
 
     return ascending_by
@@ -190,18 +199,17 @@ class Verdict:
             self._start(delimiting(kind, target=self.target), array, n, *ends)
             return
         assert isinstance(check, Coordinates)
-        self._start(between(kind, target=self.target), array, n, check.low, check.high)
-        if check.order and n > 1:
-            least = check.order - 1
-            if check.indptr:
-                indptr = arrays[check.indptr]
-                kinds = kind, str(indptr.array.dtype)
-                fibers = indptr.size - 1
-                order = ascending(*kinds, target=self.target)
-                self._start(order, array, indptr, n, fibers, least)
-            else:
-                order = ascending_by(kind, target=self.target)
-                self._start(order, array, n, check.width, least)
+        least, within = check.order - 1, (check.low, check.high)
+        if not check.order or n <= 1:
+            self._start(between(kind, target=self.target), array, n, *within)
+        elif check.indptr:
+            indptr = arrays[check.indptr]
+            kinds, fibers = (kind, str(indptr.array.dtype)), indptr.size - 1
+            order = ascending(*kinds, target=self.target)
+            self._start(order, array, indptr, n, *within, fibers, least)
+        else:
+            order = ascending_by(kind, target=self.target)
+            self._start(order, array, n, *within, check.width, least)
 
     def converted(self, who: str, array: Resident, idtype: str) -> Resident:
         """Return index *array* as *idtype*; a check, if it may not hold all elements."""

@@ -258,7 +258,12 @@ class Exprs(Visitor[str]):
         begin, end = self.convert(node.begin, int64), self.convert(node.end, int64)
         pointer, value = self.scope.pointer(node.buffer), self.visit(node.key)
         key = search_key(self.code, pointer, node.buffer.dtype, (value, node.key.dtype), node.slope)
-        return search(self.code, node.kind, key, begin, end)
+        return search(self.code, node.kind, key, begin, end, narrow=self.is_narrow(node))
+
+    def is_narrow(self, node: Search) -> bool:
+        """Whether the positions of *node* should, and do, fit in 31 bits."""
+        del node
+        return False  # wide ones are as fast
 
     def visit_Ramp(self, node: ex.Ramp) -> str:
         """The base in every lane plus the lane's step."""

@@ -222,8 +222,13 @@ def search_key(
     return SearchKey(pointer, element, convert(code, *key, common), common, slope)
 
 
-def search(code: Code, kind: SearchKind, key: SearchKey, begin: str, end: str) -> str:
-    """Return the position that ``ir.expr.Search`` defines for *kind*."""
+def search(
+    code: Code, kind: SearchKind, key: SearchKey, begin: str, end: str, *, narrow: bool = False
+) -> str:
+    """Return the position that ``ir.expr.Search`` defines for *kind*.
+
+    *narrow*: *begin* and *end* are from 0 to below 2 ** 31, for a binary search in i32.
+    """
     if kind == "linear":
         return _linear_search(code, key, begin, end, "==")
     if kind == "run":
@@ -232,34 +237,45 @@ def search(code: Code, kind: SearchKind, key: SearchKey, begin: str, end: str) -
         return _probe(code, key, begin, end)
     if kind == "gallop":
         begin, end = _gallop(code, key, begin, end)
-    return _binary_search(code, "<=" if kind == "upper" else "<", key, begin, end)
+    op = "<=" if kind == "upper" else "<"
+    if narrow and kind != "gallop":
+        first, last = (code.value(f"trunc i64 {position} to i32") for position in (begin, end))
+        found = _binary_search(code, op, key, first, last, "i32")
+        return code.value(f"zext i32 {found} to i64")
+    return _binary_search(code, op, key, begin, end)
 
 
-def _begin_loop(code: Code, head: str, back: str, *firsts: str) -> list[tuple[str, str]]:
+def _begin_loop(
+    code: Code, head: str, back: str, *firsts: str, integer: str = "i64"
+) -> list[tuple[str, str]]:
     """Begin a loop at the block *head*, to which the block *back* jumps back.
 
-    Return for each of *firsts*, an i64, its name in this trip and its name in the next.
+    Return for each of *firsts*, an *integer*, its name in this trip and its name in the next.
     """
     before = code.block
     code.jump(head)
     code.start(head)
     states = [(code.name(), code.name()) for _ in firsts]
     for first, (now, then) in zip(firsts, states, strict=True):
-        code.do(f"{now} = phi i64 [ {first}, %{before} ], [ {then}, %{back} ]")
+        code.do(f"{now} = phi {integer} [ {first}, %{before} ], [ {then}, %{back} ]")
     return states
 
 
-def _binary_search(code: Code, op: str, key: SearchKey, begin: str, end: str) -> str:
-    """Return the position behind the elements that are *op* the key."""
+def _binary_search(
+    code: Code, op: str, key: SearchKey, begin: str, end: str, integer: str = "i64"
+) -> str:
+    """Return the position, an *integer*, behind the elements that are *op* the key."""
     head, body, join = (code.label(x) for x in ("head", "probe", "found"))
-    (low, new_low), (high, new_high) = _begin_loop(code, head, body, begin, end)
-    code.branch(code.value(f"icmp slt i64 {low}, {high}"), body, join)
+    states = _begin_loop(code, head, body, begin, end, integer=integer)
+    (low, new_low), (high, new_high) = states
+    code.branch(code.value(f"icmp slt {integer} {low}, {high}"), body, join)
     code.start(body)
-    middle = code.value(f"lshr i64 {code.value(f'add i64 {low}, {high}')}, 1")
-    right = key.compare(code, op, middle)
-    after = code.value(f"add i64 {middle}, 1")
-    code.do(f"{new_low} = select i1 {right}, i64 {after}, i64 {low}")
-    code.do(f"{new_high} = select i1 {right}, i64 {high}, i64 {middle}")
+    middle = code.value(f"lshr {integer} {code.value(f'add {integer} {low}, {high}')}, 1")
+    wide = middle if integer == "i64" else code.value(f"zext {integer} {middle} to i64")
+    right = key.compare(code, op, wide)
+    after = code.value(f"add {integer} {middle}, 1")
+    code.do(f"{new_low} = select i1 {right}, {integer} {after}, {integer} {low}")
+    code.do(f"{new_high} = select i1 {right}, {integer} {high}, {integer} {middle}")
     code.jump(head)
     code.start(join)
     return low

@@ -12,7 +12,7 @@ from spcomp.codegen.llvm.memory import Access
 from spcomp.codegen.llvm.ops import memory, register
 from spcomp.dtypes import DType, int32
 from spcomp.errors import InternalError, LoweringError
-from spcomp.ir.access import Load
+from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.fragments import ACCUMULATOR, is_fragment
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
@@ -59,6 +59,13 @@ class KernelExprs(Exprs):
             case BinOp(op="*", lhs=lhs, rhs=rhs):
                 return self.divisor(lhs) * self.divisor(rhs)
         return 1
+
+    def is_narrow(self, node: Search) -> bool:
+        """Whether they are from 0 to an int32: wider ones take twice the instructions."""
+        begin, end = node.begin, node.end
+        low = begin.value if isinstance(begin, Const) else -1
+        short = isinstance(end, Cast) and end.value.dtype == int32
+        return low == 0 and not node.slope and short
 
     def visit_Load(self, node: Load) -> str:
         """The lane's own element, or that of another lane of the same group."""

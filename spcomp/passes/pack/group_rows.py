@@ -18,7 +18,7 @@ from spcomp.ir.analysis.memory import Layout
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module, Return, Scan
 from spcomp.ir.program import CoordFunc, PosFunc
 from spcomp.ir.rewrite import relink
@@ -36,7 +36,6 @@ from spcomp.passes.pack.thread_rows import Few
 from spcomp.passes.pack.warp_rows import WARP, Many, of_lanes, on_lanes
 
 ANY_ROWS = "any_rows"  # attribute of functions that suit rows of all lengths
-SHARED = 48 << 10  # bytes of a block that every GPU has
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class _Groups:
         return (
             HostAlloc(self.work, None),
             Launch(self.bounds.name),
-            HostAlloc(indptr),
+            HostAlloc(indptr, None),
             *map(Launch, names[:2]),
             Scan(indptr),
             *(HostAlloc(array, None) for array in arrays),
@@ -165,7 +164,8 @@ class _Groups:
         func = self._lowered(self._phase(phase, "short"), few)
         if func is None or few.fiber is None or not isinstance(func.body, For):
             return None
-        size = next((n for n in (64, WARP) if n * few.bytes <= SHARED), None)
+        sizes = self.grid.product_threads, WARP
+        size = next((n for n in sizes if n * few.bytes <= self.grid.block_bytes), None)
         if size is None:
             return None
         names, row = Names(func), func.body
@@ -189,6 +189,7 @@ class _Groups:
             frozenset() if counts else axes,
             knobs=self.knobs,
             starts=self.starts,
+            few_lanes=self.grid.mark_lanes,
         )
         func = self._lowered(self._phase(phase, "long"), many)
         if func is None or many.failed or many.partial is None or not isinstance(func.body, For):
@@ -202,17 +203,36 @@ def _turns(
     names: Names, row: For, work: Buffer, words: Buffer, own: tuple[Buffer, ...], grid: GridKnobs
 ) -> For:
     """Return the loop *row* on warps, each with its *own* memory, for rows of more than few."""
-    block, side, warp, turn, at, lane, other, first, size, warps = (
+    block, side, warp, turn, at, lane, other, first, size, power, warps = (
         names.var(f"{row.var.name}_{wish}")
-        for wish in ("b", "y", "w", "turn", "at", "lane", "other", "first", "size", "warps")
+        for wish in (
+            "b",
+            "y",
+            "w",
+            "turn",
+            "at",
+            "lane",
+            "other",
+            "first",
+            "size",
+            "power",
+            "warps",
+        )
     )
-    few, sides = const(grid.few_products), grid.block_threads // WARP
+    few, sides = const(grid.few_products), max(1, grid.block_threads // WARP)
     most, top = of_lanes(names, "most"), scalar(names, "top")
-    fits = binary("//", const(grid.mark_words // sides), binary("max", words.shape[0], 1))
-    least, most_blocks = grid.warps_least // sides, grid.warps_most // sides
-    blocks = binary("max", const(least), binary("min", const(most_blocks), fits))
-    share = binary("//", row.end, binary("*", warps, grid.warp_turns))
-    share = binary("max", const(1), binary("min", const(WARP), share))
+    least, spare = grid.warps_least.bit_length() - 1, grid.mark_words.bit_length() - 1
+    steps = range(grid.warps_most.bit_length() - 1, least, -1)  # powers of two: no division
+    blocks: Expr = const((1 << least) // sides)
+    digits: Expr = const(least)
+    for k in reversed(steps):
+        fits = BinOp("<=", words.shape[0], const(1 << spare - k))
+        blocks = Select(fits, const((1 << k) // sides), blocks)
+        digits = Select(fits, const(k), digits)
+    share: Expr = ZERO
+    for k in range(1, WARP.bit_length()):
+        enough = BinOp(">=", row.end, binary("*", warps, grid.warp_turns << k))
+        share = Select(enough, const(k), share)
     place = plus(first, lane)
     is_own = binary("and", binary("<", lane, size), binary("<", place, row.end))
     products = Select(is_own, Load(work, (plus(place, 1),)), ZERO)
@@ -223,12 +243,12 @@ def _turns(
     each = For(at, ZERO, size, If(is_long, Let(row.var, plus(first, at), row.body)))
     any_long = If(BinOp(">", Load(top, (ZERO,)), few), each)
     body: Stmt = seq(look, Alloc(top, seq(Store(top, (ZERO,), ZERO), find, any_long)))
-    begin = binary("*", plus(binary("*", turn, warps), warp), size)
-    body = Let(first, begin, body)
-    groups = binary("//", plus(row.end, binary("-", size, 1)), size)
+    begin = binary("<<", plus(binary("*", turn, warps), warp), power)
+    body = Let(first, begin, Let(size, binary("<<", const(1), power), body))
+    groups = binary(">>", plus(row.end, binary("-", binary("<<", const(1), power), 1)), power)
     last = binary("-", plus(groups, binary("-", warps, 1)), warp)
-    body = For(turn, ZERO, binary("//", last, warps), body)
-    body = Let(warps, binary("*", blocks, sides), Let(size, share, body))
+    body = For(turn, ZERO, binary(">>", last, digits), body)
+    body = Let(warps, binary("*", blocks, sides), Let(power, share, body))
     body = Let(warp, plus(binary("*", block, sides), side), body)
     for buffer in (most, *own):
         body = Alloc(buffer, body)

@@ -16,7 +16,7 @@ from spcomp.ir.analysis.exprs import ZERO, plus
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, const
+from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.stmt import Alloc, Fail, For, If, Let, Stmt, Store, seq
 from spcomp.knobs import Knobs
 from spcomp.passes.assembly.assemble import Assembly, Place, close, put
@@ -126,17 +126,18 @@ class Few(Assembly):
         length = Load(self.count, (ZERO,))
         block, other = names.var("block"), names.var("other")
         coord = names.var("coord", fiber.coords.dtype)
-        rank = Buffer(names.unique("rank"), None, (const(width),), int64, "local")
+        rank = Buffer(names.unique("rank"), None, (const(width),), coord.dtype, "local")
+        one, none = const(1, coord.dtype), const(0, coord.dtype)
 
         def at(lane: Var) -> Expr:
             return plus(plus(binary("*", block, width), lane), 1)
 
         def compare(lane: Var) -> Stmt:
-            less = Select(BinOp("<", coord, Load(fiber.coords, (at(lane),))), const(1), ZERO)
+            less = Select(BinOp("<", coord, Load(fiber.coords, (at(lane),))), one, none)
             return Store(rank, (lane,), binary("+", Load(rank, (lane,)), less))
 
         def write(lane: Var) -> Stmt:
-            position = Load(rank, (lane,)) if place.axis.sorted else plus(at(lane), -1)
+            position = cast(Load(rank, (lane,)), int64) if place.axis.sorted else plus(at(lane), -1)
             where = (*place.parent.indices(), position)
             stores: list[Stmt] = [put(place, position, Load(fiber.coords, (at(lane),)), aux)]
             stores += [
@@ -147,7 +148,7 @@ class Few(Assembly):
         each = functools.partial(_unrolled, names, const(width))
         listed = Load(fiber.coords, (plus(other, 1),))
         ranked = For(other, ZERO, length, Let(coord, listed, each(compare)))
-        clear = each(lambda lane: Store(rank, (lane,), ZERO))
+        clear = each(lambda lane: Store(rank, (lane,), none))
         blocks = binary(">>", plus(length, width - 1), width.bit_length() - 1)
         parts = (clear, ranked, each(write)) if place.axis.sorted else (each(write),)
         return For(block, ZERO, blocks, Alloc(rank, seq(*parts)))

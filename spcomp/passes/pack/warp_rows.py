@@ -9,7 +9,7 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load
@@ -30,7 +30,6 @@ from spcomp.passes.assembly.assemble import Marked, MarkOnly, Place, close, put
 from spcomp.passes.assembly.marks import BITS, Marks, scalar
 
 WARP = CUDA_GRID.warp_threads
-FEW_LANES = 8  # on one row of the second matrix, while coordinates are marked: many are short
 
 
 class WarpMarks(Marks):
@@ -55,6 +54,7 @@ class WarpMarks(Marks):
 class Many(Marked):
     """Makes rows of more products, each on a warp."""
 
+    few_lanes: int = field(kw_only=True)  # on one row of the second matrix, while they mark
     partial: Buffer | None = None  # of each lane: how many coordinates its words hold
     failed: bool = False  # whether the loops do not have the form that lanes can share
 
@@ -104,7 +104,7 @@ class Many(Marked):
         if most == 1 or len(loops) == 1:
             strided = _strided(names, inner, lane, WARP)
             return _with(stmt, inner, on_lanes(lane, strided))
-        few = FEW_LANES
+        few = self.few_lanes
         column, row = binary("&", lane, few - 1), binary(">>", lane, few.bit_length() - 1)
         stmt = _with(stmt, inner, _strided(names, inner, column, few))
         outer = next(n for n in walk(stmt) if isinstance(n, For) and n.var is loops[0].var)

@@ -21,8 +21,6 @@ from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.schedule.steps.sharing.split_positions import SplitPositions
 from spcomp.schedule.steps.sharing.stage_weights import StageWeights
 
-ENOUGH = 1 << 30  # parts, so that each has one group
-
 
 @dataclass(frozen=True, slots=True)
 class Elements:
@@ -34,11 +32,13 @@ class Elements:
 
     def in_groups(self, size: int) -> Iterator[Step]:
         """Yield the step that gives each part groups of *size* elements."""
-        yield SplitPositions(self.row, self.inner, size, self.knobs.parts)
+        yield SplitPositions(
+            self.row, self.inner, size, self.knobs.part_turns, parts=self.knobs.parts
+        )
 
     def on_threads(self, size: int) -> Iterator[Step]:
         """Yield the steps that give each thread *size* elements, which follow each other."""
-        yield SplitPositions(self.row, self.inner, size, ENOUGH)
+        yield SplitPositions(self.row, self.inner, size, 1)
         yield Unroll(self.inner)
         yield Parallel(f"{self.row}_c")
 

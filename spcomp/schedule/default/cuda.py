@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.exprs import read_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import lane_bits
@@ -28,7 +28,7 @@ from spcomp.schedule.default.plan import (
     outermost_legal,
     tile_nest,
 )
-from spcomp.schedule.default.rows import row_fusion, softmax_turns
+from spcomp.schedule.default.rows import row_fusion, row_loop, softmax_turns
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.legality.reductions import innermost, is_dot
@@ -39,7 +39,7 @@ from spcomp.schedule.steps.blocks.rfactor import RFactor
 from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
-from spcomp.schedule.steps.loops.tiling import Reorder, Split
+from spcomp.schedule.steps.loops.tiling import Fuse, Reorder, Split
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
+SHORT = 4  # loads of a row by a thread, so that those of a second one fit in registers
 WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
@@ -134,32 +135,47 @@ class _Plan(CpuPlan):
 
     def lists(self) -> bool:
         """Let rows gather what lists have for them, if they can; whether any do."""
-        found = list(gathers(self.func, self.facts, _shares))
-        block = self.grid.block_threads
-        attempts = [self.attempt(gathered(self, *each, block)) for each in found]
+        found = list(gathers(self.func, self.facts, self.grid, _shares))
+        attempts = [self.attempt(gathered(self, *each, self.grid)) for each in found]
         return any(attempts)
 
     def fuse(self) -> None:
         """Let groups of threads run all nests that share rows, if they can."""
         assert isinstance(self.func, PosFunc)
         before = self.func, self.steps
-        if self.facts.hubs:
+        if self.facts.hubs and not 0 < self.facts.piece < self.knobs.hub_piece:
             return  # several groups should work on a very long row
-        fusion = row_fusion(self.func, self.knobs)
+        fusion = row_fusion(self.func, self.knobs, batched=True)
         self.attempt(fusion.steps)
         for turns in softmax_turns(fusion, self.knobs):
             self.attempt(() if turns.step is None else (turns.step,))
-        if not all(map(self.group, fusion.heads)):
+        if not all(self.batch(head) and self.group(head) for head in fusion.heads):
             self.func, self.steps = before
 
     def decide(self, name: str) -> None:
         """Apply the steps for the nest *name*."""
         nest = self.loop(name)
         assert nest is not None
-        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
-        decided = decided or self.attempt(self.dots(name))
-        if not decided and not self.group(name) and not self.attempt(self.nest(nest)):
+        before, row = (self.func, self.steps), row_loop(nest).var.name
+        if row != name and self.batch(row) and self.rows_of(row):
+            return
+        self.func, self.steps = before
+        if not self.rows_of(name) and not self.attempt(self.nest(nest)):
             self.attempt(self.counts(nest))
+
+    def rows_of(self, name: str) -> bool:
+        """Run the rows of the loop *name* on groups of threads; whether that is done."""
+        decided = self.attempt(self.tiles(name)) or self.attempt(self.elements(name))
+        return decided or self.attempt(self.dots(name)) or self.group(name)
+
+    def batch(self, row: str) -> bool:
+        """Run the loops around that of the rows *row* on blocks; whether that is done."""
+        nests = (chain(nest)[0] for nest in outermost(self.func.body))
+        names = [[x.var.name for x in loops] for loops in nests]
+        around = next((x[: x.index(row)] for x in names if row in x), [])
+        if len(around) > 1 and not self.attempt([Fuse(tuple(around))]):
+            return False
+        return not around or self.attempt([Bind("_".join(around), "blockIdx.z")])
 
     def counts(self, nest: For) -> Iterator[Step]:
         """Yield steps that let threads update shared integers: the result is that of any order."""
@@ -204,7 +220,10 @@ class _Plan(CpuPlan):
         yield from elements.in_groups(1 << together.bit_length() - 1)
         if threads > 1:
             yield from self._terms(dot.var.name, threads, width)
-            yield Unroll(f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o")
+            trips = f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o"
+            yield Unroll(trips)
+            if not isinstance(dot.end, Const):
+                yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
         yield from elements.on_groups(threads)
 
     def dots(self, name: str) -> Iterator[Step]:
@@ -266,7 +285,7 @@ class _Plan(CpuPlan):
         inside = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
         leaves = [x for x in inside if not runs_once(x)]
         around = {x.body: x.var.name for x in loops_of(row.body) if isinstance(x.body, For)}
-        threads = _group_size(leaves, self.row_threads)
+        threads = _group_size(leaves, WARP if self.facts.few else self.row_threads)
         shared = [self._on_threads(leaf, threads, around.get(leaf)) for leaf in leaves]
         if any(shared) and self.attempt(self._rows_on_groups(row.var.name, threads)):
             return True
@@ -280,14 +299,19 @@ class _Plan(CpuPlan):
         """
         name = loop.var.name
         for width in dict.fromkeys((_neighbours(loop, threads), 1)):
-            trips = Unroll(self._pieces(name, width)[0])
+            trips = self._pieces(name, width)[0]
+            few = Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)  # by LLVM, too
+            ragged = around is None and any(read_by(loop.end))
+            many = (Unroll(trips), few) if ragged else ()
             if self.attempt(self._columns(name, threads, width)):
                 return True
             if self.attempt(self._terms(name, threads, width)):
-                self.attempt((trips,) if around is None else (Unroll(around),))
+                self.attempt(many if around is None else (Unroll(around),))
                 return True
             if self.attempt(self._each(name, threads, width)):
-                self.attempt((trips,) if around is None else ())
+                store = loop.body.body if isinstance(loop.body, Block) else None
+                assigns = isinstance(store, Store) and as_reduction(store) is None
+                self.attempt(many if assigns else ())
                 return True
         return False
 
@@ -435,10 +459,13 @@ def _parts_of(dot: For) -> tuple[int, int, int] | None:
     if not isinstance(dot.end, Const) or not is_contiguous(dot):
         return None
     width, threads = _shares(dot)
-    threads = min(threads & -threads, LANES)
-    if threads == 1 and _extent(dot) > width * LANES:
-        width, threads = 1, LANES
-    return width, threads, 1 + 2 * -(-_extent(dot) // (width * threads))
+    extent, most = _extent(dot), threads & -threads
+    if most == 1 and extent > width * LANES:
+        width, most = 1, LANES
+    threads = min(most, LANES)
+    while threads < most and extent > SHORT * width * threads:
+        threads *= 2
+    return width, threads, 1 + 2 * -(-extent // (width * threads))
 
 
 def _group_size(leaves: list[For], otherwise: int) -> int:

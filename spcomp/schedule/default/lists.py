@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spcomp.ir.func import Func
+    from spcomp.knobs import GridKnobs
     from spcomp.schedule.default.facts import Facts
     from spcomp.schedule.default.plan import Plan
     from spcomp.schedule.steps.base import Step
 
     Shares = Callable[[For], tuple[int, int]]
 
-COPIES = 8  # of the work on an element, at most, that a longer loop writes out
-WIDE = 16  # elements of an entry that pay for a sum of their own
 
-
-def gathers(func: Func, facts: Facts, shares: Shares) -> Iterator[tuple[GatherRows, int]]:
+def gathers(
+    func: Func, facts: Facts, grid: GridKnobs, shares: Shares
+) -> Iterator[tuple[GatherRows, int]]:
     """Yield the steps with which the rows of *func* gather what lists have for them.
 
     With each comes how many threads are side by side in a row. *shares*: how many neighbours of a
@@ -53,7 +53,9 @@ def gathers(func: Func, facts: Facts, shares: Shares) -> Iterator[tuple[GatherRo
         width, threads = shares(inner[0]) if inner else (1, 1)
         sizes = {x: _entry(x, columns=any(not runs_once(x) for x in inner)) for x in parts}
         widest = max(sizes.values())
-        apart = [x.var.name for x in parts if x in several or WIDE <= widest == sizes[x]]
+        apart = [
+            x.var.name for x in parts if x in several or grid.entry_elements <= widest == sizes[x]
+        ]
         names = tuple(x.var.name for x in nests)
         yield GatherRows(names, width, apart=tuple(apart)), threads
 
@@ -65,18 +67,18 @@ def _entry(nest: For, *, columns: bool) -> int:
     return int(inside[0].value) if len(inside) == 1 and isinstance(inside[0], Const) else 0
 
 
-def gathered(plan: Plan, step: GatherRows, threads: int, block: int) -> Iterator[Step]:
-    """Yield *step*, and those that run its nests on groups of *threads*, in blocks of *block*."""
+def gathered(plan: Plan, step: GatherRows, threads: int, grid: GridKnobs) -> Iterator[Step]:
+    """Yield *step*, and those that run its nests on groups of *threads*."""
     before = {x.var.name for x in loops_of(plan.func.body)} - {step.loops[0]}
     yield step
     for nest in [x for x in outermost(plan.func.body) if x.var.name not in before]:
         if any(_is_lane(x) for x in loops_of(nest)):
-            yield from _on_groups(nest, step.width, threads, block)
+            yield from _on_groups(nest, step.width, threads, grid)
         else:
             yield Parallel(nest.var.name)
 
 
-def _on_groups(nest: For, width: int, threads: int, block: int) -> Iterator[Step]:
+def _on_groups(nest: For, width: int, threads: int, grid: GridKnobs) -> Iterator[Step]:
     """Yield steps that run each row of *nest* on a group of threads, or on one of them."""
     row, *inside = loops_of(nest)
     name = row.var.name
@@ -86,7 +88,9 @@ def _on_groups(nest: For, width: int, threads: int, block: int) -> Iterator[Step
         yield from (Vectorize(x.var.name) for x in lanes)
     for loop in around:
         size = int(loop.end.value) if isinstance(loop.end, Const) else 0
-        copies = next((n for n in range(COPIES, 1, -1) if size > n and size % n == 0), 0)
+        copies = next(
+            (n for n in range(grid.element_copies, 1, -1) if size > n and size % n == 0), 0
+        )
         if copies:
             yield Split(loop.var.name, copies)
         yield Unroll(f"{loop.var.name}_i" if copies else loop.var.name)
@@ -95,7 +99,7 @@ def _on_groups(nest: For, width: int, threads: int, block: int) -> Iterator[Step
         yield Split(tile, threads)
         yield Bind(f"{tile}_o", "blockIdx.y")
         yield Bind(f"{tile}_i", "threadIdx.x")
-    yield Split(name, max(1, block // threads))
+    yield Split(name, max(1, grid.block_threads // threads))
     yield Bind(f"{name}_o", "blockIdx.x")
     yield Bind(f"{name}_i", "threadIdx.y" if threads > 1 else "threadIdx.x")
 

@@ -16,8 +16,14 @@ from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
-from spcomp.schedule.legality.dependence import conflicts, loop_named, reads_of, writes_of
-from spcomp.schedule.nests.nests import blocks_of
+from spcomp.schedule.legality.dependence import (
+    conflicts,
+    loop_named,
+    loops_of,
+    reads_of,
+    writes_of,
+)
+from spcomp.schedule.nests.nests import blocks_of, chain, runs_once
 from spcomp.schedule.steps.base import Problem, Step
 from spcomp.schedule.steps.blocks.moving import ReverseComputeAt
 from spcomp.schedule.steps.sharing.horizontal import siblings
@@ -66,8 +72,21 @@ class RowFusion:
         return replace(self, nests=(*self.nests, decision))
 
 
-def row_fusion(func: Func, knobs: Knobs) -> RowFusion:
-    """Return which nests of *func* run in the loop of an earlier one, and why the others do not."""
+def row_loop(nest: For) -> For:
+    """Return the loop over rows of *nest*: the last of those that are around all of a row.
+
+    Others, of a batch or over heads, are around it; all are independent.
+    """
+    loops, row = chain(nest)
+    several = any(True for _ in loops_of(row)) and not runs_once(loops[-1])
+    return loops[-1] if several and not any(map(conflicts, loops)) else nest
+
+
+def row_fusion(func: Func, knobs: Knobs, *, batched: bool = False) -> RowFusion:
+    """Return which nests of *func* run in the loop of an earlier one, and why the others do not.
+
+    *batched*: rows are those inside the loops of a batch.
+    """
     fusion = RowFusion(func)
     if not func.attr(FUSE_ROWS) or func.attr("horizontal_fuse"):
         return fusion
@@ -79,7 +98,8 @@ def row_fusion(func: Func, knobs: Knobs) -> RowFusion:
             elif why := _no_rows(nest):
                 fusion, head = fusion.apart(nest, why), None
             elif head is None:
-                fusion, head = fusion.apart(nest, "it is the first"), nest.var.name
+                rows = row_loop(nest) if batched else nest
+                fusion, head = fusion.apart(rows, "it is the first"), rows.var.name
             else:
                 fusion = _fused(fusion, nest, head, knobs)
                 head = fusion.nests[-1].loop

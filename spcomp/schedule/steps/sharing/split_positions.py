@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.dtypes import int64
@@ -31,18 +31,20 @@ class SplitPositions(Step):
     """``for i: for j in row(i): s  ->  for c: for t: r = rows(c, t); for j in size: s(r[j])``.
 
     *inner* runs over the fiber of the row of *loop*. The elements of all rows, in order, are cut
-    into at most *most* parts with equally many groups of *size* elements, so that long rows are
-    shared and short ones gathered. A part finds the row of its first element by a binary search,
-    and goes on from row to row. Legal where every iteration of both loops is independent of the
-    others, and a row does nothing but that for its elements. Source: position splits in TACO
-    (Senanayake et al., OOPSLA 2020).
+    into groups of *size*, and these into parts, so that long rows are shared and short ones
+    gathered. A part has up to *turns* groups that follow each other: all parts equally many, and
+    fewer where there would be fewer than *parts*. Where rows matter, a part finds that of its first
+    element by a binary search, and goes on from row to row. Legal where every iteration of both
+    loops is independent of the others, and a row does nothing but that for its elements. Source:
+    position splits in TACO (Senanayake et al., OOPSLA 2020).
     """
 
     name: ClassVar[str] = "split_positions"
     loop: str
     inner: str
     size: int
-    most: int
+    turns: int
+    parts: int = field(default=1, kw_only=True)
 
     def plan(self, func: Func) -> _Elements:
         """Return how groups of elements find their rows."""
@@ -61,8 +63,8 @@ class _Elements(Row):
 
     def __init__(self, step: SplitPositions, func: Func, loop: For, inner: For) -> None:
         super().__init__(step, func, loop, inner)
-        if step.most < 1:
-            raise self.error("there must be at least 1 part")
+        if min(step.turns, step.parts) < 1:
+            raise self.error("turns and parts must be at least 1")
         if clashes := conflicts(inner):
             raise self.error(str(clashes[0]))
         total = positions(self.axis)
@@ -85,30 +87,34 @@ class _Elements(Row):
         name, size = self.loop.var.name, const(self.step.size)
         part, turn = (names.var(f"{name}_{what}") for what in ("c", "t"))
         groups = ceil_div(self.total, size)
-        most = const(self.step.most)
-        some = BinOp("min", self.loop.end, const(1))  # without rows there is nothing to look at
-        parts = binary("*", BinOp("min", groups, most), some)
-        share = ceil_div(groups, most)
-        first = binary("*", binary("*", part, share), size)
-        place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
-        rows = Buffer(names.unique(f"{name}_rows"), None, (size,), self.axis.idtype, "local")
+        turns, least = const(self.step.turns), const(self.step.parts)
+        share: Expr = turns
+        parts: Expr = ceil_div(groups, turns)
+        if self.step.turns > 1:
+            share = BinOp("min", turns, ceil_div(groups, least))
+            parts = BinOp("max", parts, BinOp("min", groups, least))
+        parts = binary("*", parts, BinOp("min", self.loop.end, const(1)))  # no rows, no parts
 
         def offset(element: Expr) -> Expr:
             group = binary("+", binary("*", part, share), turn)
             return binary("+", binary("*", group, size), element)
 
-        find, element = names.var(f"{self.inner.var.name}_row"), self.inner.var
+        rows = Buffer(names.unique(f"{name}_rows"), None, (size,), self.axis.idtype, "local")
+        own = cast(Load(rows, (self.inner.var,)), int64)
+        block, needs_row = self._element(names, own, offset(self.inner.var))
+        work: Stmt = self.inner.replace(begin=ZERO, end=size, body=block)
+        if not needs_row:
+            work = For(turn, ZERO, share, work, span=self.loop.span)
+            return annotate_regions(For(part, ZERO, parts, work, span=self.loop.span))
+        place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
+        find = names.var(f"{self.inner.var.name}_row")
         search = For(find, ZERO, size, self._walk(place, rows, offset(find), find), "unroll")
-        work = self.inner.replace(
-            begin=ZERO,
-            end=size,
-            body=self._element(names, cast(Load(rows, (element,)), int64), offset(element)),
-        )
-        turns = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
-        start = self.arrays.holder(self.axis, plus(self.begin(ZERO), first), ZERO, self.loop.end)
-        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), turns)
-        nest = For(part, ZERO, parts, Alloc(place, body), span=self.loop.span)
-        return annotate_regions(nest)
+        work = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
+        first = plus(self.begin(ZERO), binary("*", binary("*", part, share), size))
+        begins = cast(first, self.axis.idtype)  # if there is an element
+        start = self.arrays.holder(self.axis, begins, ZERO, self.loop.end)
+        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), work)
+        return annotate_regions(For(part, ZERO, parts, Alloc(place, body), span=self.loop.span))
 
     def _go_to(self, place: Buffer, row: Expr) -> tuple[Stmt, Stmt]:
         """Return the stores of *row*, and of where it ends, in *place*."""
@@ -123,22 +129,24 @@ class _Elements(Row):
         moved = seq(*self._go_to(place, binary("-", further, const(1))))
         return seq(If(BinOp("<=", end, at), moved), Store(rows, (find,), cast(row, rows.dtype)))
 
-    def _element(self, names: Names, row: Expr, offset: Expr) -> Block:
-        """Return the block that does the element *offset* elements behind the first."""
+    def _element(self, names: Names, row: Expr, offset: Expr) -> tuple[Block, bool]:
+        """Return the block that does the element *offset* elements behind the first.
+
+        And whether it has to know the *row*.
+        """
         outer = next((n for n in walk(self.loop.body) if isinstance(n, Block)), None)
         inside = any(node is outer for node in walk(self.inner.body))
         name = names.unique("elements") if outer is None or inside else outer.name
         which = names.var(f"v{self.loop.var.name}")
         at = names.var(f"v{self.loop.var.name}_{self.inner.var.name}")
-        iters = (
-            BlockIter(which, self.loop.end, row),
-            BlockIter(at, self.total, binary("+", self.begin(ZERO), offset)),
-        )
+        position = BlockIter(at, self.total, binary("+", self.begin(ZERO), offset))
         stored = binary("-", self.begin(self.loop.end), self.begin(ZERO))
         where = BinOp("<", offset, stored)
         body = _AtPosition(self, which, at).rewrite(self.inner.body)
         attrs = outer.attrs if outer is not None else ()
-        return Block(name, iters, (), (), None, body, where, attrs)
+        needs_row = any(node is which for node in walk(body))
+        iters = (BlockIter(which, self.loop.end, row), position) if needs_row else (position,)
+        return Block(name, iters, (), (), None, body, where, attrs), needs_row
 
 
 class _AtPosition(Rewriter):
