@@ -187,7 +187,8 @@ class KernelStmts(Stmts):
         """Write the loop of *node*, and its last trips, *size* at most, as a group if it can be."""
         most = int(dict(node.attrs).get(st.MOST_TRIPS, size))
         size = 1 << max(0, most.bit_length() - 1)
-        if not self.is_rolled and keeps_to_itself(node.body):  # it takes registers
+        alone = self.depth == 0 and not self.is_rolled  # else few registers are left
+        if alone and keeps_to_itself(node.body):
             runs = self.code.value(f"icmp slt i64 {begin}, {end}")
             self.code.when(runs, lambda: self._groups(node, begin, end, size))
         else:
