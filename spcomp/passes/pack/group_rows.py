@@ -65,7 +65,7 @@ class GroupRows(Pass):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A program that only assembles *results* along *axis*; *starts*: what their elements are."""
+    """A program that only assembles *results* along *axis*."""
 
     source: CoordFunc
     axis: Axis
