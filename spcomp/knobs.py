@@ -226,6 +226,7 @@ class GridKnobs:
     parts: int  # parts of the elements of all rows, at least, if these are enough
     part_turns: int  # groups of elements in a part, at most: more would spread what is in cache
     thread_loads: int  # loads of a thread that wait for memory at the same time
+    row_loads: int  # of these, those from one row, where other threads can have the rest
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
@@ -254,6 +255,7 @@ CUDA_GRID = GridKnobs(
     parts=1 << 16,  # several for each group of threads
     part_turns=16,
     thread_loads=18,
+    row_loads=4,
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next

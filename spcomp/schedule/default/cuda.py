@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
-SHORT = 4  # loads of a row by a thread, so that those of a second one fit in registers
 WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
@@ -463,7 +462,7 @@ def _parts_of(dot: For) -> tuple[int, int, int] | None:
     if most == 1 and extent > width * LANES:
         width, most = 1, LANES
     threads = min(most, LANES)
-    while threads < most and extent > SHORT * width * threads:
+    while threads < most and extent > CUDA_GRID.row_loads * width * threads:
         threads *= 2
     return width, threads, 1 + 2 * -(-extent // (width * threads))
 
