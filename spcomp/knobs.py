@@ -226,6 +226,7 @@ class GridKnobs:
     parts: int  # parts of the elements of all rows, at least, if these are enough
     part_turns: int  # groups of elements in a part, at most: more would spread what is in cache
     thread_loads: int  # loads of a thread that wait for memory at the same time
+    row_loads: int  # of these, those from one row, where other threads can have the rest
     sharing_blocks: int  # blocks whose threads share the iterations of a loop, at most
     processors: int  # multiprocessors of a GPU, at least
     resident_threads: int  # threads of a multiprocessor that registers are kept for
@@ -248,7 +249,6 @@ class GridKnobs:
     key_elements: int  # elements of sorted keys in a part, for a group of threads
     own_key_elements: int  # the same for one thread: neighbours still share cache lines
     key_threads: int  # threads, at least, that are a group
-    short_loads: int  # loads of a row by a thread, so that those of a second one fit in registers
 
 
 CUDA_GRID = GridKnobs(
@@ -258,6 +258,7 @@ CUDA_GRID = GridKnobs(
     parts=1 << 16,  # several for each group of threads
     part_turns=16,
     thread_loads=18,
+    row_loads=4,
     sharing_blocks=512,  # some for each multiprocessor
     processors=108,  # of the A100
     resident_threads=1024,  # with fewer registers, code waits for each load before the next
@@ -280,7 +281,6 @@ CUDA_GRID = GridKnobs(
     key_elements=32,
     own_key_elements=16,
     key_threads=8,
-    short_loads=4,
 )
 
 

@@ -216,7 +216,7 @@ def skewed():
 def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where):
     kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", target=where)
     text = kernel.explain(**skewed())
-    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert text.startswith("data: rows of up to 64 elements on average, a row so long that threads share it, few rows\n")
     assert "split_rows('i', 'j', 256)" in text
     assert "vectorize('k_2')" in text
     assert text.count("\nlaunch ") == 4
@@ -241,7 +241,7 @@ def test_explain_looks_at_matrices_without_a_gpu():
     source = BY_NAME["csrmm"].build("float32", "int32")
     kernel, on_cpu = (spcomp.compile(source, target=t) for t in (TARGET, f"{TARGET},emulate"))
     text = kernel.explain(**skewed())
-    assert text.startswith("data: rows of many elements, a row so long that threads share it\n")
+    assert text.startswith("data: rows of up to 64 elements on average, a row so long that threads share it, few rows\n")
     assert text == on_cpu.explain(**skewed())
     assert kernel.specialize(**skewed()).source("ptx")
 

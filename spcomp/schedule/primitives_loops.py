@@ -294,8 +294,9 @@ class LoopPrimitives(Sampling):
         Parts of *size* elements, *groups* of them in a block of threads; all loads of *at_once*
         elements come before their sums. See :class:`SplitRuns`.
 
-        >>> print(coo.split_runs("e", 32, 4).trace)
-        coo_spmm: split_runs('e', 32, 4)
+        >>> lanes = coo.split("k", 32).bind("k_i", "threadIdx.x").bind("k_o", "blockIdx.y")
+        >>> print(lanes.split_runs("e", 32, 4).trace.steps[-1])
+        split_runs('e', 32, 4)
         """
         return self.apply(SplitRuns(loop, size, groups, at_once=at_once))
 
@@ -328,8 +329,8 @@ class LoopPrimitives(Sampling):
         With *width* elements of a row at a time; entries of the lists *apart* have sums of their
         own. See :class:`GatherRows`.
 
-        >>> coo.gather_rows(["i", "o"], apart=["o"]).made
-        ()
+        >>> coo.gather_rows(["i", "o"], apart=["o"]).made[:3]
+        ('i_first', 'e_entry', 'k_entry')
         """
         return self.apply(GatherRows(as_tuple(loops), width, apart=as_tuple(apart)))
 

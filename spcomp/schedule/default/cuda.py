@@ -462,7 +462,7 @@ def _parts_of(dot: For) -> tuple[int, int, int] | None:
     if most == 1 and extent > width * LANES:
         width, most = 1, LANES
     threads = min(most, LANES)
-    while threads < most and extent > CUDA_GRID.short_loads * width * threads:
+    while threads < most and extent > CUDA_GRID.row_loads * width * threads:
         threads *= 2
     return width, threads, 1 + 2 * -(-extent // (width * threads))
 
