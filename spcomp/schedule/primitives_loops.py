@@ -294,9 +294,9 @@ class LoopPrimitives(Sampling):
         Parts of *size* elements, *groups* of them in a block of threads; all loads of *at_once*
         elements come before their sums. See :class:`SplitRuns`.
 
-        >>> lanes = coo.split("k", 32).bind("k_i", "threadIdx.x").bind("k_o", "blockIdx.y")
-        >>> print(lanes.split_runs("e", 32, 4).trace.steps[-1])
-        split_runs('e', 32, 4)
+        >>> lanes = coo.split("k_1", 32).bind("k_1_o", "blockIdx.y").bind("k_1_i", "threadIdx.x")
+        >>> lanes.split_runs("e", 32, 4).made[:2]
+        ('e_b', 'e_g')
         """
         return self.apply(SplitRuns(loop, size, groups, at_once=at_once))
 

@@ -21,7 +21,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import Alloc, For, If, Let, LoopKind, Seq, Stmt, Store, While, seq
+from spcomp.ir.stmt import MOST_TRIPS, Alloc, For, If, Let, LoopKind, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
@@ -400,7 +400,8 @@ class _Part:
         kind = "unroll" if own else kind
         values = For(two, ZERO, count, nest(own, Store(self.values, (two, *mine), value)), kind)
         add = For(three, ZERO, count, self._add(three), "unroll")
-        return For(turn, ZERO, const(level.size // self.at_once), seq(keys, values, add))
+        trips, rolled = const(level.size // self.at_once), ((MOST_TRIPS, 1),)  # registers hold one
+        return For(turn, ZERO, trips, seq(keys, values, add), attrs=rolled)
 
     def _add(self, which: Var) -> Stmt:
         """Return what adds value number *which* of a turn, after the end of the run before it."""
