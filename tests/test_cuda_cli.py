@@ -222,7 +222,7 @@ def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where)
     assert text.startswith(KNOWN)
     assert "split_rows('i', 'j', 128)" in text
     assert "vectorize('k_2')" in text
-    assert text.count("\nlaunch ") == 4
+    assert text.count("\nlaunch ") == 3
     plain = {"A": sps.eye_array(50, 3000, dtype=np.float32, format="csr"), "B": skewed()["B"]}
     text = kernel.explain(**plain)
     assert text.startswith("data: rows of up to 1 elements on average\n")
