@@ -225,7 +225,7 @@ def test_explain_of_index_notation_has_the_data_and_the_steps_of_the_call(where)
     assert text.count("\nlaunch ") == 3
     plain = {"A": sps.eye_array(50, 3000, dtype=np.float32, format="csr"), "B": skewed()["B"]}
     text = kernel.explain(**plain)
-    assert text.startswith("data: rows of up to 1 elements on average\n")
+    assert text.startswith("data: rows of up to 1 elements on average, few rows\n")
     assert "split_rows" not in text
     assert text.count("\nlaunch ") == 1
     assert "split('k'" in kernel.explain()  # for any data
