@@ -27,8 +27,10 @@ def key_parts(func: Func, nest: For, shares: Callable[[For], tuple[int, int]]) -
     loop = next((x for x in loops_of(nest) if sorted_keys(func, x) is not None), None)
     if loop is None:
         return
-    name, columns = loop.var.name, chain(loop)[0][-1]
-    column = columns.var.name
+    around, columns = chain(loop)[0][1:-1], chain(loop)[0][-1]
+    if not all(map(runs_once, around)):
+        return  # blocks that share the columns inside other loops are not proved to be apart
+    name, column = loop.var.name, columns.var.name
     if columns is loop or runs_once(columns):
         yield SplitRuns(name, CUDA_GRID.own_key_elements, CUDA_GRID.block_threads, at_once=8)
         return

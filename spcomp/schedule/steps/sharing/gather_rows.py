@@ -77,6 +77,13 @@ class GatherRows(Step):
         return new.replace(attrs=attrs).with_attr("order_needed", tuple(sorted(names)))
 
 
+def _is_of(var: Var, begin: Expr) -> bool:
+    """Whether *begin* is where the fiber with the number *var* begins."""
+    load = plain(begin)
+    at = load.indices[-1] if isinstance(load, Load) else None
+    return at is not None and plain(at) is var
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _List:
     """A nest that updates the rows of a list: *loop* runs over its entries, for each of *outer*.
@@ -217,6 +224,8 @@ class _Gather:
         if part.outer and not (self.is_apart(part) and key.axis.unique):
             why = "has several lists, which must be apart and have no row twice"
             raise self.error(f"{nest.var.name!r} {why}", nest)
+        if part.outer and not _is_of(part.outer[0].var, part.begin({})):
+            raise self.error(f"{nest.var.name!r} has no list of its own in each iteration", nest)
         if self.is_apart(part) and positions(key.axis) is None:
             raise self.error(f"no parameter says how many entries {key.axis.name} has", nest)
         width = self.columns.end if self.columns is not None else const(1)
