@@ -51,4 +51,4 @@ def test_random_traces_with_a_step_keep_the_meaning(kind):
                 args = fresh(inputs)
                 spcomp.compile(schedule)(*(args[p.name] for p in schedule.func.params))
                 program.check(inputs, {**args, **gone}, program.dtypes[0], f"compiled {what}")
-    assert len(programs) >= 3
+    assert len(programs) >= 2

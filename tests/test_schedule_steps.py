@@ -8,7 +8,7 @@ import pytest
 import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
-from spcomp.errors import ScheduleError
+from spcomp.errors import LoweringError, ScheduleError
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
@@ -385,3 +385,11 @@ def test_a_step_after_which_a_loop_is_not_seen_to_be_independent_is_refused():
     with pytest.raises(ScheduleError, match=message):
         schedule.loop_partition("i_i", 3)
     check(scheduled("reverse").split("i", [3, None]).loop_partition("i_i", 3), "reverse")
+
+
+def test_an_init_that_would_run_in_several_trips_is_refused():
+    """Only the trip of ``j_u_o`` that the condition lets through may start the sums."""
+    split = scheduled("mean").add_unit_loop("j").split("j_u", (4, None))
+    check(split, "mean")
+    with pytest.raises(LoweringError, match="starts its reduction depends on loops inside it"):
+        spcomp.compile(split.reorder("j_u_o", "j", "j_u_i"))
