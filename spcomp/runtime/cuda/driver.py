@@ -1,7 +1,8 @@
 """Under every call on a GPU: loads and launches through numba.cuda, which is imported late.
 
 numba.cuda holds the primary context of a device, as PyTorch and CuPy do, so their pointers and
-streams are used as they are. A stream is its handle, a number; 1, or 0, is the one by default.
+streams are used as they are. A stream is its handle, a number: 1 is the legacy default stream,
+on which the other libraries work unless told otherwise (0 is taken as 1).
 
 A launch goes to ``cuLaunchKernel`` with one 8-byte slot per parameter, written by the types of the
 kernel's signature. numba.cuda's own launch takes the size from the Python type of the value, where

@@ -37,8 +37,8 @@ class SplitRows(Step):
     pieces in order. So no iteration has more than *size* elements, and the result depends on the
     data only. All new loops are nested perfectly, with trip counts that the parameters tell, as a
     GPU needs them: bind or split them like the loop itself. Pieces and beginnings, which come after
-    them, may share a grid. Legal where each row only updates its
-    own elements by one associative operation. Source: RoDe (Pang et al., PPoPP 2024).
+    them, may share a grid. Legal where each row only updates its own elements by one associative
+    operation. Source: RoDe (Pang et al., PPoPP 2024).
     """
 
     name: ClassVar[str] = "split_rows"
