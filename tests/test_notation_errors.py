@@ -12,7 +12,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError, ScriptError, SpcompError
-from spcomp.kernels.notation.arguments import _dtype_of
+from spcomp.kernels.notation.arguments import type_of
 
 MATRIX = sps.csr_array(np.eye(3))
 
@@ -264,4 +264,4 @@ def test_arrays_of_bfloat16_are_refused():
     """Their results travel as bits, which a next step would take for integers."""
     known = SimpleNamespace(name="bfloat16")  # numpy knows it by ml_dtypes only
     with pytest.raises(ArgumentError, match="argument A: got dtype bfloat16"):
-        _dtype_of("A", known)
+        type_of("A", known)
