@@ -136,7 +136,7 @@ class _LowerBlocks(Rewriter):
         nest = init
         if block.where is not None:
             guards = conjuncts(substitute(block.where, block.values))
-            self._check_guards(block, start, lost, guards)
+            self._check_guards(block, self.around[places.start : start], lost, guards)
             nest = self._guard(self._without(lost, guards), nest, needed)
         for around in reversed(inside):
             if isinstance(around.node, If):
@@ -153,10 +153,12 @@ class _LowerBlocks(Rewriter):
         self.around[start].inits.append(nest)
         return body
 
-    def _check_guards(self, block: Block, start: int, lost: set[Var], guards: list[Expr]) -> None:
+    def _check_guards(
+        self, block: Block, outside: list[_Around], lost: set[Var], guards: list[Expr]
+    ) -> None:
         """Raise LoweringError if only *guards* with *lost* say in which trip outside init runs."""
-        outside = {a.node.var for a in self.around[:start] if isinstance(a.node, For)}
-        repeats = outside - self._drivers([i.value for i in block.iters])
+        loops = {around.node.var for around in outside if isinstance(around.node, For)}
+        repeats = loops - self._drivers([i.value for i in block.iters])
         for used in (self._drivers([guard]) for guard in guards):
             if used & lost and used & repeats:
                 raise LoweringError(
