@@ -304,7 +304,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
 
 STAGE_I = ("sparse_reorder", "sparse_fuse")
 STAGE_II = tuple(kind for kind in PROPOSALS if kind not in STAGE_I)
-MOST_TRIED = 200  # traces of one program
+MOST_TRIED = 400  # traces of one program
 TRIES = 24
 
 

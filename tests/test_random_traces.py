@@ -19,10 +19,10 @@ from tests.programs import PROGRAMS
 from tests.random_traces import PROPOSALS, composed
 
 TRACES = int(os.environ.get("SPCOMP_RANDOM_TRACES", "2000"))  # more of them, by hand
-FEW = {"stage_weights": 2}  # how many programs take a step that only few can
 EACH = -(-TRACES // len(PROPOSALS))
 COMPILED = 7  # every so many is compiled as well
 SINGLE = [program for program in PROGRAMS if not program.assembles]
+ONLY = {"stage_weights": ["sampled_attention"]}  # the programs of a step that hardly any takes
 
 
 def test_a_step_of_every_kind_is_proposed():
@@ -34,9 +34,10 @@ def test_a_step_of_every_kind_is_proposed():
 @pytest.mark.parametrize("kind", PROPOSALS)
 def test_random_traces_with_a_step_keep_the_meaning(kind):
     programs = set()
+    able = [program for program in SINGLE if program.name in ONLY.get(kind, [program.name])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpcompWarning)  # false spatial claims are in the corpus
-        for number, (program, composer, inputs) in enumerate(composed(kind, EACH, SINGLE)):
+        for number, (program, composer, inputs) in enumerate(composed(kind, EACH, able)):
             programs.add(program.name)
             schedule = composer.schedule
             what = f"after {schedule.trace}".replace("\n", "; ")
@@ -52,4 +53,4 @@ def test_random_traces_with_a_step_keep_the_meaning(kind):
                 args = fresh(inputs)
                 spcomp.compile(schedule)(*(args[p.name] for p in schedule.func.params))
                 program.check(inputs, {**args, **gone}, program.dtypes[0], f"compiled {what}")
-    assert len(programs) >= FEW.get(kind, 3)
+    assert len(programs) >= min(3, len(able))

@@ -309,7 +309,7 @@ def changes_range(loop: For) -> Conflict | None:
 def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator[Conflict]:
     name = accesses[0].buffer.name
     keys = [_key(a, loop, body) for a in accesses]
-    if set.intersection(*map(set, keys)) or set.intersection(*_tiles(accesses, loop, body)):
+    if set.intersection(*map(set, keys)) or _share_tiles(accesses, loop, body):
         return
     for key, access in zip(keys, accesses, strict=True):
         if not key:
@@ -319,17 +319,27 @@ def _conflicts_in(accesses: list[Access], loop: For, body: Accesses) -> Iterator
     yield Conflict(name, "iterations may read or write different parts for one iteration")
 
 
-def _tiles(accesses: list[Access], loop: For, body: Accesses) -> Iterator[set[object]]:
-    """The tiles of each access that an iteration has to itself: index places with fingerprints."""
+def _share_tiles(accesses: list[Access], loop: For, body: Accesses) -> bool:
+    """Whether there is a tile that an iteration has to itself, and all *accesses* are in it."""
+    shared: set[object] | None = None
     for access in accesses:
-        found: set[object] = set()
-        if getattr(access.buffer, "strides", None) is None:
-            kind = (access.buffer, tuple(index is None for index in access.indices))
-            for place, index in enumerate(access.indices):
-                if index is not None and not _is_opaque(index, body, loop):
-                    apart = tiles(index, loop.var, body.inner, access.guards)
-                    found |= {(place, kind, fingerprint(each)) for each in apart}
-        yield found
+        found = _tiles(access, loop, body)
+        shared = found if shared is None else shared & found
+        if not shared:
+            return False
+    return True
+
+
+def _tiles(access: Access, loop: For, body: Accesses) -> set[object]:
+    """The tiles of *access* that an iteration has to itself: index places with fingerprints."""
+    found: set[object] = set()
+    if getattr(access.buffer, "strides", None) is None:
+        kind = (access.buffer, tuple(index is None for index in access.indices))
+        for place, index in enumerate(access.indices):
+            if index is not None and not _is_opaque(index, body, loop):
+                apart = tiles(index, loop.var, body.inner, access.guards)
+                found |= {(place, kind, fingerprint(each)) for each in apart}
+    return found
 
 
 def _key(access: Access, loop: For, body: Accesses) -> list[object]:

@@ -9,7 +9,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, mentions, same_value
-from spcomp.ir.arith.proof import Prover
+from spcomp.ir.arith.proof import prove
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, binary, const
@@ -75,13 +75,13 @@ def tiles(
     offset = simplify(binary("-", index, binary("*", length, var)))
     if var in variables(length) | variables(offset) or variables(length) & ranges.keys():
         return
-    prover = Prover(Algebra(Env(), trusted=True), ranges)
+    facts = _behind(variables(index) | variables(length), ranges)
 
     def fits(rest: Expr) -> bool:
-        if not prover.holds(binary("<=", const(0), rest)):
+        if not prove(binary("<=", const(0), rest), facts):
             return False
         bounded = any(_same_difference((rest, length), pair) for pair in guards)
-        return bounded or prover.holds(binary("<", rest, length))
+        return bounded or prove(binary("<", rest, length), facts)
 
     if fits(offset):
         yield length
@@ -93,6 +93,17 @@ def tiles(
     )
     if base.terms and fits(rest.expr()):
         yield simplify(binary("+", binary("*", length, var), base.expr()))
+
+
+def _behind(
+    names: Collection[Var], ranges: Mapping[Var, tuple[Expr, Expr]]
+) -> dict[Var, tuple[Expr, Expr]]:
+    """Return the *ranges* of *names*, and of the variables that these are made of."""
+    needed = set(names)
+    for var, (low, high) in reversed(list(ranges.items())):  # outer loops come first
+        if var in needed:
+            needed |= variables(low) | variables(high)
+    return {var: ends for var, ends in ranges.items() if var in needed}
 
 
 def less_pairs(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
