@@ -51,10 +51,10 @@ def onto_others(x: Any, ei: Any) -> Any:
     return torch.ones(M, *x.shape[1:], dtype=x.dtype).index_add(0, ei[1], x[ei[0]]).relu()
 
 
-def reduced(reduce: str, includes: bool) -> Callable[..., Any]:
+def reduced(reduce: str, includes: bool, base: float = 0) -> Callable[..., Any]:
     def model(x: Any, ei: Any) -> Any:
         rows = x[ei[0]]
-        out = x.new_zeros(M, *x.shape[1:])
+        out = x.new_full((M, *x.shape[1:]), base)
         return out.scatter_reduce(0, column(ei[1], rows), rows, reduce, include_self=includes)
 
     return model
@@ -63,6 +63,11 @@ def reduced(reduce: str, includes: bool) -> Callable[..., Any]:
 SUMS = [by_scatter_add, by_scatter_reduce, by_index_add, by_index_put, by_gather, onto_others]
 MEANS = [reduced("mean", includes) for includes in (True, False)]
 EXTREMES = [reduced(name, includes) for name in ("amax", "amin") for includes in (True, False)]
+ONTO = [
+    reduced(name, includes, base)
+    for name, base in (("amax", -np.inf), ("amax", 0.5), ("amin", np.inf), ("sum", 2), ("mean", 2))
+    for includes in (True, False)
+]
 
 
 @pytest.mark.parametrize("model", SUMS)
@@ -77,7 +82,7 @@ def test_sums_of_gathered_rows_in_all_spellings(model: Any) -> None:
     both(model, compiled(model), numbers(N, F, dtype=torch.float64), ei.int().long())
 
 
-@pytest.mark.parametrize("model", [*MEANS, *EXTREMES])
+@pytest.mark.parametrize("model", [*MEANS, *EXTREMES, *ONTO])
 def test_means_and_extremes(model: Any) -> None:
     x, ei = numbers(N, F), edges()
     both(model, compiled(model), x, ei)
@@ -86,6 +91,21 @@ def test_means_and_extremes(model: Any) -> None:
     both(model, compiled(model), tied.requires_grad_(), ei)
     odd = torch.tensor([[np.nan, -np.inf], [1, np.inf], [-3, 0], [1, 1], [0, 1], [-3, 2], [0, 0]])
     both(model, compiled(model), odd.float(), ei)
+
+
+@pytest.mark.parametrize("includes", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_rows_join_what_was_there_before(reduce: str, includes: bool) -> None:
+    def model(x: Any, base: Any, ei: Any) -> Any:
+        rows = x[ei[0]]
+        return base.scatter_reduce(0, column(ei[1], rows), rows, reduce, include_self=includes)
+
+    def counts(base: Any, ei: Any) -> Any:
+        ones = torch.ones(ei.shape[1])
+        return base.scatter_reduce(0, ei[1], ones, reduce, include_self=includes)
+
+    both(model, compiled(model), numbers(N, F), numbers(M, F, seed=2), edges())
+    both(counts, compiled(counts), numbers(M, seed=2).detach(), edges())
 
 
 @pytest.mark.parametrize("shape", [(N,), (N, 1), (N, 2, 3), (N, 0)])
@@ -276,7 +296,6 @@ def test_what_is_not_ours_stays_as_it_was() -> None:
             "each element",
         ),
         (scattered("prod"), (numbers(N, F).detach(), ei), "reduces by prod"),
-        (scattered("amax"), (numbers(N, F).detach(), ei), "was there before"),
         (
             lambda x, ei: torch.zeros(M, F + 1).scatter_add(0, column(ei[1], x[ei[0]]), x[ei[0]]),
             (numbers(N, F).detach(), ei),

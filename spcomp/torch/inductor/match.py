@@ -74,11 +74,9 @@ def aggregation_of(node: torch.fx.Node) -> Aggregation | str | None:
         return "has an index that is no integer"
     if not same(written.shape, (*value(write.index.node).shape[:1], *made.shape[1:])):
         return "writes to a part of each row"
-    is_zero = constant(write.base) == 0
-    if not is_zero and not (write.reduce in ("sum", "mean") and write.includes):
-        return f"is the {write.reduce} of what was there before as well"
-    base = None if is_zero else write.base
-    if constant(write.source) == 1 and write.reduce == "sum":
+    base = None if constant(write.base) == 0 else write.base
+    adds = write.includes or base is None
+    if constant(write.source) == 1 and write.reduce == "sum" and adds:
         return Aggregation(node, "degree", write.index, None, base, includes=True)
     return Aggregation(node, write.reduce, write.index, write.source, base, includes=write.includes)
 

@@ -140,21 +140,28 @@ class _Writer:
         self, found: Aggregation, made: torch.fx.Node, size: Any, steps: _Steps
     ) -> torch.fx.Node:
         """Return the result of *found*, where *made* reduces the rows alone."""
-        if found.reduce in ("max", "min") and found.includes:  # of zeros: base is None
+        base, adds = found.base, found.reduce in ("sum", "mean")
+        if found.includes and adds and base is not None:
+            made = steps.add(aten.add.Tensor, base, made)
+        elif found.includes and not adds:
+            both = aten.maximum if found.reduce == "max" else aten.minimum
             clamp = aten.clamp_min if found.reduce == "max" else aten.clamp_max
-            made = steps.add(clamp.default, made, 0)
-        if found.base is not None:
-            made = steps.add(aten.add.Tensor, found.base, made)
-        return self._divided(found, made, size, steps) if found.reduce == "mean" else made
+            step = (clamp.default, made, 0) if base is None else (both.default, base, made)
+            made = steps.add(*step)
+        if found.reduce == "mean":
+            made = self._divided(found, made, size, steps)
+        if base is None or (found.includes and adds):
+            return made
+        count = self._broadcast(found, self._degree(found, size, steps), steps)
+        has_rows = steps.add(aten.gt.Scalar, count, 0)
+        return steps.add(aten.where.self, has_rows, made, base)
 
     def _counted(
         self, found: Aggregation, size: Any, widths: list[Any], steps: _Steps
     ) -> torch.fx.Node:
         """Return how many elements each place has, in the type and shape of the result."""
         wanted = value(found.node)
-        made = self._degree(found, size, steps)
-        for dim in range(1, wanted.dim()):
-            made = steps.add(aten.unsqueeze.default, made, dim)
+        made = self._broadcast(found, self._degree(found, size, steps), steps)
         if wanted.dim() > 1:
             made = steps.add(aten.expand.default, made, [size, *widths])
         return made if found.base is None else steps.add(aten.add.Tensor, found.base, made)
@@ -167,9 +174,13 @@ class _Writer:
             count = steps.add(aten.add.Tensor, count, 1)
         else:
             count = steps.add(aten.clamp_min.default, count, 1)
+        return steps.add(aten.div.Tensor, made, self._broadcast(found, count, steps))
+
+    def _broadcast(self, found: Aggregation, count: torch.fx.Node, steps: _Steps) -> torch.fx.Node:
+        """Return *count*, a number for each place, with a dimension for each of the result."""
         for dim in range(1, value(found.node).dim()):
             count = steps.add(aten.unsqueeze.default, count, dim)
-        return steps.add(aten.div.Tensor, made, count)
+        return count
 
     def _degree(self, found: Aggregation, size: Any, steps: _Steps) -> torch.fx.Node:
         vector, key = self._vector(found.index, steps)
