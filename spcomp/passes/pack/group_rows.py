@@ -32,8 +32,8 @@ from spcomp.passes.base import Pass, Stage
 from spcomp.passes.iterations.lower_iterations import lower_function
 from spcomp.passes.pack.pack_rows import find_products
 from spcomp.passes.pack.row_work import row_work
-from spcomp.passes.pack.thread_rows import Few
-from spcomp.passes.pack.warp_rows import WARP, Many, of_lanes, on_lanes
+from spcomp.passes.pack.thread_rows import ThreadRows
+from spcomp.passes.pack.warp_rows import WARP, WarpRows, of_lanes, on_lanes
 
 ANY_ROWS = "any_rows"  # attribute of functions that suit rows of all lengths
 
@@ -112,7 +112,12 @@ class _Groups:
 
     def module(self) -> Module[Any] | None:
         """Return the program, None if its loops have another form."""
-        phases = [self._few("count"), self._many("count"), self._few("fill"), self._many("fill")]
+        phases = [
+            self._short_rows("count"),
+            self._long_rows("count"),
+            self._short_rows("fill"),
+            self._long_rows("fill"),
+        ]
         funcs = [func for func in phases if func is not None]
         if len(funcs) != len(phases):
             return None
@@ -157,15 +162,17 @@ class _Groups:
             attrs=attrs,
         )
 
-    def _few(self, phase: Any) -> PosFunc | None:
+    def _short_rows(self, phase: Any) -> PosFunc | None:
         """Return the function for short rows: each is a thread's."""
         limit, axes = self.grid.few_products, frozenset({self.axis})
-        few = Few(phase, axes, knobs=self.knobs, limit=limit, work=self.work, starts=self.starts)
-        func = self._lowered(self._phase(phase, "short"), few)
-        if func is None or few.fiber is None or not isinstance(func.body, For):
+        short = ThreadRows(
+            phase, axes, knobs=self.knobs, limit=limit, work=self.work, starts=self.starts
+        )
+        func = self._lowered(self._phase(phase, "short"), short)
+        if func is None or short.fiber is None or not isinstance(func.body, For):
             return None
         sizes = self.grid.product_threads, WARP
-        size = next((n for n in sizes if n * few.bytes <= self.grid.block_bytes), None)
+        size = next((n for n in sizes if n * short.bytes <= self.grid.block_bytes), None)
         if size is None:
             return None
         names, row = Names(func), func.body
@@ -176,33 +183,33 @@ class _Groups:
         blocks = binary("//", plus(row.end, size - 1), size)
         return func.replace(body=For(block, ZERO, blocks, body, "bound", BLOCKS[0]))
 
-    def _many(self, phase: Any) -> PosFunc | None:
+    def _long_rows(self, phase: Any) -> PosFunc | None:
         """Return the function for longer rows: warps take turns at some rows that are neighbours.
 
         A warp looks at the numbers of products of all its next rows at once.
         """
         axes = frozenset({self.axis})
         counts = phase == "count"
-        many = Many(
+        long = WarpRows(
             phase,
             axes if counts else frozenset(),
             frozenset() if counts else axes,
             knobs=self.knobs,
             starts=self.starts,
-            few_lanes=self.grid.mark_lanes,
+            mark_lanes=self.grid.mark_lanes,
         )
-        func = self._lowered(self._phase(phase, "long"), many)
-        if func is None or many.failed or many.partial is None or not isinstance(func.body, For):
+        func = self._lowered(self._phase(phase, "long"), long)
+        if func is None or long.failed or long.partial is None or not isinstance(func.body, For):
             return None
-        names, row, marks = Names(func), func.body, many.marks[self.axis]
-        own = (many.partial, *(() if counts else (marks.before,)), marks.words)
+        names, row, marks = Names(func), func.body, long.marks[self.axis]
+        own = (long.partial, *(() if counts else (marks.before,)), marks.words)
         return func.replace(body=_turns(names, row, self.work, marks.words, own, self.grid))
 
 
 def _turns(
     names: Names, row: For, work: Buffer, words: Buffer, own: tuple[Buffer, ...], grid: GridKnobs
 ) -> For:
-    """Return the loop *row* on warps, each with its *own* memory, for rows of more than few."""
+    """Return the loop *row* on warps, each with its *own* memory, for rows of many products."""
     block, side, warp, turn, at, lane, other, first, size, power, warps = (
         names.var(f"{row.var.name}_{wish}")
         for wish in (
@@ -219,7 +226,7 @@ def _turns(
             "warps",
         )
     )
-    few, sides = const(grid.few_products), max(1, grid.block_threads // WARP)
+    limit, sides = const(grid.few_products), max(1, grid.block_threads // WARP)
     most, top = of_lanes(names, "most"), scalar(names, "top")
     least, spare = grid.warps_least.bit_length() - 1, grid.mark_words.bit_length() - 1
     steps = range(grid.warps_most.bit_length() - 1, least, -1)  # powers of two: no division
@@ -239,9 +246,9 @@ def _turns(
     look = on_lanes(lane, Store(most, (lane,), products))
     larger = binary("max", Load(top, (ZERO,)), Load(most, (other,)))
     find = For(other, ZERO, const(WARP), Store(top, (ZERO,), larger), "unroll")
-    is_long = BinOp(">", Load(most, (at,)), few)
+    is_long = BinOp(">", Load(most, (at,)), limit)
     each = For(at, ZERO, size, If(is_long, Let(row.var, plus(first, at), row.body)))
-    any_long = If(BinOp(">", Load(top, (ZERO,)), few), each)
+    any_long = If(BinOp(">", Load(top, (ZERO,)), limit), each)
     body: Stmt = seq(look, Alloc(top, seq(Store(top, (ZERO,), ZERO), find, any_long)))
     begin = binary("<<", plus(binary("*", turn, warps), warp), power)
     body = Let(first, begin, Let(size, binary("<<", const(1), power), body))

@@ -26,7 +26,7 @@ from spcomp.passes.assembly.write_order import Value
 
 
 @dataclass(slots=True)
-class Few(Assembly):
+class ThreadRows(Assembly):
     """Makes rows of up to *limit* products, each on one thread, with memory that the block has."""
 
     knobs: Knobs = field(kw_only=True)
@@ -56,7 +56,7 @@ class Few(Assembly):
         self.fiber = fiber = self._fiber(axis, names)
         self.count = count = scalar(names, f"{axis.name}_count")
         self.spot = spot = scalar(names, f"{axis.name}_spot")
-        few = BinOp("<=", _products(self.work, place), const(self.limit))
+        is_short = BinOp("<=", _products(self.work, place), const(self.limit))
 
         def wrap(stmt: Stmt) -> Stmt:
             size = fiber.table.shape[0]
@@ -68,7 +68,7 @@ class Few(Assembly):
             for buffer in (spot, count, *_buffers(fiber)):
                 body = Alloc(buffer, body)
             bits = const((2 * self.limit).bit_length() - 1)
-            return If(few, Let(fiber.bits, bits, body))
+            return If(is_short, Let(fiber.bits, bits, body))
 
         return wrap
 

@@ -51,10 +51,10 @@ class WarpMarks(Marks):
 
 
 @dataclass(slots=True)
-class Many(Marked):
+class WarpRows(Marked):
     """Makes rows of more products, each on a warp."""
 
-    few_lanes: int = field(kw_only=True)  # on one row of the second matrix, while they mark
+    mark_lanes: int = field(kw_only=True)  # on one row of the second matrix, while they mark
     partial: Buffer | None = None  # of each lane: how many coordinates its words hold
     failed: bool = False  # whether the loops do not have the form that lanes can share
 
@@ -104,11 +104,11 @@ class Many(Marked):
         if most == 1 or len(loops) == 1:
             strided = _strided(names, inner, lane, WARP)
             return _with(stmt, inner, on_lanes(lane, strided))
-        few = self.few_lanes
-        column, row = binary("&", lane, few - 1), binary(">>", lane, few.bit_length() - 1)
-        stmt = _with(stmt, inner, _strided(names, inner, column, few))
+        lanes = self.mark_lanes
+        column, row = binary("&", lane, lanes - 1), binary(">>", lane, lanes.bit_length() - 1)
+        stmt = _with(stmt, inner, _strided(names, inner, column, lanes))
         outer = next(n for n in walk(stmt) if isinstance(n, For) and n.var is loops[0].var)
-        stmt = _with(stmt, outer, _strided(names, outer, row, WARP // few))
+        stmt = _with(stmt, outer, _strided(names, outer, row, WARP // lanes))
         return on_lanes(lane, stmt)
 
     def _words(self, names: Names, marks: Marks, body: Callable[[Var], Stmt], lane: Var) -> Stmt:
