@@ -14,6 +14,7 @@ import scipy.sparse as sps
 import spcomp
 from benchmarks import programs
 from benchmarks.gpu import graphs, ours
+from spcomp import script as T
 from spcomp.errors import ArgumentError
 from spcomp.runtime.cuda import timing
 from tests import fake_cuda, fake_libraries
@@ -226,3 +227,83 @@ def test_sizes_that_bound_index_arrays_give_are_those_of_every_call(gpu):
     assert not kinds(gpu, *WAITS, "allocate")
     sums = np.bincount(edges.row, edges.values, 40)
     np.testing.assert_allclose(there.get(out)[:, 0], 32 * sums, rtol=1e-5)
+
+
+@T.prim_func
+def grown(a: T.handle, x: T.handle, y: T.handle, m: T.int32) -> None:
+    I = T.dense_fixed(m)
+    A = T.match_sparse_buffer(a, (I,), "float32")
+    X = T.match_sparse_buffer(x, (I,), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I], "S", "grown") as [i]:
+        Y[i] = Y[i] + A[i] * X[i]
+
+
+def test_a_bound_array_of_the_host_is_copied_and_may_come_again(gpu):
+    """As another argument it has what it holds now; as a result it leaves the copy as it is."""
+    a, x = np.full(4, 2, np.float32), np.ones(4, np.float32)
+    kernel = spcomp.compile(grown, target=TARGET).bind(A=a)
+    a[:] = 5
+    np.testing.assert_array_equal(kernel(X=a, Y=np.zeros(4, np.float32)), np.full(4, 10))
+    np.testing.assert_array_equal(kernel(X=x, Y=a), np.full(4, 7))
+    np.testing.assert_array_equal(kernel(X=x, Y=np.zeros(4, np.float32)), np.full(4, 2))
+
+
+@T.prim_func
+def outer(a: T.handle, x: T.handle, y: T.handle, z: T.handle, m: T.int32, k: T.int32,
+          n: T.int32) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    K = T.dense_fixed(k)
+    N = T.dense_fixed(n)
+    A = T.match_sparse_buffer(a, (I,), "float32")
+    X = T.match_sparse_buffer(x, (I, K), "float32")
+    Y = T.match_sparse_buffer(y, (I, N), "float32")
+    Z = T.match_sparse_buffer(z, (I, K, N), "float32")
+    with T.sp_iter([I, K, N], "SSS", "outer") as [i, p, q]:
+        Z[i, p, q] = A[i] * X[i, p] * Y[i, q]
+
+
+def test_versions_for_sizes_are_told_apart_by_the_names_of_these(gpu):
+    """The same two numbers come in the same order, for the other size each."""
+    kernel = spcomp.compile(outer, target=TARGET).bind(A=np.ones(3, np.float32))
+    rng = np.random.default_rng(5)
+    narrow, wide = rng.random((3, 4), np.float32), rng.random((3, 8), np.float32)
+    for given in ({"X": narrow, "Y": wide}, {"Y": narrow, "X": wide}):
+        expected = np.einsum("ik,in->ikn", given["X"], given["Y"])
+        np.testing.assert_allclose(kernel(**given), expected, rtol=1e-5)
+
+
+def test_numbers_that_decide_nothing_leave_no_version_behind(gpu):
+    kernel = spcomp.compile("q[i] = a[i] * s", target=TARGET)
+    bound = kernel.specialize(a=np.ones(3, "f4"), s=1.0).bind(a=np.ones(3, "f4"))
+    for s in range(1, 50):
+        assert bound(s=s / 7)[0] == np.float32(s / 7)
+    assert len(bound._calls._codes) == 1
+
+
+@T.prim_func
+def padded(a: T.handle, indices: T.handle, x: T.handle, y: T.handle, m: T.int32, n: T.int32,
+           width: T.int32) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    J = T.sparse_fixed(I, (n, width), indices, "int32")
+    J_detach = T.dense_fixed(n)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    X = T.match_sparse_buffer(x, (J_detach,), "float32")
+    Y = T.match_sparse_buffer(y, (I,), "float32")
+    with T.sp_iter([I, J], "SR", "padded") as [i, j]:
+        with T.init():
+            Y[i] = 0.0
+        Y[i] = Y[i] + A[i, j] * X[j]
+
+
+@both
+def test_index_arrays_that_are_not_bound_are_checked_in_every_call(gpu, kind):
+    there, x = kind(gpu), np.arange(6, dtype=np.float32)
+    kernel = spcomp.compile(padded, target=TARGET).bind(X=there.put(x))
+    out = there.put(np.zeros(3, np.float32))
+    rest = {"A": there.put(np.ones(6, np.float32)), "m": 3, "width": 2, "out": out}
+    for columns in ([0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]):
+        kernel(indices=there.put(np.array(columns, np.int32)), **rest)
+        np.testing.assert_array_equal(there.get(out), x[columns].reshape(3, 2).sum(1))
+    with pytest.raises(ArgumentError, match="indices"):
+        kernel(indices=there.put(np.array([0, 1, 2, 60, 4, 5], np.int32)), **rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spcomp.compiler.variants import MAX_KEPT
 from spcomp.kernels.call import in_place, prepare
 from spcomp.kernels.gpu.frame import DeviceFrame, is_overwritten
 from spcomp.kernels.gpu.replay import MOST, Replay, record
@@ -58,7 +59,7 @@ class GpuCalls:
         self.face, self.bound, self.raw = compiled.interface, bound, raw
         self._outputs = [plan.name for plan in self.face.outputs]
         self._has_stream = self.face.takes(STREAM)
-        self._codes: dict[tuple[Any, ...], Compiled] = {}  # of bound matrices, by the numbers
+        self._codes: dict[frozenset[tuple[str, int]], Compiled] = {}  # of bound matrices, by sizes
         self._replays: dict[Key, Replay] = {}
         self._watched: tuple[Replay, ...] = ()  # those whose kernels may fail
 
@@ -124,7 +125,7 @@ class GpuCalls:
             return
         replay = record(code, frame, values, named, self._fixed)
         if replay is not None:
-            self._replays |= {key: replay}
+            self._replays = {**self._replays, key: replay}  # other threads may go through the old
             self._watched = tuple(r for r in self._replays.values() if r.status is not None)
 
     def check(self) -> None:
@@ -168,10 +169,10 @@ class GpuCalls:
     def _code(self, frame: DeviceFrame) -> Compiled:
         """Return the version of the program for the values of *frame*.
 
-        That for matrices that are bound depends on numbers only.
+        That for matrices that are bound depends on integers only.
         """
         fixed = set(self.compiled.deciding) <= set(frame.bound)
-        key = tuple(v for v in frame.values.values() if isinstance(v, (int, float)))
+        key = frozenset((name, v) for name, v in frame.values.items() if isinstance(v, int))
         code = self._codes.get(key) if fixed else None
         if code is None:
             code = self.compiled.variant(frame.values)
@@ -179,7 +180,9 @@ class GpuCalls:
             if self.options.check == "full":
                 frame.check_order(needed)
             checked = needed <= self.face.order_needed or {*self.face.index_of} <= {*frame.bound}
-            self._codes |= {key: code} if fixed and checked else {}
+            if fixed and checked:
+                newest = list(self._codes.items())[1 - MAX_KEPT :]
+                self._codes = {**dict(newest), key: code}
         return code
 
 

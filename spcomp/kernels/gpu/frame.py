@@ -92,7 +92,8 @@ class DeviceFrame(Frame):
         for plan in self.interface.buffers:
             array = self.values.get(plan.handle)
             if plan.role == "in" and isinstance(array, np.ndarray):
-                self.values[plan.handle] = self.memory.put(array)
+                copy = array_of(array, self.memory.place)  # not put(): the user may change his own
+                self.values[plan.handle] = self.memory.resident(copy)
 
     def _check_bound(self) -> None:
         for axis in self.interface.sparse_axes if self.verify else ():

@@ -135,6 +135,8 @@ def record(
     face = frame.interface
     if face.domains or code.is_measured or set(code.deciding) - {*frame.bound}:
         return None
+    if any(name in face.index_names and name not in face.by_name for name in named):
+        return None  # index arrays are checked in each call that has them
     if not all(isinstance(op, Launch | HostAlloc) for op in code.host):
         return None
     grids = (code.emitted[op.func].grid for op in code.host if isinstance(op, Launch))
