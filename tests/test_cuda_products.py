@@ -11,6 +11,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.compiler.pipeline import lower
+from spcomp.errors import ArgumentError
 from spcomp.knobs import CUDA_GRID
 from spcomp.target import target
 from tests.emulated import EMULATED, ORDERS, Kernels, order
@@ -128,6 +129,21 @@ def mirrored(a: T.handle, b: T.handle, c: T.handle, a_indptr: T.handle, a_indice
 def test_a_row_whose_elements_may_meet_is_made_by_one_thread():
     """Two lanes would add to one element at the same time."""
     assert not [name for name in names_of(mirrored) if "long" in name]
+
+
+def test_coordinates_that_come_twice_in_a_row_are_refused():
+    """Two lanes would add to one element at the same time here, too."""
+    kernel = spcomp.compile(source("spgemm"), target=EMULATED)
+    given = {
+        "A": np.ones(1, np.float32), "B": np.ones(100, np.float32), "m": 1, "n": 200,
+        "a_indptr": np.array([0, 1], np.int32), "a_indices": np.array([0], np.int32),
+        "b_indptr": np.array([0, *[100] * 200], np.int32),
+    }  # fmt: skip
+    columns = np.arange(100, dtype=np.int32)
+    assert kernel(b_indices=columns, **given).nnz == 100
+    columns[7] = 6
+    with pytest.raises(ArgumentError, match="b_indices"):
+        kernel(b_indices=columns, **given)
 
 
 def test_nothing_waits_for_the_kernels_of_rows(kernels):

@@ -65,10 +65,11 @@ class GroupRows(Pass):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A program that only assembles *results* along *axis*."""
+    """A program that only assembles *results* along *axis*, at the coordinates of *inner*."""
 
     source: CoordFunc
     axis: Axis
+    inner: Axis
     results: tuple[SparseBuffer, ...]
 
 
@@ -81,12 +82,14 @@ def _product_of(source: CoordFunc) -> _Product | None:
     inner = domain_axes(domain)
     stores = [n for n in walk(it.body) if isinstance(n, Store)]
     results = tuple(b for b in source.buffers if axis in getattr(b, "axes", ()))
-    is_apart = domain_width(domain) == 1 and len(inner) == 1 and inner[0].unique
+    is_apart = (
+        domain_width(domain) == 1 and len(inner) == 1 and inner[0].unique and inner[0].sorted
+    )
     if not is_apart or any(isinstance(n, SpIter | Alloc) for n in walk(it.body)):
         return None
     if any(s.buffer not in results or s.indices[-1] is not it.vars[-1] for s in stores):
         return None
-    return _Product(source, axis, results)  # type: ignore[arg-type]
+    return _Product(source, axis, inner[0], results)  # type: ignore[arg-type]
 
 
 class _Groups:
@@ -156,11 +159,13 @@ class _Groups:
         if not isinstance(lowered.body, For) or not from_zero(lowered.body):
             return None
         attrs = (*(pair for pair in lowered.attrs if pair[0] != ONE_PASS), (ANY_ROWS, True))
+        # lanes of a warp have different elements only if a call checks that none comes twice
+        checked = {*lowered.attr("order_needed", ()), self.product.inner.name}
         return lowered.replace(
             params=(*lowered.params, self.handle),
             buffers=(*lowered.buffers, self.work),
             attrs=attrs,
-        )
+        ).with_attr("order_needed", tuple(sorted(checked)))
 
     def _short_rows(self, phase: Any) -> PosFunc | None:
         """Return the function for short rows: each is a thread's."""
