@@ -112,6 +112,9 @@ def test_code_is_loaded_once_per_device(install):
     assert load(SCALED_SUM, 1) is not load(SCALED_SUM, 0)
     assert (load(SCALED_SUM).device, load(SCALED_SUM, 1).device) == (0, 1)
     assert gpu.jitted == [SCALED_SUM, SCALED_SUM]
+    for number in (-1, 2):
+        with pytest.raises(BackendError, match=f"there is no GPU {number}"):
+            load(SCALED_SUM, number)
 
 
 def test_code_that_the_driver_refuses_is_an_error(gpu):
@@ -140,6 +143,8 @@ def test_a_signature_must_fit_the_kernel(gpu):
     for types in (("ptr", "ptr", "ptr", "f64", "u32"), SCALED_SUM_TYPES[:-1]):
         with pytest.raises(BackendError, match="parameters of "):
             module.function("scaled_sum", types)
+    with pytest.raises(ArgumentError, match="got 'float' as the type"):
+        module.function("scaled_sum", ("ptr", "ptr", "ptr", "float", "u32"))
 
 
 def test_a_launch_gives_the_bytes_that_the_kernel_declares(gpu, vectors):
@@ -186,7 +191,7 @@ def test_a_value_is_packed_by_the_type_of_the_parameter(kind, value, raw):
     ("kind", "value"),
     [
         *(("i32", 2**31), ("u32", -1), ("i32", 1.0), ("i64", True), ("bool", 1), ("f32", "x")),
-        *(("ptr", -1), ("ptr", 1.5), ("u8", 256), ("f32", None), ("f64", 10**400)),
+        *(("ptr", -1), ("ptr", 1.5), ("u8", 256), ("f32", None), ("f64", 10**400), ("f32", "1.5")),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(kind, value):
@@ -208,6 +213,9 @@ def test_a_prepared_launch_writes_only_what_changes(gpu, vectors):
     np.testing.assert_array_equal(gpu.array(other, (300,), np.float32), x + np.float32(4) * y)
     with pytest.raises(ArgumentError, match="type u32"):
         prepared.launch(changes={3: 0.0, 4: 1.5})
+    for number in (-1, 5):
+        with pytest.raises(ArgumentError, match=f"got a value number {number}"):
+            prepared.launch(changes={number: 1})
     prepared.launch()
     assert gpu.launches[-1].arguments == third
 
@@ -245,6 +253,9 @@ def test_limits_of_the_device_are_told_before_the_launch(gpu, vectors):
     ]:
         with pytest.raises(BackendError, match=says):
             function.launch(grid, block, shared, LEGACY, values)
+    for grid in ((1, 1, 1, 1), 1, (1.5,)):
+        with pytest.raises(ArgumentError, match="for a grid or block, expected 1 to 3"):
+            function.launch(grid, (32,), 0, LEGACY, values)
     with pytest.raises(ArgumentError, match="got 4 values, expected 5"):
         function.prepare((1,), (32,), 0, values[:4])
     function.launch((0, 3), (32,), 0, LEGACY, values)

@@ -212,7 +212,7 @@ def load(ptx: str | bytes, device: int | None = None) -> LoadedModule:
 
     Raises BackendError if CUDA cannot be used, or the driver refuses the code.
     """
-    number = current_device() if device is None else device
+    number = current_device() if device is None else device_properties(device).number
     text = ptx if isinstance(ptx, str) else ptx.decode()
     key = f"spcomp {hashlib.sha256(text.encode()).hexdigest()}"
     with on(number, "loading a module") as numba, _loading:
@@ -259,6 +259,9 @@ class LoadedModule:
         key = name, tuple(types)
         if (known := self._functions.get(key)) is not None:
             return known
+        if unknown := [kind for kind in types if kind not in TYPES]:
+            why = f"kernel {name}: got {unknown[0]!r} as the type of a parameter"
+            raise ArgumentError(why, hint=f"types are {', '.join(TYPES)}")
         sizes = tuple(TYPES[kind].itemsize for kind in types)
         if name not in self._entries:
             there = ", ".join(self._entries) or "none"
@@ -396,7 +399,7 @@ class Prepared:
         """
         with self._lock:
             if changes:
-                packed = [(at, slot(self._kinds[at], value)) for at, value in changes.items()]
+                packed = [(at, slot(self._kind(at), value)) for at, value in changes.items()]
                 for at, word in packed:
                     self._slots[at] = word
             if self._count:
@@ -404,6 +407,13 @@ class Prepared:
                 call = direct(function.numba, "cuLaunchKernel")
                 where = function.numba, function.context, function.device, self._what
                 start(*where, call, *self._head, stream or LEGACY, self._parameters, 0)
+
+    def _kind(self, number: int) -> str:
+        """Return the type of the value *number*; raises ArgumentError if there is none."""
+        if not 0 <= number < len(self._kinds):
+            why = f"{self._what}: got a value number {number}"
+            raise ArgumentError(why, hint=f"it has {len(self._kinds)} values, from 0")
+        return self._kinds[number]
 
     def restart(self, stream: int, slots: Sequence[tuple[int, int]], words: Sequence[int]) -> None:
         """Start the kernel in the current context, with *words* by number in some *slots*."""
@@ -456,6 +466,9 @@ def start(numba: Any, context: int, device: int, what: str, call: Any, *args: An
 
 
 def extents(given: Sequence[int]) -> tuple[int, int, int]:
-    """Return one to three extents as three."""
-    x, y, z = (*map(operator.index, given), *(1,) * (3 - len(given)))
+    """Return one to three extents as three; raises ArgumentError if they are something else."""
+    try:
+        x, y, z = (*map(operator.index, given), *(1,) * (3 - len(given)))
+    except (TypeError, ValueError):
+        raise ArgumentError(f"got {given!r} for a grid or block, expected 1 to 3 integers") from None
     return x, y, z

@@ -41,9 +41,9 @@ def slot(kind: str, value: Any) -> int:
     try:
         if boolean == (kind == "bool"):
             whole = int if boolean else operator.index
-            number = float(value) if dtype.is_float else whole(value)
+            number = value.__float__() if dtype.is_float else whole(value)  # not of a str
             if dtype.is_float or number in _LIMITS[kind]:
                 return pack(dtype, number)
-    except (TypeError, ValueError, OverflowError):
+    except (AttributeError, TypeError, ValueError, OverflowError):
         pass
     raise ArgumentError(f"got {value!r} for a parameter of type {kind}")
