@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +64,15 @@ def _pattern(frame: DeviceFrame, plan: BufferPlan) -> DeviceSparse | None:
     return frame.patterns_there.get(plan.axes[1].name)
 
 
+def _unshared(frame: DeviceFrame, plan: BufferPlan, pattern: DeviceSparse) -> DeviceSparse:
+    """Return *pattern* with copies of index arrays that are bound: users may change a result."""
+    assert pattern.indptr is not None
+    if plan.axes[1].indptr not in frame.bound:
+        return pattern
+    indptr, *indices = map(frame.memory.clone, (pattern.indptr, *pattern.indices))
+    return replace(pattern, indptr=indptr, indices=tuple(indices))
+
+
 def _there(
     frame: DeviceFrame,
     plan: BufferPlan,
@@ -71,7 +81,7 @@ def _there(
 ) -> Any:
     """Return the result of *plan* on the GPU, or None if it belongs on the host."""
     if (pattern := _pattern(frame, plan)) is not None:
-        return with_data(pattern, values[plan.handle].array)
+        return with_data(_unshared(frame, plan, pattern), values[plan.handle].array)
     leaf = plan.leaf
     pattern_of = ("raw", None, None) if leaf is None else frame.patterns.get(leaf.name, ("raw",))
     if isinstance(pattern_of[-1], DeviceTensor):
