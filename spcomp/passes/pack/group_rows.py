@@ -65,31 +65,28 @@ class GroupRows(Pass):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A program that only assembles *results* along *axis*, at the coordinates of *inner*."""
+    """A program that only assembles results along *axis*, at the coordinates of *inner*."""
 
     source: CoordFunc
     axis: Axis
     inner: Axis
-    results: tuple[SparseBuffer, ...]
 
 
 def _product_of(source: CoordFunc) -> _Product | None:
-    """Return the parts of *source* if its last index picks different elements of each result."""
+    """Return *source* as a product if its last index picks different elements of each result."""
     it, axes = source.body, [axis for axis in source.axes if axis.is_assembled]
     if not isinstance(it, SpIter) or len(axes) != 1 or len(it.domains) < 2:
         return None
     (axis,), domain = axes, it.domains[-1]
     inner = domain_axes(domain)
     stores = [n for n in walk(it.body) if isinstance(n, Store)]
-    results = tuple(b for b in source.buffers if axis in getattr(b, "axes", ()))
-    is_apart = (
-        domain_width(domain) == 1 and len(inner) == 1 and inner[0].unique and inner[0].sorted
-    )
+    results = {b for b in source.buffers if axis in getattr(b, "axes", ())}
+    is_apart = domain_width(domain) == 1 and len(inner) == 1 and inner[0].unique and inner[0].sorted
     if not is_apart or any(isinstance(n, SpIter | Alloc) for n in walk(it.body)):
         return None
     if any(s.buffer not in results or s.indices[-1] is not it.vars[-1] for s in stores):
         return None
-    return _Product(source, axis, inner[0], results)  # type: ignore[arg-type]
+    return _Product(source, axis, inner[0])
 
 
 class _Groups:
@@ -129,6 +126,7 @@ class _Groups:
         )
 
     def _host(self, names: list[str]) -> tuple[HostOp, ...]:
+        """Return the host program; *names* are the functions that count, then those that fill."""
         axis = self.axis
         indptr = Buffer(self.indptr.name, self.indptr, (plus(self.fibers, 1),), axis.idtype)
         total = cast(Load(indptr, (self.fibers,)), int64)
@@ -158,14 +156,15 @@ class _Groups:
         lowered = lower_function(func, assembly)
         if not isinstance(lowered.body, For) or not from_zero(lowered.body):
             return None
-        attrs = (*(pair for pair in lowered.attrs if pair[0] != ONE_PASS), (ANY_ROWS, True))
+        attrs = {name: value for name, value in lowered.attrs if name != ONE_PASS}
         # lanes of a warp have different elements only if a call checks that none comes twice
-        checked = {*lowered.attr("order_needed", ()), self.product.inner.name}
+        checked = {*attrs.get("order_needed", ()), self.product.inner.name}
+        attrs |= {ANY_ROWS: True, "order_needed": tuple(sorted(checked))}
         return lowered.replace(
             params=(*lowered.params, self.handle),
             buffers=(*lowered.buffers, self.work),
-            attrs=attrs,
-        ).with_attr("order_needed", tuple(sorted(checked)))
+            attrs=tuple(attrs.items()),
+        )
 
     def _short_rows(self, phase: Any) -> PosFunc | None:
         """Return the function for short rows: each is a thread's."""
@@ -174,7 +173,7 @@ class _Groups:
             phase, axes, knobs=self.knobs, limit=limit, work=self.work, starts=self.starts
         )
         func = self._lowered(self._phase(phase, "short"), short)
-        if func is None or short.fiber is None or not isinstance(func.body, For):
+        if func is None or short.opened is None or not isinstance(func.body, For):
             return None
         sizes = self.grid.product_threads, WARP
         size = next((n for n in sizes if n * short.bytes <= self.grid.block_bytes), None)
@@ -214,37 +213,20 @@ class _Groups:
 def _turns(
     names: Names, row: For, work: Buffer, words: Buffer, own: tuple[Buffer, ...], grid: GridKnobs
 ) -> For:
-    """Return the loop *row* on warps, each with its *own* memory, for rows of many products."""
+    """Return the loop *row* over long rows, on warps that take turns at groups of neighbours.
+
+    Each warp has its *own* memory, with its marks, the *words*. It looks at the numbers of products
+    of a group, which *work* has, before it goes through its rows.
+    """
     block, side, warp, turn, at, lane, other, first, size, power, warps = (
         names.var(f"{row.var.name}_{wish}")
         for wish in (
-            "b",
-            "y",
-            "w",
-            "turn",
-            "at",
-            "lane",
-            "other",
-            "first",
-            "size",
-            "power",
-            "warps",
+            *("b", "y", "w", "turn", "at", "lane", "other"),
+            *("first", "size", "power", "warps"),
         )
     )
     limit, sides = const(grid.few_products), max(1, grid.block_threads // WARP)
     most, top = of_lanes(names, "most"), scalar(names, "top")
-    least, spare = grid.warps_least.bit_length() - 1, grid.mark_words.bit_length() - 1
-    steps = range(grid.warps_most.bit_length() - 1, least, -1)  # powers of two: no division
-    blocks: Expr = const((1 << least) // sides)
-    digits: Expr = const(least)
-    for k in reversed(steps):
-        fits = BinOp("<=", words.shape[0], const(1 << spare - k))
-        blocks = Select(fits, const((1 << k) // sides), blocks)
-        digits = Select(fits, const(k), digits)
-    share: Expr = ZERO
-    for k in range(1, WARP.bit_length()):
-        enough = BinOp(">=", row.end, binary("*", warps, grid.warp_turns << k))
-        share = Select(enough, const(k), share)
     place = plus(first, lane)
     is_own = binary("and", binary("<", lane, size), binary("<", place, row.end))
     products = Select(is_own, Load(work, (plus(place, 1),)), ZERO)
@@ -259,10 +241,38 @@ def _turns(
     body = Let(first, begin, Let(size, binary("<<", const(1), power), body))
     groups = binary(">>", plus(row.end, binary("-", binary("<<", const(1), power), 1)), power)
     last = binary("-", plus(groups, binary("-", warps, 1)), warp)
+    blocks, digits = _warps(words, sides, grid)
     body = For(turn, ZERO, binary(">>", last, digits), body)
-    body = Let(warps, binary("*", blocks, sides), Let(power, share, body))
+    body = Let(warps, binary("*", blocks, sides), Let(power, _neighbours(row, warps, grid), body))
     body = Let(warp, plus(binary("*", block, sides), side), body)
     for buffer in (most, *own):
         body = Alloc(buffer, body)
     body = For(side, ZERO, const(sides), body, "bound", THREADS[1])
     return For(block, ZERO, blocks, body, "bound", BLOCKS[0])
+
+
+def _warps(words: Buffer, sides: int, grid: GridKnobs) -> tuple[Expr, Expr]:
+    """Return how many blocks of *sides* warps there are, and the binary logarithm of all warps.
+
+    The warps are a power of two, as nothing then divides by their number: as many as there is
+    memory for, with the *words* of marks that each has.
+    """
+    least, most, room = (
+        n.bit_length() - 1 for n in (grid.warps_least, grid.warps_most, grid.mark_words)
+    )
+    blocks: Expr = const((1 << least) // sides)
+    digits: Expr = const(least)
+    for k in range(least + 1, most + 1):
+        fits = BinOp("<=", words.shape[0], const(1 << room - k))
+        blocks = Select(fits, const((1 << k) // sides), blocks)
+        digits = Select(fits, const(k), digits)
+    return blocks, digits
+
+
+def _neighbours(row: For, warps: Expr, grid: GridKnobs) -> Expr:
+    """Return the binary logarithm of how many rows are a group: more, where there are many rows."""
+    power: Expr = ZERO
+    for k in range(1, WARP.bit_length()):
+        enough = BinOp(">=", row.end, binary("*", warps, grid.warp_turns << k))
+        power = Select(enough, const(k), power)
+    return power

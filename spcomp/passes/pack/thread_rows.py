@@ -25,17 +25,42 @@ from spcomp.passes.assembly.short_fibers import ShortFiber
 from spcomp.passes.assembly.write_order import Value
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The row that a thread makes: its elements are in *fiber*, *count* of them so far.
+
+    *spot*: the place in it of the element that a write is to.
+    """
+
+    fiber: ShortFiber
+    count: Buffer
+    spot: Buffer
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The memory that a thread has in its block."""
+        values = (row for row, _ in self.fiber.values.values())
+        return self.fiber.table, self.fiber.coords, *values
+
+
 @dataclass(slots=True)
 class ThreadRows(Assembly):
-    """Makes rows of up to *limit* products, each on one thread, with memory that the block has."""
+    """Makes rows of up to *limit* products, each on one thread, with memory that the block has.
+
+    *work*: how many products each row has. *starts*: what the elements of each result begin as.
+    """
 
     knobs: Knobs = field(kw_only=True)
     limit: int = field(kw_only=True)
     work: Buffer = field(kw_only=True)
     starts: Mapping[SparseBuffer, Value] = field(default_factory=dict)
-    fiber: ShortFiber | None = None
-    count: Buffer | None = None
-    spot: Buffer | None = None
+    opened: _Row | None = None  # once the fiber is open
+
+    @property
+    def row(self) -> _Row:
+        """The row whose fiber is open."""
+        assert self.opened is not None
+        return self.opened
 
     @property
     def ascending(self) -> bool:
@@ -44,18 +69,17 @@ class ThreadRows(Assembly):
 
     @property
     def bytes(self) -> int:
-        """How much memory a thread needs."""
-        assert self.fiber is not None
-        sizes = [(b, b.shape[0]) for b in _buffers(self.fiber)]
+        """How much memory of its block a thread needs."""
+        sizes = [(b, b.shape[0]) for b in self.row.buffers]
         return sum(int(n.value) * b.dtype.itemsize for b, n in sizes if isinstance(n, Const))
 
     def open(self, place: Place, names: Names, aux: Auxiliary) -> Callable[[Stmt], Stmt]:
         """Open the fiber: an empty table."""
         axis = place.axis
         self.parents[axis] = place.parent
-        self.fiber = fiber = self._fiber(axis, names)
-        self.count = count = scalar(names, f"{axis.name}_count")
-        self.spot = spot = scalar(names, f"{axis.name}_spot")
+        fiber = self._fiber(axis, names)
+        count, spot = (scalar(names, f"{axis.name}_{wish}") for wish in ("count", "spot"))
+        self.opened = row = _Row(fiber, count, spot)
         is_short = BinOp("<=", _products(self.work, place), const(self.limit))
 
         def wrap(stmt: Stmt) -> Stmt:
@@ -65,7 +89,7 @@ class ThreadRows(Assembly):
             )
             end = close(place, count, aux) if self.counts_only else self._emit(place, names, aux)
             body = seq(Store(count, (ZERO,), ZERO), empty, stmt, end)
-            for buffer in (spot, count, *_buffers(fiber)):
+            for buffer in (spot, count, *row.buffers):
                 body = Alloc(buffer, body)
             bits = const((2 * self.limit).bit_length() - 1)
             return If(is_short, Let(fiber.bits, bits, body))
@@ -91,17 +115,12 @@ class ThreadRows(Assembly):
         """Return the element that the next write is to."""
         if self.counts_only:
             return fill
-        assert self.fiber is not None
-        assert self.spot is not None
-        row, _ = self.fiber.values[buffer]  # type: ignore[index]
-        return Load(row, (Load(self.spot, (ZERO,)),))
+        values, _ = self.row.fiber.values[buffer]  # type: ignore[index]
+        return Load(values, (Load(self.row.spot, (ZERO,)),))
 
     def store(self, stmt: Store, value: Expr, place: Place, aux: Auxiliary) -> Stmt:  # noqa: ARG002
         """Return the write, after the search for the coordinate, which adds it if it is new."""
-        assert self.fiber is not None
-        assert self.count is not None
-        assert self.spot is not None
-        fiber, count, spot = self.fiber, self.count, self.spot
+        fiber, count, spot = self.row.fiber, self.row.count, self.row.spot
         key, before = fiber.names.var("key"), fiber.names.var("before")
         rows = fiber.values.values()
 
@@ -120,10 +139,8 @@ class ThreadRows(Assembly):
 
     def _emit(self, place: Place, names: Names, aux: Auxiliary) -> Stmt:
         """Return the statement that stores each element behind the lesser ones."""
-        assert self.fiber is not None
-        assert self.count is not None
-        fiber, width = self.fiber, self.knobs.rank_lanes
-        length = Load(self.count, (ZERO,))
+        fiber, width = self.row.fiber, self.knobs.rank_lanes
+        length = Load(self.row.count, (ZERO,))
         block, other = names.var("block"), names.var("other")
         coord = names.var("coord", fiber.coords.dtype)
         rank = Buffer(names.unique("rank"), None, (const(width),), coord.dtype, "local")
@@ -160,16 +177,14 @@ def _products(work: Buffer, place: Place) -> Expr:
 
 
 def _inside(place: Place, stmt: Stmt, store: Store) -> Stmt:
+    """Return *stmt* where the coordinate of *place* is in its axis; elsewhere the call fails."""
     if place.within is None:
         return stmt
     miss = f"write to a coordinate outside of {place.axis.name}"
     return If(place.within, stmt, Fail(miss, span=store.span), span=store.span)
 
 
-def _buffers(fiber: ShortFiber) -> tuple[Buffer, ...]:
-    return fiber.table, fiber.coords, *(row for row, _ in fiber.values.values())
-
-
 def _unrolled(names: Names, count: Expr, body: Callable[[Var], Stmt]) -> Stmt:
+    """Return the loop of *body* over *count* lanes, written out."""
     lane = names.var("lane")
     return For(lane, ZERO, count, body(lane), "unroll")

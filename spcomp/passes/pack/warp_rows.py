@@ -20,9 +20,8 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Call, Expr, Var, binary, cast, const
-from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
@@ -70,7 +69,7 @@ class WarpRows(Marked):
         def wrap(stmt: Stmt) -> Stmt:
             if self.phase == "count":
                 body = seq(
-                    self._lanes(names, stmt, 2),
+                    self._on_rows(names, stmt),
                     self._sizes(names, marks, clear=True),
                     self._total(names, count, const(WARP)),
                     close(place, count, aux),
@@ -85,31 +84,34 @@ class WarpRows(Marked):
                 return seq(put(place, position, coord, aux), *starts)
 
             return seq(
-                self._lanes(names, first, 2),
+                self._on_rows(names, first),
                 self._sizes(names, marks, clear=False),
                 self._emit(names, marks, count, element),
-                self._lanes(names, stmt, 1),
+                self._on_row(names, stmt),
                 self._clear(names, marks),
             )
 
         return wrap
 
-    def _lanes(self, names: Names, stmt: Stmt, most: int) -> Stmt:
-        """Return *stmt* with the lanes of a warp on the inner *most* loops, one or two."""
+    def _on_rows(self, names: Names, stmt: Stmt) -> Stmt:
+        """Return *stmt* with the lanes of a warp on several rows of the second matrix at a time."""
+        loops = _chain(stmt)
+        if len(loops) < 2:
+            return self._on_row(names, stmt)
+        (outer, *_, inner), lane, width = loops, names.var("lane"), self.mark_lanes
+        column, row = binary("&", lane, width - 1), binary(">>", lane, width.bit_length() - 1)
+        columns = Replace(inner, _strided(names, inner, column, width)).rewrite(outer)
+        rows = _strided(names, columns, row, WARP // width)
+        return on_lanes(lane, Replace(outer, rows).rewrite(stmt))
+
+    def _on_row(self, names: Names, stmt: Stmt) -> Stmt:
+        """Return *stmt* with the lanes of a warp on the innermost loop, over one row."""
         loops = _chain(stmt)
         if not loops:
             self.failed = True
             return stmt
         lane, inner = names.var("lane"), loops[-1]
-        if most == 1 or len(loops) == 1:
-            strided = _strided(names, inner, lane, WARP)
-            return _with(stmt, inner, on_lanes(lane, strided))
-        lanes = self.mark_lanes
-        column, row = binary("&", lane, lanes - 1), binary(">>", lane, lanes.bit_length() - 1)
-        stmt = _with(stmt, inner, _strided(names, inner, column, lanes))
-        outer = next(n for n in walk(stmt) if isinstance(n, For) and n.var is loops[0].var)
-        stmt = _with(stmt, outer, _strided(names, outer, row, WARP // lanes))
-        return on_lanes(lane, stmt)
+        return Replace(inner, on_lanes(lane, _strided(names, inner, lane, WARP))).rewrite(stmt)
 
     def _words(self, names: Names, marks: Marks, body: Callable[[Var], Stmt], lane: Var) -> Stmt:
         """Return the loop of a *lane* over its words."""
@@ -152,6 +154,7 @@ class WarpRows(Marked):
         return on_lanes(lane, Alloc(count, seq(self._total(names, count, lane), emit)))
 
     def _clear(self, names: Names, marks: Marks) -> Stmt:
+        """Return the statement that clears the marks, each lane those of its words."""
         lane, zero = names.var("lane"), const(0, marks.words.dtype)
         clear = self._words(names, marks, lambda word: Store(marks.words, (word,), zero), lane)
         return on_lanes(lane, clear)
@@ -188,20 +191,3 @@ def _strided(names: Names, loop: For, first: Expr, step: int) -> For:
     trips = binary("-", plus(loop.end, step - 1), first)
     body = substitute(loop.body, {loop.var: plus(binary("*", turn, step), first)})
     return loop.replace(var=turn, end=binary(">>", trips, step.bit_length() - 1), body=body)
-
-
-class _Put(Rewriter):
-    """Puts the loop *new* in the place of *old*."""
-
-    def __init__(self, old: For, new: For) -> None:
-        self.old, self.new = old, new
-
-    def visit_For(self, loop: For) -> Node:
-        return self.new if loop is self.old else self.visit_Node(loop)
-
-
-def _with(stmt: Stmt, old: For, new: For) -> Stmt:
-    """Return *stmt* with the loop *new* in the place of *old*."""
-    result = _Put(old, new).rewrite(stmt)
-    assert isinstance(result, Stmt)
-    return result

@@ -470,5 +470,7 @@ def extents(given: Sequence[int]) -> tuple[int, int, int]:
     try:
         x, y, z = (*map(operator.index, given), *(1,) * (3 - len(given)))
     except (TypeError, ValueError):
-        raise ArgumentError(f"got {given!r} for a grid or block, expected 1 to 3 integers") from None
+        raise ArgumentError(
+            f"got {given!r} for a grid or block, expected 1 to 3 integers"
+        ) from None
     return x, y, z
