@@ -15,6 +15,7 @@ from spcomp.schedule.step import Trace
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source
+from tests.programs import BY_NAME
 
 CPU = Target("cpu", "x86-64-v3", vector_bits=256)
 
@@ -392,3 +393,13 @@ def test_a_host_program_that_makes_too_little_is_refused(made, instead, message)
     assert lines != text.splitlines()
     with pytest.raises(ArgumentError, match=message):
         spcomp.compile(module)(A=a, B=b)
+
+
+@pytest.mark.parametrize("taken", ["b_indptr", "b_indices", "nnz_a"])
+@pytest.mark.parametrize("name", ["JC_indptr", "JC_indices"])
+def test_a_parameter_with_the_name_of_a_result_is_refused(taken, name):
+    """Both would be one array of the host program."""
+    text = f"from spcomp import script as T\n{BY_NAME['spgemm'].source.replace(taken, name)}"
+    (func,) = parse_source(text, "spgemm.py")
+    with pytest.raises(LoweringError, match=f"the parameter {name} has the name of a result"):
+        lower(func, CPU)

@@ -344,6 +344,18 @@ def put(place: Place, position: Expr, coord: Expr, aux: Auxiliary) -> Stmt:
     return Store(indices, at, cast(coord, indices.dtype))
 
 
+def _refuse_names(func: CoordFunc, results: Mapping[str, Axis]) -> None:
+    """Raise LoweringError if a parameter has the name of an index array in *results*."""
+    for param in func.params:
+        if (axis := results.get(param.name)) is not None:
+            array = f"an index array of {axis.name}"
+            raise LoweringError(
+                f"the parameter {param.name} has the name of a result, {array}",
+                axis.span,
+                hint=f"rename the parameter, or the axis {axis.name}",
+            )
+
+
 def assemble(func: CoordFunc, knobs: Knobs) -> Phases:
     """Return the phases of *func*: count the elements of each fiber, scan, fill."""
     outer = next((a for a in func.axes if a.is_assembled and _above(a)), None)
@@ -355,6 +367,7 @@ def assemble(func: CoordFunc, knobs: Knobs) -> Phases:
         for axis in func.axes
         if axis.is_assembled
     }
+    _refuse_names(func, {var.name: axis for axis, pair in handles.items() for var in pair})
     axis_of = {
         axis: axis.replace(indptr=indptr, indices=indices)
         for axis, (indptr, indices) in handles.items()
