@@ -98,7 +98,7 @@ def test_the_step_means_the_same_program(name, idtype):
     ("name", "step", "why"),
     [
         ("sddmm", SplitPositions("i", "j", 0, 1), "at least 1"),
-        ("sddmm", SplitPositions("i", "j", 1, 0), "turns and parts"),
+        ("sddmm", SplitPositions("i", "j", 1, 0), "size, turns and parts"),
         ("sddmm", SplitPositions("i", "k", 4, 9), "does not run over the fiber"),
         ("sddmm", SplitPositions("j", "k", 4, 9), "no loop over all rows"),
         ("csrmm", SplitPositions("i", "j", 4, 9), "may write the same element"),

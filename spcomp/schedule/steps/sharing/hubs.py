@@ -66,21 +66,24 @@ class SplitHubs(Step):
     inner: str
     size: int
 
-    def plan(self, func: Func) -> Row:
+    def plan(self, func: Func) -> Hub:
         """Return how a long row is done in pieces."""
         loop, inner = (find_loop(func, name, self) for name in (self.loop, self.inner))
-        kind = RowSum if conflicts(inner) else Row
+        kind = RowSum if conflicts(inner) else Hub
         return kind(self, func, loop, inner)
 
-    def rewrite(self, func: Func, plan: Row) -> Func:
+    def rewrite(self, func: Func, plan: Hub) -> Func:
         """Return *func* with long rows done afterwards, in pieces."""
         return replace_stmt(func, plan.loop, plan.build(Names(func)))
 
 
 class Row:
-    """A row whose elements are independent, and the nest that does it in pieces."""
+    """A row of *loop*, whose elements, those of *inner*, are independent; for steps to change it.
 
-    def __init__(self, step: SizedStep, func: Func, loop: For, inner: For) -> None:
+    *axis*: its fiber is along; *indptr*: where that begins; *values*: of the names in the row.
+    """
+
+    def __init__(self, step: object, func: Func, loop: For, inner: For) -> None:
         self.step, self.loop, self.inner = step, loop, inner
         self.values = binding_values(loop.body)
         self._check_loops(func)
@@ -93,8 +96,6 @@ class Row:
     # -- legality -----------------------------------------------------------------------------
 
     def _check_loops(self, func: Func) -> None:
-        if self.step.size < 1:
-            raise self.error("the size must be at least 1")
         indptr = row_pointer(func, self.loop)
         if indptr is None:
             raise self.error(f"{self.loop.var.name!r} is no loop over all rows of a variable axis")
@@ -131,7 +132,16 @@ class Row:
             assert isinstance(body, (For, Block))
             body = body.body
 
-    # -- construction -------------------------------------------------------------------------
+
+class Hub(Row):
+    """A long row whose elements are independent, and the nest that does it in pieces."""
+
+    step: SizedStep
+
+    def __init__(self, step: SizedStep, func: Func, loop: For, inner: For) -> None:
+        super().__init__(step, func, loop, inner)
+        if step.size < 1:
+            raise self.error("the size must be at least 1")
 
     def build(self, names: Names) -> Stmt:
         """Return the loop without long rows, followed by the loop over these."""
@@ -167,7 +177,7 @@ class Row:
         return For(piece, ZERO, pieces, work, "parallel", attrs=grain, span=self.loop.span)
 
 
-class RowSum(Row):
+class RowSum(Hub):
     """A row that is reduced: the nests that reduce its pieces, and combine the results."""
 
     def __init__(self, step: SizedStep, func: Func, loop: For, inner: For) -> None:

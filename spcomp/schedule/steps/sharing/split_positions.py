@@ -63,8 +63,8 @@ class _Elements(Row):
 
     def __init__(self, step: SplitPositions, func: Func, loop: For, inner: For) -> None:
         super().__init__(step, func, loop, inner)
-        if min(step.turns, step.parts) < 1:
-            raise self.error("turns and parts must be at least 1")
+        if min(step.size, step.turns, step.parts) < 1:
+            raise self.error("size, turns and parts must be at least 1")
         if clashes := conflicts(inner):
             raise self.error(str(clashes[0]))
         total = positions(self.axis)

@@ -34,7 +34,6 @@ class StageWeights(Step):
     """
 
     name: ClassVar[str] = "stage_weights"
-    size: ClassVar[int] = 1  # it cuts nothing
     loop: str
     inner: str
 
