@@ -18,7 +18,7 @@ from spcomp.kernels.gpu.frame import DeviceFrame
 from spcomp.kernels.gpu.temporaries import Temporaries, temporaries_of
 from spcomp.runtime.cuda import memory
 from spcomp.runtime.cuda.arrays import producers_of
-from spcomp.runtime.cuda.driver import LEGACY, Sequel
+from spcomp.runtime.cuda.driver import LEGACY, Launches
 from spcomp.runtime.cuda.status import Status, late
 from spcomp.runtime.cuda.streams import CHOSEN, handle_of
 from spcomp.runtime.gpu import LoadedKernels
@@ -44,7 +44,7 @@ class Replay:
     follow those of the arguments.
     """
 
-    launches: Sequel
+    launches: Launches
     sizes: tuple[int, ...]
     fixed: tuple[tuple[int, int], ...]
     outputs: tuple[int, ...]
@@ -178,7 +178,7 @@ def _are_fixed(sizes: Iterable[Expr], frame: DeviceFrame, values: Mapping[str, A
 
 def _launches(
     code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], numbers: Mapping[str, int]
-) -> tuple[Sequel, Status | None]:
+) -> tuple[Launches, Status | None]:
     """Return the launches of *code*, whose handles of the call have *numbers*, and their status."""
     place, kernels = frame.memory.place, code.loaded
     assert isinstance(kernels, LoadedKernels)
@@ -193,4 +193,4 @@ def _launches(
         slots = [(k, numbers[p.name]) for k, p in enumerate(abi.params) if p.name in numbers]
         if prepared is not None:
             launches.append((prepared, tuple(slots)))
-    return Sequel(launches, place.device), status
+    return Launches(launches, place.device), status

@@ -177,7 +177,7 @@ def array_of(arg: Any, place: Place, who: str = "x", *, written: bool = False) -
     if library is None or is_sparse(arg):
         raise ArgumentError(f"argument {who}: got {type(arg).__name__}, expected a dense array")
     if library == "host" and not isinstance(arg, DeviceArray):
-        return _uploaded(arg, place, who)
+        return _upload(arg, place, who)
     array = _read(arg, library, place, who, written=written)
     if array.device != place.device:
         raise ArgumentError(
@@ -201,7 +201,8 @@ def _read(
     return _of_dlpack(arg, place, who, written=written)
 
 
-def _uploaded(arg: Any, place: Place, who: str) -> DeviceArray:
+def _upload(arg: Any, place: Place, who: str) -> DeviceArray:
+    """Return a copy on the device of *place* of the array *arg*, of any library, on the host."""
     bits = _is_torch(arg) and str(arg.dtype) == "torch.bfloat16"
     if _is_torch(arg):
         if arg.device.type != "cpu":
@@ -219,13 +220,14 @@ def _uploaded(arg: Any, place: Place, who: str) -> DeviceArray:
 
 
 def _dtype(given: Any, who: str) -> DType:
+    """Return the dtype of numpy *given*; raises ArgumentError if no program has it."""
     dtype = np.dtype(given)
     if not dtype.isnative:
         raise ArgumentError(f"argument {who}: got {dtype}, which is not in native byte order")
-    return _named(dtype.name, who)
+    return _dtype_named(dtype.name, who)
 
 
-def _named(name: str, who: str) -> DType:
+def _dtype_named(name: str, who: str) -> DType:
     try:
         return dtype_of(name)
     except ValueError:
@@ -277,7 +279,7 @@ def _require_plain(tensor: Any, who: str) -> None:
 def _of_torch(tensor: Any, who: str) -> DeviceArray:
     """Return the memory of a strided *tensor*; its CUDA array interface refuses bfloat16."""
     _require_plain(tensor, who)
-    dtype = _named(str(tensor.dtype).removeprefix("torch."), who)
+    dtype = _dtype_named(str(tensor.dtype).removeprefix("torch."), who)
     strides = [step * dtype.itemsize for step in tensor.stride()]
     shape, device = tuple(map(int, tensor.shape)), int(tensor.device.index)
     return _array(who, int(tensor.data_ptr()), dtype, shape, strides, tensor, "torch", device)

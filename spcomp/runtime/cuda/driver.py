@@ -82,7 +82,7 @@ def require() -> Any:
 
 
 @lru_cache(maxsize=16)
-def direct(numba: Any, name: str) -> Callable[..., Any]:
+def driver_function(numba: Any, name: str) -> Callable[..., Any]:
     """Return the function *name* of the driver as numba has it, without its log of every call."""
     function, fine = getattr(numba.binding, name), numba.binding.CUresult.CUDA_SUCCESS
 
@@ -404,7 +404,7 @@ class Prepared:
                     self._slots[at] = word
             if self._count:
                 function = self.function
-                call = direct(function.numba, "cuLaunchKernel")
+                call = driver_function(function.numba, "cuLaunchKernel")
                 where = function.numba, function.context, function.device, self._what
                 start(*where, call, *self._head, stream or LEGACY, self._parameters, 0)
 
@@ -422,12 +422,12 @@ class Prepared:
             for at, number in slots:
                 own[at] = words[number]
             try:
-                direct(numba, "cuLaunchKernel")(*self._head, stream, self._parameters, 0)
+                driver_function(numba, "cuLaunchKernel")(*self._head, stream, self._parameters, 0)
             except errors(numba) as error:
                 raise refusal(self._what, error) from None
 
 
-class Sequel:
+class Launches:
     """Launches in a row on *device*, each with the slots that change and their numbers.
 
     They start in the context of the device, without allocations or waiting.
@@ -456,7 +456,7 @@ def start(numba: Any, context: int, device: int, what: str, call: Any, *args: An
     It is not in a thread that used no GPU yet, or another one. Raises BackendError.
     """
     try:
-        if int(direct(numba, "cuCtxGetCurrent")()) == context:
+        if int(driver_function(numba, "cuCtxGetCurrent")()) == context:
             call(*args)
             return
     except errors(numba) as error:

@@ -6,7 +6,15 @@ from functools import lru_cache
 from typing import Any
 
 from spcomp.arrays import Array
-from spcomp.runtime.cuda.driver import LEGACY, direct, errors, on, refusal, refusals, require
+from spcomp.runtime.cuda.driver import (
+    LEGACY,
+    driver_function,
+    errors,
+    on,
+    refusal,
+    refusals,
+    require,
+)
 
 
 def allocate(shape: tuple[int, ...], dtype: str, device: int) -> Any:
@@ -84,7 +92,7 @@ def device_of(pointer: int) -> int:
     """Return the device whose memory *pointer* points to; raises BackendError if none is."""
     numba = require()
     try:
-        return int(direct(numba, "cuPointerGetAttribute")(_ordinal(numba), pointer))
+        return int(driver_function(numba, "cuPointerGetAttribute")(_ordinal(numba), pointer))
     except errors(numba) as error:  # not refusals(): this is on the way of every call
         raise refusal(f"address {pointer:#x}", error) from None
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from spcomp.errors import ArgumentError
-from spcomp.runtime.cuda.driver import LEGACY, direct, errors, require
+from spcomp.runtime.cuda.driver import LEGACY, driver_function, errors, require
 
 STREAM = "stream"  # the argument of a call with the stream to work on
 CHOSEN: ContextVar[Any] = ContextVar("spcomp_stream", default=None)
@@ -56,7 +56,7 @@ def is_recorded(stream: int) -> bool:
     """Return whether what *stream* is given goes into a graph."""
     numba = require()
     try:
-        return int(direct(numba, "cuStreamIsCapturing")(stream)) != 0
+        return int(driver_function(numba, "cuStreamIsCapturing")(stream)) != 0
     except errors(numba):
         return False  # the first launch says what is wrong
 

@@ -46,7 +46,6 @@ from spcomp.schedule.steps.sharing.workspaces import has_workspace
 if TYPE_CHECKING:
     from spcomp.dtypes import DType
     from spcomp.ir.func import Func
-    from spcomp.ir.program import PosFunc
     from spcomp.knobs import GridKnobs, Knobs
     from spcomp.schedule.steps.base import Step
     from spcomp.target import Target

@@ -381,26 +381,27 @@ class _Part:
 
     def _turns(self, first: Expr, *, whole: bool) -> Stmt:
         """Return the loop over the part, *at_once* elements in a turn; *whole*: all are there."""
-        level, count = self.level, const(self.at_once)
-        turn, one, two, three = (self.names.var(f"{self.step.loop}_{x}") for x in ("n", *"klm"))
+        level, count, loop = self.level, const(self.at_once), self.step.loop
+        turn, of_key, of_value, of_sum = (self.names.var(f"{loop}_{wish}") for wish in "nklm")
         begin = plus(first, times(turn, count))
         last = level.key(binary("-", level.count, const(1)))
         own, where = level.own(self.lanes)
-        mine = [x.var for x in own]
-        inside: Expr = BinOp("<", plus(begin, two), level.count)
+        place = of_value, *(x.var for x in own)
+        inside: Expr = BinOp("<", plus(begin, of_value), level.count)
         if level.sums is not None:
-            there = BinOp("<=", const(0, self.key_type), Load(self.keys, (two,)))
+            there = BinOp("<=", const(0, self.key_type), Load(self.keys, (of_value,)))
             inside = BinOp("and", inside, there)
-        key, value = level.key(plus(begin, one)), level.value(plus(begin, two), where)
+        key, value = level.key(plus(begin, of_key)), level.value(plus(begin, of_value), where)
         if not whole:
-            key = Select(BinOp("<", plus(begin, one), level.count), key, last)
+            key = Select(BinOp("<", plus(begin, of_key), level.count), key, last)
             value = Select(inside, value, self.runs.neutral)
         kind: LoopKind = "vectorized" if whole else "unroll"
-        keys = For(one, ZERO, count, Store(self.keys, (one,), key), kind)
+        keys = For(of_key, ZERO, count, Store(self.keys, (of_key,), key), kind)
         kind = "unroll" if own else kind
-        values = For(two, ZERO, count, nest(own, Store(self.values, (two, *mine), value)), kind)
-        add = For(three, ZERO, count, self._add(three), "unroll")
-        trips, rolled = const(level.size // self.at_once), ((MOST_TRIPS, 1),)  # registers hold one
+        values = For(of_value, ZERO, count, nest(own, Store(self.values, place, value)), kind)
+        add = For(of_sum, ZERO, count, self._add(of_sum), "unroll")
+        rolled = ((MOST_TRIPS, 1),)  # registers hold one turn
+        trips = const(level.size // self.at_once)
         return For(turn, ZERO, trips, seq(keys, values, add), attrs=rolled)
 
     def _add(self, which: Var) -> Stmt:
