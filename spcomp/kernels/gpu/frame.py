@@ -96,6 +96,7 @@ class DeviceFrame(Frame):
                 self.values[plan.handle] = self.memory.resident(copy)
 
     def _check_bound(self) -> None:
+        """Check the index arrays that are bound; the host reads those that decide a version."""
         for axis in self.interface.sparse_axes if self.verify else ():
             if axis.name not in self.checked and self._has(axis):
                 for check in self._axis_checks(axis):

@@ -129,27 +129,15 @@ def record(
 ) -> Replay | None:
     """Return how to repeat the call of *frame* with arguments like *named*, after those *fixed*.
 
-    All outputs are among them. None if the bound arguments do not decide everything else, or the
-    host does more than to allocate a little memory and to launch kernels.
+    All outputs are among them. None if calls may differ in more than arrays, or need much memory.
     """
-    face = frame.interface
-    if face.domains or code.is_measured or set(code.deciding) - {*frame.bound}:
+    if not _may_repeat(code, frame, values, named):
         return None
-    if any(name in face.index_names and name not in face.by_name for name in named):
-        return None  # index arrays are checked in each call that has them
-    if not all(isinstance(op, Launch | HostAlloc) for op in code.host):
+    face, device = frame.interface, frame.memory.place.device
+    names = [op.buffer.name for op in code.host if isinstance(op, HostAlloc)]
+    temporaries = temporaries_of(code.host, values, device) if names else None
+    if names and temporaries is None:
         return None
-    grids = (code.emitted[op.func].grid for op in code.host if isinstance(op, Launch))
-    allocs = [op.buffer for op in code.host if isinstance(op, HostAlloc)]
-    extents = [b for grid in grids if grid is not None for b in grid.blocks]
-    if not _are_fixed((*extents, *(buffer.shape[0] for buffer in allocs)), frame, values):
-        return None
-    temporaries, device = None, frame.memory.place.device
-    names = [buffer.name for buffer in allocs]
-    if names:
-        temporaries = temporaries_of(code.host, values, device)
-        if temporaries is None:
-            return None
     numbers = {
         face.by_name[name].handle: number
         for number, name in enumerate(named)
@@ -166,6 +154,26 @@ def record(
     outputs = tuple(numbers[plan.handle] for plan in face.outputs)
     producers = producers_of((*fixed, *named.values()), device)
     return Replay(launches, tuple(sizes), places, outputs, producers, code, status, temporaries)
+
+
+def _may_repeat(
+    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], named: Mapping[str, Any]
+) -> bool:
+    """Return whether bound arguments decide all but the arrays that calls like this one work on.
+
+    Not where arguments are checked in each call for what they hold, or the host does more than to
+    allocate memory and to launch kernels.
+    """
+    face = frame.interface
+    indexed = any(name in face.index_names and name not in face.by_name for name in named)
+    if face.domains or indexed or code.is_measured or set(code.deciding) - {*frame.bound}:
+        return False
+    if not all(isinstance(op, Launch | HostAlloc) for op in code.host):
+        return False
+    grids = (code.emitted[op.func].grid for op in code.host if isinstance(op, Launch))
+    extents = [extent for grid in grids if grid is not None for extent in grid.blocks]
+    extents += [op.buffer.shape[0] for op in code.host if isinstance(op, HostAlloc)]
+    return _are_fixed(extents, frame, values)
 
 
 def _are_fixed(sizes: Iterable[Expr], frame: DeviceFrame, values: Mapping[str, Any]) -> bool:

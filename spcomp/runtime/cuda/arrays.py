@@ -264,6 +264,7 @@ def _array(
 
 
 def _require_plain(tensor: Any, who: str) -> None:
+    """Raise ArgumentError for a tensor of PyTorch that is more than the numbers in its memory."""
     if tensor.requires_grad:
         raise ArgumentError(
             f"argument {who}: requires gradients, which are not followed here",
@@ -383,6 +384,7 @@ def zeros(shape: Sequence[int], dtype: DType, place: Place) -> DeviceArray:
 
 
 def _new(shape: tuple[int, ...], dtype: DType, place: Place) -> Any:
+    """Return a new array of the library of *place*, with any content."""
     if place.library in ("numba", "host"):
         return memory.allocate(shape, dtype.numpy_name, place.device)
     module = sys.modules[place.library]

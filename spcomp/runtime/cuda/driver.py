@@ -336,6 +336,7 @@ class DeviceFunction:
             return int(blocks(self.handle, threads, shared_bytes))
 
     def _check(self, grid: Sequence[int], block: Sequence[int], shared_bytes: int) -> None:
+        """Raise BackendError for a launch beyond the limits of the device or the kernel."""
         gpu = device_properties(self.device)
         limits = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
         for what, got, limit in zip(("grid", "block"), (grid, block), limits, strict=True):

@@ -448,6 +448,7 @@ class _Update(Rewriter):
         return self.rewrite(loop.body) if loop.var in self.at else self.visit_Node(loop)
 
     def _element(self, loop: For, lane: Var) -> Stmt:
+        """Return the body of *loop* for the element *lane* of the tile."""
         self.lane = lane
         (self.at[loop.var],) = self.tile.place(lane)
         body: Stmt = self.rewrite(loop.body)

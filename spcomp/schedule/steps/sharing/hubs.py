@@ -96,6 +96,7 @@ class Row:
     # -- legality -----------------------------------------------------------------------------
 
     def _check_loops(self, func: Func) -> None:
+        """Raise unless the loops go over all rows and their fibers, and rows are independent."""
         indptr = row_pointer(func, self.loop)
         if indptr is None:
             raise self.error(f"{self.loop.var.name!r} is no loop over all rows of a variable axis")
@@ -218,6 +219,7 @@ class RowSum(Hub):
         return stores[0], init
 
     def _reduction(self) -> Reduction:
+        """Return the update; raises if it is none by + * min or max, or another place reads it."""
         reduction = as_reduction(self.store)
         value = self.store.value
         value = value.value if isinstance(value, Cast) else value
@@ -244,6 +246,7 @@ class RowSum(Hub):
         return list(self.axis_of)
 
     def _place(self, store: Store) -> list[Expr]:
+        """Return the indices of *store* in terms of loops; raises if it is to a sparse buffer."""
         place = [substitute(i, self.values) for i in store.indices if i is not None]
         if len(place) < len(store.indices):
             raise self.error(f"{store.buffer.name} is not dense")

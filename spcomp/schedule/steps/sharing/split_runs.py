@@ -128,6 +128,7 @@ class _Runs:
         return (self.loop, *around)[-1], fixed
 
     def _reduction(self) -> Reduction:
+        """Return the update of one element; raises if it is none by + * min or max."""
         reduction = as_reduction(self.store)
         if reduction is None or reduction.is_tuple or reduction.combiner not in REDUCIBLE:
             name = self.store.buffer.name
@@ -139,6 +140,7 @@ class _Runs:
         return reduction
 
     def _check_loops(self) -> None:
+        """Raise ScheduleError unless threads can share the loops inside, or keep their sums."""
         inside = {self.loop.var, *(x.var for x in (*self.lanes, *self.own))}
         own = {self.loop.var, *(x.var for x in self.own)}
         for loop in (*self.lanes, *self.own):
@@ -425,6 +427,7 @@ class _Part:
         return Load(self.sums, mine or (ZERO,))
 
     def _clear(self) -> Stmt:
+        """Return the nest that lets the sums of a run begin."""
         own, _ = self.level.own(self.lanes)
         return nest(own, Store(self.sums, tuple(x.var for x in own) or (ZERO,), self.runs.neutral))
 
