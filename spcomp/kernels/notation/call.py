@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import CallArguments, call_arguments
+from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.scatters import Rows, Scatters, Sizes
 from spcomp.kernels.results import by_name
@@ -24,7 +25,7 @@ class BoundArguments:
 
     *rows*: those of index vectors among them, by operand. *given*: as the user
     gave them; *arguments*: the same with arrays for tensors of torch. *last*: the version that
-    ran last with them.
+    ran last with them. *fast_path*: how calls on a CPU are repeated.
     """
 
     given: Mapping[str, Any]
@@ -33,6 +34,7 @@ class BoundArguments:
     rows: dict[str, Rows]
     has_torch: bool = False
     last: Any = None  # a version of the runner, which stands above
+    fast_path: FastPath | None = None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> BoundArguments:
