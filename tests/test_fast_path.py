@@ -124,3 +124,36 @@ def test_what_a_call_checks_is_checked_in_a_learned_one():
     with pytest.raises(ArgumentError, match="A"):
         kernel(A=A, x=x)
     bound(x=x)  # has its own index arrays
+
+
+def test_csr_and_csc_tensors_of_torch_are_used_as_they_are():
+    torch = pytest.importorskip("torch")
+    from spcomp.tensors.libraries.torch import argument
+
+    A, x = matrix(), torch.from_numpy(dense(N))
+    csr = torch.sparse_csr_tensor(*map(torch.from_numpy, (A.indptr, A.indices, A.data)), A.shape)
+    csc = torch.from_numpy(A.todense()).to_sparse_csc()
+    want = torch.from_numpy(A @ x.numpy())
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    for given in (csr, csc, torch.from_numpy(A.todense()).to_sparse_csr()):
+        taken = argument("A", given)
+        assert np.shares_memory(taken.data, given.values().numpy())
+        bound = kernel.bind(A=given)
+        for _ in range(4):
+            assert torch.allclose(kernel(A=given, x=x), want)
+            assert torch.allclose(bound(x=x), want)
+    scores = spcomp.compile("C[i, j] = A[i, j] * x[j]")
+    results = [scores(A=csr, x=x) for _ in range(4)]
+    assert all(result.layout == torch.sparse_csr for result in results)
+    assert torch.allclose(results[-1].to_dense(), csr.to_dense() * x)
+    csr.col_indices()[0] = N
+    with pytest.raises(ArgumentError, match="A"):
+        kernel(A=csr, x=x)
+
+
+def test_wide_index_arrays_of_bound_tensors_are_narrowed_if_they_fit():
+    torch = pytest.importorskip("torch")
+    pointers, columns, values = torch.tensor([0, 1]), torch.tensor([2**32]), torch.ones(1)
+    wrong = torch.sparse_csr_tensor(pointers, columns, values, (1, 3), check_invariants=False)
+    with pytest.raises(ArgumentError, match="A"):  # not column 0
+        spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=wrong)(x=torch.ones(3))

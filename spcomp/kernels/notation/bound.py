@@ -48,9 +48,10 @@ class BoundNotation(Bound):
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
-        result = self._fast_path.run(out, named)
-        if result is not NotImplemented:
-            return result
+        if not self._bound.has_torch:
+            result = self._fast_path.run(out, named)
+            if result is not NotImplemented:
+                return result
         self.refuse_bound(named)
         if not self._runner.outputs.isdisjoint(named):
             out, named = with_named_outputs(out, named, self._runner.outputs)

@@ -14,6 +14,7 @@ from spcomp.kernels.notation.scatters import Rows, Scatters, Sizes
 from spcomp.kernels.results import by_name
 from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
+from spcomp.tensors.libraries.scipy import narrowed
 
 _NONE: Mapping[str, Any] = {}
 Outputs: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
@@ -40,7 +41,8 @@ class BoundArguments:
     def of(cls, given: dict[str, Any]) -> BoundArguments:
         """Return the bound arguments *given*."""
         arrays = arrays_of(given)
-        return cls(given, call_arguments(arrays), {}, {}, arrays is not given)
+        ours = {n: x if x is given[n] else narrowed(x) for n, x in arrays.items()}  # of torch
+        return cls(given, call_arguments(ours), {}, {}, arrays is not given)
 
 
 NOTHING_BOUND = BoundArguments({}, {}, {}, {})
@@ -75,6 +77,13 @@ class Call(NamedTuple):
     outputs: Mapping[str, Any]
     in_place: Collection[str]
     wholes: Mapping[str, Any]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What comes with the call: arguments that are not bound, and arrays for results."""
+        bound = self.bound.arguments
+        unbound = {n: argument.value for n, argument in self.arguments.items() if n not in bound}
+        return unbound | {**self.outputs}
 
 
 @dataclass(frozen=True, slots=True)

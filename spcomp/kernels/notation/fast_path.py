@@ -11,7 +11,6 @@ from spcomp.kernels.calls import MAX_PLANS, Calls
 from spcomp.kernels.results import Results
 
 if TYPE_CHECKING:
-    from spcomp.kernels.notation.call import Call
     from spcomp.kernels.notation.planned import CompiledVersion
 
 _ndarray = np.ndarray
@@ -59,46 +58,37 @@ class FastPath:
                 return result
         return NotImplemented
 
-    def consider(
-        self,
-        version: CompiledVersion,
-        kernel: Any,
-        call: Call,
-        named: Mapping[str, Any],
-        returned: Any,
-        result: Any,
-    ) -> None:
-        """Take this way from now on if the *kernel* of *version* did all that *call* asks for.
-
-        It was called with *named*, and *returned* what the user gets as *result*.
-        """
+    def has_news(self, kernel: Any) -> bool:
+        """Whether *kernel* has learned calls, and was not considered yet."""
         calls: Calls | None = getattr(kernel, "only_calls", None)
-        if calls is None or not calls.repeats or calls in self.refused:
-            return
-        if any(way.calls is calls for way in self.ways):
-            return
-        if _hands_on(version, call, named) and _is_result(returned, result):
-            self.ways = (Way(calls, version), *self.ways[: MAX_PLANS - 1])
+        known = (*self.refused, *(way.calls for way in self.ways))
+        return calls is not None and bool(calls.repeats) and calls not in known
+
+    def consider(self, version: CompiledVersion, kernel: Any, call: Handover) -> None:
+        """Go straight to *kernel*, that of *version*, from now on if *call* shows that it does."""
+        orders = [[*plan.output.layout.order] for plan in version.planned.plans]
+        in_order = all(order == sorted(order) for order in orders)
+        if in_order and not version.planned.unbound and call.is_plain:
+            self.ways = (Way(kernel.only_calls, version), *self.ways[: MAX_PLANS - 1])
         else:
-            self.refused = (calls, *self.refused[: MAX_PLANS - 1])
+            self.refused = (kernel.only_calls, *self.refused[: MAX_PLANS - 1])
 
 
-def _hands_on(version: CompiledVersion, call: Call, named: Mapping[str, Any]) -> bool:
-    """Whether the kernel of *version* gets as *named* what the user gives in *call*."""
-    bound = call.bound.arguments
-    given = {n: argument.value for n, argument in call.arguments.items() if n not in bound}
-    given |= call.outputs
-    orders = [[*plan.output.layout.order] for plan in version.planned.plans]
-    return (
-        not (version.planned.unbound or call.bound.has_torch)
-        and all(order == sorted(order) for order in orders)
-        and named.keys() == given.keys()
-        and all(named[name] is arg for name, arg in given.items())
-    )
+class Handover(NamedTuple):
+    """What a user has *given*, a kernel *taken* and *returned*, and the user gets as *result*."""
 
+    given: Mapping[str, Any]
+    taken: Mapping[str, Any]
+    returned: Any
+    result: Any
 
-def _is_result(returned: Any, result: Any) -> bool:
-    if isinstance(result, Results) and isinstance(returned, Results):
-        pairs = zip(returned, result, strict=True)
-        return returned._fields == result._fields and all(one is other for one, other in pairs)
-    return returned is result
+    @property
+    def is_plain(self) -> bool:
+        """Whether all is handed on as it is."""
+        given, taken, returned, result = self
+        if given.keys() != taken.keys() or any(taken[name] is not x for name, x in given.items()):
+            return False
+        if isinstance(result, Results) and isinstance(returned, Results):
+            pairs = zip(returned, result, strict=True)
+            return returned._fields == result._fields and all(a is b for a, b in pairs)
+        return returned is result

@@ -19,7 +19,7 @@ from spcomp.kernels.notation.arguments import (
     call_arguments,
 )
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
-from spcomp.kernels.notation.fast_path import FastPath
+from spcomp.kernels.notation.fast_path import FastPath, Handover
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
 from spcomp.kernels.notation.places import Places
@@ -113,8 +113,14 @@ class Runner:
         from spcomp.kernels.notation.torch_calls import TorchCall  # torch is optional
 
         call = TorchCall(named, out, written, bound.given.values())
-        arguments = call_arguments(call.arguments)
-        return call.results(self.run(call.out, arguments, bound, sizes=sizes))
+        path = self.fast_path if bound is NOTHING_BOUND else bound.fast_path
+        result = NotImplemented
+        if path is not None and not sizes:
+            result = path.run(call.out, call.arguments)
+        if result is NotImplemented:
+            arguments = call_arguments(call.arguments)
+            result = self.run(call.out, arguments, bound, sizes=sizes)
+        return call.results(result)
 
     def _followed(
         self,
@@ -195,8 +201,10 @@ class Runner:
         returned = kernel(**named)
         results = self._delivery.results(planned, returned, arguments, call.outputs)
         path = self.fast_path if call.bound is NOTHING_BOUND else call.bound.fast_path
-        if path is not None and self._takes_wholes and self._delivery.keeps_formats(planned.plans):
-            path.consider(version, kernel, call, named, returned, self._named(results))
+        keeps = self._takes_wholes and self._delivery.keeps_formats(planned.plans)
+        if keeps and path is not None and path.has_news(kernel):
+            handed = Handover(call.given, named, returned, self._named(results))
+            path.consider(version, kernel, handed)
         return results
 
     def kernel_call(
