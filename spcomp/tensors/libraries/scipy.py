@@ -100,6 +100,8 @@ def stored_size(arg: Any) -> int:
     """Return about how many elements *arg*, an array of any library, stores, with padding."""
     if getattr(arg, "format", "") in _ARRAYS:
         return int(np.size(getattr(arg, "data", ())))
+    if hasattr(arg, "_nnz") and str(arg.layout) != "torch.strided":
+        return int(arg._nnz())  # noqa: SLF001 (of torch: blocks count once)
     size = getattr(arg, "nnz", getattr(arg, "size", 0))
     return int(size) if isinstance(size, (int, np.integer)) else 0
 
@@ -117,6 +119,18 @@ def scipy_of_arrays(
 ) -> Any:
     """Return the scipy csr, csc or bsr object of class *make* that holds these arrays."""
     return scipy_of_attributes(make, shape, data=data, indices=indices, indptr=indptr)
+
+
+def narrowed(arg: Any) -> Any:
+    """Return *arg*, a csr or csc array, with int32 index arrays if they fit; others as they are."""
+    if getattr(arg, "format", "") not in ("csr", "csc"):
+        return arg
+    limits, arrays = np.iinfo(np.int32), (arg.indices, arg.indptr)
+    ends = [end for array in arrays if array.size for end in (array.min(), array.max())]
+    if any(not limits.min <= end <= limits.max for end in (*ends, *arg.shape)):
+        return arg
+    indices, indptr = (array.astype(np.int32) for array in arrays)
+    return scipy_of_arrays(type(arg), arg.shape, arg.data, indices, indptr)
 
 
 def scipy_of_attributes(make: Any, shape: tuple[int, ...], data: Array, **arrays: Any) -> Any:
