@@ -63,6 +63,15 @@ class Calls:
                 named[only] = out
             else:
                 named = with_outputs(self.face, self.name, out, named)
+        result = self.repeat(named)
+        if result is not NotImplemented:
+            return result
+        record = self.full(named)
+        self.consider(record)
+        return record.result
+
+    def repeat(self, named: dict[str, Any]) -> Any:
+        """Return what the call returns by one of the plans, NotImplemented if no plan takes it."""
         repeats = self.repeats
         for repeat in repeats:
             result = repeat.entry(named)
@@ -73,9 +82,7 @@ class Calls:
                     function = repeat.plan.function
                     raise failure(function, repeat.code.message(function, result))
                 return result
-        record = self.full(named)
-        self.consider(record)
-        return record.result
+        return NotImplemented
 
     def consider(self, record: CallRecord) -> None:
         """Learn to repeat a call from its *record* if it is the second of its kind.

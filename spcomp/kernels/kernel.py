@@ -95,6 +95,12 @@ class Kernel(Runnable):
             raise outside(error)  # noqa: B904 (it is the same error)
         return None if args else result
 
+    @property
+    def only_calls(self) -> Calls | None:
+        """The calls by name, if a call is nothing else; None: it does more, or runs elsewhere."""
+        own = type(self) is Kernel and self._options.threads is None
+        return self._calls if own and type(self._calls) is Calls else None
+
     def takes(self, name: str) -> bool:
         """Whether a call can give an argument called *name*."""
         return self._face.takes(name)
@@ -410,6 +416,12 @@ class BoundKernel(Bound):
     def calls(self) -> Calls | GpuCalls:
         """The calls with the arguments that are bound."""
         return self._calls
+
+    @property
+    def only_calls(self) -> Calls | None:
+        """The calls by name, if a call is nothing else; None: it does more, or runs elsewhere."""
+        own = self.transposed is None and self._threads is None
+        return self._calls if own and type(self._calls) is Calls else None
 
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""

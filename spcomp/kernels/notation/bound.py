@@ -11,6 +11,7 @@ import numpy as np
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
 from spcomp.kernels.notation.explained import explained
+from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.protocol import Bound, Runnable
@@ -40,11 +41,17 @@ class BoundNotation(Bound):
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
         self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
+        bound = self._bound
+        self._fast_path = bound.fast_path = FastPath(lambda version: runner.note(version, bound))
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
+        if not self._bound.has_torch:
+            result = self._fast_path.run(out, named)
+            if result is not NotImplemented:
+                return result
         self.refuse_bound(named)
         if not self._runner.outputs.isdisjoint(named):
             out, named = with_named_outputs(out, named, self._runner.outputs)

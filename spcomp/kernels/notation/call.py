@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import CallArguments, call_arguments
+from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.scatters import Rows, Scatters, Sizes
 from spcomp.kernels.results import by_name
 from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
+from spcomp.tensors.libraries.scipy import narrowed
 
 _NONE: Mapping[str, Any] = {}
 Outputs: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
@@ -24,7 +26,7 @@ class BoundArguments:
 
     *rows*: those of index vectors among them, by operand. *given*: as the user
     gave them; *arguments*: the same with arrays for tensors of torch. *last*: the version that
-    ran last with them.
+    ran last with them. *fast_path*: how calls on a CPU are repeated.
     """
 
     given: Mapping[str, Any]
@@ -33,12 +35,14 @@ class BoundArguments:
     rows: dict[str, Rows]
     has_torch: bool = False
     last: Any = None  # a version of the runner, which stands above
+    fast_path: FastPath | None = None
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> BoundArguments:
         """Return the bound arguments *given*."""
         arrays = arrays_of(given)
-        return cls(given, call_arguments(arrays), {}, {}, arrays is not given)
+        ours = {n: x if x is given[n] else narrowed(x) for n, x in arrays.items()}  # of torch
+        return cls(given, call_arguments(ours), {}, {}, arrays is not given)
 
 
 NOTHING_BOUND = BoundArguments({}, {}, {}, {})
@@ -73,6 +77,13 @@ class Call(NamedTuple):
     outputs: Mapping[str, Any]
     in_place: Collection[str]
     wholes: Mapping[str, Any]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What comes with the call: arguments that are not bound, and arrays for results."""
+        bound = self.bound.arguments
+        unbound = {n: argument.value for n, argument in self.arguments.items() if n not in bound}
+        return unbound | {**self.outputs}
 
 
 @dataclass(frozen=True, slots=True)

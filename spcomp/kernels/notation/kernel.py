@@ -91,6 +91,9 @@ class NotationKernel(Runnable):
                 f"{self.name}: got arguments by position",
                 hint=f"give them by name: {', '.join(self.arguments)}",
             )
+        result = self._runner.fast_path.run(out, named)
+        if result is not NotImplemented:
+            return result
         if (door := door_of(named.values())) is not None:
             return door.call(self, out, named)
         if not self._runner.outputs.isdisjoint(named):

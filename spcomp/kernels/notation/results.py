@@ -80,6 +80,12 @@ class Delivery:
                 indices = plan.stmt.target.indices
                 check_keys(name, output.keys, self._lengths(plan, arguments), indices)
 
+    def keeps_formats(self, plans: Sequence[Plan]) -> bool:
+        """Whether no result is assembled as numbers, or converted to a format that is asked for."""
+        outputs = [(plan.stmt.target.name, plan.output) for plan in plans]
+        wanted = self.wanted
+        return all(o.keys is None and same(wanted.get(n, o.layout), o.layout) for n, o in outputs)
+
     def results(
         self,
         planned: Planned,

@@ -19,6 +19,7 @@ from spcomp.kernels.notation.arguments import (
     call_arguments,
 )
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
+from spcomp.kernels.notation.fast_path import FastPath, Handover
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
 from spcomp.kernels.notation.places import Places
@@ -76,6 +77,8 @@ class Runner:
         self._versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
         self._last: CompiledVersion | SplitVersion | None = None
+        self.fast_path = FastPath(self.note)
+        self._takes_wholes = not (places.parts or prepared.accumulated or self.scatters.rows)
 
     @property
     def program(self) -> Program:
@@ -110,8 +113,14 @@ class Runner:
         from spcomp.kernels.notation.torch_calls import TorchCall  # torch is optional
 
         call = TorchCall(named, out, written, bound.given.values())
-        arguments = call_arguments(call.arguments)
-        return call.results(self.run(call.out, arguments, bound, sizes=sizes))
+        path = self.fast_path if bound is NOTHING_BOUND else bound.fast_path
+        result = NotImplemented
+        if path is not None and not sizes:
+            result = path.run(call.out, call.arguments)
+        if result is NotImplemented:
+            arguments = call_arguments(call.arguments)
+            result = self.run(call.out, arguments, bound, sizes=sizes)
+        return call.results(result)
 
     def _followed(
         self,
@@ -181,8 +190,7 @@ class Runner:
     def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
         version = self._version(call, execute)
-        if call.bound is not NOTHING_BOUND:
-            call.bound.last = version
+        self.note(version, call.bound)
         if isinstance(version, SplitVersion):
             return version.run(call, execute)
         planned, arguments = version.planned, call.arguments
@@ -190,7 +198,14 @@ class Runner:
             index.check(call.outputs)
         self._delivery.check(planned.plans, arguments, call.outputs)
         kernel, named = self._kernel_call(version, call)
-        return self._delivery.results(planned, kernel(**named), arguments, call.outputs)
+        returned = kernel(**named)
+        results = self._delivery.results(planned, returned, arguments, call.outputs)
+        path = self.fast_path if call.bound is NOTHING_BOUND else call.bound.fast_path
+        keeps = self._takes_wholes and self._delivery.keeps_formats(planned.plans)
+        if keeps and path is not None and path.has_news(kernel):
+            handed = Handover(call.given, named, returned, self._named(results))
+            path.consider(version, kernel, handed)
+        return results
 
     def kernel_call(
         self, out: Any, named: Mapping[str, Any], bound: BoundArguments, sizes: Sizes = _NONE
@@ -211,9 +226,13 @@ class Runner:
         kernel, arguments = self._kernel_call(version, call)
         return InnerCall(cast("Runnable", kernel), arguments, deliver)
 
-    def note(self, version: CompiledVersion | SplitVersion, bound: BoundArguments) -> None:
+    def note(
+        self, version: CompiledVersion | SplitVersion, bound: BoundArguments = NOTHING_BOUND
+    ) -> None:
         """Note that *version* ran last, with the arguments *bound*."""
-        self._last = bound.last = version
+        self._last = version
+        if bound is not NOTHING_BOUND:
+            bound.last = version
 
     def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
         asked = frozenset(call.outputs).difference(self.planner.prepared.results)

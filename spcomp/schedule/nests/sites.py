@@ -19,7 +19,8 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import Conflict, ascending_axes, conflicts, loops_of
+from spcomp.schedule.legality.dependence import Conflict, conflicts, loops_of
+from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.steps.base import names_hint

@@ -13,7 +13,8 @@ from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import statements, walk
 from spcomp.passes.pack.pack_rows import unclaimed
-from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.steps.loops.annotate import permission_hint

@@ -119,6 +119,18 @@ def scipy_of_arrays(
     return scipy_of_attributes(make, shape, data=data, indices=indices, indptr=indptr)
 
 
+def narrowed(arg: Any) -> Any:
+    """Return *arg*, a csr or csc array, with int32 index arrays if they fit; others as they are."""
+    if getattr(arg, "format", "") not in ("csr", "csc"):
+        return arg
+    limits, arrays = np.iinfo(np.int32), (arg.indices, arg.indptr)
+    ends = [end for array in arrays if array.size for end in (array.min(), array.max())]
+    if any(not limits.min <= end <= limits.max for end in (*ends, *arg.shape)):
+        return arg
+    indices, indptr = (array.astype(np.int32) for array in arrays)
+    return scipy_of_arrays(type(arg), arg.shape, arg.data, indices, indptr)
+
+
 def scipy_of_attributes(make: Any, shape: tuple[int, ...], data: Array, **arrays: Any) -> Any:
     """Return the scipy object of class *make* that has *data* and these *arrays* as attributes.
 

@@ -14,6 +14,7 @@ from spcomp.dtypes import DType, bfloat16, promote
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError, expect
 from spcomp.tensors import checks as validate
+from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_arrays
 
 _ORDERS = {"sparse_csr": (0, 1), "sparse_csc": (1, 0)}
 BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
@@ -139,12 +140,30 @@ def number(who: str, tensor: torch.Tensor) -> Any:
 def argument(who: str, tensor: torch.Tensor) -> Any:
     """Return what index notation takes for *tensor*: an array over the memory of a strided one.
 
-    bfloat16 becomes a copy in float32, which holds the same numbers. Raises ArgumentError.
+    That is a matrix of scipy for csr and csc. bfloat16 becomes a copy in float32, which holds the
+    same numbers. Raises ArgumentError.
     """
     kind = layout_of(tensor, who)
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return array_of(tensor, who) if kind == "strided" else tensor
+    if kind == "strided":
+        return array_of(tensor, who)
+    return _matrix(who, tensor, kind) if kind in _ORDERS else tensor
+
+
+def _matrix(who: str, tensor: torch.Tensor, kind: str) -> Any:
+    """Return the scipy array over the memory of a csr or csc *tensor*; the call checks indices."""
+    import scipy.sparse as sps
+
+    values = array_of(tensor.values(), who)
+    if not scipy_holds(values.dtype):
+        return tensor
+    by_rows = kind == "sparse_csr"
+    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
+    indices = tensor.col_indices() if by_rows else tensor.row_indices()
+    make = sps.csr_array if by_rows else sps.csc_array
+    shape = tuple(tensor.shape)
+    return scipy_of_arrays(make, shape, values, array_of(indices, who), array_of(pointers, who))
 
 
 def is_bfloat16(tensor: torch.Tensor) -> bool:

@@ -16,7 +16,8 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Evaluate, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import ascending_axes, conflicts
+from spcomp.schedule.legality.dependence import conflicts
+from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.nests.nests import find_block, find_loop, path_down, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
 

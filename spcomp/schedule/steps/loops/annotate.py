@@ -15,7 +15,8 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import MOST_TRIPS, For, Store
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.legality.dependence import ascending_axes, conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
+from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.steps.base import Step, find_named, names_hint
 

@@ -14,7 +14,8 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.legality.dependence import loops_of, with_order, writes_of
+from spcomp.schedule.legality.dependence import loops_of, writes_of
+from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
 from spcomp.schedule.nests.cooperation import shared_by_threads
 from spcomp.schedule.nests.nests import find_loop, replace_stmt

@@ -18,7 +18,8 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import For, LoopKind
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.legality.dependence import conflicts, with_order
+from spcomp.schedule.legality.dependence import conflicts
+from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import innermost, is_dot
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step

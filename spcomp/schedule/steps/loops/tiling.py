@@ -19,14 +19,13 @@ from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import (
-    ascending_axes,
     at_most_once,
     changes_range,
     conflicts,
     loop_named,
     loops_of,
-    with_order,
 )
+from spcomp.schedule.legality.order import ascending_axes, with_order
 from spcomp.schedule.legality.reductions import innermost, is_dot, only_reduces
 from spcomp.schedule.nests.nests import (
     Fresh,

@@ -1,0 +1,94 @@
+"""Around the route: calls of index notation that go straight to the learned calls of its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from spcomp.kernels.calls import MAX_PLANS, Calls
+from spcomp.kernels.results import Results
+
+if TYPE_CHECKING:
+    from spcomp.kernels.notation.planned import CompiledVersion
+
+_ndarray = np.ndarray
+
+
+class Way(NamedTuple):
+    """The *calls* of the kernel of *version*, which are those of the user."""
+
+    calls: Calls
+    version: CompiledVersion
+
+
+class FastPath:
+    """The kernels that take calls as they come, the one used last first.
+
+    A learned call of a kernel compares types, dtypes, extents and levels of its arguments with
+    those of the call that it repeats. They decide which version of a program runs, how arguments
+    are made for its kernel, and how results are returned. So where a version hands on all of them
+    as they are, a call that its kernel repeats needs nothing else. *note* is told which version
+    ran. Many threads may use it at once: *ways* is replaced, never changed.
+    """
+
+    __slots__ = ("note", "refused", "ways")
+
+    def __init__(self, note: Callable[[CompiledVersion], None]) -> None:
+        self.note = note
+        self.ways: tuple[Way, ...] = ()
+        self.refused: tuple[Calls, ...] = ()
+
+    def run(self, out: Any, named: dict[str, Any]) -> Any:
+        """Return what a call with *named* and *out* returns; NotImplemented: in full, please."""
+        ways = self.ways
+        for way in ways:
+            calls, given = way.calls, named
+            if out is not None:
+                only = calls.only
+                if only is None or type(out) is not _ndarray or only in named:
+                    continue
+                given = {**named, only: out}
+            result = calls.repeat(given)
+            if result is not NotImplemented:
+                if way is not ways[0]:
+                    self.ways = (way, *(other for other in ways if other is not way))
+                self.note(way.version)
+                return result
+        return NotImplemented
+
+    def has_news(self, kernel: Any) -> bool:
+        """Whether *kernel* has learned calls, and was not considered yet."""
+        calls: Calls | None = getattr(kernel, "only_calls", None)
+        known = (*self.refused, *(way.calls for way in self.ways))
+        return calls is not None and bool(calls.repeats) and calls not in known
+
+    def consider(self, version: CompiledVersion, kernel: Any, call: Handover) -> None:
+        """Go straight to *kernel*, that of *version*, from now on if *call* shows that it does."""
+        orders = [[*plan.output.layout.order] for plan in version.planned.plans]
+        in_order = all(order == sorted(order) for order in orders)
+        if in_order and not version.planned.unbound and call.is_plain:
+            self.ways = (Way(kernel.only_calls, version), *self.ways[: MAX_PLANS - 1])
+        else:
+            self.refused = (kernel.only_calls, *self.refused[: MAX_PLANS - 1])
+
+
+class Handover(NamedTuple):
+    """What a user has *given*, a kernel *taken* and *returned*, and the user gets as *result*."""
+
+    given: Mapping[str, Any]
+    taken: Mapping[str, Any]
+    returned: Any
+    result: Any
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all is handed on as it is."""
+        given, taken, returned, result = self
+        if given.keys() != taken.keys() or any(taken[name] is not x for name, x in given.items()):
+            return False
+        if isinstance(result, Results) and isinstance(returned, Results):
+            pairs = zip(returned, result, strict=True)
+            return returned._fields == result._fields and all(a is b for a, b in pairs)
+        return returned is result
