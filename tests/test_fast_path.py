@@ -9,6 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.errors import ArgumentError, SpcompError
 from spcomp.kernels.notation.runner import Runner
+from spcomp.tensors.libraries.scipy import stored_size
 
 N = 6
 rng = np.random.default_rng(0)
@@ -149,6 +150,13 @@ def test_csr_and_csc_tensors_of_torch_are_used_as_they_are():
     csr.col_indices()[0] = N
     with pytest.raises(ArgumentError, match="A"):
         kernel(A=csr, x=x)
+
+
+def test_elements_of_sparse_tensors_of_torch_are_counted():
+    torch = pytest.importorskip("torch")
+    eye = torch.eye(N)
+    for kept in (eye.to_sparse_coo(), eye.to_sparse_csr(), eye.to_sparse_bsr((1, 1))):
+        assert stored_size(kept) == N  # large ones are converted by compiled code
 
 
 def test_wide_index_arrays_of_bound_tensors_are_narrowed_if_they_fit():

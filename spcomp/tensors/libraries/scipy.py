@@ -100,6 +100,8 @@ def stored_size(arg: Any) -> int:
     """Return about how many elements *arg*, an array of any library, stores, with padding."""
     if getattr(arg, "format", "") in _ARRAYS:
         return int(np.size(getattr(arg, "data", ())))
+    if hasattr(arg, "_nnz") and str(arg.layout) != "torch.strided":
+        return int(arg._nnz())  # noqa: SLF001 (of torch: blocks count once)
     size = getattr(arg, "nnz", getattr(arg, "size", 0))
     return int(size) if isinstance(size, (int, np.integer)) else 0
 
