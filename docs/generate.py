@@ -44,21 +44,21 @@ def f(x: T.handle, n: T.int32) -> None:
 """
 CASES = (
     ("An argument does not fit", CALL + "kernel(A=graph, B=np.ones((3, 8), np.float32))",
-     "Compare the shapes: the message says which size is which."),
+     "Compare the shapes. `n_j` is the length of the index `j`, which `A` gave."),
     ("An argument is missing, or has another name", CALL + "kernel(A=graph, X=B)",
      "Names are those of the program; `kernel.signature` lists them."),
     ("A type does not fit", "spcomp.compile(csrmm)(A=graph.astype(np.float64), B=B)",
-     "Scripts say their types. Convert the argument, or change the script; index notation takes the types as they come."),
+     "A script declares its types: convert the argument, or change the script. Index notation takes all types."),
     ("Index notation that cannot be read", 'spcomp.compile("y[i] = A[i, j] * x[k")', "The caret is where reading ended."),
     ("A name that is not declared", SCRIPT + """\
-    with T.iter([I], "S", "f") as [i]:
+    with T.sp_iter([I], "S", "f") as [i]:
         X[i] = Z[i] + 1.0""", "Declare the buffer with `T.match_buffer` or `T.match_sparse_buffer`."),
-    ("Sizes of an axis in the wrong place", """\
+    ("An axis without a parent", """\
 @T.prim_func
 def f(x: T.handle, p: T.handle, q: T.handle, n: T.int32, nnz: T.int32) -> None:
     J = T.sparse_variable(None, (n, nnz), (p, q), "int32")""", "A tree of axes begins with `T.dense_fixed`."),
     ("A step that would change the result", 'spcomp.Schedule(csrmm).lower_sparse_iter().parallel("j")',
-     "Another loop, or a step that makes this one legal, such as `rfactor` or an `atomic` annotation."),
+     "Choose another loop, or first a step that makes this one legal, such as `rfactor` or an `atomic` annotation."),
     ("A loop that does not exist", 'spcomp.Schedule(csrmm).lower_sparse_iter().unroll("x")',
      "`sch.loops` lists the loops; `sch.made` those that the last step made."),
     ("A format that does not exist", 'spcomp.convert(graph, "cssr")', "The hint lists the names."),
@@ -66,7 +66,7 @@ def f(x: T.handle, p: T.handle, q: T.handle, n: T.int32, nnz: T.int32) -> None:
 indices = graph.indices.copy()
 indices[3] = 99
 spcomp.compile(csrmm)(A=type(graph)((graph.data, indices, graph.indptr), shape=(34, 34)), B=B)""",
-     "The matrix is damaged. Calls check index arrays, so that nothing is read out of bounds."),
+     "The matrix is damaged: it has no column 99. Calls check index arrays, so that nothing is read out of bounds."),
     ("A file that breaks its format", """\
 Path("bad.mtx").write_text("%%MatrixMarket matrix coordinate real general\\n2 2 1\\n3 1 1.0\\n")
 spcomp.read("bad.mtx")""", "The message has the line of the file."),
@@ -150,8 +150,8 @@ def error_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Every mistake that is yours to mend raises a `SpcompError`: with the place in your file, what is wrong, and what to do",
-        "about it. Anything else that is raised is a bug of spcomp. This page is generated: its messages are real ones.",
+        "A mistake that you can mend raises a `SpcompError`, which shows the place in your file, what is wrong, and what",
+        "to do about it. Any other exception is a bug of spcomp. This page is generated from the code: its messages are real ones.",
         "",
         "| class of `spcomp.errors` | is also | what it means |",
         "|---|---|---|",
@@ -170,7 +170,7 @@ def error_page() -> str:
         "    print(error.message, error.span, error.hint)",
         "```",
         "",
-        "The traceback has your own frames only; `SPCOMP_DEBUG=1` shows those of spcomp, too.",
+        "The traceback has the lines of your own files only; with `SPCOMP_DEBUG=1` it has those of spcomp, too.",
     ]
     for title, code, advice in CASES:
         kind, message = _raised(code)

@@ -100,7 +100,7 @@ def test_unused_positions_before_the_first_fiber_count():
 
 
 def csrmm(inits=True):
-    """Stage II of csrmm, as docs/language.md has it."""
+    """Stage II of csrmm, as docs/index.md has it."""
     m, columns = dense("I", 3), dense("K", 2)
     J = compressed("J", m, 3)
     indptr, indices = aux(J)

@@ -75,7 +75,7 @@ def suggest(
 
     That is the stored winner for near matrices, or else the best of a model that is trained on all
     that the store has from this machine, which needs xgboost, and a program that was tuned on
-    five other matrices. Otherwise it is the best of the model that comes with spcomp, trained on
+    five matrices here. Otherwise it is the best of the model that comes with spcomp, trained on
     other programs and machines; it is the default where that is not sure.
 
     Args:
