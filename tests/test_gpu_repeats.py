@@ -307,3 +307,14 @@ def test_index_arrays_that_are_not_bound_are_checked_in_every_call(gpu, kind):
         np.testing.assert_array_equal(there.get(out), x[columns].reshape(3, 2).sum(1))
     with pytest.raises(ArgumentError, match="indices"):
         kernel(indices=there.put(np.array([0, 1, 2, 60, 4, 5], np.int32)), **rest)
+
+
+@pytest.mark.parametrize("of", [np.ones, lambda n, kind: sps.csr_array(np.ones((1, n), kind))])
+def test_all_kinds_of_calls_of_bound_notation_see_the_values_of_the_bind(gpu, of):
+    kernel = spcomp.compile("q[k, i] = a[k, i] * x[i]", target=TARGET)
+    a = of(4, "f4").reshape(1, 4)
+    call = kernel.bind(a=a)
+    for kind in ("f4", "f4", "f8"):
+        (a.data if sps.issparse(a) else a)[...] = 5
+        result = call(x=np.ones(4, kind))
+        np.testing.assert_array_equal(result.toarray() if sps.issparse(result) else result, 1)

@@ -38,6 +38,8 @@ class BoundNotation(Bound):
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
         kept = kept_arguments(runner.program, arguments)
+        if on_gpu(runner.options.target):
+            kept = {n: x if n in runner.outputs else _copied(x) for n, x in kept.items()}
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
         self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
@@ -134,6 +136,22 @@ def _kept(who: str, arg: Any) -> Any:
         private = tuple(map(_private, array)) if name == "coords" else _private(array)
         setattr(kept, name, private)
     return kept
+
+
+def _copied(arg: Any) -> Any:
+    """Return *arg*, one that is kept, with a copy of its values if these lie on the host.
+
+    Each kind of call puts them on the GPU for itself, and all have to see the same.
+    """
+    if isinstance(arg, np.ndarray):
+        return arg.copy()
+    if is_scipy(arg) and arg.format in _INDEX:
+        copied = copy(arg)
+        copied.data = arg.data.copy()
+        return copied
+    if isinstance(arg, Tensor):
+        return arg.with_values(np.array(arg.values))
+    return arg.clone() if is_torch(arg) and not lies_there(arg) else arg
 
 
 def _private(array: Any) -> Any:
