@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from math import prod
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -155,6 +156,8 @@ class Matrix:
 
 def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
     """Put PyTorch and CuPy on *gpu* among the modules; return their streams, which tests change."""
+    with suppress(ImportError):  # what is imported once, with the PyTorch that later tests use
+        import_module("spcomp.tensors.libraries.torch")
     now = SimpleNamespace(torch=1, cupy=1, made=[])
     torch, cupy = ModuleType("torch"), ModuleType("cupy")
 
