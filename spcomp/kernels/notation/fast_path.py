@@ -58,20 +58,19 @@ class FastPath:
                 return result
         return NotImplemented
 
-    def has_news(self, kernel: Any) -> bool:
-        """Whether *kernel* has learned calls, and was not considered yet."""
+    def news(self, kernel: Any) -> Calls | None:
+        """Return the calls of *kernel* if it has learned some and was not considered; else None."""
         calls: Calls | None = getattr(kernel, "only_calls", None)
-        known = (*self.refused, *(way.calls for way in self.ways))
-        return calls is not None and bool(calls.repeats) and calls not in known
+        if calls is None or not calls.repeats or calls in self.refused:
+            return None
+        return None if any(way.calls is calls for way in self.ways) else calls
 
-    def consider(self, version: CompiledVersion, kernel: Any, call: Handover) -> None:
-        """Go straight to *kernel*, that of *version*, from now on if *call* shows that it does."""
-        orders = [[*plan.output.layout.order] for plan in version.planned.plans]
-        in_order = all(order == sorted(order) for order in orders)
-        if in_order and not version.planned.unbound and call.is_plain:
-            self.ways = (Way(kernel.only_calls, version), *self.ways[: MAX_PLANS - 1])
+    def consider(self, way: Way, *, plain: bool) -> None:
+        """Go this *way* from now on if calls are *plain*: handed on as they are; else never."""
+        if plain:
+            self.ways = (way, *self.ways[: MAX_PLANS - 1])
         else:
-            self.refused = (kernel.only_calls, *self.refused[: MAX_PLANS - 1])
+            self.refused = (way.calls, *self.refused[: MAX_PLANS - 1])
 
 
 class Handover(NamedTuple):

@@ -80,11 +80,15 @@ class Delivery:
                 indices = plan.stmt.target.indices
                 check_keys(name, output.keys, self._lengths(plan, arguments), indices)
 
-    def keeps_formats(self, plans: Sequence[Plan]) -> bool:
-        """Whether no result is assembled as numbers, or converted to a format that is asked for."""
-        outputs = [(plan.stmt.target.name, plan.output) for plan in plans]
-        wanted = self.wanted
-        return all(o.keys is None and same(wanted.get(n, o.layout), o.layout) for n, o in outputs)
+    def is_plain(self, planned: Planned) -> bool:
+        """Whether the kernel's results are the user's: of no other format, order or length."""
+        outputs = [(plan.stmt.target.name, plan.output) for plan in planned.plans]
+        return not planned.unbound and all(
+            output.keys is None
+            and [*output.layout.order] == sorted(output.layout.order)
+            and same(self.wanted.get(name, output.layout), output.layout)
+            for name, output in outputs
+        )
 
     def results(
         self,
