@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -154,10 +154,15 @@ class Matrix:
         self.nnz = getattr(self.data, "shape", (0,))[0]
 
 
+def import_with_torch() -> None:
+    """Import now what is imported once, with the PyTorch that later tests use, if it is there."""
+    with suppress(ImportError):
+        import_module("spcomp.tensors.libraries.torch")
+
+
 def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
     """Put PyTorch and CuPy on *gpu* among the modules; return their streams, which tests change."""
-    with suppress(ImportError):  # what is imported once, with the PyTorch that later tests use
-        import_module("spcomp.tensors.libraries.torch")
+    import_with_torch()
     now = SimpleNamespace(torch=1, cupy=1, made=[])
     torch, cupy = ModuleType("torch"), ModuleType("cupy")
 
@@ -176,10 +181,6 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
 
         def __exit__(self, *_):
             now.cupy = self.before
-
-    @contextmanager
-    def device(number):
-        yield
 
     def empty_of_torch(shape, dtype, device):
         number = int(device.removeprefix("cuda:"))
@@ -207,7 +208,7 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
     cupy.ndarray, cupy.empty = Ndarray, empty_of_cupy
     cupy.cuda = SimpleNamespace(
         get_current_stream=lambda device: SimpleNamespace(ptr=now.cupy),
-        ExternalStream=External, Device=device,
+        ExternalStream=External, Device=nullcontext,
     )  # fmt: skip
     patch.setitem(sys.modules, "torch", torch)
     patch.setitem(sys.modules, "cupy", cupy)
