@@ -103,7 +103,8 @@ class AdjointKernel(Runnable):
     def specialize(self, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         version = self.version(named)
-        return version.kernel.specialize(**version.arguments(named, self._columns))
+        kernel: Runnable = version.kernel.specialize(**version.arguments(named, self._columns))
+        return kernel
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
         """Return the call of the program of gradients that a call with *named* comes down to."""

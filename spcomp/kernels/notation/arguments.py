@@ -199,6 +199,8 @@ def kind_of(arg: Any) -> object:
         return type(arg)
     if is_parts(arg):
         return "parts", arg.format, arg.dtype, len(arg.shape), arg.buffer.axes[-1].idtype
+    if hasattr(arg, "__array__") and not hasattr(arg, "dtype"):  # a frame of pandas, say
+        return type(arg), np.asarray(arg).dtype, np.ndim(arg)
     more = (getattr(arg, what, None) for what in ("dtype", "layout", "format"))
     return type(arg), len(getattr(arg, "shape", ())), *map(str, more)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, SpcompError, outside
 from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
 from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.fast_path import FastPath
@@ -50,14 +50,17 @@ class BoundNotation(Bound):
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
-        if not self._bound.has_torch:
-            result = self._fast_path.run(out, named)
-            if result is not NotImplemented:
-                return result
-        self.refuse_bound(named)
-        if not self._runner.outputs.isdisjoint(named):
-            out, named = with_named_outputs(out, named, self._runner.outputs)
-        return self._runner.call(out, named, self._bound)
+        try:
+            if not self._bound.has_torch:
+                result = self._fast_path.run(out, named)
+                if result is not NotImplemented:
+                    return result
+            self.refuse_bound(named)
+            if not self._runner.outputs.isdisjoint(named):
+                out, named = with_named_outputs(out, named, self._runner.outputs)
+            return self._runner.call(out, named, self._bound)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
 
     def explain(self, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* and the bound ones.

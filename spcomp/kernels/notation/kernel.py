@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, SpcompError, outside
 from spcomp.kernels.elsewhere import door_of
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import BoundNotation
@@ -14,6 +14,7 @@ from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.planned import Planned, Split
 from spcomp.kernels.notation.runner import Runner, SplitVersion
+from spcomp.kernels.notation.specialized import SpecializedKernel
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.notation.nodes import Program
 from spcomp.notation.semiring import Semiring
@@ -22,10 +23,7 @@ from spcomp.tensors.libraries.foreign import arrays_of
 if TYPE_CHECKING:
     from spcomp.compiler.interface import Signature
     from spcomp.compiler.options import Options
-    from spcomp.kernels.decomposed.choose import ChoosingKernel
-    from spcomp.kernels.decomposed.kernel import FormatKernel
     from spcomp.kernels.gradients import Differentiable
-    from spcomp.kernels.kernel import Kernel
     from spcomp.kernels.notation.arguments import CallArguments
 
 
@@ -91,14 +89,17 @@ class NotationKernel(Runnable):
                 f"{self.name}: got arguments by position",
                 hint=f"give them by name: {', '.join(self.arguments)}",
             )
-        result = self._runner.fast_path.run(out, named)
-        if result is not NotImplemented:
-            return result
-        if (door := door_of(named.values())) is not None:
-            return door.call(self, out, named)
-        if not self._runner.outputs.isdisjoint(named):
-            out, named = with_named_outputs(out, named, self._runner.outputs)
-        return self._runner.call(out, named)
+        try:
+            result = self._runner.fast_path.run(out, named)
+            if result is not NotImplemented:
+                return result
+            if (door := door_of(named.values())) is not None:
+                return door.call(self, out, named)
+            if not self._runner.outputs.isdisjoint(named):
+                out, named = with_named_outputs(out, named, self._runner.outputs)
+            return self._runner.call(out, named)
+        except SpcompError as error:
+            raise outside(error)  # noqa: B904 (it is the same error)
 
     def plan(self, **named: Any) -> Any:
         """Return what a call with distributed arguments does, as a value that prints.
@@ -146,8 +147,11 @@ class NotationKernel(Runnable):
         """
         return self._runner.operands(named, sizes)
 
-    def specialize(self, **named: Any) -> Kernel | FormatKernel | ChoosingKernel:
-        """Return the Kernel that a call with arguments like these runs; compiled if need be."""
+    def specialize(self, **named: Any) -> Any:
+        """Return the kernel that a call with arguments like these runs; compiled if need be.
+
+        It is a Kernel, or one over formats, and takes these arguments.
+        """
         arguments = self._runner.operands(arrays_of(named))
         version = self._runner.version(arguments)
         if isinstance(version, SplitVersion):
@@ -156,8 +160,9 @@ class NotationKernel(Runnable):
                 f"{self.name} runs as {len(version.pieces)} programs, one after the other",
                 hint=f"compile and ask each: {programs}",
             )
-        kernel: Kernel | FormatKernel | ChoosingKernel = self._runner.chosen(version, arguments)
-        return kernel
+        kernel = self._runner.chosen(version, arguments)
+        plain = self._runner.hands_on(version, arguments)
+        return kernel if plain else SpecializedKernel(self, kernel)
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
         """Return the call of the Kernel that a call with *named* comes down to."""

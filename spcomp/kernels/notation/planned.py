@@ -162,6 +162,14 @@ class CompiledVersion:
             kernel_arguments.append(KernelArgument(name, argument.source, make))
         return cls(planned, kernel, tuple(kernel_arguments), stored)
 
+    def takes(self, arguments: CallArguments) -> bool:
+        """Whether the kernel takes *arguments* of a call as they are."""
+        return all(
+            name == source and make(arguments[source].value) is arguments[source].value
+            for name, source, make in self.arguments
+            if source in arguments
+        )
+
 
 def _maker(
     argument: Argument, call_argument: CallArgument, stored: ComposableFormat | None

@@ -85,6 +85,7 @@ class Delivery:
         outputs = [(plan.stmt.target.name, plan.output) for plan in planned.plans]
         return not planned.unbound and all(
             output.keys is None
+            and bool(output.layout.order)
             and [*output.layout.order] == sorted(output.layout.order)
             and same(self.wanted.get(name, output.layout), output.layout)
             for name, output in outputs

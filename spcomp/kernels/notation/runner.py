@@ -432,10 +432,16 @@ class Runner:
         """Yield the Kernels that ran last."""
         version = self.last
         if isinstance(version, CompiledVersion):
-            yield version.kernel
+            assert not isinstance(version.kernel, Interpretation)  # which notes no version
+            yield from version.kernel.kernels()
         else:
             for piece in version.pieces:
                 yield from piece.runner.kernels()
+
+    def hands_on(self, version: CompiledVersion, arguments: CallArguments) -> bool:
+        """Whether the kernel of *version* takes and returns what a call with *arguments* does."""
+        plain = self._takes_wholes and self._delivery.is_plain(version.planned)
+        return plain and version.takes(arguments)
 
     def chosen(self, version: CompiledVersion, arguments: CallArguments) -> Any:
         """Return the Kernel of *version*; where matrices decide the format, that for *arguments*.

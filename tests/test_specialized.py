@@ -1,0 +1,66 @@
+"""Kernels of calls of index notation that make something of their arguments first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+
+N = 6
+A = sps.csr_array(sps.random_array((N, N), density=0.5, rng=0))
+B = np.random.default_rng(0).random((N, N))
+LINE = "C[i, k] = A[i, j] * B[j, k]"
+WIDE = np.random.default_rng(1).random((N, 3))
+
+
+@pytest.mark.parametrize("right", [B, B.T, WIDE, np.asfortranarray(WIDE)])
+@pytest.mark.parametrize(
+    "left", [A, A.tocsc(), A.tocoo(), A.todense(), np.asfortranarray(A.todense())]
+)
+def test_a_specialized_kernel_takes_the_arguments_that_it_is_for(left, right):
+    kernel = spcomp.compile(LINE).specialize(A=left, B=right)
+    want = A @ right
+    np.testing.assert_allclose(kernel(A=left, B=right), want)
+    np.testing.assert_allclose(kernel.bind(A=left)(B=right), want)
+    np.testing.assert_allclose(kernel.interpret(A=left, B=right), want)
+    assert "define" in kernel.source("llvm")
+    assert kernel.object_bytes
+
+
+@pytest.mark.parametrize("layout", ["csc", "dcsr", "csf", "dense", "hyb", "bsr"])
+def test_so_does_one_with_formats(layout):
+    kernel = spcomp.compile(LINE, formats={"A": layout}).specialize(A=A, B=B.T)
+    np.testing.assert_allclose(kernel(A=A, B=B.T), A @ B.T)
+    assert kernel.stage("position")
+
+
+def test_a_number_is_a_number():
+    kernel = spcomp.compile("s = A[i, j] * B[i, j]").specialize(A=A, B=B)
+    assert kernel(A=A, B=B) == pytest.approx((A * B).sum())
+
+
+@pytest.mark.parametrize("layout", ["hyb", "bsr", spcomp.formats.hyb(1, [1, 2])])
+def test_kernels_over_formats_are_explored(layout, tmp_path):
+    kernel = spcomp.compile(LINE, formats={"A": layout})
+    kernel(A=A, B=B)
+    page = kernel.explore(tmp_path / "page.html").page
+    assert [pane.name for pane in page.views[0].panes][:2] == ["source", "coordinate"]
+    assert kernel.bind(A=A).explore().page.views
+
+
+class Frame:
+    """Gives an array, as a frame of pandas, and has no dtype."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
+def test_frames_of_several_types_do_not_meet():
+    kernel = spcomp.compile(LINE)
+    for array in (B, B.astype(np.float32), np.asfortranarray(B), WIDE):
+        np.testing.assert_allclose(kernel(A=A, B=Frame(array)), A @ array, rtol=1e-5)
