@@ -1,4 +1,7 @@
-"""PageRank in one line per step: the transposed product of a sparse matrix and a vector."""
+"""PageRank in one line per step: the transposed product of a sparse matrix and a vector.
+
+Each member has a link; the rank of one without any would be lost, and has to be shared out.
+"""
 
 import networkx as nx
 import numpy as np
