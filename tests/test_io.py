@@ -376,3 +376,11 @@ def test_a_scipy_array_of_any_rank_is_written(tmp_path):
             spcomp.write(tmp_path / name, sps.coo_array(array))
             shape = {"shape": array.shape} if name == "a.tns" else {}
             assert np.array_equal(spcomp.read(tmp_path / name, **shape).to_dense(), array)
+
+
+def test_a_value_in_the_place_of_the_path_is_refused_in_a_few_words(tmp_path):
+    with pytest.raises(
+        ArgumentError, match="argument path: got csr_array, expected a path"
+    ) as told:
+        spcomp.write(sps.csr_array(np.eye(3)), tmp_path / "a.mtx")
+    assert "the path comes first" in str(told.value)

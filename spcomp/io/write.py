@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -20,7 +21,6 @@ from spcomp.tensors import checks as validate
 from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
 
     from scipy.sparse import csr_array
@@ -46,6 +46,12 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
     Raises:
         ArgumentError: for a value or a path that cannot be written, and for errors of the system.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        got = type(path).__name__
+        raise ArgumentError(
+            f"argument path: got {got}, expected a path",
+            hint="the path comes first, the value second",
+        )
     name = str(path)
     kind = suffix(name)
     fill = _PREPARE[kind](value)  # a value is refused before there is a file

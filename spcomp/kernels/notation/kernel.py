@@ -129,7 +129,8 @@ class NotationKernel(Runnable):
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
             at_call = unknown[0] == "sizes" and self.at_vectors
-            hint = "calls take it: kernel.bind(...)(..., sizes=...)" if at_call else ""
+            hint = f"its arguments are {', '.join(self.arguments)}"
+            hint = "calls take it: kernel.bind(...)(..., sizes=...)" if at_call else hint
             raise ArgumentError(f"unexpected argument {unknown[0]} of {self.name}", hint=hint)
         for name in named:
             if name in self._runner.assigned_parts:

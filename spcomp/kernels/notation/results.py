@@ -18,7 +18,7 @@ from spcomp.kernels.notation.planned import Planned
 from spcomp.kernels.notation.stored import in_order, unrooted
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.layout import Layout
-from spcomp.notation.nodes import accesses
+from spcomp.notation.nodes import Access, accesses
 from spcomp.notation.plan import Plan
 from spcomp.notation.prepare import Prepared
 from spcomp.notation.results import Keys, same
@@ -73,7 +73,7 @@ class Delivery:
                 and isinstance(outputs[name], np.ndarray)
             ):
                 raise ArgumentError(
-                    f"argument out: {name} has the pattern of {output.like}, an array has none",
+                    f"argument out: {name} has {_pattern(output.like)}, an array has none",
                     hint=f'leave it out, or ask for an array, formats={{"{name}": "dense"}}',
                 )
             if output.keys is not None:
@@ -131,6 +131,10 @@ class Delivery:
                     access.dimensions, extents(part.name, shape, part.windows), strict=True
                 )
         return lengths
+
+
+def _pattern(like: Access | None) -> str:
+    return "a pattern of its own" if like is None else f"the pattern of {like}"
 
 
 def as_kernel_argument(arg: Any, layout: Layout) -> Any:
