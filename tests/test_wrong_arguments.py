@@ -227,3 +227,23 @@ def test_tensors_that_numpy_cannot_hold_are_refused():
 def test_the_names_of_sparsetir_refuse_wrong_arguments(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+class Bare:
+    """Gives an array, and says nothing else of it."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.ones((3, 1)), r"got 2 dimensions(.|\n)*give x\.ravel\(\), or write"),
+        (np.ndarray, r"got type, expected an array(.|\n)*np\.asarray"),
+        (Bare(), r"got Bare, expected an array(.|\n)*np\.asarray"),
+    ],
+)
+def test_hints_say_how_to_make_an_array_of_it(x, message):
+    with pytest.raises(ArgumentError, match=f"argument x: {message}"):
+        spcomp.compile("y[i] = A[i, j] * x[j]")(A=sps.eye_array(3, format="csr"), x=x)

@@ -155,7 +155,8 @@ class Source:
         if rank == 0:
             number = _scalar(name, arg)
             return self._with_windows(replace(number, adapt=np.atleast_1d) if self.look else number)
-        if isinstance(arg, (list, tuple)):
+        has_no_shape = hasattr(arg, "__array__") and not hasattr(arg, "shape")
+        if isinstance(arg, (list, tuple, type)) or has_no_shape:
             raise ArgumentError(
                 f"argument {name}: got {type(arg).__name__}, expected an array",
                 hint="make one with np.asarray(...)",
@@ -169,7 +170,9 @@ class Source:
         if len(shape) != rank:
             stand = "1 index stands" if rank == 1 else f"{rank} indices stand"
             said = f"got {len(shape)} dimensions, but {stand} at it"
-            raise ArgumentError(f"argument {name}: {said}", hint=_indexed(name, len(shape)))
+            is_line = rank == 1 and len(shape) == 2 and 1 in shape
+            hint = f"give {name}.ravel(), or " if is_line else ""
+            raise ArgumentError(f"argument {name}: {said}", hint=hint + _indexed(name, len(shape)))
         return self._with_windows(argument)
 
     def _with_windows(self, argument: Argument) -> Argument:
@@ -202,7 +205,8 @@ def kind_of(arg: Any) -> object:
     if hasattr(arg, "__array__") and not hasattr(arg, "dtype"):  # a frame of pandas, say
         return type(arg), np.asarray(arg).dtype, np.ndim(arg)
     more = (getattr(arg, what, None) for what in ("dtype", "layout", "format"))
-    return type(arg), len(getattr(arg, "shape", ())), *map(str, more)
+    shape = getattr(arg, "shape", ())
+    return type(arg), len(shape) if isinstance(shape, tuple) else 0, *map(str, more)
 
 
 def as_number(name: str, argument: Argument, dtype: DType) -> Argument:
