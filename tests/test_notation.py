@@ -447,7 +447,8 @@ PRINTED = (
 def test_what_is_emitted_prints_and_parses_to_the_same_program(text):
     given = {"A": csr(A), "B": csr(B), "S": csr(SQUARE), "x": x}
     used = {name: arg for name, arg in given.items() if f"{name}[" in text.split("=", 1)[1]}
-    func = spcomp.compile(text).specialize(**used)._compiled.program
+    (kernel,) = spcomp.compile(text).specialize(**used).kernels()
+    func = kernel._compiled.program
     (again,) = parse_source(func.script(), "printed.py")
     assert structural_equal(func, again)
 

@@ -50,6 +50,11 @@ def test_kernels_over_formats_are_explored(layout, tmp_path):
     assert kernel.bind(A=A).explore().page.views
 
 
+def test_a_call_with_a_transposed_operand_is_measured():
+    page = spcomp.compile(LINE).explore(A=A, B=B.T).page
+    assert "times of nests" not in str(page.to_json())
+
+
 class Frame:
     """Gives an array, as a frame of pandas, and has no dtype."""
 

@@ -19,6 +19,7 @@ from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.planned import CompiledVersion, Planned
+from spcomp.kernels.notation.specialized import SpecializedKernel
 from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
@@ -89,7 +90,8 @@ class Task:
                 f"{kernel.name} runs as several programs, one after the other",
                 hint="tune them one by one; explain shows them",
             )
-        plain = kernel.specialize(**named)
+        inner = kernel.specialize(**named)
+        plain = inner.kernel if isinstance(inner, SpecializedKernel) else inner
         if not isinstance(plain, Kernel):
             raise ArgumentError(
                 f"{kernel.name}: formats are decided already", hint="tune it with csr arguments"
