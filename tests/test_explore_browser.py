@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from tests.pictures import pixels
 from tests.programs import BY_NAME
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -262,3 +263,39 @@ def test_axe_finds_nothing_wrong(tmp_path, width, flags):
     assert seen["dark"] == bool(flags)
     assert seen["checked"] > 10
     assert seen["wrong"] == []
+
+
+KEPT = 'point(row("source", "* B[j, k]")); row("source", "* B[j, k]").click();'
+
+
+@pytest.mark.parametrize("width", [1400, 500])
+def test_a_screenshot_shows_what_is_lit_and_where_panes_are(tmp_path, width):
+    """The picture has the structure of the page: colours of rows where their boxes are."""
+    seen = seen_in(
+        tmp_path,
+        KEPT
+        + """
+        const box = (e) => { const r = e.getBoundingClientRect();
+          return [r.left, r.top, r.right, r.bottom, getComputedStyle(e).backgroundColor]; };
+        const inside = (e) => isSeen(e) && e.getBoundingClientRect().bottom < innerHeight
+          && e.getBoundingClientRect().right <= innerWidth;
+        seen.lit = [...document.querySelectorAll("section .rows .lit")].filter(inside).map(box);
+        seen.panes = [...document.querySelectorAll('[id^="pane-"]')].filter(isSeen).map(box)
+          .filter(([left, top]) => left < innerWidth - 50 && top < innerHeight - 50);
+        """,
+        width,
+    )
+    shot = tmp_path / "shot.png"
+    window = ("--hide-scrollbars", f"--window-size={width},900", f"--screenshot={shot}")
+    command = [CHROMIUM, *FLAGS, *window, f"--user-data-dir={tmp_path}/home"]
+    subprocess.run([*command, (tmp_path / "page.html").as_uri()], capture_output=True, timeout=60)
+    picture = pixels(shot)
+    assert seen["lit"]
+    assert len(seen["panes"]) > 2 if width > 1000 else len(seen["panes"]) == 1
+    for left, top, right, bottom, colour in seen["lit"]:
+        part = picture[int(top) + 1 : int(bottom) - 1, int(left) + 1 : int(right) - 1]
+        wanted = [int(number) for number in re.findall(r"\d+", colour)[:3]]
+        assert (part == wanted).all(axis=2).mean() > 0.5, (colour, left, top)
+    for left, top, right, bottom, _ in seen["panes"]:
+        part = picture[int(top) : int(bottom), int(left) : int(right)]
+        assert len(np.unique(part.reshape(-1, 3), axis=0)) > 8  # text, in colours
