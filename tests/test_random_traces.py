@@ -32,12 +32,13 @@ def test_a_step_of_every_kind_is_proposed():
 
 
 @pytest.mark.parametrize("kind", PROPOSALS)
-def test_random_traces_with_a_step_keep_the_meaning(kind):
+def test_random_traces_with_a_step_keep_the_meaning(kind, request):
     programs = set()
+    each = EACH if request.config.getoption("--long") else EACH // 4
     able = [program for program in SINGLE if program.name in ONLY.get(kind, [program.name])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpcompWarning)  # false spatial claims are in the corpus
-        for number, (program, composer, inputs) in enumerate(composed(kind, EACH, able)):
+        for number, (program, composer, inputs) in enumerate(composed(kind, each, able)):
             programs.add(program.name)
             schedule = composer.schedule
             what = f"after {schedule.trace}".replace("\n", "; ")
