@@ -180,7 +180,9 @@ def test_what_explains_or_specializes_takes_the_arguments_of_a_call():
     args = {"w": W, "dst": DST, "sizes": {"Y": ROWS}}
     assert "dst_rows" in kernel.explain(**args)
     assert "dst_rows" in kernel.bind(dst=DST).explain(w=W, sizes={"Y": ROWS})
-    assert kernel.specialize(**args) is kernel.specialize(w=W, dst=DST)
+    special = kernel.specialize(**args)
+    assert special.kernel is kernel.specialize(w=W, dst=DST).kernel
+    assert np.array_equal(special(**args), kernel(**args))
     with pytest.raises(ArgumentError, match="argument sizes: Z is no result"):
         kernel.explain(w=W, dst=DST, sizes={"Z": ROWS})
     named_sizes = spcomp.compile("y[i] = 2 * sizes[i]")
