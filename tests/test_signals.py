@@ -35,7 +35,7 @@ def interruption(seconds, handler=None):
     """
 
     def stop(*_):
-        signal.setitimer(signal.ITIMER_REAL, 2)
+        signal.setitimer(signal.ITIMER_REAL, 1)
         raise Interruption
 
     before = signal.signal(signal.SIGALRM, handler or stop)
