@@ -19,7 +19,7 @@ from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.planned import CompiledVersion, Planned
-from spcomp.kernels.notation.specialized import SpecializedKernel
+from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
@@ -90,8 +90,7 @@ class Task:
                 f"{kernel.name} runs as several programs, one after the other",
                 hint="tune them one by one; explain shows them",
             )
-        inner = kernel.specialize(**named)
-        plain = inner.kernel if isinstance(inner, SpecializedKernel) else inner
+        plain = kernel_behind(kernel.specialize(**named))
         if not isinstance(plain, Kernel):
             raise ArgumentError(
                 f"{kernel.name}: formats are decided already", hint="tune it with csr arguments"

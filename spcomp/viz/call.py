@@ -12,7 +12,7 @@ from spcomp.explore.page import Measured
 from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.kernels.notation.specialized import SpecializedKernel
+from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.tensors.parts.parts import Parts
 from spcomp.viz.matrix import format as picture_of_format
 from spcomp.viz.matrix import spy
@@ -40,7 +40,7 @@ def _times(
     kernel: Runnable, named: Mapping[str, Any], missing: list[str]
 ) -> Iterator[tuple[Span, str]]:
     """Yield what was measured of each nest of loops, with its place; or say why nothing was."""
-    inner = kernel.kernel if isinstance(kernel, SpecializedKernel) else kernel
+    inner = kernel_behind(kernel)
     if not isinstance(inner, Kernel) or inner.target.kind != "cpu":
         missing.append("times of nests are those of one program, on a CPU")
         return

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from spcomp.compiler.interface import Signature
 
 
+def kernel_behind(kernel: Runnable) -> Runnable:
+    """Return the kernel that runs in the calls of a SpecializedKernel; another one as it is."""
+    return kernel.kernel if isinstance(kernel, SpecializedKernel) else kernel
+
+
 class SpecializedKernel(Runnable):
     """The *kernel* that calls of *notation* with some arguments run, called as the user calls it.
 

@@ -75,15 +75,22 @@ def elements(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[Array, ...], 
 
 
 def _index_arrays(tensor: torch.Tensor, order: tuple[int, int]) -> tuple[Array, Array]:
-    by_rows = order == (0, 1)
-    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
-    indices = tensor.col_indices() if by_rows else tensor.row_indices()
-    arrays = array_of(pointers), array_of(indices)
+    arrays = _unchecked_arrays(tensor, order)
     blocks = tensor.values().shape[1:] or (1, 1)
     rows, columns = (tensor.shape[dim] // blocks[dim] for dim in order)
     validate.pointers("x", arrays[0], rows, len(arrays[1]), exact=True)
     validate.in_range("x", arrays[1], 0, columns - 1)
     return arrays
+
+
+def _unchecked_arrays(
+    tensor: torch.Tensor, order: tuple[int, int], who: str = "x"
+) -> tuple[Array, Array]:
+    """Return the pointers and indices of a compressed *tensor*, whatever they hold."""
+    by_rows = order == (0, 1)
+    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
+    indices = tensor.col_indices() if by_rows else tensor.row_indices()
+    return array_of(pointers, who), array_of(indices, who)
 
 
 def layout_of(tensor: torch.Tensor, who: str = "x") -> str:
@@ -158,12 +165,9 @@ def _matrix(who: str, tensor: torch.Tensor, kind: str) -> Any:
     values = array_of(tensor.values(), who)
     if not scipy_holds(values.dtype):
         return tensor
-    by_rows = kind == "sparse_csr"
-    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
-    indices = tensor.col_indices() if by_rows else tensor.row_indices()
-    make = sps.csr_array if by_rows else sps.csc_array
-    shape = tuple(tensor.shape)
-    return scipy_of_arrays(make, shape, values, array_of(indices, who), array_of(pointers, who))
+    pointers, indices = _unchecked_arrays(tensor, _ORDERS[kind], who)
+    make = sps.csr_array if kind == "sparse_csr" else sps.csc_array
+    return scipy_of_arrays(make, tuple(tensor.shape), values, indices, pointers)
 
 
 def is_bfloat16(tensor: torch.Tensor) -> bool:
