@@ -11,6 +11,7 @@ import pytest
 
 import spcomp
 from spcomp.codegen.cpu.emit import emit
+from spcomp.codegen.cpu.machine import resolve
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import BackendError
 from spcomp.ir.printer.program import print_module
@@ -63,6 +64,7 @@ OWN = {  # module-level numbers of passes and schedules that are no threshold of
     "schedule.steps.sharing.split_nnz.ROW": "what split_nnz means",
     "schedule.steps.sharing.split_runs.ROUNDS": "what split_runs means",
     "schedule.steps.sharing.split_runs.SIZE": "what split_runs means",
+    "schedule.steps.sharing.stage_products.UNEVEN": "what stage_products means",
     "schedule.steps.tensor.intrinsics.DRAWS": "how often an intrinsic is tried",
 }
 
@@ -88,6 +90,20 @@ def test_another_threshold_makes_another_decision(program, name, monkeypatch):
     other = own * 2 if name == "mask_bits" else max(1, own // 2)
     monkeypatch.setitem(KNOBS, "cpu", replace(CPU_KNOBS, **{name: other}))
     assert shown(program)[where] != before[where]
+
+
+def test_zen_4_gathers_by_instruction_from_what_is_far():
+    def flat(cpu):
+        return print_module(lower(source("spmv"), resolve(Target("cpu", cpu))).flat)
+
+    before, both = flat("znver3"), flat("znver4")
+    is_far = "if 524288 <= n * T.int64(4):"
+    assert is_far not in before
+    far, near = both.split(is_far)[1].split("else:\n            for i_g in")
+    assert '"int64x8"' in far
+    assert '"int64x4"' not in far
+    assert '"int64x4"' in near
+    assert '"int64x8"' not in near
 
 
 def test_half_as_many_vectors_make_tiles_half_as_wide(monkeypatch):

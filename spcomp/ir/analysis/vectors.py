@@ -7,7 +7,7 @@ from itertools import dropwhile
 from spcomp.dtypes import DType
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
-from spcomp.ir.axis import memory_of
+from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
 from spcomp.ir.stmt import For, If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
@@ -79,11 +79,16 @@ def _is_mask(cond: Expr) -> bool:
     return True
 
 
-def gathers(loop: For) -> bool:
-    """Whether the body of *loop* reads at indices that it loads from an array."""
-    loads = (n for n in walk(loop.body) if isinstance(n, Load))
-    inner = (n for load in loads for i in load.indices if i is not None for n in walk(i))
-    return any(isinstance(n, Load) and loop.var in variables(n) for n in inner)
+def gathered(loop: For) -> list[AnyBuffer]:
+    """Return what the body of *loop* reads at indices that it loads from an array."""
+    loads = [n for n in walk(loop.body) if isinstance(n, Load)]
+    moving = {load for load in loads if loop.var in variables(load)}
+    found = [
+        load.buffer
+        for load in loads
+        if any(not moving.isdisjoint(walk(index)) for index in load.indices if index is not None)
+    ]
+    return list(dict.fromkeys(found))
 
 
 def adds_local(loop: For) -> bool:

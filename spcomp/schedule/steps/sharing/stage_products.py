@@ -22,6 +22,8 @@ from spcomp.schedule.steps.blocks.memory import MAX_ELEMENTS
 from spcomp.schedule.steps.sharing.hubs import RowSum
 from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
+UNEVEN = 32  # halves of a group differ by more than this part of its elements
+
 
 @dataclass(frozen=True, slots=True)
 class StageProducts(Step):
@@ -30,8 +32,9 @@ class StageProducts(Step):
     For groups of *rows* rows. The elements of a group follow each other in memory: ``p`` runs over
     all of them, in vectors if asked to, and no processor has to guess where a row ends. Then each
     row adds up its part of ``t``. Groups of more than *most* elements, and those whose halves have
-    equally many, as where all rows have the same length, run row by row, as do all groups of fewer
-    than *least* rows, whose lengths a processor learns. All of this depends on the data only. Legal
+    about as many, as where nearly all rows have the same length, run row by row, as do all groups
+    of fewer than *least* rows, whose lengths a processor learns. All of this depends on the data
+    only. Legal
     where each row starts from a number and updates one element by an associative operation, and
     what it adds depends on the row by stored elements alone. Source: segmented sums (Blelloch,
     Heroux and Zagha, 1993).
@@ -100,7 +103,9 @@ class _Group(RowSum):
         half = binary("-", self.begin(middle), first)
         fits = BinOp("<=", count, const(self.group.most))
         many = BinOp("<=", const(self.group.least), loop.end)
-        uneven = BinOp("!=", binary("*", half, const(2)), count)
+        more = binary("-", binary("*", half, const(2)), count)
+        apart = binary("max", more, binary("-", const(0, more.dtype), more))
+        uneven = BinOp("<", count, binary("*", apart, const(UNEVEN)))
         as_it_was = loop.replace(begin=start, end=end, kind="serial", attrs=())
         body: Stmt = If(
             BinOp("and", BinOp("and", many, fits), uneven),
