@@ -82,10 +82,13 @@ class _Vectorizer(Rewriter):
         return self.visit_Node(let)
 
     def _is_data(self, value: Expr) -> bool:
-        return any(isinstance(n, (Load, Search)) or n in self.data for n in walk(value))
+        return any(isinstance(n, Search) or _is_stored(n) or n in self.data for n in walk(value))
 
     def _is_ragged(self, loop: For) -> bool:
-        """Whether the trip count of *loop* depends on data, as along a fiber."""
+        """Whether the trip count of *loop* depends on data, as along a fiber.
+
+        What a program has counted itself, in local memory, is the length of a whole block.
+        """
         return self._is_data(loop.begin) or self._is_data(loop.end)
 
     def visit_For(self, loop: For) -> Node:
@@ -253,6 +256,11 @@ class _Vectorizer(Rewriter):
         """Return *dot*, the vectorized *loop*, for fibers with elements, after its prefetches."""
         ahead = _streams(loop, self.knobs.stream_ahead) if gathered(loop) else ()
         return If(BinOp("<", loop.begin, loop.end), seq(*ahead, dot))
+
+
+def _is_stored(node: Node) -> bool:
+    """Whether *node* loads from the memory of a parameter."""
+    return isinstance(node, Load) and node.buffer.data is not None
 
 
 def _combined(op: Combiner, partial: list[Expr]) -> Expr:
