@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -69,8 +70,24 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     quick = [phase for phase in Phase if phase is not Phase.explain]
     options = {"deadline": None, "derandomize": True, "database": None, "phases": quick}
-    settings.register_profile("ci", max_examples=25, **options)
+    examples = 25 if config.getoption("--long") else 10
+    settings.register_profile("ci", max_examples=examples, **options)
     settings.load_profile("ci")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without ``--long``, run about one case in n of tests marked ``sample(n)``."""
+    if config.getoption("--long"):
+        return
+    seen: set[str] = set()
+    for item in items:
+        if (mark := item.get_closest_marker("sample")) is None:
+            continue
+        function = item.nodeid.split("[")[0]
+        if function in seen and crc32(item.nodeid.encode()) % mark.args[0]:
+            reason = f"one case in {mark.args[0]} runs: pytest --long runs all"
+            item.add_marker(pytest.mark.skip(reason=reason))
+        seen.add(function)
 
 
 def pytest_unconfigure() -> None:

@@ -24,7 +24,7 @@ REASONS = (  # why an operation does not exist for a type, on any target
     *(r"\S+ needs an? \w+, not a \w+", r"\S+ needs integers, not \w+"),
     *(r"no arithmetic \S+ on bools", r"operator m\w\w on bool", "- has no meaning for bool"),
 )
-ARCHES = ("sm_80", "sm_90")
+ARCHES = ("sm_80", pytest.param("sm_90", marks=pytest.mark.long))
 
 
 @pytest.mark.parametrize("arch", ARCHES)

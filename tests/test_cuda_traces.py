@@ -14,7 +14,7 @@ from tests.programs import PROGRAMS, fresh
 from tests.random_grids import compose_grid
 
 SINGLE = [program for program in PROGRAMS if not program.assembles]
-SHORT, LONG, CHUNK = 40, 2000, 100
+SHORT, LONG, CHUNK = 40, 1000, 100
 FOUND = (84, 137, 407, 474, 477, 510, 563, 568, 2333, 5046)  # seeds that showed faults
 
 

@@ -306,6 +306,7 @@ def test_numbers_may_differ_from_call_to_call():
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sample(3)
 def test_no_reference_is_kept_or_lost(case):
     program, make = CASES[case]
     args = make(np.random.default_rng(6))

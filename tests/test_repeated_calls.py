@@ -180,6 +180,7 @@ def repeat(case: Case, pick: random.Random) -> None:
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
+@pytest.mark.sample(3)
 def test_a_repeated_call_of_a_random_program_returns_what_a_first_call_does(start):
     for seed in range(start, start + CHUNK):
         case = Small(seed).write()
@@ -188,6 +189,7 @@ def test_a_repeated_call_of_a_random_program_returns_what_a_first_call_does(star
 
 
 @pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.sample(4)
 def test_a_repeated_call_returns_what_a_first_call_does(text):
     for seed in range(ROUNDS):
         pick = random.Random(f"{text} {seed}")

@@ -34,6 +34,7 @@ def masked(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("form", [None, "csr", "dcsr", "bitmap"])
 @pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.sample(8)
 def test_reductions_give_what_is_there(op, form):
     """With a mask that is dense, and with one that stores what it has."""
     text = f"C[i, j] = {op}(k, A[j, i] if B[j, k])"
@@ -53,6 +54,7 @@ def test_reductions_give_what_is_there(op, form):
 
 @pytest.mark.parametrize("form", ["csr", "dcsr"])
 @pytest.mark.parametrize("semiring", [*SEMIRINGS])
+@pytest.mark.sample(4)
 def test_products_of_any_inner_extent_are_assembled(semiring, form):
     """Of a dense matrix and a sparse one, in either place."""
     text = "C[i, j] = A[i, k] * B[k, j]"
@@ -73,6 +75,7 @@ def test_products_of_any_inner_extent_are_assembled(semiring, form):
 
 
 @pytest.mark.parametrize("start", range(START, START + COUNT, CHUNK_COMPILED))
+@pytest.mark.sample(3)
 def test_random_programs_over_small_extents_compute_what_masked_numpy_does(start):
     for seed in range(start, start + CHUNK_COMPILED):
         case = Narrow(seed).write()

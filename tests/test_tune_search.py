@@ -64,6 +64,7 @@ def test_a_search_returns_what_it_found_and_keeps_it(store):
         ("s = A[i, j] * x[j]", {"x": (ROWS,)}),
     ],
 )
+@pytest.mark.sample(3)
 def test_index_notation_is_tuned(store, program, shapes):
     rng = np.random.default_rng(1)
     arguments = {name: rng.random(shape, dtype=np.float32) for name, shape in shapes.items()}

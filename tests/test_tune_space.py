@@ -144,6 +144,7 @@ def test_decisions_that_a_program_does_not_have_are_not_in_the_space():
 
 
 @pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.sample(3)
 def test_random_candidates_of_all_formats_compile_and_compute_the_same(name):
     space, csr = space_of(name)
     rng = random.Random(5)
