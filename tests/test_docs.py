@@ -151,6 +151,7 @@ def test_the_recipe_for_c_prints_what_it_says(tmp_path):
     assert run.stdout == f"{printed}\n", run.stderr
 
 
+@pytest.mark.torch  # some modules are for it
 def test_what_the_walks_through_the_code_name_is_there():
     """Each ``package.module.function`` in ``docs/develop.md``, as modules of spcomp."""
     text = (ROOT / "docs/develop.md").read_text()
