@@ -115,7 +115,7 @@ def verify(program: str, wrt: tuple[str, ...], arguments: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_gradients_are_those_of_differences(name, kind):
     program, wrt = PROGRAMS[name]
     verify(program, wrt, arguments_of(spcomp.compile(text_of(program)), kind))

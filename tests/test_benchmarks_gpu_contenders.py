@@ -62,7 +62,7 @@ class TorchOnCpu(Host):
 
 
 @pytest.mark.parametrize("operation", SHARES)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_our_kernels_compute_every_operation_in_the_emulator(operation):
     line, device = FIRST[operation], Host()
     row = Row(line)

@@ -324,7 +324,7 @@ def test_minimum_and_maximum_propagate_nan(where):
 
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("source", dt.SCALARS, ids=str)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_casts_agree_with_astype(source, lanes):
     a = values(source, 32, 3)
     wide = widen(a, source)

@@ -206,7 +206,7 @@ PROGRAMS_OF_ALL_KINDS = [
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize(("text", "semiring"), PROGRAMS_OF_ALL_KINDS)
 @pytest.mark.parametrize("chunks", [4, (5, 4)])
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_programs_mean_what_they_mean_here(text, semiring, chunks):
     rng = np.random.default_rng(1)
     local = {"A": csr(13, 13, density=0.3), "x": rng.random(13), "alpha": 2, "b": rng.random(6)}

@@ -85,7 +85,7 @@ def page_of(path: Path) -> Any:
 
 @pytest.mark.filterwarnings("ignore:Sparse")
 @pytest.mark.parametrize("page", [page_of(path) for path in PAGES])
-@pytest.mark.sample(8)
+@pytest.mark.sample(16)
 def test_what_a_page_shows_happens(page, session, tmp_path):
     """Blocks run in order, as one session; a ``python fragment`` is a piece of a program.
 

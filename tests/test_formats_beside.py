@@ -117,7 +117,7 @@ def outcome(kernel, csr, args):
 
 
 @pytest.mark.parametrize(("name", "which"), CASES)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_a_program_over_parts_writes_what_it_does_over_csr(name, which):
     plain, parts = kernels(name, which)
     for m, n, density in ((7, 5, 0.4), (8, 9, 0.5), (6, 9, 0.0), (1, 1, 1.0)):

@@ -115,7 +115,7 @@ def check(name, dtype, *arrays):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OF_ONE)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_a_function_is_within_four_units_of_the_last_place(name, dtype):
     check(name, dtype, stored(numbers(dtype, 1000), dtype))
 
@@ -163,7 +163,7 @@ def pairs(name, dtype, lanes):
     ],
 )
 @pytest.mark.parametrize("name", OF_ONE)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_two_functions_in_one_expression_are_what_they_are_alone(name, dtype, lanes, fast_math):
     made = pairs(name, dtype, lanes)
     where = target("cpu")

@@ -32,7 +32,7 @@ def test_a_step_of_every_kind_is_proposed():
 
 
 @pytest.mark.parametrize("kind", PROPOSALS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(16)
 def test_random_traces_with_a_step_keep_the_meaning(kind, request):
     programs = set()
     each = EACH if request.config.getoption("--long") else EACH // 4

@@ -73,7 +73,7 @@ def compiled(name, steps, dtype="float32", idtype="int32", threads=2):
 
 
 @pytest.mark.parametrize("program", SINGLE, ids=lambda p: p.name)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_where_rows_may_be_cut_by_elements_the_program_means_the_same(program):
     func = position(program.name)
     steps = [nnz_chunks(func, loop.var.name, 3) for loop in loops_of(func.body)]
@@ -82,7 +82,7 @@ def test_where_rows_may_be_cut_by_elements_the_program_means_the_same(program):
 
 
 @pytest.mark.parametrize("program", SINGLE, ids=lambda p: p.name)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_where_long_rows_may_be_shared_the_program_means_the_same(program):
     func = position(program.name)
     for step in filter(None, (hub_split(func, i, j, 1) for i, j in fibers_of(func))):
@@ -138,7 +138,7 @@ def test_products_are_right_and_have_the_same_bits_at_any_number_of_threads(kind
         ("csrmm", "int32"),
     ],
 )
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_machine_code_computes_what_the_oracle_says(name, dtype, idtype, route):
     steps = [replace(s, size=1) if hasattr(s, "size") else s for s in ROUTES[route]]
     kernel = compiled(name, steps, dtype, idtype)

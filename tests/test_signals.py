@@ -156,7 +156,7 @@ LONG = {
 @ALARM
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize("name", LONG)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_a_signal_ends_every_kind_of_loop(name, threads):
     kernel, args = LONG[name]()
     for seconds in (0.3, 0.6):

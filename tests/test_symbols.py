@@ -66,7 +66,7 @@ def built(program, dtype, name):
 
 @pytest.mark.parametrize("name", CPUS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_a_program_compiles_for_a_cpu_whatever_the_host(program, name):
     assert built(program, program.dtypes[0], name)
 

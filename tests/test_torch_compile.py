@@ -83,7 +83,7 @@ def test_sums_of_gathered_rows_in_all_spellings(model: Any) -> None:
 
 
 @pytest.mark.parametrize("model", [*MEANS, *EXTREMES, *ONTO])
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_means_and_extremes(model: Any) -> None:
     x, ei = numbers(N, F), edges()
     both(model, compiled(model), x, ei)

@@ -104,7 +104,7 @@ UNCLEAR = {
 
 
 @pytest.mark.parametrize("text", UNCLEAR)
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 def test_a_sum_that_could_stand_in_two_places_is_refused_with_both(text):
     column, outside, inside = UNCLEAR[text]
     with pytest.raises(ScriptError) as caught:
