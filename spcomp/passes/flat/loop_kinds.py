@@ -109,9 +109,11 @@ class _Vectorizer(Rewriter):
         An instruction that gathers has then more loads in flight than loads one by one. None if
         *nest* does not gather, or not so on the target.
         """
+        if not self.knobs.far_bytes:
+            return None
         loops = [n for n in walk(nest) if isinstance(n, For) and n.kind == "vectorized"]
         arrays = {b: None for x in loops for b in gathered(x) if isinstance(b, Buffer) and b.data}
-        if not (arrays and self.knobs.far_bytes):
+        if not arrays:
             return None
         size = reduce(plus, (binary("*", b.shape[0], b.dtype.itemsize) for b in arrays))
         return binary("<=", const(self.knobs.far_bytes, int64), size)

@@ -34,10 +34,9 @@ class StageProducts(Step):
     row adds up its part of ``t``. Groups of more than *most* elements, and those whose halves have
     about as many, as where nearly all rows have the same length, run row by row, as do all groups
     of fewer than *least* rows, whose lengths a processor learns. All of this depends on the data
-    only. Legal
-    where each row starts from a number and updates one element by an associative operation, and
-    what it adds depends on the row by stored elements alone. Source: segmented sums (Blelloch,
-    Heroux and Zagha, 1993).
+    only. Legal where each row starts from a number and updates one element by an associative
+    operation, and what it adds depends on the row by stored elements alone. Source: segmented sums
+    (Blelloch, Heroux and Zagha, 1993).
     """
 
     name: ClassVar[str] = "stage_products"
