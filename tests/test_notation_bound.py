@@ -37,9 +37,45 @@ def test_a_bound_kernel_explains_its_last_call():
     assert kernel.bind(A=csr(A), x=x).explain() == bound.explain()
 
 
-def test_values_are_bound_by_reference():
-    matrix = csr(A)
-    bound = spcomp.compile("y[i] = A[i,j] * x[j]").bind(A=matrix)
-    for scale in (2, 3):
-        matrix.data[:] *= scale
-        np.testing.assert_allclose(bound(x=x), matrix @ x)
+def misaligned(array):
+    copied = np.ndarray(array.shape, array.dtype, np.zeros(array.nbytes + 1, np.uint8).data, 1)
+    copied[...] = array
+    return copied
+
+
+def unsorted(matrix):
+    for array in (matrix.indices, matrix.data):
+        first = slice(matrix.indptr[0], matrix.indptr[1])
+        array[first] = array[first][::-1].copy()
+    matrix.has_sorted_indices = False
+    return matrix
+
+
+SEEN = {
+    "C order": lambda: A.copy(),
+    "Fortran order": lambda: np.asfortranarray(A),
+    "csr": lambda: csr(A),
+    "csc": lambda: as_format(A, "csc"),
+    "Tensor": lambda: spcomp.convert(csr(A), "dcsr"),
+}
+NOT_SEEN = {
+    "strided": lambda: np.repeat(A, 2, axis=1)[:, ::2],
+    "other byte order": lambda: A.astype(A.dtype.newbyteorder()),
+    "misaligned": lambda: misaligned(A),
+    "unsorted": lambda: unsorted(csr(A)),
+    **{name: lambda name=name: as_format(A, name) for name in ("coo", "bsr", "dia")},
+}
+
+
+@pytest.mark.parametrize("kind", [*SEEN, *NOT_SEEN])
+def test_whether_later_values_are_seen_is_as_documented(kind):
+    """The table of docs/calling.md."""
+    operand = {**SEEN, **NOT_SEEN}[kind]()
+    bound = spcomp.compile("y[i] = A[i,j] * x[j]").bind(A=operand)
+    values = operand if isinstance(operand, np.ndarray) else getattr(operand, "values", None)
+    values = operand.data if values is None else values
+    want = A @ x
+    for factor in (2, 3, 4, 5):
+        np.testing.assert_allclose(bound(x=x), want)
+        values *= factor
+        want = factor * want if kind in SEEN else want

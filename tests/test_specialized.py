@@ -36,6 +36,38 @@ def test_so_does_one_with_formats(layout):
     assert kernel.stage("position")
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "t[i] = A[i, j] * x[j]; y[j] = A[i, j] * t[i]",
+        "t = sum(i, x[i]); y[i] = x[i] / t",
+        "T[i, k] = A[i, j] * B[j, k]; Y[i, k] = maximum(T[i, k] + x[k], 0)",
+        "u[i] = 2 * x[i]; v[i] = 3 * u[i]",
+    ],
+)
+def test_what_a_program_has_between_its_statements_is_not_returned(program):
+    kernel, x = spcomp.compile(program), np.ones(N)
+    named = {
+        name: a
+        for name, a in {"A": A, "B": B.astype("f4"), "x": x}.items()
+        if f"{name}[" in program
+    }
+    want, got = kernel(**named), kernel.specialize(**named)(**named)
+    assert type(got) is type(want)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("layout", ["dense", "csr", "csc", "coo", "bsr"])
+def test_a_kernel_for_tensors_of_torch_takes_and_returns_them(layout):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    dense = torch.from_numpy(A.todense())
+    stored = {"dense": lambda: dense, "bsr": lambda: dense.to_sparse_bsr((2, 3))}
+    left = stored.get(layout, lambda: getattr(dense, f"to_sparse_{layout}")())()
+    right = torch.from_numpy(B)
+    got = spcomp.compile(LINE).specialize(A=left, B=right)(A=left, B=right)
+    torch.testing.assert_close(got, dense @ right)
+
+
 def test_a_number_is_a_number():
     kernel = spcomp.compile("s = A[i, j] * B[i, j]").specialize(A=A, B=B)
     assert kernel(A=A, B=B) == pytest.approx((A * B).sum())

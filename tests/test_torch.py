@@ -52,6 +52,30 @@ def test_results_are_written_to_a_given_tensor(torch: Any) -> None:
     assert number.item() == 14
 
 
+@pytest.mark.parametrize("layout", ["sparse_csr", "sparse_csc"])
+@pytest.mark.parametrize("width", ["int32", "int64"])
+def test_a_bound_matrix_shares_its_values_and_keeps_its_indices(
+    torch: Any, layout: str, width: str
+) -> None:
+    matrix = torch.from_numpy(DENSE).to_sparse(layout=getattr(torch, layout))
+    names = (
+        ("crow_indices", "col_indices")
+        if layout == "sparse_csr"
+        else ("ccol_indices", "row_indices")
+    )
+    indices = [getattr(matrix, name)().to(getattr(torch, width)) for name in names]
+    make = getattr(torch, f"{layout}_tensor")
+    matrix = make(*indices, matrix.values(), tuple(matrix.shape))
+    x, bound = torch.arange(4.0), spcomp.compile(SPMV).bind(A=matrix)
+    for _ in range(4):
+        assert bound(x=x).tolist() == (matrix.to_dense() @ x).tolist()
+        matrix.values().mul_(3)
+    want = bound(x=x)
+    for array in indices:
+        array.zero_()
+    assert bound(x=x).tolist() == want.tolist()
+
+
 def test_a_tensor_that_cannot_be_written_is_refused(torch: Any) -> None:
     spmv, x = spcomp.compile(SPMV), torch.arange(4.0)
     square = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=np.ones((4, 4), np.float32))

@@ -21,7 +21,7 @@ from spcomp.runtime.cuda.arrays import array_of, described, lies_there, place_of
 from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
-from spcomp.tensors.libraries.foreign import arrays_of, is_torch
+from spcomp.tensors.libraries.foreign import arrays_of, bridge, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
@@ -127,10 +127,11 @@ def _kept(who: str, arg: Any) -> Any:
     """Return *arg* with private index arrays; values that lie apart from them are shared."""
     if lies_there(arg):
         return described(who, arg)
+    if is_torch(arg):
+        return bridge().with_private_indices(arg)
     if not is_scipy(arg):
-        is_sparse = hasattr(arg, "nnz") or (is_torch(arg) and str(arg.layout) != "torch.strided")
-        duplicate = getattr(arg, "copy", None) or getattr(arg, "clone", None)
-        return duplicate() if is_sparse and duplicate and not isinstance(arg, Tensor) else arg
+        is_foreign = hasattr(arg, "nnz") and hasattr(arg, "copy") and not isinstance(arg, Tensor)
+        return arg.copy() if is_foreign else arg
     if arg.format not in _INDEX:
         return arg.copy()
     kept = copy(arg)  # shallow: the values are those of the user

@@ -153,7 +153,8 @@ class NotationKernel(Runnable):
 
         It is a Kernel, or one over formats, and takes these arguments.
         """
-        arguments = self._runner.operands(arrays_of(named))
+        arrays = arrays_of(named)
+        arguments = self._runner.operands(arrays)
         version = self._runner.version(arguments)
         if isinstance(version, SplitVersion):
             programs = "; ".join(str(piece.runner.program) for piece in version.pieces)
@@ -162,7 +163,8 @@ class NotationKernel(Runnable):
                 hint=f"compile and ask each: {programs}",
             )
         kernel = self._runner.chosen(version, arguments)
-        plain = self._runner.hands_on(version, arguments)
+        plain = all(arrays[name] is arg for name, arg in named.items())  # none of torch
+        plain = plain and self._runner.hands_on(version, arguments)
         return kernel if plain else SpecializedKernel(self, kernel)
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:

@@ -81,9 +81,11 @@ class Delivery:
                 check_keys(name, output.keys, self._lengths(plan, arguments), indices)
 
     def is_plain(self, planned: Planned) -> bool:
-        """Whether the kernel's results are the user's: of no other format, order or length."""
+        """Whether the kernel returns the user's results alone, in their formats and orders."""
+        if planned.unbound or planned.returned != tuple(self.prepared.results):
+            return False
         outputs = [(plan.stmt.target.name, plan.output) for plan in planned.plans]
-        return not planned.unbound and all(
+        return all(
             output.keys is None
             and bool(output.layout.order)
             and [*output.layout.order] == sorted(output.layout.order)

@@ -87,10 +87,16 @@ def _unchecked_arrays(
     tensor: torch.Tensor, order: tuple[int, int], who: str = "x"
 ) -> tuple[Array, Array]:
     """Return the pointers and indices of a compressed *tensor*, whatever they hold."""
-    by_rows = order == (0, 1)
-    pointers = tensor.crow_indices() if by_rows else tensor.ccol_indices()
-    indices = tensor.col_indices() if by_rows else tensor.row_indices()
+    pointers, indices = _index_tensors(tensor, order)
     return array_of(pointers, who), array_of(indices, who)
+
+
+def _index_tensors(
+    tensor: torch.Tensor, order: tuple[int, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if order == (0, 1):
+        return tensor.crow_indices(), tensor.col_indices()
+    return tensor.ccol_indices(), tensor.row_indices()
 
 
 def layout_of(tensor: torch.Tensor, who: str = "x") -> str:
@@ -168,6 +174,16 @@ def _matrix(who: str, tensor: torch.Tensor, kind: str) -> Any:
     pointers, indices = _unchecked_arrays(tensor, _ORDERS[kind], who)
     make = sps.csr_array if kind == "sparse_csr" else sps.csc_array
     return scipy_of_arrays(make, tuple(tensor.shape), values, indices, pointers)
+
+
+def with_private_indices(tensor: torch.Tensor) -> torch.Tensor:
+    """Return *tensor* with index arrays of its own; a csr or csc matrix shares its values."""
+    kind = str(tensor.layout).removeprefix("torch.")
+    if kind not in _ORDERS:
+        return tensor if kind == "strided" else tensor.clone()
+    arrays = *(a.clone() for a in _index_tensors(tensor, _ORDERS[kind])), tensor.values()
+    make = torch.sparse_csr_tensor if kind == "sparse_csr" else torch.sparse_csc_tensor
+    return make(*arrays, tuple(tensor.shape), check_invariants=False)
 
 
 def is_bfloat16(tensor: torch.Tensor) -> bool:
