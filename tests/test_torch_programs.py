@@ -155,6 +155,52 @@ def test_extremes_of_computed_messages_are_found_again(message: Any, width: int)
         both(model, call, *args, edges(seed))
 
 
+def test_gradients_of_extremes_store_nothing_for_each_edge() -> None:
+    def model(x: Any, ei: Any) -> Any:
+        rows = x[ei[0]]
+        zeros = rows.new_zeros(M, F)
+        return zeros.scatter_reduce(0, column(ei[1], rows), rows, "amax", include_self=False)
+
+    told = st.explain(model, numbers(N, F), edges(), costs=ALWAYS)
+    assert [finding.by for finding in told.replaced] == [
+        "program 1, the max of gathered rows",
+        "program 1, the sum of rows computed of gathered ones",  # how many are the largest
+        "program 2, the sum of rows computed of gathered ones",
+    ]
+    assert not any("(E," in text for text in scripts(model, numbers(N, F), edges()))
+    for dtype in (torch.float32, torch.float64):
+        ties = torch.from_numpy(np.random.default_rng(0).integers(3, size=(N, F))).to(dtype)
+        both(model, compiled(model), ties.requires_grad_(), edges())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_conditions_are_numbers_where_they_are_multiplied(dtype: Any) -> None:
+    """A condition times infinity is NaN where it is false, as in torch."""
+
+    def model(x: Any, y: Any, ei: Any) -> Any:
+        one, other = x[ei[0]], y[ei[1]]
+        rows = (one > other) * one + (one < 0).to(dtype) + (other < 1) * one.abs()
+        sums = torch.zeros(M, F, dtype=dtype).index_add(0, ei[1], rows)
+        return sums * (sums > 0) + torch.where((sums > 1) * (sums < 2), 1.0, sums)
+
+    x, y = numbers(N, F, dtype=dtype), numbers(M, F, seed=1, dtype=dtype).detach()
+    both(model, compiled(model), x, y, edges())
+    assert all("if_then_else" in text for text in scripts(model, x, y, edges()))
+    odd = x.detach().clone()
+    odd[0, 0], odd[1, 1], odd[2, 2] = float("nan"), float("inf"), -float("inf")
+    both(model, compiled(model), odd, y, edges())
+
+
+def test_what_is_converted_is_computed_in_its_type() -> None:
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        rows = (x[ei[0]].double() * w[ei[1]]).float() + (x[ei[0]] > 0).double().float()
+        sums = torch.zeros(M, F).index_add(0, ei[1], rows)
+        return (sums.double() * w - w * sums.double() + sums).float() + (sums > 0)
+
+    w = 1e9 * numbers(M, F, seed=1, dtype=torch.float64).detach()
+    both(model, compiled(model), numbers(N, F), w, edges())
+
+
 def test_numbers_that_are_all_the_same_stay() -> None:
     def model(x: Any, ei: Any) -> Any:
         halves = torch.full((E, F), 0.5)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
+import torch
+
 from spcomp.torch.inductor.shapes import aten, constant, unviewed_node, value
 
 
@@ -17,6 +19,7 @@ def _call(name: str) -> Callable[..., str]:
     return lambda *args: f"T.{name}({', '.join(args)})"
 
 
+_CONVERT = torch.ops.prims.convert_element_type.default  # of a condition, or nothing changes
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _TEXT: dict[Any, Callable[..., str]] = {
     aten.add.Tensor: _infix("+"),
@@ -43,6 +46,7 @@ _TEXT: dict[Any, Callable[..., str]] = {
         for name in ("abs", "erf", "exp", "expm1", "log", "log1p", "rsqrt", "sqrt", "tanh")
     },
     aten.sigmoid.default: _call("sigmoid"),
+    _CONVERT: lambda a: a,
     **{
         getattr(getattr(aten, name), kind): _infix(sign)
         for name, sign in _SIGNS.items()
@@ -67,11 +71,24 @@ def text_of(node: Any) -> Callable[..., str] | None:
     return _TEXT.get(node.target) if known else None
 
 
+def arguments_of(node: Any) -> tuple[Any, ...]:
+    """Return the tensors and numbers that the function *node* takes."""
+    return tuple(node.args[:1] if node.target is _CONVERT else node.args)
+
+
+def as_number(text: str, arg: Any, node: Any, at: int) -> str:
+    """Return the *text* of *arg*, argument number *at* of *node*: of a condition 0 or 1."""
+    is_condition = value(arg) is not None and value(arg).dtype == torch.bool
+    is_asked = at < LOGIC.get(node.target, 0)
+    return f"T.if_then_else({text}, 1.0, 0.0)" if is_condition and not is_asked else text
+
+
 # Functions that do not round; and others that do, in the same way wherever they are computed
 _COMPARED = {getattr(getattr(aten, name), kind) for name in _SIGNS for kind in ("Scalar", "Tensor")}
 _EXACT = {
     *(aten.neg.default, aten.abs.default, aten.relu.default, *LOGIC, *_COMPARED),
     *(aten.clamp_min.default, aten.clamp_max.default, aten.maximum.default, aten.minimum.default),
+    _CONVERT,
 }
 _ROUNDED = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}
 

@@ -15,7 +15,14 @@ from typing import Any
 import torch
 
 from spcomp.torch.inductor.match import Aggregation, Index, gathered
-from spcomp.torch.inductor.pointwise import LOGIC, is_compared, literal, text_of
+from spcomp.torch.inductor.pointwise import (
+    LOGIC,
+    arguments_of,
+    as_number,
+    is_compared,
+    literal,
+    text_of,
+)
 from spcomp.torch.inductor.shapes import aten, broadcast, hint, identity, same, unviewed, value
 
 Subs = tuple[str | None, ...]  # an index for each dimension but the first; None: the only one
@@ -205,7 +212,9 @@ class Program:
         can_store = value(node).dtype == self.dtype and _are_known(value(node).shape[1:])
         if not top and can_store and (own < live or is_often):
             return _read(self._store(node), subs)
-        return str(text(*(self._argument(arg, node, subs, live) for arg in node.args)))
+        args = enumerate(arguments_of(node))
+        texts = [(self._argument(arg, node, subs, live), arg, node, at) for at, arg in args]
+        return str(text(*(as_number(*each) for each in texts)))
 
     def _kept(self, node: Any, subs: Subs) -> str | None:
         """Return the text of *node* if it is stored, or a sum that is, or rows at an end."""
@@ -253,21 +262,35 @@ class Program:
         node, subs = unviewed(node, subs)
         if node in self.results and self.results[node].whole:
             return _read(self.results[node], subs)
-        text, shape = text_of(node), value(node).shape
-        args = [literal(arg) or arg for arg in node.args]
-        can_follow = self._follows_rows and self._steps <= MOST_STEPS
+        text = text_of(node)
+        can_follow = self._follows_rows and self._steps <= MOST_STEPS and self._has_numbers(node)
         if node not in self.after or text is None or not can_follow:
             return self._input("I", node, subs)
-        if any(value(arg) is None for arg in args if not isinstance(arg, str)):
-            return self._input("I", node, subs)
         self._steps += 1
-        return str(
-            text(*(arg if isinstance(arg, str) else self._beside(arg, shape, subs) for arg in args))
-        )
+        args = enumerate(arguments_of(node))
+        texts = [(self._beside(arg, node, subs), arg, node, at) for at, arg in args]
+        return str(text(*(as_number(*each) for each in texts)))
 
-    def _beside(self, arg: Any, shape: Any, subs: Subs) -> str:
-        """Return the text of *arg*, an argument of a function of rows."""
-        of = value(arg).shape
+    def _has_numbers(self, node: Any) -> bool:
+        """Whether *node* takes numbers of our type, or conditions where it makes such of them."""
+        for at, arg in enumerate(arguments_of(node)):
+            if literal(arg) is not None:
+                continue
+            if value(arg) is None:
+                return False
+            if value(arg).dtype == torch.bool:
+                if at >= LOGIC.get(node.target, 0) and value(node).dtype != self.dtype:
+                    return False
+            elif value(arg).dtype != self.dtype:
+                return False
+        return True
+
+    def _beside(self, arg: Any, node: Any, subs: Subs) -> str:
+        """Return the text of *arg*, an argument of *node*, a function of rows."""
+        number = literal(arg)
+        if number is not None:
+            return number
+        shape, of = value(node).shape, value(arg).shape
         if len(of) == len(shape) and same(of[:1], shape[:1]):
             return self._row(arg, broadcast(of[1:], shape[1:], subs))
         return self._constant(arg, shape, subs)
@@ -293,18 +316,12 @@ class Program:
     def _function(self, node: Any) -> Any:
         """Return what spells *node* as a function of what can be read, None if nothing does."""
         text = text_of(node)
-        if text is None or self._steps >= MOST_STEPS:
+        if text is None or self._steps >= MOST_STEPS or not self._has_numbers(node):
             return None
-        for at, arg in enumerate(node.args):
-            if literal(arg) is not None:
-                continue
-            of = value(arg)
-            if of is None or of.dim() > value(node).dim():
+        for arg in (arg for arg in arguments_of(node) if literal(arg) is None):
+            if value(arg).dim() > value(node).dim():
                 return None
-            if of.dtype == torch.bool:
-                if at >= LOGIC.get(node.target, 0) or not self._is_condition(arg):
-                    return None
-            elif of.dtype != self.dtype:
+            if value(arg).dtype == torch.bool and not self._is_condition(arg):
                 return None
         self._steps += 1
         return text
