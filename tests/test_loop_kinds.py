@@ -243,3 +243,43 @@ def test_what_a_mask_is_made_of_is_read_once():
     assert "A_j_indices[" not in loop
     assert "A_j_indices_read" in loop
     assert kernel(A=table, x=np.array([1.0, np.inf, np.nan, 4.0]))[[0, 3]].tolist() == [1.0, 4.0]
+
+
+DOT = """
+@T.prim_func
+def dot(a: T.handle, b: T.handle, c: T.handle, m: T.int64) -> None:
+    A = T.match_buffer(a, (m * LENGTH,), "float32")
+    B = T.match_buffer(b, (m * LENGTH,), "float32")
+    C = T.match_buffer(c, (m,), "float32")
+    for i in range(m):
+        C[i] = START
+        for k in T.vectorized(LENGTH):
+            C[i] = UPDATE
+"""
+SUM = DOT.replace("START", "1.0").replace("UPDATE", "C[i] + A[AT] * B[AT]")
+MOST = DOT.replace("START", "-3.0").replace("UPDATE", "T.max(C[i], A[AT] + B[AT])")
+
+
+def dots(text, length, machine):
+    """The dot products as they are written, and as they are made for *machine*."""
+    text = text.replace("AT", "i * LENGTH + k").replace("LENGTH", str(length))
+    (func,) = parse_source(text, "dot.py")
+    return func, lower(func, resolve(parse_target(machine)), trusted=True).flat.funcs[0]
+
+
+@pytest.mark.parametrize("length", [1, 3, 5, 7, 11, 13, 15, 17, 23, 31, 33, 63, 79])
+def test_dot_products_of_a_known_length_take_each_element_once(length):
+    a, b = np.random.default_rng(length).integers(-4, 4, (2, 3, length)).astype("float32")
+    for text, want in ((SUM, 1 + (a * b).sum(1)), (MOST, np.fmax(-3, (a + b).max(1)))):
+        made = [dots(text, length, f"cpu:x86-64{level}")[1] for level in ("", "-v3", "-v4")]
+        for run in (*made, spcomp.compile(dots(text, length, "cpu")[0])):
+            args = {"a": a.ravel(), "b": b.ravel(), "c": np.zeros(3, "float32"), "m": 3}
+            run(**args) if callable(run) else interpret(run, args)
+            np.testing.assert_array_equal(args["c"], want)
+
+
+def test_what_is_left_of_a_known_length_is_in_narrower_vectors():
+    flat = dots(SUM, 15, "cpu:x86-64-v4")[1].script()
+    assert "A[T.ramp(i * 15, 1, 8)]" in flat
+    assert "A[T.ramp(i * 15 + 8, 1, 4)]" in flat
+    assert "in T.serial(12, 15)" in flat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import ClassVar, TypeAlias
 
 from spcomp.dtypes import int32, int64
@@ -46,6 +46,7 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
+NARROWEST = 4  # lanes of the shortest vectors of a dot product: of fewer, the sum costs more
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +151,16 @@ class _Vectorizer(Rewriter):
         return seq(*self._split(loop, lanes, lambda k: seq(Widen(loop, k, lanes).vector())))
 
     def _lanes(self, loop: For) -> int:
-        """Return the lanes of a register; fewer if the trips are a smaller power of two."""
+        """Return the lanes of a register, fewer if there are fewer trips; 0 if none fit these."""
         lanes = self.vector_bits // _bits(loop)
         short = gathered(loop) or (self._is_ragged(loop) and not self._masks(loop))
         if self.vector_bits < self.knobs.gather_bits and short:
             lanes = min(lanes, self.short_lanes)
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
-        return int(loop.end.value) if int(loop.end.value).bit_count() == 1 else 0
+        most = 1 << int(loop.end.value).bit_length() >> 1
+        is_dot = most >= NARROWEST and _reduction_nest(loop)[1] is not None
+        return most if most == loop.end.value or is_dot else 0
 
     def _masks(self, loop: For) -> bool:
         """Whether the remainder of the dot product *loop* is one more vector, under a mask.
@@ -210,13 +213,14 @@ class _Vectorizer(Rewriter):
         def inside(stmt: Stmt) -> Stmt:
             return _inside(nest, self.names, stmt)
 
-        def update(k: int, base: Expr) -> Stmt:
-            value = cast_lanes(Widen(loop, base, lanes).rewrite(reduction.value), dtype)
-            step = Store(acc, at(k), BinOp(op, Load(acc, at(k)), wide(value, lanes)))
+        def update(k: int, width: int, base: Expr) -> Stmt:
+            value = cast_lanes(Widen(loop, base, width).rewrite(reduction.value), dtype)
+            part = (Ramp(const(k * lanes), 1, width),)
+            step = Store(acc, part, BinOp(op, Load(acc, part), wide(value, width)))
             return inside(NamedReads(self.names, value).name(step))
 
         def update_all(base: Expr) -> Stmt:
-            return seq(*(update(k, plus(base, k * lanes)) for k in range(count)))
+            return seq(*(update(k, lanes, plus(base, k * lanes)) for k in range(count)))
 
         # 0 would do, but adding the first term to -0 needs no instruction
         apart = const(-0.0, dtype) if op == "+" and dtype.is_float else identity(op, dtype)
@@ -225,8 +229,9 @@ class _Vectorizer(Rewriter):
         start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
         main, tail = self._split(loop.replace(body=inside(scalar_step)), count * lanes, update_all)
         remainder: Stmt | None = None
-        if count > 1:
-            remainder, tail = self._split(tail, lanes, lambda base: update(0, base))
+        for width in _remainders(loop, lanes, count):
+            part, tail = self._split(tail, width, partial(update, 0, width))
+            remainder = seq(remainder, part)
         last: Stmt | None = tail
         if self._masks(loop):
             last_loop = tail.replace(var=loop.var, body=loop.body)
@@ -236,8 +241,8 @@ class _Vectorizer(Rewriter):
             if nest:  # elements read for all lanes are sure to exist only if a lane runs
                 masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)
             remainder, last = seq(remainder, masked), None
-        partial = _combined(op, [Load(acc, at(k)) for k in range(count)])
-        total: Stmt = Store(sum_, (ZERO,), Reduce(op, partial))
+        sums = _combined(op, [Load(acc, at(k)) for k in range(count)])
+        total: Stmt = Store(sum_, (ZERO,), Reduce(op, sums))
         finish = store.replace(value=so_far)
         ragged = self._is_ragged(loop)
         whole: Stmt = seq(*start, main, remainder, total, last)
@@ -265,11 +270,22 @@ def _is_stored(node: Node) -> bool:
     return isinstance(node, Load) and node.buffer.data is not None
 
 
-def _combined(op: Combiner, partial: list[Expr]) -> Expr:
-    """Return the values *partial*, a power of two of them, combined in pairs."""
-    while len(partial) > 1:
-        partial = [BinOp(op, a, b) for a, b in zip(partial[::2], partial[1::2], strict=True)]
-    return partial[0]
+def _remainders(dot: For, lanes: int, count: int) -> list[int]:
+    """Return the lanes of the vectors of *dot* after its loop over *count* vectors, in order.
+
+    What is left is known, and in narrower vectors, where the number of trips is.
+    """
+    widths = [lanes] if count > 1 else []
+    while isinstance(dot.end, Const) and (lanes := lanes // 2) >= NARROWEST:
+        widths.append(lanes)
+    return widths
+
+
+def _combined(op: Combiner, values: list[Expr]) -> Expr:
+    """Return *values*, a power of two of them, combined in pairs."""
+    while len(values) > 1:
+        values = [BinOp(op, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def _bits(loop: For) -> int:
