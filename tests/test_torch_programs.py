@@ -191,6 +191,16 @@ def test_conditions_are_numbers_where_they_are_multiplied(dtype: Any) -> None:
     both(model, compiled(model), odd, y, edges())
 
 
+def test_conditions_that_are_all_the_same_stay() -> None:
+    def model(x: Any, y: Any, ei: Any) -> Any:
+        one, other, every = x[ei[0]], y[ei[1]], torch.ones(E, 1, dtype=torch.bool)
+        rows = torch.where(torch.logical_and(every, one > other), one, other)
+        rows = rows + torch.where(every, one + other, 0.0) * every
+        return torch.zeros(M, F).index_add(0, ei[1], rows)
+
+    both(model, compiled(model), numbers(N, F), numbers(M, F, seed=1), edges())
+
+
 def test_what_is_converted_is_computed_in_its_type() -> None:
     def model(x: Any, w: Any, ei: Any) -> Any:
         rows = (x[ei[0]].double() * w[ei[1]]).float() + (x[ei[0]] > 0).double().float()

@@ -118,6 +118,8 @@ def _roundings(node: Any) -> int:
 
 def literal(arg: Any) -> str | None:
     """Return how the number *arg*, or that of which a tensor is full, is spelled, if it is one."""
+    if value(arg) is not None and value(arg).dtype == torch.bool:
+        return None
     number = constant(arg) if value(arg) is not None else arg
     if not isinstance(number, (int, float)):
         return None
