@@ -272,7 +272,7 @@ class Program:
         return str(text(*(as_number(*each) for each in texts)))
 
     def _has_numbers(self, node: Any) -> bool:
-        """Whether *node* takes numbers of our type, or conditions where it makes such of them."""
+        """Whether *node* takes numbers of our type, and conditions only where it can."""
         for at, arg in enumerate(arguments_of(node)):
             if literal(arg) is not None:
                 continue
