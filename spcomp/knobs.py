@@ -93,6 +93,7 @@ class Knobs:
     gathers_apart: bool  # whether rows at coordinates, of two arrays, push each other out of cache
 
     # vectors
+    dot_lanes: int  # at least so many in the last vectors of a dot product of known length
     dot_accumulators: int  # independent partial sums of a dot product, a power of two
     unrolled_vectors: int  # vectors of a loop with a constant trip count that are written out
     gather_bits: int  # registers with at least so many bits gather a whole vector at once
@@ -167,6 +168,7 @@ CPU_KNOBS = Knobs(
     owns_temporaries=False,  # a call reuses the memory of results
     turn_elements=0,
     gathers_apart=True,
+    dot_lanes=4,  # the sum of fewer costs more than it saves
     dot_accumulators=4,  # an addition takes four cycles
     unrolled_vectors=32,
     gather_bits=512,  # narrower processors load as fast as they gather

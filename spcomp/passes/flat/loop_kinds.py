@@ -46,7 +46,6 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
-NARROWEST = 4  # lanes of the shortest vectors of a dot product: of fewer, the sum costs more
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class _Vectorizer(Rewriter):
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes
         most = 1 << int(loop.end.value).bit_length() >> 1
-        is_dot = most >= NARROWEST and _reduction_nest(loop)[1] is not None
+        is_dot = most >= self.knobs.dot_lanes and _reduction_nest(loop)[1] is not None
         return most if most == loop.end.value or is_dot else 0
 
     def _masks(self, loop: For) -> bool:
@@ -229,7 +228,7 @@ class _Vectorizer(Rewriter):
         start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
         main, tail = self._split(loop.replace(body=inside(scalar_step)), count * lanes, update_all)
         remainder: Stmt | None = None
-        for width in _remainders(loop, lanes, count):
+        for width in _remainders(loop, lanes, count, self.knobs.dot_lanes):
             part, tail = self._split(tail, width, partial(update, 0, width))
             remainder = seq(remainder, part)
         last: Stmt | None = tail
@@ -270,13 +269,13 @@ def _is_stored(node: Node) -> bool:
     return isinstance(node, Load) and node.buffer.data is not None
 
 
-def _remainders(dot: For, lanes: int, count: int) -> list[int]:
+def _remainders(dot: For, lanes: int, count: int, least: int) -> list[int]:
     """Return the lanes of the vectors of *dot* after its loop over *count* vectors, in order.
 
-    What is left is known, and in narrower vectors, where the number of trips is.
+    What is left of a known number of trips is in vectors of *least* lanes or more.
     """
     widths = [lanes] if count > 1 else []
-    while isinstance(dot.end, Const) and (lanes := lanes // 2) >= NARROWEST:
+    while isinstance(dot.end, Const) and (lanes := lanes // 2) >= least:
         widths.append(lanes)
     return widths
 
