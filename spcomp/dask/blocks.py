@@ -10,6 +10,7 @@ from dask.sizeof import sizeof
 from scipy.sparse import coo_array, csc_array, csr_array
 
 from spcomp.arrays import Array
+from spcomp.dask.received import aligned
 from spcomp.tensors.tensor import Tensor
 
 INT32 = (1 << 31) - 1
@@ -50,7 +51,7 @@ for _kind in (csr_array, csc_array, Tensor):  # Dask takes them for a few bytes,
 
 def given(block: Any) -> Any:
     """Return *block*: a task, and no data, so that workers know what the size of blocks is."""
-    return block
+    return aligned(block)
 
 
 def elements(block: Any) -> tuple[tuple[Array, ...], Array]:

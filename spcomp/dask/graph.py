@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import DataNode, List, Task, TaskRef
+from dask.task_spec import List, Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
@@ -81,9 +81,7 @@ class Tasks:
             (n, getattr(x, "name", x)) for n, x in (*self.inputs.items(), *self.numbers.items())
         ]
         self.name = f"{target.name}-{tokenize(work.token, read, stage.grid, str(stage))}"
-        key = f"program-{work.token}"
-        self.layer[key] = DataNode(key, work)
-        self._emit(TaskRef(key), names, meta)
+        self._emit(work, names, meta)
         self.result_graph = HighLevelGraph.from_collections(
             self.name, self.layer, list(self.inputs.values())
         )
@@ -195,7 +193,7 @@ class Tasks:
 
     # -- tasks ----------------------------------------------------------------------------------
 
-    def _emit(self, work: TaskRef, names: tuple[str, ...], meta: Any) -> None:
+    def _emit(self, work: Work, names: tuple[str, ...], meta: Any) -> None:
         """Emit a task for each combination of pieces, and the trees of partial results."""
         stage, name = self.stage, self.name
         extents = {index.name: range(len(index.chunks)) for index in stage.indices}
@@ -221,10 +219,7 @@ class Tasks:
         if isinstance(meta, np.ndarray):
             first = combine, stage.combine
         else:
-            work = union(target, stage.combine, self.formats, self.options, self.semiring)
-            key = f"program-{work.token}"
-            self.layer[key] = DataNode(key, work)
-            first = run, TaskRef(key)
+            first = run, union(target, stage.combine, self.formats, self.options, self.semiring)
         depth = 0
         while len(partial) > 1:
             depth += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask.array as da
 import numpy as np
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import DataNode, Task, TaskRef
+from dask.task_spec import Task, TaskRef
 from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
@@ -105,14 +105,13 @@ def _tasks(
     script = Script(*parts, tokenize(pickle.dumps(parts)))
     metas = script(*(_meta(x, is_cut=n in cut) for n, x in given.items()), *numbers.values())
     token = tokenize(script.token, [x.name for x in given.values()], list(numbers.values()), rows)
-    program, calls = f"program-{script.token}", f"script-{token}"
-    layer: dict[Any, Any] = {program: DataNode(program, script)}
+    calls, layer = f"script-{token}", dict[Any, Any]()
     for row in range(len(rows)):
         args = [
             TaskRef((x.name, row if n in cut else 0, *(0,) * (x.ndim - 1)))
             for n, x in given.items()
         ]
-        layer[calls, row] = Task((calls, row), run, TaskRef(program), *args, *numbers.values())
+        layer[calls, row] = Task((calls, row), run, script, *args, *numbers.values())
     graph = HighLevelGraph.from_collections(calls, layer, list(given.values()))
     results = kernel.signature.results
     found = tuple(

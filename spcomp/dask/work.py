@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.tokenize import tokenize
 
+from spcomp.dask.received import kept
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.notation.nodes import Access, Assignment, Op, Program
 from spcomp.notation.semiring import Semiring
@@ -66,7 +67,7 @@ def kernel_of(work: Work) -> NotationKernel:
 
 def run(work: Work, *blocks: Any) -> Any:
     """Return the result of *work* for *blocks*."""
-    return work(*blocks)
+    return work(*map(kept, blocks))
 
 
 def union(

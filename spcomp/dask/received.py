@@ -1,0 +1,61 @@
+"""On a worker: blocks that came in a message, moved to addresses that kernels read fast.
+
+Dask hands out arrays as they lie in the message: at any address, often none that is a multiple of
+their elements' size. A kernel would copy such arrays in each call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from spcomp.arrays import Array
+from spcomp.tensors.tensor import Tensor
+
+LINE = 64  # bytes of a cache line, which vectors should not straddle
+LEAST = 1 << 12  # bytes: in smaller arrays there is nothing to gain
+
+_copies: dict[int, tuple[ref[Any], Any]] = {}  # by the identities of blocks, as long as they live
+
+
+def aligned(block: Any) -> Any:
+    """Return *block* with arrays that begin at cache lines: itself, unless it came in a message."""
+    if isinstance(block, np.ndarray):
+        return _aligned(block)
+    if isinstance(block, Tensor):  # has copies of its own
+        return block
+    arrays = block.data, block.indices, block.indptr
+    moved = tuple(map(_aligned, arrays))
+    if all(new is old for new, old in zip(moved, arrays, strict=True)):
+        return block
+    return type(block)(moved, shape=block.shape)
+
+
+def kept(block: Any) -> Any:
+    """Return :func:`aligned` of an argument of a task, which is copied once as long as it lives."""
+    if not hasattr(block, "shape") or not block.shape:  # a number
+        return block
+    if (known := _copies.get(id(block))) is not None:
+        return known[1]
+    copy = aligned(block)
+    if copy is not block:
+        forget = partial(_forget, id(block))
+        _copies[id(block)] = ref(block, forget), copy
+    return copy
+
+
+def _forget(number: int, _: object) -> None:
+    _copies.pop(number, None)
+
+
+def _aligned(array: Array) -> Array:
+    if array.flags.owndata or array.nbytes < LEAST or array.ctypes.data % LINE == 0:
+        return array
+    memory = np.empty(array.nbytes + LINE, np.uint8)
+    begin = -memory.ctypes.data % LINE
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
