@@ -63,7 +63,7 @@ def test_a_sparse_block_gets_arrays_at_cache_lines():
     assert found.data.ctypes.data % 64 == found.indices.ctypes.data % 64 == 0
     assert (found != matrix).nnz == 0
     assert received.kept(block) is found
-    assert received.kept(matrix) is matrix
+    assert received.kept(found) is found
     tensor = Tensor.from_scipy(matrix)
     assert received.kept(tensor) is tensor
 

@@ -10,7 +10,7 @@ from dask.sizeof import sizeof
 from scipy.sparse import coo_array, csc_array, csr_array
 
 from spcomp.arrays import Array
-from spcomp.dask.received import aligned
+from spcomp.dask.received import aligned, empty
 from spcomp.tensors.tensor import Tensor
 
 INT32 = (1 << 31) - 1
@@ -112,7 +112,7 @@ def join(blocks: list[Any], counts: tuple[int, ...]) -> Any:
         grid[at] = block
     grid = grid.reshape(counts)
     if isinstance(blocks[0], np.ndarray):
-        return np.block(grid.tolist())
+        return _joined(blocks, grid)
     starts = [
         np.concatenate([[0], np.cumsum([part.shape[dim] for part in _line(grid, dim)])])
         for dim in range(len(counts))
@@ -125,6 +125,17 @@ def join(blocks: list[Any], counts: tuple[int, ...]) -> Any:
     joined = [np.concatenate([moved[dim] for moved, _ in found]) for dim in range(len(counts))]
     values = np.concatenate([values for _, values in found])
     return like(blocks[0], joined, values, [int(start[-1]) for start in starts])
+
+
+def _joined(blocks: list[Array], grid: Any) -> Array:
+    """Return the dense *blocks* of *grid* in one array."""
+    if grid.size > max(grid.shape):
+        return np.block(grid.tolist())
+    dim = grid.shape.index(grid.size)
+    shape = list(blocks[0].shape)
+    shape[dim] = sum(block.shape[dim] for block in blocks)
+    whole = empty(shape, np.result_type(*blocks))
+    return np.concatenate(blocks, dim, out=whole)
 
 
 def _line(grid: Any, dim: int) -> Any:
@@ -163,7 +174,9 @@ def compact(block: Any, coords: Array) -> Any:
 
 
 def take(block: Any, dim: int, coords: Array) -> Any:
-    """Return *block* at *coords* of the dimension *dim* only."""
+    """Return *block* at *coords* of the dimension *dim* only, ascending, each once."""
+    if coords.size == block.shape[dim]:
+        return block
     if isinstance(block, np.ndarray):
         return np.take(block, coords, axis=dim)
     if not isinstance(block, Tensor) and dim == 0 and block.format == "csr":

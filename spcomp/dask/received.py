@@ -1,4 +1,4 @@
-"""On a worker: blocks that came in a message, moved to addresses that kernels read fast.
+"""On a worker: arrays that begin at cache lines, and blocks that came in a message moved there.
 
 Dask hands out arrays as they lie in the message: at any address, often none that is a multiple of
 their elements' size. A kernel would copy such arrays in each call.
@@ -6,7 +6,9 @@ their elements' size. A kernel would copy such arrays in each call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import Any
 from weakref import ref
 
@@ -54,8 +56,13 @@ def _forget(number: int, _: object) -> None:
 def _aligned(array: Array) -> Array:
     if array.flags.owndata or array.nbytes < LEAST or array.ctypes.data % LINE == 0:
         return array
-    memory = np.empty(array.nbytes + LINE, np.uint8)
-    begin = -memory.ctypes.data % LINE
-    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = empty(array.shape, array.dtype)
     copy[...] = array
     return copy
+
+
+def empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Return an array without contents that begins at a cache line."""
+    memory = np.empty(prod(shape) + LINE // dtype.itemsize, dtype)
+    begin = -memory.ctypes.data % LINE // dtype.itemsize
+    return memory[begin : begin + prod(shape)].reshape(shape)
