@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from spcomp.errors import SpcompError
 from spcomp.kernels.learn import learn
 from spcomp.kernels.results import as_results, with_outputs
 from spcomp.log import say
@@ -36,6 +37,11 @@ class Repeat:
     entry: Entry
     plan: Plan
     code: Compiled
+
+    def failure(self, status: int) -> SpcompError:
+        """Return the error that *status*, an int that *entry* returned, stands for."""
+        function = self.plan.function
+        return failure(function, self.code.message(function, status))
 
 
 class Calls:
@@ -79,8 +85,7 @@ class Calls:
                 if repeat is not repeats[0]:
                     self._prefer(repeat)
                 if type(result) is int:
-                    function = repeat.plan.function
-                    raise failure(function, repeat.code.message(function, result))
+                    raise repeat.failure(result)
                 return result
         return NotImplemented
 

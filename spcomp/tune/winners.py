@@ -20,6 +20,7 @@ from spcomp.errors import (
     outside,
     refuse_deep_nests,
 )
+from spcomp.kernels.calls import Calls
 from spcomp.kernels.decomposed.kernel import immutable_arrays
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import BoundKernel, Kernel, frozen
@@ -302,6 +303,14 @@ class TunedBound(Bound):
         if self._only is not None:
             return self._only(out=out, **named)
         return self.chosen(named)(out=out, **named)
+
+    @property
+    def only_calls(self) -> Calls | None:
+        """The calls of the kernel that served all calls so far; None: there were more."""
+        only = self._only
+        if only is None and len(self._chosen) == 1:
+            ((only, _),) = self._chosen.values()
+        return getattr(only, "only_calls", None)
 
     def chosen(self, named: Mapping[str, Any]) -> Runnable:
         """Return the bound kernel for calls with arguments like *named*."""

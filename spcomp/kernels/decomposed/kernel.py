@@ -32,6 +32,7 @@ from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from spcomp.compiler.interface import Signature
+    from spcomp.kernels.calls import Calls
     from spcomp.kernels.kernel import BoundKernel
 
 
@@ -327,6 +328,11 @@ class BoundFormats(Bound):
         if not self._sizes.keys().isdisjoint(named):
             named = _agree(self._sizes, named, add=False)
         return self.inner(out=out, **named)
+
+    @property
+    def only_calls(self) -> Calls | None:
+        """The calls by name, without sizes, if a call is nothing else."""
+        return self.inner.only_calls
 
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""

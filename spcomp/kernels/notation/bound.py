@@ -44,23 +44,28 @@ class BoundNotation(Bound):
         self._runner, self._bound = runner, BoundArguments.of(kept)
         self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
         bound = self._bound
-        self._fast_path = bound.fast_path = FastPath(lambda version: runner.note(version, bound))
+        path = bound.fast_path = FastPath(runner, bound)
+        self._fast = None if bound.has_torch or self._repeats is not None else path.run
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
-        if self._repeats is not None:
-            return self._repeats.run(out, named, self.refuse_bound)
         try:
-            if not self._bound.has_torch:
-                result = self._fast_path.run(out, named)
+            if self._fast is not None:
+                result = self._fast(out, named)
                 if result is not NotImplemented:
                     return result
-            self.refuse_bound(named)
-            if not self._runner.outputs.isdisjoint(named):
-                out, named = with_named_outputs(out, named, self._runner.outputs)
-            return self._runner.call(out, named, self._bound)
+            return self._full(out, named)
         except SpcompError as error:
             raise outside(error)  # noqa: B904 (it is the same error)
+
+    def _full(self, out: Any, named: dict[str, Any]) -> Any:
+        """Run a call that is like no earlier one, or not on numpy's arrays alone."""
+        if self._repeats is not None:
+            return self._repeats.run(out, named, self.refuse_bound)
+        self.refuse_bound(named)
+        if not self._runner.outputs.isdisjoint(named):
+            out, named = with_named_outputs(out, named, self._runner.outputs)
+        return self._runner.call(out, named, self._bound)
 
     def explain(self, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* and the bound ones.
@@ -70,8 +75,8 @@ class BoundNotation(Bound):
         missing = [name for name in self._runner.arguments if name not in self.arguments]
         if named or not missing:
             return super().explain(**named)
-        if self._bound.last is not None:
-            return explained(self._runner, self._bound.last, {})
+        if self._bound.latest is not None:
+            return explained(self._runner, self._bound.latest, {})
         raise ArgumentError(
             f"{self.name}: formats and dtypes of {', '.join(missing)} are not known yet",
             hint="call it first, or give the arguments here",

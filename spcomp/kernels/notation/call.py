@@ -25,7 +25,7 @@ class BoundArguments:
     """Arguments that are fixed, and the *kernels* that have them bound, by version.
 
     *rows*: those of index vectors among them, by operand. *given*: as the user
-    gave them; *arguments*: the same with arrays for tensors of torch. *last*: the version that
+    gave them; *arguments*: the same with arrays for tensors of torch. *latest*: the version that
     ran last with them. *fast_path*: how calls on a CPU are repeated.
     """
 
@@ -34,7 +34,7 @@ class BoundArguments:
     kernels: dict[object, Callable[..., Any]]
     rows: dict[str, Rows]
     has_torch: bool = False
-    last: Any = None  # a version of the runner, which stands above
+    latest: Any = None  # a version of the runner, which stands above
     fast_path: FastPath | None = None
 
     @classmethod

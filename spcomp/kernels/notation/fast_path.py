@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from spcomp.kernels.calls import MAX_PLANS, Calls
+from spcomp.kernels.calls import MAX_PLANS, Calls, Repeat
 from spcomp.kernels.results import Results
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
+    from spcomp.kernels.notation.runner import SplitVersion
 
 _ndarray = np.ndarray
 
@@ -23,27 +24,65 @@ class Way(NamedTuple):
     version: CompiledVersion
 
 
+class Straight(NamedTuple):
+    """The call that was repeated last: how, the name of the only output, and the version."""
+
+    repeat: Repeat
+    only: Any  # str or None
+    version: CompiledVersion
+
+
+class Latest(Protocol):
+    """What knows the version that ran last: a program, or one with arguments bound."""
+
+    latest: CompiledVersion | SplitVersion | None
+
+
 class FastPath:
     """The kernels that take calls as they come, the one used last first.
 
     A learned call of a kernel compares types, dtypes, extents and levels of its arguments with
     those of the call that it repeats. They decide which version of a program runs, how arguments
     are made for its kernel, and how results are returned. So where a version hands on all of them
-    as they are, a call that its kernel repeats needs nothing else. *note* is told which version
-    ran. Many threads may use it at once: *ways* is replaced, never changed.
+    as they are, a call that its kernel repeats needs nothing else. *places* keep which version
+    ran. Many threads may use it at once: *ways* and *straight* are replaced, never changed.
     """
 
-    __slots__ = ("note", "refused", "ways")
+    __slots__ = ("places", "refused", "straight", "ways")
 
-    def __init__(self, note: Callable[[CompiledVersion], None]) -> None:
-        self.note = note
+    def __init__(self, *places: Latest) -> None:
+        self.places = places
         self.ways: tuple[Way, ...] = ()
+        self.straight: Straight | None = None
         self.refused: tuple[Calls, ...] = ()
 
     def run(self, out: Any, named: dict[str, Any]) -> Any:
-        """Return what a call with *named* and *out* returns; NotImplemented: in full, please."""
-        ways = self.ways
-        for way in ways:
+        """Return what a call with *named* and *out* returns; NotImplemented: in full, please.
+
+        *named* gets *out* under its name if so.
+        """
+        if self.straight is None:
+            return self._search(out, named)
+        repeat, only, version = self.straight
+        if out is not None:
+            if only is None or type(out) is not _ndarray or only in named:
+                return self._search(out, named)
+            named[only] = out
+        result = repeat.entry(named)
+        if result is NotImplemented:
+            if out is not None:
+                named.pop(only)
+            return self._search(out, named)
+        if type(result) is int:
+            raise repeat.failure(result)
+        for place in self.places:
+            if place.latest is not version:
+                place.latest = version
+        return result
+
+    def _search(self, out: Any, named: dict[str, Any]) -> Any:
+        """Return what run does by any of the ways, and go straight to it next time."""
+        for way in self.ways:
             calls, given = way.calls, named
             if out is not None:
                 only = calls.only
@@ -52,9 +91,10 @@ class FastPath:
                 given = {**named, only: out}
             result = calls.repeat(given)
             if result is not NotImplemented:
-                if way is not ways[0]:
-                    self.ways = (way, *(other for other in ways if other is not way))
-                self.note(way.version)
+                self.ways = (way, *(other for other in self.ways if other is not way))
+                self.straight = Straight(calls.repeats[0], calls.only, way.version)
+                for place in self.places:
+                    place.latest = way.version
                 return result
         return NotImplemented
 

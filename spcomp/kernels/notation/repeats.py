@@ -92,7 +92,7 @@ class Repeats:
         assert isinstance(calls, GpuCalls)
         fields = result._fields if several else ()
         returned = results if several else results[0]
-        return Repeat(calls, replay, order, returned, fields, self._bound.last)
+        return Repeat(calls, replay, order, returned, fields, self._bound.latest)
 
 
 def _outputs(out: Any) -> dict[Any, Any]:

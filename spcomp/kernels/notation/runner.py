@@ -76,8 +76,8 @@ class Runner:
         self._delivery = Delivery(prepared, planner.formats, planner.wanted)
         self._versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
-        self._last: CompiledVersion | SplitVersion | None = None
-        self.fast_path = FastPath(self.note)
+        self.latest: CompiledVersion | SplitVersion | None = None
+        self.fast_path = FastPath(self)
         self._takes_wholes = not (places.parts or prepared.accumulated or self.scatters.rows)
 
     @property
@@ -230,9 +230,9 @@ class Runner:
         self, version: CompiledVersion | SplitVersion, bound: BoundArguments = NOTHING_BOUND
     ) -> None:
         """Note that *version* ran last, with the arguments *bound*."""
-        self._last = version
+        self.latest = version
         if bound is not NOTHING_BOUND:
-            bound.last = version
+            bound.latest = version
 
     def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
         asked = frozenset(call.outputs).difference(self.planner.prepared.results)
@@ -343,12 +343,12 @@ class Runner:
     @property
     def last(self) -> CompiledVersion | SplitVersion:
         """The version that ran last; raises ArgumentError if none has."""
-        if self._last is None:
+        if self.latest is None:
             raise ArgumentError(
                 f"{self.name}: formats and dtypes are not known yet",
                 hint=f"call it first, or take {self._specialized}",
             )
-        return self._last
+        return self.latest
 
     def version(
         self, arguments: CallArguments, asked: frozenset[str] = frozenset()
@@ -365,7 +365,7 @@ class Runner:
             while len(self._versions) >= MOST_VERSIONS:
                 self._versions.pop(next(iter(self._versions)), None)
             self._versions[key] = version
-        self._last = version
+        self.latest = version
         return version
 
     def _check_names(self, arguments: CallArguments) -> None:
