@@ -201,6 +201,31 @@ def test_conditions_that_are_all_the_same_stay() -> None:
     both(model, compiled(model), numbers(N, F), numbers(M, F, seed=1), edges())
 
 
+@pytest.mark.parametrize("how", ["amax", "amin"])
+def test_extremes_of_no_edges_are_zeros_in_what_is_made_of_them(how: str) -> None:
+    def model(x: Any, ei: Any) -> Any:
+        rows, to = x[ei[0]], column(ei[1], x[ei[0]])
+        most = torch.zeros(M, F).scatter_reduce(0, to, rows, how, include_self=False)
+        total = torch.zeros(M, F).scatter_add(0, to, rows * rows)
+        return torch.cat([most - total * 2, (most + 1) / (total + 1)])
+
+    ei = edges()
+    ei[1][ei[1] < 3] = M - 1  # no edge goes there
+    both(model, compiled(model), numbers(N, F), ei)
+
+
+@pytest.mark.parametrize("how", ["amax", "amin"])
+def test_gradients_of_extremes_of_sizes_that_change(how: str) -> None:
+    def model(x: Any, w: Any, ei: Any) -> Any:
+        rows = w[:, None] * x[ei[0]]
+        to = column(ei[1], rows)
+        return torch.zeros_like(x).scatter_reduce(0, to, rows, how, include_self=False)
+
+    call = compiled(model, dynamic=True)
+    for size in (N, N + 3):
+        both(model, call, numbers(size, F), numbers(E), edges())
+
+
 def test_what_is_converted_is_computed_in_its_type() -> None:
     def model(x: Any, w: Any, ei: Any) -> Any:
         rows = (x[ei[0]].double() * w[ei[1]]).float() + (x[ei[0]] > 0).double().float()

@@ -43,6 +43,7 @@ class Buffer:
     lead: str
     sizes: tuple[Any, ...]
     whole: bool = True
+    filled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Program:
     after: frozenset[torch.fx.Node] = frozenset()
     _steps: int = 0
     _follows_rows: bool = True
+    _is_everywhere: bool = False  # what is read is read at places without edges, too
 
     @classmethod
     def of(cls, found: Aggregation, apart: frozenset[torch.fx.Node]) -> Program:
@@ -128,7 +130,7 @@ class Program:
         term = self._edge(found.message, subs, len(loops))
         whole = found.base is None and found.reduce != "mean"
         whole &= found.reduce == "sum" or not found.includes
-        buffer = Buffer(f"Y{len(self.results)}", "I", shape, whole)
+        buffer = Buffer(f"Y{len(self.results)}", "I", shape, whole, found.reduce in ("max", "min"))
         reduce = "sum" if found.reduce == "mean" else found.reduce
         self.statements.append(Statement(_read(buffer, subs), term, loops, reduce))
         self.index = Index(self.index.node, wraps=self.index.wraps and found.index.wraps)
@@ -153,7 +155,9 @@ class Program:
         inputs = dict(self.inputs)
         self.after, self._steps = after, 0
         subs = _subs(shape[1:])
+        self._is_everywhere = True
         term = self._row(new, subs)
+        self._is_everywhere = False
         if not self._is_sound():
             self.inputs = inputs
             return False
@@ -260,8 +264,9 @@ class Program:
     def _row(self, node: Any, subs: Subs) -> str:
         """Return the text of *node*, which has a row for each place, at place i."""
         node, subs = unviewed(node, subs)
-        if node in self.results and self.results[node].whole:
-            return _read(self.results[node], subs)
+        result = self.results.get(node)
+        if result is not None and result.whole and not (result.filled and self._is_everywhere):
+            return _read(result, subs)
         text = text_of(node)
         can_follow = self._follows_rows and self._steps <= MOST_STEPS and self._has_numbers(node)
         if node not in self.after or text is None or not can_follow:

@@ -9,7 +9,7 @@ import torch
 
 from spcomp.torch.inductor.match import Aggregation
 from spcomp.torch.inductor.program import Program
-from spcomp.torch.inductor.shapes import identity
+from spcomp.torch.inductor.shapes import identity, same, value
 
 
 @dataclass(slots=True)
@@ -19,6 +19,11 @@ class Region:
     program: Program
     found: list[Aggregation]
     ends: dict[torch.fx.Node, torch.fx.Node] = field(default_factory=dict)
+
+    def like(self, found: Aggregation) -> Aggregation | None:
+        """Return the first aggregation whose result has the shape of that of *found*."""
+        shape = value(found.node).shape
+        return next((f for f in self.found if same(value(f.node).shape, shape)), None)
 
 
 @dataclass(slots=True)
@@ -47,7 +52,7 @@ class Regions:
         if region is not None:
             after = _below([other.node for other in region.found], self._of)
             program = region.program.joined(found, after)
-            if program is not None:
+            if program is not None and _has_sizes(found, region, after):
                 region.program = program
                 region.found.append(found)
                 self._of[found.node] = region
@@ -76,6 +81,12 @@ class Regions:
             return None
         self._of[user] = region  # what it needs, all of the region needs
         return user
+
+
+def _has_sizes(found: Aggregation, region: Region, after: frozenset[torch.fx.Node]) -> bool:
+    """Whether the sizes of the result of *found* are known before the program of *region* runs."""
+    are_fixed = all(isinstance(size, int) for size in value(found.node).shape)
+    return are_fixed or found.node.args[0] not in after or region.like(found) is not None
 
 
 def _below(

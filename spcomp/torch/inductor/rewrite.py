@@ -105,7 +105,7 @@ class _Writer:
         program, last = region.program, region.found[-1].node
         with self.graph.inserting_before(last):
             steps = _Steps(self.graph, last)
-            shapes = [self._sizes(found, steps) for found in region.found]
+            shapes = [self._sizes(region.like(found) or found, steps) for found in region.found]
             widths = [shape[1:] for shape in shapes]
             widths += [list(buffer.sizes) for buffer in program.stored.values()]
             source = None, None, 0, False
