@@ -149,6 +149,10 @@ def test_products_with_vectors_and_batches(shape: tuple[int, ...]) -> None:
         assert torch.autograd.gradcheck(product, (values, dense))
 
 
+def test_everything_public_is_listed() -> None:
+    assert {"spmm", "op", "explain", "enable", "disable", "Costs"} <= {*dir(st)}
+
+
 def test_products_refuse_the_ends_of_edges_and_numbers() -> None:
     with pytest.raises(ArgumentError, match="expected a sparse matrix") as caught:
         st.spmm(torch.tensor([[0, 1, 2], [1, 2, 0]]), numbers(3, 2))
