@@ -19,7 +19,6 @@ from spcomp.errors import ArgumentError
 from spcomp.torch.inductor.kernels import kernel
 
 MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
-SHORT = 1 << 22  # bytes that one thread compares about as fast as several
 MOST_ELEMENTS = 1 << 24  # of these vectors together, unless there are fewer than four
 _MOST_USES = 8  # of a vector, or of a sorted one, that are kept
 _MADE = TypeVar("_MADE")
@@ -192,14 +191,13 @@ def _memcmp() -> Callable[[int, int, int], int] | None:
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one type of integers hold the same numbers.
 
-    Short ones are compared on this thread: threads of torch that took part would wait on their
+    They are compared on this thread: threads of torch that took part would wait on their
     processors for more work while the kernel runs.
     """
-    size = one.numel() * one.element_size()
     compare = _memcmp() if one.is_contiguous() and other.is_contiguous() else None
-    if compare is None or size > SHORT or one.shape != other.shape or one.dtype != other.dtype:
+    if compare is None or one.shape != other.shape or one.dtype != other.dtype:
         return bool(torch.equal(one, other))
-    return compare(one.data_ptr(), other.data_ptr(), size) == 0
+    return compare(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
 
 
 def vector_of(index: torch.Tensor, key: int) -> Vector:
