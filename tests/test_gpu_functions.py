@@ -20,10 +20,10 @@ from scipy import special
 from spcomp import dtypes as dt
 from spcomp.codegen.cpu import object_code
 from spcomp.codegen.cpu.machine import attributes, resolve
+from spcomp.codegen.functions.define import FUNCTIONS, OF_TWO, per_element
+from spcomp.codegen.functions.trigonometry import DIGITS, TWO_PER_PI
 from spcomp.codegen.llvm.code import Code, Unit
 from spcomp.codegen.nvvm.emit import DIALECT
-from spcomp.codegen.nvvm.functions import FUNCTIONS, OF_TWO, function
-from spcomp.codegen.nvvm.trigonometry import DIGITS, TWO_PER_PI
 from spcomp.errors import LoweringError
 from spcomp.ir.expr import CALLS, NUMPY_NAMES
 from spcomp.knobs import knobs_of
@@ -69,7 +69,7 @@ def text(func, kind, lanes=1):
     scalar = KINDS[kind]
     vector = scalar if lanes == 1 else f"<{lanes} x {scalar}>"
     args = ["%x", "%y"][: 1 + (func in OF_TWO)]
-    result = function(code, dtype, func, *args)
+    result = per_element(code, dtype, func, *args)
     loads = [f"  %{n}p = load ptr, ptr %{n}s" for n in ("x", "y", "o")]
     body = [f"  %{n}a = getelementptr {vector}, ptr %{n}p, i64 %i" for n in ("x", "y", "o")]
     body += [f"  {n} = load {vector}, ptr {n}a, align 4" for n in args]

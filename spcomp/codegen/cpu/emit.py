@@ -16,12 +16,12 @@ from spcomp.codegen.abi import (
     Report,
     symbols,
 )
+from spcomp.codegen.cpu.library import library_of
 from spcomp.codegen.cpu.machine import attributes, has_half, resolve
 from spcomp.codegen.cpu.messages import fail_with, print_line
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Key, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.debug import MARK
-from spcomp.codegen.llvm.math import call_libm
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
@@ -57,7 +57,7 @@ def emit(
     Raises LoweringError for what a CPU cannot do and BackendError for an unknown target.
     """
     target = resolve(target)
-    dialect = Dialect(call_libm, has_half(target), blends=True, has_masks=True)
+    dialect = Dialect(library_of(target), has_half(target), blends=True, has_masks=True)
     unit = Unit.of(knobs_of(target), dialect, FAST if fast_math else EXACT, debug=debug)
     names = symbols(func.name for func in module.funcs)
     functions = tuple(

@@ -23,6 +23,7 @@ from spcomp.codegen.llvm.ops import (
     vector,
     zero,
 )
+from spcomp.codegen.llvm.unguarded import Places, need_no_guard, places_read
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
@@ -47,6 +48,7 @@ class Exprs(Visitor[str]):
         self.code, self.scope = code, scope
         self.mask: str | None = None
         self.mask_lanes = 1
+        self.known: Places = frozenset()  # places that are read where the current one is
         if code.unit.debug is not None:
             code.unit.debug.follow(self)
 
@@ -131,7 +133,18 @@ class Exprs(Visitor[str]):
         blends = self.code.unit.dialect.blends
         if blends and all(map(_is_computed, sides)) and _compares_integers(node.cond):
             return self._blend(cond, node.dtype, *map(self.visit, sides))
-        return self._choose(cond, node.cond.dtype, *sides)
+        if node.cond.dtype.lanes == 1 or any(map(_may_fail, sides)):
+            return self._choose(cond, node.cond.dtype, *sides)
+        known, self.known = self.known, self.known | places_read(node)
+        try:
+            if not need_no_guard(node, self.known):
+                return self._choose(cond, node.cond.dtype, *sides)
+            first, second = map(self.visit, sides)
+        finally:
+            self.known = known
+        kind = register(node.dtype)
+        truth = register(node.cond.dtype)
+        return self.code.value(f"select {truth} {cond}, {kind} {first}, {kind} {second}")
 
     def _blend(self, cond: str, dtype: DType, first: str, second: str) -> str:
         """Select between scalar floats without a branch: CPUs cannot move them on a condition."""
@@ -298,8 +311,13 @@ def _compares_integers(cond: Expr) -> bool:
 
 def _needs_guard(node: Expr) -> bool:
     """Whether evaluating *node* where its guard forbids could fault, fail or be slow."""
+    return _may_fail(node) or any(isinstance(n, Load | ex.Call) for n in walk(node))
+
+
+def _may_fail(node: Expr) -> bool:
+    """Whether *node* divides by what may be zero, or searches."""
     return any(
-        isinstance(n, Load | Search | ex.Call)
+        isinstance(n, Search)
         or (isinstance(n, ex.BinOp) and n.op in ("//", "%") and not _harmless_divisor(n.rhs))
         for n in walk(node)
     )

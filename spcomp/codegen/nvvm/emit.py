@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
+from spcomp.codegen.functions.define import per_element
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.memory import read, write
@@ -14,7 +15,6 @@ from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
 from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes
-from spcomp.codegen.nvvm.functions import function
 from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 TABLES = "DebugDirectivesOnly"  # of the other kind, ptxas makes code that is not optimised
-DIALECT = Dialect(function, has_half=True, blends=False, has_masks=False, tables=TABLES)
+DIALECT = Dialect(per_element, has_half=True, blends=False, has_masks=False, tables=TABLES)
 ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others compare and swap
     "+": ("fadd", "add", "add"),
     "min": ("", "min", "umin"),

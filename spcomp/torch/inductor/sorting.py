@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -126,7 +127,7 @@ class Places:
         bits = flat.view(torch.int64 if flat.dtype == torch.float64 else torch.int32)
         key = flat.dtype, flat.data_ptr()
         known = self._numbers.get(key)
-        if known is not None and torch.equal(known[0], bits):
+        if known is not None and _are_equal(known[0], bits):
             return known[1]
         made = flat[self.order]
         self._numbers.put(key, (bits.clone(), made))
@@ -169,12 +170,34 @@ def key_of(index: torch.Tensor) -> int:
     wide = index if index.dtype == torch.int64 else index.to(torch.int64)
     for key in recent:
         vector = _VECTORS.get(key)
-        if vector is not None and torch.equal(wide, vector.contents):
+        if vector is not None and _are_equal(wide, vector.contents):
             return key
     made = Vector(index, next(_KEYS))
     _VECTORS.put(made.key, made, length)
     _RECENT.put(length, (made.key, *recent)[:_MOST_USES])
     return made.key
+
+
+@cache
+def _memcmp() -> Callable[[int, int, int], int] | None:
+    try:
+        found = ctypes.CDLL(None).memcmp
+    except (OSError, TypeError, AttributeError):  # the C library is no part of the process
+        return None
+    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return found
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one type of integers hold the same numbers.
+
+    They are compared on this thread: threads of torch that took part would wait on their
+    processors for more work while the kernel runs.
+    """
+    compare = _memcmp() if one.is_contiguous() and other.is_contiguous() else None
+    if compare is None or one.shape != other.shape or one.dtype != other.dtype:
+        return bool(torch.equal(one, other))
+    return compare(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
 
 
 def vector_of(index: torch.Tensor, key: int) -> Vector:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from spcomp.codegen.nvvm.exponentials import Terms, exponential
-from spcomp.codegen.nvvm.values import Value, polynomial, product, repeat
+from spcomp.codegen.functions.exponentials import Terms, exponential
+from spcomp.codegen.functions.values import Value, polynomial, product, repeat
 
 ERF: Terms = {  # erf(x) / x - 1 in z = x ** 2, to 1
     32: (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from math import inf, nan
 
-from spcomp.codegen.nvvm.exponentials import LN2, RANGE, Terms, exponential
-from spcomp.codegen.nvvm.values import (
+from spcomp.codegen.functions.exponentials import LN2, RANGE, Terms, exponential
+from spcomp.codegen.functions.values import (
     Pair,
     Value,
     divide,

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from spcomp.codegen.abi import round_to
 from spcomp.codegen.llvm.code import Code
-from spcomp.codegen.llvm.ops import float_literal
+from spcomp.codegen.llvm.ops import float_literal, splat, suffix
 from spcomp.dtypes import DType, float32, float64
 
 
@@ -34,13 +34,20 @@ FORMATS = {
     "float": Format(float32, "float", "i32", 32, 23, 127),
     "double": Format(float64, "double", "i64", 64, 52, 1023),
 }
+
+
+def scalar(kind: str) -> str:
+    """Return the type of the elements of the type *kind*."""
+    return kind[1:-1].partition(" x ")[2] if kind.startswith("<") else kind
+
+
 Operand: TypeAlias = "Value | float"
 Pair: TypeAlias = "tuple[Value, Value]"
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The operand *name* of the LLVM type *kind*: float, double, an integer or i1."""
+    """The operand *name* of the LLVM type *kind*: float, double, an integer, i1; or vectors."""
 
     code: Code
     kind: str
@@ -49,19 +56,29 @@ class Value:
     @property
     def format(self) -> Format:
         """The format of a float."""
-        return FORMATS[self.kind]
+        return FORMATS[scalar(self.kind)]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a float, and no integer."""
+        return scalar(self.kind) in FORMATS
+
+    def like(self, kind: str) -> str:
+        """Return the type of as many elements of the type *kind*."""
+        return self.kind.replace(scalar(self.kind), scalar(kind))
 
     def to(self, number: Operand) -> Value:
         """Return *number* as an operand of this type."""
         if isinstance(number, Value):
             return number
-        if self.kind not in FORMATS:
-            return Value(self.code, self.kind, str(int(number)))
-        rounded = round_to(self.format.dtype, float(number))
-        return Value(self.code, self.kind, float_literal(rounded))
+        if self.is_float:
+            text = float_literal(round_to(self.format.dtype, float(number)))
+        else:
+            text = str(int(number))
+        return Value(self.code, self.kind, splat(self.kind, text))
 
     def _binary(self, float_name: str, name: str, other: Operand, *, swap: bool = False) -> Value:
-        instruction = float_name if self.kind in FORMATS else name
+        instruction = float_name if self.is_float else name
         sides = (self.to(other), self) if swap else (self, self.to(other))
         text = f"{instruction} {self.kind} {sides[0].name}, {sides[1].name}"
         return Value(self.code, self.kind, self.code.value(text))
@@ -116,7 +133,7 @@ class Value:
         return self._binary("", "lshr", other)
 
     def __neg__(self) -> Value:
-        if self.kind in FORMATS:
+        if self.is_float:
             return Value(self.code, self.kind, self.code.value(f"fneg {self.kind} {self.name}"))
         return 0 - self
 
@@ -127,9 +144,9 @@ class Value:
         return self._binary("", "xor", -1)
 
     def _compare(self, float_name: str, name: str, other: Operand) -> Value:
-        instruction = f"fcmp {float_name}" if self.kind in FORMATS else f"icmp {name}"
+        instruction = f"fcmp {float_name}" if self.is_float else f"icmp {name}"
         text = f"{instruction} {self.kind} {self.name}, {self.to(other).name}"
-        return Value(self.code, "i1", self.code.value(text))
+        return Value(self.code, self.like("i1"), self.code.value(text))
 
     def __lt__(self, other: Operand) -> Value:
         return self._compare("olt", "slt", other)
@@ -154,7 +171,7 @@ class Value:
     def select(self, then: Value, otherwise: Operand) -> Value:
         """Return *then* where this i1 holds, else *otherwise*."""
         other = then.to(otherwise)
-        text = f"select i1 {self.name}, {then.kind} {then.name}, {then.kind} {other.name}"
+        text = f"select {self.kind} {self.name}, {then.kind} {then.name}, {then.kind} {other.name}"
         return Value(self.code, then.kind, self.code.value(text))
 
     def call(self, intrinsic: str, *others: Operand) -> Value:
@@ -164,6 +181,7 @@ class Value:
 
     def convert(self, instruction: str, kind: str) -> Value:
         """Return the result of a conversion: bitcast, sext, fptrunc, sitofp, ..."""
+        kind = self.like(kind)
         text = f"{instruction} {self.kind} {self.name} to {kind}"
         return Value(self.code, kind, self.code.value(text))
 
@@ -177,7 +195,7 @@ class Value:
 
     def real(self) -> Value:
         """Return the float that has these bits."""
-        return self.convert("bitcast", {"i32": "float", "i64": "double"}[self.kind])
+        return self.convert("bitcast", {"i32": "float", "i64": "double"}[scalar(self.kind)])
 
     def clamp(self, least: float, most: float) -> Value:
         """Return the float nearest to this one from *least* to *most*; NaN stays NaN."""
@@ -202,8 +220,13 @@ def either(
     then: Callable[[], tuple[Value, ...]],
     otherwise: Callable[[], tuple[Value, ...]],
 ) -> tuple[Value, ...]:
-    """Return the values of *then* or *otherwise*; only one of them runs."""
+    """Return the values of *then* or *otherwise*; only one of them runs.
+
+    Of vectors, *otherwise* runs for all lanes, and *then* as well where one of them needs it.
+    """
     code = cond.code
+    if cond.kind != "i1":
+        return _either_lane(cond, then, otherwise)
     yes, no, join = (code.label(hint) for hint in ("then", "else", "join"))
     code.branch(cond.name, yes, no)
     arms: list[tuple[tuple[Value, ...], str]] = []
@@ -218,6 +241,23 @@ def either(
         for a, b in zip(lefts, rights, strict=True)
     )
     return tuple(Value(code, kind, code.value(text)) for kind, text in texts)
+
+
+def _either_lane(
+    cond: Value,
+    then: Callable[[], tuple[Value, ...]],
+    otherwise: Callable[[], tuple[Value, ...]],
+) -> tuple[Value, ...]:
+    code, plain = cond.code, otherwise()
+    name = f"llvm.vector.reduce.or.{suffix(cond.kind)}"
+    code.unit.declare(name, "i1", cond.kind)
+    some = Value(code, "i1", code.value(f"call i1 @{name}({cond.kind} {cond.name})"))
+
+    def both() -> tuple[Value, ...]:
+        pairs = zip(then(), plain, strict=True)
+        return tuple(cond.select(one, other) for one, other in pairs)
+
+    return either(some, both, lambda: plain)
 
 
 def repeat(
@@ -280,7 +320,7 @@ def divide(a: tuple[Operand, Operand], b: Pair) -> Pair:
 
 def power_of_two(exponent: Value, real: str) -> Value:
     """Return the float 2 ** exponent, which must be a normal number (or 0: the least minus 1)."""
-    layout = FORMATS[real]
+    layout = FORMATS[scalar(real)]
     return ((exponent + layout.bias) << layout.fraction).real()
 
 

@@ -1,4 +1,4 @@
-"""Functions as LLVM text, the door: mathematical functions where there is no C library.
+"""Functions as LLVM text, the door: mathematical functions of a float, or of whole vectors.
 
 Each is an internal function of one module, of plain instructions and of intrinsics that LLVM's
 NVPTX back end knows exactly: fma, fabs, copysign, sqrt, trunc, fshl. It ends the process at others.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spcomp.codegen.functions import angles, exponentials, logarithms, special, trigonometry
+from spcomp.codegen.functions.values import Value
 from spcomp.codegen.llvm.code import Code, Unit
 from spcomp.codegen.llvm.math import per_lane
 from spcomp.codegen.llvm.ops import register, suffix
-from spcomp.codegen.nvvm import angles, exponentials, logarithms, special, trigonometry
-from spcomp.codegen.nvvm.values import Value
 from spcomp.dtypes import DType
 from spcomp.errors import LoweringError
 
@@ -32,14 +32,30 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 OF_TWO = ("pow", "atan2", "hypot", "fmod")
 
 
-def function(code: Code, dtype: DType, func: str, *args: str) -> str:
+WHOLE = frozenset(FUNCTIONS) - {"fmod"}  # those without loops, which take whole vectors
+
+
+def per_element(code: Code, dtype: DType, func: str, *args: str) -> str:
     """Return *func* of *args*, all of the float *dtype*, lane by lane."""
     name = declare(code.unit, func, register(dtype.element))
     return per_lane(code, name, register(dtype), args, dtype.lanes)
 
 
-def declare(unit: Unit, func: str, kind: str) -> str:
-    """Define the function *func* of *kind*, float or double, in *unit* once; return its name."""
+def at_once(code: Code, dtype: DType, func: str, *args: str) -> str:
+    """Return *func*, one of WHOLE, of *args*, all of the float *dtype*, in whole vectors.
+
+    The same function of single elements has the same bits.
+    """
+    kind = register(dtype)
+    name = declare(code.unit, func, kind, "#0")
+    return code.value(f"call {kind} @{name}({', '.join(f'{kind} {arg}' for arg in args)})")
+
+
+def declare(unit: Unit, func: str, kind: str, facts: str = "") -> str:
+    """Define the function *func* of *kind* in *unit* once; return its name.
+
+    *kind*: float, double, or a vector of these. *facts*: what LLVM is told of it besides.
+    """
     if func not in FUNCTIONS:
         raise LoweringError(f"{func} on a GPU", hint=f"there are {', '.join(sorted(FUNCTIONS))}")
     name = f"spcomp.{func}.{suffix(kind)}"
@@ -49,7 +65,7 @@ def declare(unit: Unit, func: str, kind: str) -> str:
         result = FUNCTIONS[func](*(Value(code, kind, arg) for arg in args))
         parameters = ", ".join(f"{kind} {arg}" for arg in args)
         lines = (
-            f"define internal {kind} @{name}({parameters}) {PURE} {{",
+            f"define internal {kind} @{name}({parameters}) {PURE} {facts} {{",
             *("entry:", *code.lines),
             *(f"  ret {kind} {result.name}", "}"),
         )

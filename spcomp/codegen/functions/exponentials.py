@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from spcomp.codegen.nvvm.values import (
+from spcomp.codegen.functions.values import (
     Pair,
     Value,
     divide,

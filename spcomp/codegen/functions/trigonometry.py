@@ -8,8 +8,8 @@ count are computed in integers (Payne and Hanek, "Radian Reduction for Trigonome
 
 from __future__ import annotations
 
-from spcomp.codegen.nvvm.exponentials import Terms
-from spcomp.codegen.nvvm.values import (
+from spcomp.codegen.functions.exponentials import Terms
+from spcomp.codegen.functions.values import (
     Pair,
     Value,
     divide,
@@ -18,6 +18,7 @@ from spcomp.codegen.nvvm.values import (
     product,
     quick_sum,
     round_to_integer,
+    scalar,
     two_sum,
 )
 
@@ -107,7 +108,7 @@ def reduced_far(x: Value) -> tuple[Value, Pair]:
 
 def window(exponent: Value, most_negative: int) -> tuple[Value, ...]:
     """Return three words of the digits of 2 / pi, from the one that *exponent* asks for."""
-    width = int(exponent.kind[1:])
+    width = int(scalar(exponent.kind)[1:])
     zeros = most_negative + 2  # in front, so that the least exponent asks for the first digit
     count = 19 if width == 64 else 7
     digits = TWO_PER_PI << (count * width) >> (DIGITS + zeros)
@@ -126,7 +127,7 @@ def window(exponent: Value, most_negative: int) -> tuple[Value, ...]:
 
 def angle(fraction: Value, real: str) -> Pair:
     """Return the signed *fraction* of a quarter turn, of two words, as radians."""
-    if real == "float":
+    if scalar(real) == "float":
         radians = fraction.convert("sitofp", "double") * (1.5707963267948966 * 2.0**-64)
         high = radians.convert("fptrunc", real)
         return high, (radians - high.convert("fpext", "double")).convert("fptrunc", real)

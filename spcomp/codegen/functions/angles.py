@@ -9,8 +9,16 @@ from __future__ import annotations
 
 from math import inf
 
-from spcomp.codegen.nvvm.exponentials import Terms
-from spcomp.codegen.nvvm.values import Pair, Value, divide, polynomial, quick_sum, split, two_sum
+from spcomp.codegen.functions.exponentials import Terms
+from spcomp.codegen.functions.values import (
+    Pair,
+    Value,
+    divide,
+    polynomial,
+    quick_sum,
+    split,
+    two_sum,
+)
 
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)
 EIGHTH = 0.41421356237309503  # the tangent of pi / 8
@@ -134,7 +142,9 @@ def atan2(y: Value, x: Value) -> Value:
     first, second, _ = split(HALF_PI, x)
     total, rest = quick_sum(first * 2.0, -high)
     behind = total + (rest + (second * 2.0 - low))
-    result = (x.bits() < 0).select(behind, high + low).copysign(y)
+    flat = over < under * 2.0 ** -(x.format.fraction + 2)  # the quotient may be subnormal
+    ahead = flat.select(over / under, high + low)
+    result = (x.bits() < 0).select(behind, ahead).copysign(y)
     return (x.equals(x) & y.equals(y)).select(result, x + y)
 
 

@@ -1,0 +1,1 @@
+"""Functions as LLVM text: mathematical functions of floats and vectors, by plain arithmetic."""
