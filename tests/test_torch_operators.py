@@ -236,3 +236,5 @@ def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
     ):
         with pytest.raises((SpcompError, RuntimeError)):
             spmm(*args)
+    with pytest.raises(ArgumentError, match=r"^argument A: got 3 at position 4, expected 0\.\.2"):
+        spmm(rows, columns, values, 3, dense)

@@ -102,7 +102,8 @@ def _pattern(who: str, layout: str, tensor: torch.Tensor) -> Pattern:
     try:
         made = to_tensor(numbered, format_, How(duplicates="error"))
     except ArgumentError as error:
-        raise ArgumentError(f"argument {who}: {error.message}", hint=error.hint) from None
+        what = error.message.removeprefix("argument x: ")  # as conversions call their operand
+        raise ArgumentError(f"argument {who}: {what}", hint=error.hint) from None
     places = made.values.reshape(-1)
     in_order = np.array_equal(places, np.arange(len(places)))
     return Pattern(made, None if in_order else places)
