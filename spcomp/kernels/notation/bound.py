@@ -29,6 +29,7 @@ from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.foreign import arrays_of, bridge, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
+from spcomp.tensors.storage import is_parts
 from spcomp.tensors.tensor import Tensor
 
 _NONE: Mapping[str, Any] = {}
@@ -104,14 +105,14 @@ def kept_arguments(
 
     What calls convert gets private values, too: each kind of call converts it for itself, and all
     have to see the same. *formats*: those that the user asked for, by name. Raises ArgumentError
-    for an index vector with negative numbers.
+    for an index vector with negative numbers, and what no call takes.
     """
     vectors = vectors_of(program)
     kept = {n: _vector(n, x) if n in vectors else _kept(n, x) for n, x in arguments.items()}
     windows: dict[str, list[Windows]] = {}
     for access in (a for stmt in program.statements for a in accesses(stmt.value)):
         windows.setdefault(access.name, []).append(access.windows)
-    for name in (windows.keys() - vectors) & kept.keys():
+    for name in [n for n in kept if n in windows and n not in vectors]:
         if _is_converted(name, kept[name], formats.get(name), windows[name]):
             kept[name] = _copied(kept[name])
     for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
@@ -170,9 +171,10 @@ def _is_converted(
 ) -> bool:
     """Whether calls convert or copy *arg*, one that is kept, because of what it is.
 
-    *wanted*: the format that the user asked for. *windows*: those that the program reads.
+    *wanted*: the format that the user asked for. *windows*: those that the program reads. Raises
+    ArgumentError for what no call takes.
     """
-    if lies_there(arg):
+    if lies_there(arg) or is_parts(arg):
         return False
     if wanted is not None and (not isinstance(wanted, Layout) or wanted.is_split):
         return True  # it is stored in parts, or in blocks
@@ -182,14 +184,11 @@ def _is_converted(
     if not isinstance(shape, tuple):
         return False
     layout = wanted if wanted and wanted.rank == len(shape) else None
-    try:
-        arg = arrays_of({who: arg})[who]
-        if not isinstance(arg, np.ndarray) or (layout and not layout.is_dense):
-            argument = Source(who, arg, len(shape)).argument(layout, direct=True)
-            return argument.converts or any(windows) or not _is_in_order(arg)
-        parts = [look_at(who, arg, window)[0] for window in windows if window]
-    except SpcompError:  # the call says so
-        return False
+    arg = arrays_of({who: arg})[who]
+    if not isinstance(arg, np.ndarray) or (layout and not layout.is_dense):
+        argument = Source(who, arg, len(shape)).argument(layout, direct=True)
+        return argument.converts or any(windows) or not _is_in_order(arg)
+    parts = [look_at(who, arg, window)[0] for window in windows if window]
     return not _is_whole(arg) or not all(np.may_share_memory(arg, part) for part in parts)
 
 
