@@ -48,7 +48,7 @@ def test_what_all_tasks_read_is_sent_to_each_worker_not_all_blocks_to_one(chunks
     owners = [worker for key, worker in plan.estimate.owners.items() if key[0].startswith("y-")]
     assert sorted(owners) == sorted([0, 1, 2, 3] * 4)
     assert plan.estimate.balance < 1.1
-    assert plan.estimate.total <= 4 * x.nbytes
+    assert plan.estimate.total < 8 * x.nbytes  # all blocks but those of a worker: 20
 
 
 def test_plans_are_drawn():
