@@ -208,6 +208,10 @@ def test_kernels_stand_for_their_programs(kernel_file, capsys):
     programs = load("kernel.py")
     assert list(programs) == ["one", "notation"]
     assert "later is skipped: it is compiled when it is called" in capsys.readouterr().err
+    result = invoke("show", "kernel.py", "later")
+    assert result.exit_code == 2
+    assert "skipped" not in result.output
+    assert "later.specialize(A=..., x=...)" in " ".join(result.output.split())
     shown = invoke("show", "kernel.py", "notation", "--stage", "coordinate").output
     assert "A[i, j] * x[j]" in shown
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
+from examples.spmm import csrmm
 from spcomp.errors import ArgumentError
 from tests.test_notation import A, as_format, csr, x
 
@@ -59,23 +61,66 @@ SEEN = {
     "Tensor": lambda: spcomp.convert(csr(A), "dcsr"),
 }
 NOT_SEEN = {
-    "strided": lambda: np.repeat(A, 2, axis=1)[:, ::2],
+    "every other column": lambda: np.repeat(A, 2, axis=1)[:, ::2],
+    "every other row": lambda: np.repeat(A, 2, axis=0)[::2],
+    "some columns": lambda: np.hstack([A, A])[:, : A.shape[1]],
     "other byte order": lambda: A.astype(A.dtype.newbyteorder()),
     "misaligned": lambda: misaligned(A),
     "unsorted": lambda: unsorted(csr(A)),
+    "Tensor of runs": lambda: spcomp.convert(csr(A), "rle"),
     **{name: lambda name=name: as_format(A, name) for name in ("coo", "bsr", "dia")},
 }
+PRODUCT = "y[i] = A[i,j] * x[j]"
+CONVERTED = {  # a program, its formats, an operand, and what gives the product
+    "dense to csr": (PRODUCT, {"A": "csr"}, A.copy),
+    "csr to csc": (PRODUCT, {"A": "csc"}, lambda: csr(A)),
+    "csr to blocks": (PRODUCT, {"A": "bsr(2)"}, lambda: csr(A)),
+    "csr to parts": (PRODUCT, {"A": "hyb"}, lambda: csr(A)),
+    "a part of csr": ("y[i] = A[i, j(0, 7)] * x[j]", {}, lambda: csr(A)),
+    "columns": ("y[i] = A[i, j(0, 7)] * x[j]", {}, lambda: np.hstack([A, A])),
+}
+
+
+def changed(bound, operand, factor, vector):
+    """What *bound* returns for *vector* after the values of *operand* are multiplied."""
+    values = operand if isinstance(operand, np.ndarray) else getattr(operand, "values", None)
+    values = operand.data if values is None else values
+    values *= factor
+    return bound(x=vector)
 
 
 @pytest.mark.parametrize("kind", [*SEEN, *NOT_SEEN])
 def test_whether_later_values_are_seen_is_as_documented(kind):
-    """The table of docs/calling.md."""
+    """The table of docs/calling.md: from ``bind`` on, by calls of any kind."""
     operand = {**SEEN, **NOT_SEEN}[kind]()
-    bound = spcomp.compile("y[i] = A[i,j] * x[j]").bind(A=operand)
-    values = operand if isinstance(operand, np.ndarray) else getattr(operand, "values", None)
-    values = operand.data if values is None else values
-    want = A @ x
-    for factor in (2, 3, 4, 5):
-        np.testing.assert_allclose(bound(x=x), want)
-        values *= factor
-        want = factor * want if kind in SEEN else want
+    bound, want = spcomp.compile(PRODUCT).bind(A=operand), A @ x
+    for vector in (x, x, x.astype(np.float32), x):
+        want = 2 * want if kind in SEEN else want
+        np.testing.assert_allclose(changed(bound, operand, 2, vector), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_values_that_a_program_has_converted_are_those_of_the_bind(kind):
+    text, formats, make = CONVERTED[kind]
+    operand = make()
+    bound = spcomp.compile(text, formats=formats).bind(A=operand)
+    for vector in (x, x.astype(np.float32)):
+        np.testing.assert_allclose(changed(bound, operand, 2, vector), A @ x, rtol=1e-6)
+
+
+SCRIPT = {
+    "C order": (True, lambda: np.ones((5, 4), np.float32)),
+    "Fortran order": (False, lambda: np.ones((5, 4), np.float32, order="F")),
+    "every other column": (False, lambda: np.ones((5, 8), np.float32)[:, ::2]),
+    "other byte order": (False, lambda: np.ones((5, 4), ">f4")),
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPT)
+def test_whether_a_script_sees_later_values_is_as_documented(kind):
+    is_seen, make = SCRIPT[kind]
+    operand, one = make(), sps.eye_array(5, dtype=np.float32, format="csr")
+    bound = spcomp.compile(csrmm).bind(B=operand)
+    for factor in (2, 4, 8, 16):
+        operand *= 2
+        assert bound(A=one)[0, 0] == (factor if is_seen else 1)

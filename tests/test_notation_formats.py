@@ -380,3 +380,14 @@ def test_parts_beside_a_result_with_the_pattern_of_another_matrix(layout):
     made = kernel(F=spcomp.convert(sps.csr_array(f), layout), G=sps.csr_array(g))
     np.testing.assert_array_equal(made.toarray(), f.sum() * g)
     assert "F[i, k]: csr" not in kernel.explain()
+
+
+@pytest.mark.parametrize("layout", ["csr", "dcsr", "coo"])
+def test_zeros_of_an_array_are_not_present_in_a_sparse_format(layout):
+    A = np.array([[0.0, 1.0], [0.0, -2.0]])
+    for text, want in (
+        ("C[i, j] = exp(A[i, j])", [[0, np.e], [0, np.exp(-2)]]),
+        ("y[i] = max(j, A[i, j])", [1, -2]),
+    ):
+        found = spcomp.compile(text, formats={"A": layout})(A=A)
+        np.testing.assert_allclose(full(found), want)

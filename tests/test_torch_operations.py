@@ -131,6 +131,36 @@ def test_gathers_and_products() -> None:
         assert again(call, args)
 
 
+@pytest.mark.parametrize("shape", [(4,), (3, 4, 2), (2, 3, 4, 2), (0, 4, 2)])
+def test_products_with_vectors_and_batches(shape: tuple[int, ...]) -> None:
+    full = torch.tensor([[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 0, 5]]).double()
+    dense, values = numbers(*shape), full.to_sparse_csr().values().clone().requires_grad_()
+
+    def product(values: Any, dense: Any) -> Any:
+        csr = full.to_sparse_csr()
+        at = csr.crow_indices(), csr.col_indices()
+        return st.spmm(torch.sparse_csr_tensor(*at, values, full.shape), dense)
+
+    found = product(values, dense)
+    assert found.shape == (full @ dense).shape
+    assert torch.allclose(found, full @ dense)
+    assert torch.allclose(st.spmm(full.to_sparse_coo(), dense), full @ dense)
+    if dense.numel():
+        assert torch.autograd.gradcheck(product, (values, dense))
+
+
+def test_everything_public_is_listed() -> None:
+    assert {"spmm", "op", "explain", "enable", "disable", "Costs"} <= {*dir(st)}
+
+
+def test_products_refuse_the_ends_of_edges_and_numbers() -> None:
+    with pytest.raises(ArgumentError, match="expected a sparse matrix") as caught:
+        st.spmm(torch.tensor([[0, 1, 2], [1, 2, 0]]), numbers(3, 2))
+    assert "gather_scatter" in caught.value.hint
+    with pytest.raises(ArgumentError, match="argument B: got a number"):
+        st.spmm(torch.eye(3).to_sparse_csr(), torch.tensor(2.0))
+
+
 @pytest.mark.parametrize("reduce", ["sum", "mean", "min", "max"])
 def test_messages_along_edges(reduce: str) -> None:
     x, edges = numbers(4, 3), torch.tensor([[0, 1, 3, 3, 0, 2], [2, 2, 0, 0, 2, 4]])  # one twice

@@ -220,9 +220,12 @@ def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             op(program, name=name, formats=formats)
-    union = registered("C[i, j] = A[i, j] + B[i, j]", {"A": "csr", "B": "csr"})
-    with pytest.raises(ArgumentError, match="the pattern of C is that of no operand"):
-        union(*parts(), *parts())
+    for program in ("C[i, j] = A[i, j] + B[i, j]", "C[i, k] = A[i, j] * B[j, k]"):
+        both = {"A": "csr", "B": "csr"}
+        with pytest.raises(ArgumentError, match="the pattern of C is that of no operand") as caught:
+            registered(program, both)
+        assert 'formats={"C": "dense"}' in caught.value.hint
+        registered(program, {**both, "C": "dense"})
     rows, columns, values, count = parts()
     dense = numbers(4, 3)
     for args in (

@@ -122,6 +122,21 @@ def test_candidates_with_wrong_results_do_not_count():
     assert bad.error.startswith("wrong")
 
 
+def test_a_conversion_does_not_contain_what_the_first_one_compiles(clock, monkeypatch):
+    bench, bind, times = Bench(task_of()), Task.bind, iter([9.0, 2.0, 0.5])
+
+    def timed(self: Task, *args: Any) -> Any:
+        clock.now += next(times)
+        return bind(self, *args)
+
+    blocks = Choice((("A", "bsr(2)"),))
+    first, again = bench.compile([(Candidate(), blocks)] * 2)
+    monkeypatch.setattr(Task, "bind", timed)
+    bench.prepare(first)
+    bench.prepare(again)  # of what the first one converted
+    assert (first.conversion, again.conversion) == (2.0, 2.0)
+
+
 def test_equal_code_is_one_candidate():
     bench = Bench(task_of())
     default, same, other = bench.compile(

@@ -91,7 +91,7 @@ def build(
 ) -> None:
     """Compile the programs in FILE, or those named, and write their artefacts."""
     _check_artefacts(as_target(target), emit)
-    programs = select(load(file), names)
+    programs = select(load(file, names), names)
     fixed = options.constants_of(constants, programs)
     _make_folder(output)
     results = []

@@ -38,7 +38,7 @@ def explore(
     def page() -> Page:
         linecache.checkcache(file)
         try:
-            programs = select(load(file), names)
+            programs = select(load(file, names), names)
             fixed = options.constants_of(constants, programs)
         except click.UsageError as error:  # the file has changed
             raise ArgumentError(error.format_message()) from error

@@ -24,6 +24,7 @@ from spcomp.ir.func import Func
 from spcomp.ir.module import Module
 from spcomp.kernels.decomposed.choose import Undecided
 from spcomp.kernels.decomposed.kernel import Decomposed
+from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.protocol import Runnable
 from spcomp.schedule.schedule import Schedule
 
@@ -34,20 +35,29 @@ if TYPE_CHECKING:
 Program: TypeAlias = Func | Module[Any] | Schedule
 
 
-def load(path: str) -> dict[str, Program]:
+def load(path: str, wanted: Sequence[str] = ()) -> dict[str, Program]:
     """Return the programs that the Python file *path* defines, by variable, in order.
 
     A program is a function, a module or a schedule; one with two names counts once. Results of
     ``decompose``, and kernels, also those of index notation, stand for the programs that they run;
-    one that is only compiled by a call is skipped, which is said. Output of the file goes to
-    stderr. Raises ScriptError, at the user's line, for a file that does not run, has no program, or
-    defines two programs of the same name.
+    one that is only compiled by a call is skipped, which is said, and refused with click's usage
+    error if it is one of those *wanted*. Output of the file goes to stderr. Raises ScriptError, at
+    the user's line, for a file that does not run, has no program, or defines two programs of the
+    same name.
     """
     with _ErrorsAtLine(path), _as_script(path):
         names = runpy.run_path(path, run_name="spcomp.kernel_file")
     programs: dict[str, Program] = {}
     for variable, value in names.items():
         found = _programs(variable, value)
+        if isinstance(found, str):
+            if variable in wanted:
+                raise click.BadParameter(
+                    f"{variable} is no program yet: {found}", param_hint="NAME"
+                )
+            if not wanted:
+                click.echo(f"{variable} is skipped: {found}", err=True)
+            continue
         for k, program in enumerate(found):
             if all(program is not other for other in programs.values()):
                 programs[f"{variable}_{k}" if len(found) > 1 else variable] = program
@@ -60,26 +70,23 @@ def load(path: str) -> dict[str, Program]:
     return programs
 
 
-def _programs(variable: str, value: object) -> list[Program]:
-    """Return the programs that *value* is or runs; say so if they are not known yet."""
+def _programs(variable: str, value: object) -> list[Program] | str:
+    """Return the programs that *value* is or runs, or why they are not known yet."""
     if isinstance(value, Func | Module | Schedule):
         return [value]
     if isinstance(value, Decomposed):
         return [value.func]
     if isinstance(value, Undecided):
-        return _skip(variable, "its format depends on the matrix")
+        return "its format depends on the matrix"
     if not isinstance(value, Runnable):
         return []
     try:
         kernels: Sequence[Any] = value.kernels()
         return [kernel.program for kernel in kernels]
     except ArgumentError:
-        return _skip(variable, "it is compiled when it is called; specialize it in the file")
-
-
-def _skip(variable: str, why: str) -> list[Program]:
-    click.echo(f"{variable} is skipped: {why}", err=True)
-    return []
+        names = value.arguments if isinstance(value, NotationKernel) else ()
+        call = f"{variable}.specialize({', '.join(f'{name}=...' for name in names) or '...'})"
+        return f"it is compiled when it is called; call it in the file, or write {call} there"
 
 
 def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Program]:
@@ -97,7 +104,7 @@ def select_one(path: str, names: Sequence[str]) -> tuple[str, Program]:
 
     Raises click's usage error.
     """
-    programs = select(load(path), names)
+    programs = select(load(path, names), names)
     if len(programs) > 1:
         raise click.BadParameter(f"name one of {', '.join(programs)}", param_hint="NAME")
     (found,) = programs.items()

@@ -57,7 +57,7 @@ def show(
 ) -> None:
     """Print the stages of the programs in FILE, or of those named."""
     _check_stages(stages, target)
-    programs = select(load(file), names)
+    programs = select(load(file, names), names)
     if forest or svg is not None:
         _forest({name: options.source(value) for name, value in programs.items()}, svg)
         return

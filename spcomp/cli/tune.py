@@ -103,7 +103,7 @@ def _search(
 
     if not data:
         raise click.UsageError("give the matrix: --data NAME=FILE.mtx")
-    programs = select(load(file), names)
+    programs = select(load(file, names), names)
     if len(programs) > 1:
         raise click.BadParameter(f"name one of {', '.join(programs)}", param_hint="NAME")
     ((name, program),) = programs.items()

@@ -113,3 +113,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)  # torch.compile's modules load slowly
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -26,15 +26,37 @@ from spcomp.torch.segments import (
 from spcomp.torch.shapes import Rows, checked_dim, leading, length_along, result_into
 
 _compiled = cache(compile_program)
+_PRODUCTS = {  # by the rank of what the matrix is multiplied with
+    1: "y[i] = A[i, j] * B[j]",
+    2: "C[i, k] = A[i, j] * B[j, k]",
+    3: "C[b, i, k] = A[i, j] * B[b, j, k]",
+}
 
 
 @opaque
 def spmm(A: Any, B: torch.Tensor) -> torch.Tensor:  # noqa: N803
     """Return the product of a sparse matrix (m, n) and a dense one (n, k): shape (m, k).
 
-    Raises SpcompError.
+    B may also be a vector (n,), or have further dimensions in front, (b, n, k), as the result then
+    has. Raises SpcompError.
     """
-    return _compiled("C[i, k] = A[i, j] * B[j, k]")(A=A, B=B)
+    is_dense = isinstance(A, torch.Tensor) and A.layout == torch.strided
+    if is_dense and A.dtype in (torch.int32, torch.int64) and A.dim() == 2 and len(A) == 2:
+        raise ArgumentError(
+            f"argument A: got a dense tensor of {A.dtype} and shape {tuple(A.shape)}, which looks"
+            " like the ends of edges, expected a sparse matrix",
+            hint="gather_scatter(x, edge_index) sums along edges;"
+            " torch.sparse_coo_tensor(edge_index, weights, (m, n)) is a sparse matrix",
+        )
+    rank = getattr(B, "ndim", 2)
+    if rank == 0:
+        raise ArgumentError(
+            "argument B: got a number, expected a dense vector or matrix", hint="write A * B"
+        )
+    if rank < 3:
+        return _compiled(_PRODUCTS[rank])(A=A, B=B)
+    found = _compiled(_PRODUCTS[3])(A=A, B=B.reshape(prod(B.shape[:-2]), *B.shape[-2:]))
+    return found.reshape(*B.shape[:-2], *found.shape[1:])
 
 
 @opaque

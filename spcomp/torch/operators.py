@@ -11,7 +11,7 @@ import torch
 from torch._library.custom_ops import CustomOpDef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from spcomp.errors import ArgumentError, expect
+from spcomp.errors import ArgumentError, SpcompError, expect
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.gradients import Differentiable, is_transformed
 from spcomp.kernels.notation.kernel import NotationKernel
@@ -114,11 +114,32 @@ class Operator:
                 self.kinds[key] = self._tried({name: (t, rank) for name, t, rank in small})
         return self.kinds[key]
 
+    def refuse_assembled(self) -> None:
+        """Raise ArgumentError if a call with numbers of float32 would assemble a result."""
+        vectors, ranks = self._vectors(), prepare(self.kernel.program).ranks
+        types = {n: torch.int64 if n in vectors else torch.float32 for n in self.kernel.arguments}
+        with _disable_current_modes():
+            small = self._small({name: (t, ranks[name]) for name, t in types.items()})
+            try:
+                results = self.results(small, dict.fromkeys(self.sizes, 1))
+            except SpcompError:
+                return  # it takes other types
+        self._kinds(small, results)
+
+    def _vectors(self) -> set[str]:
+        """Return the names of index vectors."""
+        return {v.name for access in _everything(self.kernel) for v in access.vectors if v}
+
     def _tried(
         self, types: Mapping[str, tuple[torch.dtype, int]]
     ) -> list[tuple[torch.dtype, str | None]]:
+        small = self._small(types)
+        return self._kinds(small, self.results(small, dict.fromkeys(self.sizes, 1)))
+
+    def _small(self, types: Mapping[str, tuple[torch.dtype, int]]) -> dict[str, Any]:
+        """Return tensors of these types and ranks, with an element along each dimension."""
         small: dict[str, Any] = {}
-        vectors = {v.name for access in _everything(self.kernel) for v in access.vectors if v}
+        vectors = self._vectors()
         for name, (dtype, rank) in types.items():
             # An index vector has the only coordinate there is.
             small[name] = torch.full((1,) * rank, 0 if name in vectors else 1, dtype=dtype)
@@ -126,7 +147,12 @@ class Operator:
                 at = torch.tensor([0, 1]), torch.tensor([0])
                 parts = (*at, torch.ones(1, dtype=dtype), 1)
                 small[name] = _csr(dict(zip(_PARTS, parts, strict=True)))
-        results = self.results(small, dict.fromkeys(self.sizes, 1))
+        return small
+
+    def _kinds(
+        self, small: Mapping[str, Any], results: Sequence[Any]
+    ) -> list[tuple[torch.dtype, str | None]]:
+        """Return the types of *results* of a call with *small*, and the matrices they are like."""
         found = []
         for name, result in zip(self.program.results, results, strict=True):
             like = None
@@ -321,6 +347,7 @@ def _operator(program: Any, formats: dict[str, str], sizes: dict[str, int]) -> O
     taken = ("grads", "wrt", *(["sizes"] if sizes else []))
     for name in (name for name in flat if flat.count(name) > 1 or name in taken):
         raise ArgumentError(f"argument program: an operator cannot have an operand {name}")
+    operator.refuse_assembled()
     return operator
 
 

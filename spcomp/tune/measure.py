@@ -117,6 +117,7 @@ class Bench:
     def __init__(self, task: Task) -> None:
         self.task, self.expected = task, Expected.of(task)
         self._parts: dict[Any, Parts] = {}
+        self._conversions: dict[Any, float] = {}  # seconds, by formats
 
     def compile(self, candidates: Iterable[tuple[Candidate, Choice]]) -> list[Entry]:
         """Return the candidates compiled, several at once; nothing is timed meanwhile."""
@@ -148,9 +149,9 @@ class Bench:
         assert entry.kernel is not None
         try:
             with without_warnings():
-                begin = perf_counter()
                 entry.bound = self.task.bind(entry.kernel, entry.choice, self._parts)
-                entry.conversion = perf_counter() - begin if entry.choice.layouts else 0.0
+                if entry.choice.layouts:
+                    entry.conversion = self._conversion(entry.kernel, entry.choice)
                 entry.error = self.expected.difference(self.task.run(entry.bound))
                 if entry.error:
                     entry.error = f"wrong: {entry.error}"
@@ -163,6 +164,15 @@ class Bench:
             entry.timer = by_evaluator
         entry.seconds = min(entry.timer(entry.call, 1) for _ in range(FIRST))
         entry.calls = min(max(round(SAMPLE / max(entry.seconds, 1e-9)), 1), MOST_CALLS)
+
+    def _conversion(self, kernel: Runnable, choice: Choice) -> float:
+        """Return the seconds of a conversion: a second one, as the first compiles what converts."""
+        formats = choice.formats, choice.rules
+        if formats not in self._conversions:
+            begin = perf_counter()
+            self.task.bind(kernel, choice, {})
+            self._conversions[formats] = perf_counter() - begin
+        return self._conversions[formats]
 
     def race(
         self, ours: Entry, other: Entry, until: float, *, most: int = MOST, patient: bool = False

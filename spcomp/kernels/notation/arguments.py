@@ -98,13 +98,14 @@ def arguments_there(named: Mapping[str, Any]) -> dict[str, CallArgument]:
 class Argument:
     """An operand as the planner sees it, and *adapt*, which makes it of the argument *source*.
 
-    *windowed*: the operand is windows of the argument.
+    *windowed*: the operand is windows of the argument. *converts*: *adapt* makes other values.
     """
 
     operand: Operand
     adapt: Adapt
     source: str = ""
     windowed: bool = False
+    converts: bool = False
 
     def adapted(self, arg: Any) -> Any:
         """Return *arg*, an argument like the one that was described, as the kernel takes it.
@@ -359,7 +360,8 @@ def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
     elif kind == "csc":
         adapt = partial(native_scipy, who=f"{name}.")
     adapt = adapt if kind == "csr" else _then(adapt, transposed)
-    return Argument(Operand(layout, dtype, given="" if shown == str(layout) else shown), adapt)
+    operand = Operand(layout, dtype, given="" if shown == str(layout) else shown)
+    return Argument(operand, adapt, converts=arg.format != kind)
 
 
 def transposed(arg: Any) -> Any:
@@ -436,4 +438,4 @@ def _stored(name: str, arg: Any, dtype: DType, wanted: Layout, given: str = "") 
     layout = Layout(levels, iterable_layout(wanted).order, int64 if _is_long(arg) else int32)
     shown = "" if given == str(layout) else given
     operand = Operand(layout, dtype, given=shown)
-    return Argument(operand, lambda arg: stored(arg, layout, name))
+    return Argument(operand, lambda arg: stored(arg, layout, name), converts=True)

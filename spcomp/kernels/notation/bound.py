@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
 import numpy as np
 
+from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, SpcompError, outside
+from spcomp.formats.rules import ComposableFormat as Format
+from spcomp.kernels.notation.arguments import Source
 from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
 from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
+from spcomp.kernels.notation.stored import look_at
 from spcomp.kernels.protocol import Bound, Runnable
-from spcomp.notation.nodes import Program
+from spcomp.notation.layout import Layout
+from spcomp.notation.nodes import Program, accesses
 from spcomp.notation.vectors import vectors_of
+from spcomp.notation.windows import Windows
 from spcomp.runtime.cuda.arrays import array_of, described, lies_there, place_of
 from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
@@ -25,6 +31,7 @@ from spcomp.tensors.libraries.foreign import arrays_of, bridge, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 
+_NONE: Mapping[str, Any] = {}
 _COMPRESSED = ("indices", "indptr")
 _INDEX: Mapping[str, tuple[str, ...]] = {  # the index arrays of formats of scipy
     **dict.fromkeys(("csr", "csc", "bsr"), _COMPRESSED),
@@ -37,8 +44,9 @@ class BoundNotation(Bound):
     """A NotationKernel with some arguments fixed; call it with the others by name."""
 
     def __init__(self, kernel: Runnable, runner: Runner, arguments: dict[str, Any]) -> None:
-        kept = kept_arguments(runner.program, arguments)
-        if on_gpu(runner.options.target):
+        planner = runner.planner
+        kept = kept_arguments(planner.written, arguments, {**planner.wanted, **planner.stored})
+        if on_gpu(runner.options.target):  # each kind of call puts values there for itself
             kept = {n: x if n in runner.outputs else _copied(x) for n, x in kept.items()}
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
@@ -89,13 +97,23 @@ class BoundNotation(Bound):
                 kernel.check()
 
 
-def kept_arguments(program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def kept_arguments(
+    program: Program, arguments: Mapping[str, Any], formats: Mapping[str, Layout | Format] = _NONE
+) -> dict[str, Any]:
     """Return the *arguments* of *program* that are fixed now, with private index arrays.
 
-    Raises ArgumentError for an index vector with negative numbers.
+    What calls convert gets private values, too: each kind of call converts it for itself, and all
+    have to see the same. *formats*: those that the user asked for, by name. Raises ArgumentError
+    for an index vector with negative numbers.
     """
     vectors = vectors_of(program)
     kept = {n: _vector(n, x) if n in vectors else _kept(n, x) for n, x in arguments.items()}
+    windows: dict[str, list[Windows]] = {}
+    for access in (a for stmt in program.statements for a in accesses(stmt.value)):
+        windows.setdefault(access.name, []).append(access.windows)
+    for name in (windows.keys() - vectors) & kept.keys():
+        if _is_converted(name, kept[name], formats.get(name), windows[name]):
+            kept[name] = _copied(kept[name])
     for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
         _require_coordinates(name, vector)
     return kept
@@ -147,11 +165,51 @@ def _kept(who: str, arg: Any) -> Any:
     return kept
 
 
-def _copied(arg: Any) -> Any:
-    """Return *arg*, one that is kept, with a copy of its values if these lie on the host.
+def _is_converted(
+    who: str, arg: Any, wanted: Layout | Format | None, windows: Iterable[Windows]
+) -> bool:
+    """Whether calls convert or copy *arg*, one that is kept, because of what it is.
 
-    Each kind of call puts them on the GPU for itself, and all have to see the same.
+    *wanted*: the format that the user asked for. *windows*: those that the program reads.
     """
+    if lies_there(arg):
+        return False
+    if wanted is not None and (not isinstance(wanted, Layout) or wanted.is_split):
+        return True  # it is stored in parts, or in blocks
+    if str(getattr(arg, "dtype", "")) == "torch.bfloat16":
+        return True
+    shape = getattr(arg, "shape", None)
+    if not isinstance(shape, tuple):
+        return False
+    layout = wanted if wanted and wanted.rank == len(shape) else None
+    try:
+        arg = arrays_of({who: arg})[who]
+        if not isinstance(arg, np.ndarray) or (layout and not layout.is_dense):
+            argument = Source(who, arg, len(shape)).argument(layout, direct=True)
+            return argument.converts or any(windows) or not _is_in_order(arg)
+        parts = [look_at(who, arg, window)[0] for window in windows if window]
+    except SpcompError:  # the call says so
+        return False
+    return not _is_whole(arg) or not all(np.may_share_memory(arg, part) for part in parts)
+
+
+def _is_whole(array: Array) -> bool:
+    """Whether machine code reads *array* where it lies."""
+    flags = array.flags
+    contiguous = flags.c_contiguous or flags.f_contiguous
+    return bool(contiguous and flags.aligned and array.dtype.isnative and array.ndim)
+
+
+def _is_in_order(arg: Any) -> bool:
+    """Whether the csr or csc array *arg* is used where it lies: sorted, without repetition."""
+    if not is_scipy(arg):
+        return True
+    steps = np.flatnonzero(arg.indices[1:] <= arg.indices[:-1]) + 1
+    return _is_whole(arg.data) and bool(np.isin(steps, arg.indptr).all())
+
+
+def _copied(arg: Any) -> Any:
+    """Return *arg*, one that is kept, with a copy of its values if these lie on the host."""
     if isinstance(arg, np.ndarray):
         return arg.copy()
     if is_scipy(arg) and arg.format in _INDEX:
