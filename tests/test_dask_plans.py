@@ -40,6 +40,17 @@ def test_edges_have_the_bytes_that_are_sent(chunks):
     assert all(sent <= read for read, sent in found.edges.values())
 
 
+@pytest.mark.parametrize("chunks", [125, -1])
+def test_what_all_tasks_read_is_sent_to_each_worker_not_all_blocks_to_one(chunks):
+    A = sd.from_scipy(csr(2000, 2000, density=5e-3), 125)  # a block is smaller than x
+    x = da.ones(2000, chunks=chunks)
+    plan = spcomp.compile("y[i] = A[i, j] * x[j]").plan(A=A, x=x, workers=4)
+    owners = [worker for key, worker in plan.estimate.owners.items() if key[0].startswith("y-")]
+    assert sorted(owners) == sorted([0, 1, 2, 3] * 4)
+    assert plan.estimate.balance < 1.1
+    assert plan.estimate.total < 8 * x.nbytes  # all blocks but those of a worker: 20
+
+
 def test_plans_are_drawn():
     kernel, A, B = spcomp.compile(SPMM), sd.from_scipy(csr(), 5), da.ones((17, 4), chunks=4)
     plan = kernel.plan(A=A, B=B, workers=20)

@@ -78,9 +78,10 @@ def _cut(cut: Any, extent: int) -> Chunks:
         sizes = tuple(cut)
         if all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes) and sum(sizes) == extent:
             return tuple(int(n) for n in sizes)
+    hint = "give an extent above 0, -1, or extents that add up"
     raise ArgumentError(
         f"argument chunks: {cut!r} does not cut a dimension of {extent} coordinates",
-        hint="give an extent above 0, -1, or extents that add up",
+        hint='write ("nonzeros", parts)' if isinstance(cut, str) else hint,
     )
 
 

@@ -18,6 +18,7 @@ from dask.tokenize import tokenize
 from spcomp.dask import blocks
 from spcomp.dask.chunks import Chunks, Grid, Piece, grid_of, offsets, overlaps
 from spcomp.errors import ArgumentError, front_doors
+from spcomp.tensors.operators import Arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
 
 
 @front_doors
-class DistributedTensor(DaskMethodsMixin):  # type: ignore[misc] # Dask has no types
+class DistributedTensor(Arithmetic, DaskMethodsMixin):  # type: ignore[misc] # Dask has no types
     """A sparse tensor in blocks, each a task of Dask; made by ``from_scipy`` and its like.
+
+    ``A @ B``, ``A + B`` and other operators are lines of index notation; the other operand may be
+    an array of Dask, or lie here.
 
     Args:
         graph: The tasks, of which those with the keys ``(name, row, column, ...)`` are the blocks.

@@ -1,12 +1,12 @@
 """From tasks to numbers: the bytes that workers send each other, their memory and their balance.
 
-This follows what Dask's scheduler does where nothing else keeps workers busy: a task runs where the
-fewest bytes have to be sent to, and what is sent to a worker stays there for others.
+A task runs where the fewest bytes have to be sent to. What is sent to a worker stays there for
+others, and counts in equal parts for those of its tasks that may be expected to read it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -132,6 +132,7 @@ class _Walk:
     labels: dict[Any, str] = field(default_factory=dict)
     between: list[list[int]] = field(default_factory=list)
     edges: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    readers: Counter[Any] = field(default_factory=Counter)  # how many tasks of a statement
 
     def __post_init__(self) -> None:
         self.most, self.load = [0] * self.workers, [0] * self.workers
@@ -142,6 +143,8 @@ class _Walk:
         for name, aligned in tasks.inputs.items():
             self._collection(name, tasks.operands[name], aligned)
         measured = _measured(tasks.result_graph, tasks.layer)
+        lists = (t.dependencies for t in tasks.layer.values() if not isinstance(t, DataNode))
+        self.readers = Counter(dep for deps in lists for dep in deps)
         for key, task in tasks.layer.items():
             if isinstance(task, DataNode):
                 continue
@@ -202,12 +205,14 @@ class _Walk:
 
     def _run(self, key: Any, task: Task, reads: list[Any]) -> None:
         """Place *task*, and count what is sent to it."""
-        missing = [0] * self.workers
+        missing, shared = [0] * self.workers, [0.0] * self.workers
         for dep in reads:
+            share = max(1, self.readers[dep] / self.workers)  # tasks of a worker that read it
             for worker in range(self.workers):
                 if self.owner[dep] != worker and (dep, worker) not in self.arrived:
                     missing[worker] += self.size[dep]
-        worker = min(range(self.workers), key=lambda w: (missing[w], self.load[w]))
+                    shared[worker] += self.size[dep] / share
+        worker = min(range(self.workers), key=lambda w: (shared[w], self.load[w]))
         self.owner[key] = worker
         for dep in reads:
             is_sent = self.owner[dep] != worker and (dep, worker) not in self.arrived

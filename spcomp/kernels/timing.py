@@ -57,12 +57,21 @@ class Evaluator:
     repeat: int
 
     def __call__(self, *args: Any, **named: Any) -> Timing:
-        """Return the times of calls with these arguments, after one that is not timed."""
-        self.call(*args, **named)  # it may compile a version of the program
+        """Return the times of calls with these arguments, after one that is not timed.
+
+        Results that are collections of Dask are computed in each.
+        """
+        self._run(args, named)  # it may compile a version of the program
         return Timing(tuple(self._mean(args, named) for _ in range(self.repeat)))
 
     def _mean(self, args: tuple[Any, ...], named: dict[str, Any]) -> float:
         begin = perf_counter()
         for _ in range(self.number):
-            self.call(*args, **named)
+            self._run(args, named)
         return (perf_counter() - begin) / self.number
+
+    def _run(self, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        result = self.call(*args, **named)
+        for found in result if isinstance(result, tuple) else (result,):
+            if hasattr(found, "__dask_graph__"):
+                found.compute()

@@ -39,15 +39,11 @@ def _reflected(sign: str) -> Callable[[Any, Any], Any]:
     return lambda self, other: _elementwise(f"{{}} {sign} {{}}", other, self)
 
 
-class Operators:
-    """The operators of :class:`spcomp.Tensor`; the other operand may be an array of any library.
-
-    ``==`` and ``!=`` compare identity, as for any other object, and refuse numbers and arrays.
-    """
+class Arithmetic:
+    """Operators of sparse tensors, element by element, and ``@``; also of distributed ones."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # numpy leaves ``array + tensor`` to the tensor
-    __iter__ = None  # slices do not make it a sequence
+    __array_ufunc__ = None  # numpy, and Dask, leave ``array + tensor`` to the tensor
 
     __add__, __radd__ = _binary("+"), _reflected("+")
     __sub__, __rsub__ = _binary("-"), _reflected("-")
@@ -58,17 +54,6 @@ class Operators:
     __pow__, __rpow__ = _binary("**"), _reflected("**")
     __lt__, __le__ = _binary("<"), _binary("<=")
     __gt__, __ge__ = _binary(">"), _binary(">=")
-
-    def __eq__(self, other: object) -> bool:
-        """Whether *other* is this Tensor; raises ArgumentError for numbers and arrays."""
-        if isinstance(other, (Number, np.ndarray)) or hasattr(other, "tocoo"):
-            raise ArgumentError(
-                "== and != ask whether two Tensors are one object, not about their elements",
-                hint='spcomp.compile("C[i, j] = A[i, j] == 0") compares those that are stored',
-            )
-        return self is other
-
-    __hash__ = object.__hash__
 
     def __matmul__(self, other: Any) -> Any:
         return _product(self, other)
@@ -84,6 +69,27 @@ class Operators:
 
     def __abs__(self) -> Any:
         return _elementwise("abs({})", self)
+
+
+class Operators(Arithmetic):
+    """The operators of :class:`spcomp.Tensor`; the other operand may be an array of any library.
+
+    ``==`` and ``!=`` compare identity, as for any other object, and refuse numbers and arrays.
+    """
+
+    __slots__ = ()
+    __iter__ = None  # slices do not make it a sequence
+
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* is this Tensor; raises ArgumentError for numbers and arrays."""
+        if isinstance(other, (Number, np.ndarray)) or hasattr(other, "tocoo"):
+            raise ArgumentError(
+                "== and != ask whether two Tensors are one object, not about their elements",
+                hint='spcomp.compile("C[i, j] = A[i, j] == 0") compares those that are stored',
+            )
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __getitem__(self, key: Any) -> Any:
         """Return the part at *key*: integers, slices with positive steps, one ``...``.
@@ -276,9 +282,9 @@ def _kernel(text: str, formats: tuple[tuple[str, str], ...] = ()) -> Any:
 
 
 def _is_operand(arg: Any) -> bool:
-    if isinstance(arg, (Operators, np.ndarray, np.generic, int, float)):
+    if isinstance(arg, (Arithmetic, np.ndarray, np.generic, int, float)):
         return True
-    return hasattr(type(arg), "nnz") or is_torch(arg)
+    return hasattr(type(arg), "nnz") or is_torch(arg) or hasattr(arg, "__dask_graph__")
 
 
 def _shape(arg: Any) -> Shape:

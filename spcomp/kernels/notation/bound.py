@@ -24,6 +24,7 @@ from spcomp.notation.nodes import Program, accesses
 from spcomp.notation.vectors import vectors_of
 from spcomp.notation.windows import Windows
 from spcomp.runtime.cuda.arrays import array_of, described, lies_there, place_of
+from spcomp.runtime.replay.entry import indices_ok
 from spcomp.runtime.residents import Residents
 from spcomp.target import on_gpu
 from spcomp.tensors import checks as validate
@@ -203,8 +204,13 @@ def _is_in_order(arg: Any) -> bool:
     """Whether the csr or csc array *arg* is used where it lies: sorted, without repetition."""
     if not is_scipy(arg):
         return True
+    if not _is_whole(arg.data):
+        return False
+    minor = arg.shape[0 if arg.format == "csc" else -1]
+    if indices_ok(arg.indices, 0, minor - 1, 2, arg.indptr):
+        return True
     steps = np.flatnonzero(arg.indices[1:] <= arg.indices[:-1]) + 1
-    return _is_whole(arg.data) and bool(np.isin(steps, arg.indptr).all())
+    return bool(np.isin(steps, arg.indptr).all())
 
 
 def _copied(arg: Any) -> Any:
