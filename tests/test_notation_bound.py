@@ -108,6 +108,21 @@ def test_values_that_a_program_has_converted_are_those_of_the_bind(kind):
         np.testing.assert_allclose(changed(bound, operand, 2, vector), A @ x, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "wrong"),
+    [("indptr", 2, 10**8), ("indptr", 2, -7), ("indptr", 6, 10**8), ("indices", 3, 10**8)],
+)
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+@pytest.mark.parametrize("rows", [6, 60_000])
+def test_wrong_index_arrays_are_refused_and_never_followed(name, place, wrong, layout, rows):
+    matrix = as_format(np.eye(6), layout)
+    if rows > 6:
+        matrix = sps.eye_array(rows, format=layout)
+    getattr(matrix, name)[place] = wrong
+    with pytest.raises(ArgumentError, match="argument A"):
+        spcomp.compile(PRODUCT).bind(A=matrix)(x=np.ones(rows))
+
+
 SCRIPT = {
     "C order": (True, lambda: np.ones((5, 4), np.float32)),
     "Fortran order": (False, lambda: np.ones((5, 4), np.float32, order="F")),

@@ -188,7 +188,7 @@ def _is_converted(
     arg = arrays_of({who: arg})[who]
     if not isinstance(arg, np.ndarray) or (layout and not layout.is_dense):
         argument = Source(who, arg, len(shape)).argument(layout, direct=True)
-        return argument.converts or any(windows) or not _is_in_order(arg)
+        return argument.converts or any(windows) or not _is_in_order(who, arg)
     parts = [look_at(who, arg, window)[0] for window in windows if window]
     return not _is_whole(arg) or not all(np.may_share_memory(arg, part) for part in parts)
 
@@ -200,13 +200,15 @@ def _is_whole(array: Array) -> bool:
     return bool(contiguous and flags.aligned and array.dtype.isnative and array.ndim)
 
 
-def _is_in_order(arg: Any) -> bool:
+def _is_in_order(who: str, arg: Any) -> bool:
     """Whether the csr or csc array *arg* is used where it lies: sorted, without repetition."""
     if not is_scipy(arg):
         return True
     if not _is_whole(arg.data):
         return False
-    minor = arg.shape[0 if arg.format == "csc" else -1]
+    fibers, minor = arg.shape if arg.format == "csr" else arg.shape[::-1]
+    pointers = arg.indptr, fibers, arg.indices.size
+    validate.pointers(f"{who}.indptr", *pointers)  # machine code below relies on them
     if indices_ok(arg.indices, 0, minor - 1, 2, arg.indptr):
         return True
     steps = np.flatnonzero(arg.indices[1:] <= arg.indices[:-1]) + 1
