@@ -57,6 +57,20 @@ def test_shapes_that_do_not_go_together_are_refused():
     assert caught.value.hint == 'write ("nonzeros", parts)'
 
 
+def test_what_distributed_tensors_lack_is_refused_with_a_way_out():
+    matrix = sd.from_scipy(MATRIX, 5)
+    for wrong in (lambda: matrix.T, lambda: matrix[:5]):
+        with pytest.raises(ArgumentError) as caught:
+            wrong()
+        assert caught.value.hint
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    for more in ({"calls": 100}, {"inspect": True}):
+        with pytest.raises(ArgumentError, match="no format is chosen for distributed arguments"):
+            kernel.bind(A=matrix, **more)
+    with pytest.raises(ArgumentError, match="unexpected argument B"):
+        kernel.bind(A=matrix, B=DENSE)
+
+
 def test_an_evaluator_computes_collections():
     def slow(block):
         time.sleep(0.01)

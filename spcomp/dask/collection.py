@@ -193,6 +193,20 @@ class DistributedTensor(Arithmetic, DaskMethodsMixin):  # type: ignore[misc] # D
         shape, grid = " x ".join(map(str, self.shape)), " x ".join(map(str, self.numblocks))
         return f"<DistributedTensor {shape} of {self.dtype}: {grid} blocks in {self.format}>"
 
+    def __getitem__(self, key: object) -> Any:
+        """Raise ArgumentError: there are no slices."""
+        raise ArgumentError(
+            f"a distributed tensor has no parts: got [{key}]", hint="take them before, or todense()"
+        )
+
+    @property
+    def T(self) -> Any:  # noqa: N802
+        """Raise ArgumentError: indices are exchanged instead."""
+        raise ArgumentError(
+            "a distributed tensor has no transpose",
+            hint='exchange indices: spcomp.compile("y[j] = A[i, j] * x[i]")(A=A, x=x)',
+        )
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise ArgumentError(
             "a distributed tensor is no array", hint="compute() returns its elements here"

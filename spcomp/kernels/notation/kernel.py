@@ -120,12 +120,7 @@ class NotationKernel(Runnable):
         ``inspect=True`` that call takes what is expected to be fastest for these matrices, as
         docs/tuning.md says.
         """
-        if (door := door_of(named.values())) is not None:
-            there: Bound = door.bind(self, named)
-            return there
-        if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
-            inspected: Bound = inspection.bound(self, named)
-            return inspected
+        inspection = Inspection.take(named, self.arguments.__contains__)
         unknown = [name for name in named if name not in self.arguments]
         if unknown:
             at_call = unknown[0] == "sizes" and self.at_vectors
@@ -135,6 +130,17 @@ class NotationKernel(Runnable):
         for name in named:
             if name in self._runner.assigned_parts:
                 raise ArgumentError(f"argument {name}: a part of it is assigned, so calls take it")
+        if (door := door_of(named.values())) is not None:
+            if inspection is not None:
+                raise ArgumentError(
+                    f"{self.name}: no format is chosen for distributed arguments",
+                    hint="bind them without calls= and inspect=",
+                )
+            there: Bound = door.bind(self, named)
+            return there
+        if inspection is not None:
+            inspected: Bound = inspection.bound(self, named)
+            return inspected
         return BoundNotation(self, self._runner, named)
 
     def planned(self, named: Mapping[str, Any]) -> Planned | Split:
