@@ -14,7 +14,7 @@ from spcomp.errors import ArgumentError
 from spcomp.ir import expr as ex
 from spcomp.ir.expr import const
 from spcomp.ir.module import single
-from spcomp.target import target
+from spcomp.target import Target
 from tests.test_codegen import buffer, elementwise, function, load, run, store
 
 COUNTS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 129)
@@ -148,6 +148,10 @@ def test_functions_are_called_as_they_are_even_in_fast_math():
     index = ex.Ramp(const(0), 1, 8)
     sine, cosine = (ex.Call(name, (load(source, index),)) for name in ("sin", "cos"))
     func = function(store(out, index, ex.BinOp("/", sine, cosine)), source, out)
-    text = cpu.emit(single(func), target("cpu"), fast_math=True).llvm_ir
-    assert "llvm.sin" not in text
-    assert "declare double @sin(double)" in text
+    for machine, call in (("v2", "declare double @sin("), ("v4", "@spcomp.sin.v8f64(")):
+        text = cpu.emit(single(func), Target(cpu=f"x86-64-{machine}"), fast_math=True).llvm_ir
+        assert "llvm.sin" not in text
+        assert call in text
+        own = [part for part in text.split("define ") if part.startswith("internal <8 x double>")]
+        assert len(own) == (2 if machine == "v4" else 0)
+        assert not any(" fast " in part for part in own)

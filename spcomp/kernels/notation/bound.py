@@ -204,6 +204,9 @@ def _is_in_order(who: str, arg: Any) -> bool:
     """Whether the csr or csc array *arg* is used where it lies: sorted, without repetition."""
     if not is_scipy(arg):
         return True
+    arrays = arg.data, arg.indices, arg.indptr
+    if not all(isinstance(array, np.ndarray) and array.ndim == 1 for array in arrays):
+        return True  # the call says what is wrong
     if not _is_whole(arg.data):
         return False
     fibers, minor = arg.shape if arg.format == "csr" else arg.shape[::-1]

@@ -12,7 +12,6 @@ from spcomp.kernels.results import Results
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
-    from spcomp.kernels.notation.runner import SplitVersion
 
 _ndarray = np.ndarray
 
@@ -35,7 +34,7 @@ class Straight(NamedTuple):
 class Latest(Protocol):
     """What knows the version that ran last: a program, or one with arguments bound."""
 
-    latest: CompiledVersion | SplitVersion | None
+    latest: Any  # a version of the runner, which stands above
 
 
 class FastPath:
