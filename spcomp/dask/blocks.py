@@ -50,7 +50,7 @@ for _kind in (csr_array, csc_array, Tensor):  # Dask takes them for a few bytes,
 
 
 def given(block: Any) -> Any:
-    """Return *block*: a task, and no data, so that workers know what the size of blocks is."""
+    """Return *block* at cache lines: a task, and no data, so that workers know sizes of blocks."""
     return aligned(block)
 
 

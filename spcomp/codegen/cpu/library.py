@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spcomp.codegen.cpu.machine import is_arm
+from spcomp.codegen.cpu.machine import has_fma
 from spcomp.codegen.functions.define import WHOLE, at_once
 from spcomp.codegen.llvm.code import Code, Library
 from spcomp.codegen.llvm.math import call_libm
@@ -14,7 +14,7 @@ SHORTER = ("exp", "sigmoid")  # of float32: arithmetic of fewer steps, and not o
 
 def library_of(target: Target) -> Library:
     """Return the functions of the resolved *target*: in whole vectors, if it has fma."""
-    return _in_vectors if "+fma" in target.features.split(",") or is_arm(target) else call_libm
+    return _in_vectors if has_fma(target) else call_libm
 
 
 def _in_vectors(code: Code, dtype: DType, func: str, *args: str) -> str:

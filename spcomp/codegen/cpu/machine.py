@@ -109,6 +109,11 @@ def has_half(target: Target) -> bool:
     return "+f16c" in target.features.split(",") or is_arm(target)
 
 
+def has_fma(target: Target) -> bool:
+    """Whether the resolved *target* multiplies and adds in one instruction."""
+    return "+fma" in target.features.split(",") or is_arm(target)
+
+
 def is_arm(target: Target) -> bool:
     """Whether the resolved *target* is a 64-bit ARM."""
     return "+neon" in target.features.split(",")

@@ -30,8 +30,6 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     )
 }
 OF_TWO = ("pow", "atan2", "hypot", "fmod")
-
-
 WHOLE = frozenset(FUNCTIONS) - {"fmod"}  # those without loops, which take whole vectors
 
 

@@ -133,18 +133,15 @@ class Exprs(Visitor[str]):
         blends = self.code.unit.dialect.blends
         if blends and all(map(_is_computed, sides)) and _compares_integers(node.cond):
             return self._blend(cond, node.dtype, *map(self.visit, sides))
-        if node.cond.dtype.lanes == 1 or any(map(_may_fail, sides)):
-            return self._choose(cond, node.cond.dtype, *sides)
+        lazy = any(map(_needs_guard, sides))
+        if not lazy or node.cond.dtype.lanes == 1 or any(map(_may_fail, sides)):
+            return self._choose(cond, node.cond.dtype, *sides, lazy=lazy)
         known, self.known = self.known, self.known | places_read(node)
         try:
-            if not need_no_guard(node, self.known):
-                return self._choose(cond, node.cond.dtype, *sides)
-            first, second = map(self.visit, sides)
+            lazy = not need_no_guard(node, self.known)
+            return self._choose(cond, node.cond.dtype, *sides, lazy=lazy)
         finally:
             self.known = known
-        kind = register(node.dtype)
-        truth = register(node.cond.dtype)
-        return self.code.value(f"select {truth} {cond}, {kind} {first}, {kind} {second}")
 
     def _blend(self, cond: str, dtype: DType, first: str, second: str) -> str:
         """Select between scalar floats without a branch: CPUs cannot move them on a condition."""
@@ -170,11 +167,11 @@ class Exprs(Visitor[str]):
         if dtype.lanes > 1:
             constant = ex.Broadcast(constant, dtype.lanes)
         sides = (node.rhs, constant) if node.op == "and" else (constant, node.rhs)
-        return self._choose(cond, dtype, *sides)
+        return self._choose(cond, dtype, *sides, lazy=True)
 
-    def _choose(self, cond: str, truth: DType, then: Expr, otherwise: Expr) -> str:
+    def _choose(self, cond: str, truth: DType, then: Expr, otherwise: Expr, *, lazy: bool) -> str:
+        """Return one side; *lazy*: what the other would do must not happen."""
         code, kind, lanes = self.code, register(then.dtype), truth.lanes
-        lazy = _needs_guard(then) or _needs_guard(otherwise)
         if lazy and lanes == 1:
             return code.choose(
                 cond, then.dtype, lambda: self.visit(then), lambda: self.visit(otherwise)
