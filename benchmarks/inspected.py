@@ -19,7 +19,7 @@ import scipy.sparse as sps
 
 import spcomp
 from benchmarks import programs
-from benchmarks.train import KINDS
+from benchmarks.kinds import KINDS
 from spcomp.cli.peers import find_mkl
 from spcomp.runtime.pool import num_threads
 

@@ -21,8 +21,8 @@ import numpy as np
 import scipy.sparse as sps
 
 from benchmarks import machine, programs
-from benchmarks.tune import arguments_of, band, blocks, neighbours
-from benchmarks.workloads import DENSER, SOCIAL, hub, laplacian, rmat, uniform
+from benchmarks.kinds import KINDS
+from benchmarks.tune import arguments_of
 from spcomp.cli.timing import geometric_mean
 from spcomp.tune.model import rank_correlation
 from spcomp.tune.weights import FILE, Tree, Weights, of_any_name
@@ -50,52 +50,6 @@ PARAMETERS = {
 TREES = 120
 
 
-def grid(side: int) -> Any:
-    """Return the 5-point stencil on a square of *side* points."""
-    ones = np.ones(side)
-    line: Any = sps.diags_array((-ones[1:], 2 * ones, -ones[1:]), offsets=(-1, 0, 1))
-    return sps.csr_matrix(sps.kron(line, sps.eye(side)) + sps.kron(sps.eye(side), line))
-
-
-def roads(side: int) -> Any:
-    """Return a road-like graph: a grid with two of three edges left out, its nodes renumbered."""
-    rng = np.random.default_rng(21)
-    graph = sps.triu(grid(side), 1).tocoo()
-    kept = rng.random(graph.nnz) < 0.6
-    order = np.arange(side * side).reshape(-1, 64)
-    order = order[rng.permutation(len(order))].reshape(-1)
-    rows, columns = order[graph.row[kept]], order[graph.col[kept]]
-    half = sps.coo_array((np.ones(len(rows)), (rows, columns)), graph.shape)
-    return sps.csr_matrix(half + half.T)
-
-
-def lengths(rows: int, mean: int) -> Any:
-    """Return a matrix with rows of geometrically distributed length, anywhere."""
-    rng = np.random.default_rng(22)
-    counts = np.minimum(rng.geometric(1 / mean, rows), rows)
-    columns = rng.integers(0, rows, counts.sum())
-    at = np.repeat(np.arange(rows), counts)
-    return sps.csr_matrix((np.ones(len(at)), (at, columns)), (rows, rows))
-
-
-KINDS: dict[str, Callable[[int], Any]] = {  # by about how many elements
-    "laplacian 3-D": lambda n: laplacian(round((n / 7) ** (1 / 3))),
-    "laplacian 2-D": lambda n: grid(round((n / 5) ** 0.5)),
-    "band": lambda n: band(n // 17, 8),
-    "narrow band": lambda n: band(n // 3, 1),
-    "uniform": lambda n: uniform(n // 10, 10, 3),
-    "sparser": lambda n: uniform(n // 3, 3, 4),
-    "denser": lambda n: uniform(n // 40, 40, 5),
-    "power law": lambda n: rmat(n // 12, n // 2, 1, SOCIAL),
-    "heavy power law": lambda n: rmat(n // 40, n // 2, 2, DENSER),
-    "one hub": lambda n: hub(n, n, 6),
-    "blocks of 4": lambda n: blocks(n // 32 // 4 * 4, 4, 32 / (n // 32)),
-    "blocks of 8": lambda n: blocks(n // 64 // 8 * 8, 8, 64 / (n // 64)),
-    "roads": lambda n: roads(round((n / 2.4) ** 0.5) // 64 * 64 + 64),
-    "neighbours": lambda n: neighbours(n // 16, 16),
-    "geometric": lambda n: lengths(n // 6, 6),
-    "half dense": lambda n: sps.random_array((n // 200, 2000), density=0.1, rng=13),
-}
 SIZES = (10_000, 100_000, 1_500_000)
 OPERATORS: dict[str, tuple[str, Callable[[int, int, Any], dict[str, Any]]]] = {
     "spmv": (programs.SPMV, lambda _, n, r: {"X": r.random(n, dtype=np.float32)}),

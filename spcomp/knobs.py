@@ -48,6 +48,7 @@ class Knobs:
     staged_rows: int  # short rows that are added up together; 0: none are
     staged_elements: int  # elements that these have, at most
     staged_least: int  # rows, at least: a processor learns how long fewer of them are
+    staged_abreast: int  # elements, at most, of rows that add up theirs side by side; 0: none do
     hub_piece: int  # elements of a very long row that are worth a thread's attention
     hub_piece_most: int  # the same where a hub_share of all elements is more
     hub_piece_few: int  # the same where rows are few: shorter ones would leave threads without work
@@ -131,6 +132,7 @@ CPU_KNOBS = Knobs(
     staged_rows=16,
     staged_elements=256,
     staged_least=20_000,
+    staged_abreast=12,  # a gather for each term costs what the sum of a row does by then
     hub_piece=2048,
     hub_piece_most=2048,
     hub_piece_few=2048,

@@ -263,7 +263,10 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     "split_hubs": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "split_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "split_positions": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
-    "stage_products": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
+    "stage_products": lambda c: (
+        *(c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
+        *(c.rng.choice((0, 5)), c.rng.choice((0, 0, 2))),
+    ),
     "stage_weights": lambda c: (c.loop(), c.loop()),
     "split_sorted": lambda c: (c.loop(), c.rng.randint(1, 4), c.rng.randint(0, 2)),
     "split_runs": lambda c: (c.loop(), 4 * c.rng.randint(1, 2), c.rng.randint(1, 4)),

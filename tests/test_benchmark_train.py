@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.train import KINDS, Left, Row, _tree, report
+from benchmarks.kinds import KINDS
+from benchmarks.train import Left, Row, _tree, report
 from spcomp.tune.weights import Weights
 
 SAVED = {

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.codegen.cpu.machine import resolve
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ScheduleError
 from spcomp.knobs import CPU_KNOBS, ZEN_KNOBS, knobs_of
@@ -15,7 +16,7 @@ from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.steps.loops.loops import Parallel, Vectorize
 from spcomp.schedule.steps.sharing.stage_products import StageProducts
 from spcomp.target import Target
-from tests.layers import TARGET, source
+from tests.layers import source
 from tests.test_schedule_nnz import SINGLE, check, compiled, draw, fibers_of, position
 
 STEPS = (
@@ -24,6 +25,11 @@ STEPS = (
     Vectorize("j_p"),
     Vectorize("j_s"),
     Vectorize("j"),
+)
+ABREAST = (
+    Parallel("i"),
+    StageProducts("i", "j", 16, 256, 0, 12),
+    *(Vectorize(name) for name in ("j_p", "i_r", "i_r_1", "i_r_2", "i_r_3", "i_m", "j_s", "j")),
 )
 CPUS = ("native", "x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4")
 
@@ -47,41 +53,46 @@ def rows_of(kind: str, rows: int = 150, columns: int = 60) -> sps.csr_array:
 def test_where_products_may_be_staged_the_program_means_the_same(program):
     func = position(program.name)
     for pair in fibers_of(func):
-        for step in (StageProducts(*pair, 2, 64), StageProducts(*pair, 3, 5)):
+        sizes = (2, 64), (3, 5), (2, 64, 0, 3), (3, 9, 4, 2)
+        for step in (StageProducts(*pair, *size) for size in sizes):
             if step.is_legal(func):
                 check(program.name, step.apply(func))
 
 
 def test_sums_of_rows_that_gather_are_staged_and_others_are_not():
-    def trace(name: str) -> str:
-        return str(lower(source(name), TARGET).trace)
+    def trace(name: str, cpu: str = "x86-64-v3") -> str:
+        return str(lower(source(name), resolve(Target("cpu", cpu))).trace)
 
-    assert "stage_products('i', 'j', 16, 256, 20000)" in trace("spmv")
+    assert "stage_products('i', 'j', 16, 256, 20000, 0)" in trace("spmv")
+    assert "stage_products('i', 'j', 16, 256, 20000, 0)" in trace("spmv", "znver4")
+    assert "stage_products('i', 'j', 16, 256, 0, 12)" in trace("spmv", "sapphirerapids")
     assert "stage_products" not in trace("csr_reduce")
     assert "stage_products" not in trace("csrmm")
 
 
 @pytest.mark.parametrize("kind", ["one length", "many lengths", "a long row", "no elements"])
 @pytest.mark.parametrize("rows", [1, 16, 150])
-def test_results_are_exact_and_have_the_same_bits_at_any_number_of_threads(kind, rows):
+@pytest.mark.parametrize("steps", [STEPS, ABREAST], ids=["one by one", "abreast"])
+def test_results_are_exact_and_have_the_same_bits_at_any_number_of_threads(kind, rows, steps):
     a = rows_of(kind)[:rows]
     x = np.random.default_rng(9).integers(-9, 9, 60).astype(np.float32)
     for threads in (1, 2, 5):
-        np.testing.assert_array_equal(compiled("spmv", STEPS, threads=threads)(A=a, X=x), a @ x)
+        np.testing.assert_array_equal(compiled("spmv", steps, threads=threads)(A=a, X=x), a @ x)
     a.data, x = np.sin(a.data + 1), np.cos(x)
-    results = [compiled("spmv", STEPS, threads=t)(A=a, X=x) for t in (1, 2, 5)]
+    results = [compiled("spmv", steps, threads=t)(A=a, X=x) for t in (1, 2, 5)]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
 
 
 @pytest.mark.parametrize("idtype", ["int32", "int64"])
 @pytest.mark.parametrize("name", ["spmv", "spmv_max", "spmv_min_plus", "spmv_prod"])
-def test_reductions_over_short_rows_are_those_of_the_program_as_it_is(name, idtype):
+@pytest.mark.parametrize("steps", [STEPS, ABREAST], ids=["one by one", "abreast"])
+def test_reductions_over_short_rows_are_those_of_the_program_as_it_is(name, idtype, steps):
     a = rows_of("many lengths")
     x = np.random.default_rng(9).integers(1, 9, 60).astype(np.float32)
     plain = compiled(name, (Parallel("i"),), idtype=idtype)
     np.testing.assert_allclose(
-        compiled(name, STEPS, idtype=idtype)(A=a, X=x), plain(A=a, X=x), rtol=1e-5
+        compiled(name, steps, idtype=idtype)(A=a, X=x), plain(A=a, X=x), rtol=1e-5
     )
 
 
@@ -104,6 +115,7 @@ def test_few_rows_run_row_by_row():
         ("spmv", StageProducts("i", "j", 0, 4), "at least 1"),
         ("spmv", StageProducts("i", "j", 4, 0), "most must lie between"),
         ("spmv", StageProducts("i", "j", 4, 1 << 20), "most must lie between"),
+        ("spmv", StageProducts("i", "j", 4, 4, 0, -1), "abreast must not be negative"),
         ("spmv", StageProducts("j", "i", 4, 4), "no loop over all rows"),
         ("csrmm", StageProducts("i", "j", 4, 4), "more than one element"),
         ("csrmm_t", StageProducts("i", "j", 4, 4), "may write the same element"),

@@ -243,16 +243,18 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(SplitPositions(loop, inner, size, turns, parts=parts))
 
-    def stage_products(self, loop: str, inner: str, rows: int, most: int, least: int = 0) -> Self:
+    def stage_products(
+        self, loop: str, inner: str, rows: int, most: int, least: int = 0, abreast: int = 0
+    ) -> Self:
         """``for i: for j in row(i): W[i] op= x  ->  for i_g: for j_p: t[j_p] = x; sums of rows``.
 
-        For groups of *rows* rows with up to *most* elements, if there are *least* rows; see
-        :class:`StageProducts`.
+        For groups of *rows* rows with up to *most* elements, if there are *least* rows; rows of up
+        to *abreast* elements add up theirs side by side. See :class:`StageProducts`.
 
         >>> spmv.stage_products("i", "j", 16, 256).made
         ('i_g', 'j_p', 'i_s', 'j_s')
         """
-        return self.apply(StageProducts(loop, inner, rows, most, least))
+        return self.apply(StageProducts(loop, inner, rows, most, least, abreast))
 
     def stage_weights(self, loop: str, inner: str) -> Self:
         """``for i: for j: for k: s(f(i, j))  ->  t[i, j] = f(i, j); for i: for j: for k: s(t)``.

@@ -238,12 +238,15 @@ class CpuPlan(Plan):
         That pays where products gather: otherwise a row is a load or two under a mask.
         """
         knobs = self.knobs
-        sizes = knobs.staged_rows, knobs.staged_elements, knobs.staged_least
+        gathers = self.target.vector_bits >= knobs.gather_bits
+        least, abreast = (0, knobs.staged_abreast) if gathers else (knobs.staged_least, 0)
+        sizes = knobs.staged_rows, knobs.staged_elements, least, abreast
         steps = (StageProducts(name, inner, *sizes) for inner in inside if knobs.staged_rows)
         if (step := next((s for s in steps if s.gathers(self.func)), None)) is not None:
             yield step
+            lanes = (f"{step.inner}_p", f"{name}_r", f"{name}_m")
             for loop in list(loops_of(self.func.body)):
-                if base_name(loop.var.name) == f"{step.inner}_p":
+                if base_name(loop.var.name) in lanes:
                     yield Vectorize(loop.var.name)
 
     def scatter(self, nest: For) -> Scatter | None:
