@@ -186,3 +186,13 @@ def test_two_functions_in_one_expression_are_what_they_are_alone(name, dtype, la
                 expected = apply[op](alone[name], alone[other])
         few = 4 * np.finfo(dtype).eps if fast_math else 0
         np.testing.assert_allclose(found, expected, rtol=few, atol=0, err_msg=f"{name}{op}{other}")
+
+
+def test_sigmoid_of_numbers_far_below_zero_is_subnormal():
+    """Where ``exp(-x)`` overflows, ``1 / (1 + exp(-x))`` would be 0."""
+    x = np.float32([-88.72283, -88.72284, -95, -103, -104, -np.inf, np.nan])
+    result = spcomp.compile("y[i] = sigmoid(x[i])")(x=x)
+    wide = x.astype(np.float64)
+    expected = (np.exp(wide) / (1 + np.exp(wide))).astype(np.float32)
+    np.testing.assert_array_max_ulp(result[:-1], expected[:-1], maxulp=2)
+    assert np.isnan(result[-1])

@@ -64,7 +64,7 @@ OWN = {  # module-level numbers of passes and schedules that are no threshold of
     "schedule.steps.sharing.split_nnz.ROW": "what split_nnz means",
     "schedule.steps.sharing.split_runs.ROUNDS": "what split_runs means",
     "schedule.steps.sharing.split_runs.SIZE": "what split_runs means",
-    "schedule.steps.sharing.stage_products.UNEVEN": "what stage_products means",
+    "schedule.steps.sharing.row_groups.UNEVEN": "what stage_products means",
     "schedule.steps.tensor.intrinsics.DRAWS": "how often an intrinsic is tried",
 }
 

@@ -90,8 +90,8 @@ def test_a_sparse_dot_product_asks_for_what_comes_next_and_makes_no_vector_of_a_
     flat = spcomp.compile(source("spmv"), target=parse_target("cpu:x86-64-v4")).stage("flat")
     asked = [line.split("(")[1] for line in flat.splitlines() if "T.prefetch" in line]
     assert asked == ["A, J_indptr[i] + T.int64", "J_indices, J_indptr[i] + T.int64"]
-    staged, _, by_row = flat.partition("else:\n")
-    assert "X[T.cast(J_indices[T.ramp(" in staged
+    staged, _, by_row = flat.partition("for i in ")
+    assert "T.masked_load(X, T.cast(T.masked_load(J_indices, T.ramp(" in staged
     before, _, rest = by_row.partition("if 16 <= T.cast(J_indptr[i + 1] - J_indptr[i], ")
     assert "vector_reduce" in rest
     assert "ramp" not in before

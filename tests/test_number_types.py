@@ -482,3 +482,42 @@ def test_a_sum_of_literals_has_their_type():
     found = spcomp.compile("y[i] = x[i] + sum(j, 1 if M[i, j])")(M=m, x=x)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, [201, 201])
+
+
+LONG = 5000  # ones, the sum of which float16 holds, but not 2048 + 1
+
+
+@pytest.mark.parametrize("columns", [1, 8, 64])
+def test_sums_of_16_bit_floats_are_rounded_once(columns):
+    ones = np.ones(LONG, np.float16)
+    row = spcomp.Tensor((1, LONG), [None, ("compressed", [0, LONG], np.arange(LONG))], ones)
+    many = np.ones((LONG, columns), np.float16)
+    for a in (row, ones[None]):
+        assert np.all(spcomp.compile("C[i, k] = A[i, j] * B[j, k]")(A=a, B=many) == LONG)
+        assert spcomp.compile("y[i] = A[i, j] * x[j]")(A=a, x=ones) == LONG
+    assert spcomp.compile("s = x[i] * x[i]")(x=ones) == LONG
+    large = np.float16([300, -300, 1])
+    apart = spcomp.Tensor((1, 3), [None, ("compressed", [0, 3], [0, 1, 2])], large)
+    b = np.tile(np.float16([[300], [300], [1]]), columns)
+    assert np.all(spcomp.compile("C[i, k] = A[i, j] * B[j, k]")(A=apart, B=b) == 1)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("columns", [1, 8])
+def test_sums_of_16_bit_tensors_are_rounded_once(name, columns):
+    torch = pytest.importorskip("torch")
+    from spcomp.torch import gather_scatter, scatter, spmm
+
+    dtype = getattr(torch, name)
+    ones, index = torch.ones(LONG, columns, dtype=dtype), torch.zeros(LONG, dtype=torch.long)
+    expected = torch.full((columns,), LONG).to(dtype)
+    row = torch.ones(1, LONG, dtype=dtype).to_sparse_coo()
+    edges = torch.stack([torch.arange(LONG), index])
+    down = spcomp.compile("y[j] = A[i, j] * x[i]")
+    for result in (
+        *(spmm(row, ones)[0], scatter(ones, index, dim=0)[0], down(A=ones, x=ones[:, 0])),
+        gather_scatter(ones, edges, dim_size=1)[0],
+    ):
+        assert result.dtype == dtype
+        assert torch.equal(result, expected)

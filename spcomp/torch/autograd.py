@@ -12,7 +12,7 @@ import torch
 
 from spcomp.kernels.gradients import Differentiable, Run, is_transformed
 from spcomp.kernels.results import Results
-from spcomp.tensors.libraries.torch import all_bfloat16, argument
+from spcomp.tensors.libraries.torch import argument, half_of
 from spcomp.tensors.tensor import Tensor
 from spcomp.tensors.torch import to_torch
 from spcomp.torch.derivative import Derivative
@@ -29,7 +29,7 @@ class Operands:
         self.jagged = jagged
         self.tensors = {n: x for n, x in named.items() if isinstance(x, torch.Tensor)}
         self.patterns: dict[str, Pattern] = {}
-        self.is_half = all_bfloat16(named.values())
+        self.half = half_of(named.values())
         self.arrays = {name: self._array(name, x) for name, x in named.items()}
 
     def _array(self, name: str, arg: Any) -> Any:
@@ -43,7 +43,7 @@ class Operands:
         return pattern.with_values_of(arg)
 
     def as_torch(self, result: Any) -> torch.Tensor:
-        """Return the *result* of a kernel as a tensor, of bfloat16 if all arguments are.
+        """Return the *result* of a kernel as a tensor, of 16-bit floats if all arguments are.
 
         One that is stored as a nested argument is its values.
         """
@@ -54,11 +54,11 @@ class Operands:
             likes = (name for name, pattern in self.patterns.items() if pattern.is_of(result))
             if (name := next(likes, None)) is not None:
                 like = self.tensors[name]
-                return self.patterns[name].as_torch(result, like, half=self.is_half)
+                return self.patterns[name].as_torch(result, like, half=self.half)
             tensor = to_torch(result)
         else:
             tensor = to_torch(result if getattr(result, "ndim", 0) else np.asarray(result))
-        return tensor.bfloat16() if self.is_half and tensor.dtype == torch.float32 else tensor
+        return tensor.to(self.half) if self.half and tensor.dtype == torch.float32 else tensor
 
     def nestings(self, results: Mapping[str, Any]) -> dict[str, Jagged]:
         """Return how those of *results* are stored that are so as a nested argument."""

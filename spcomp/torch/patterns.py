@@ -29,7 +29,7 @@ class Pattern:
     places: Array | None
 
     def with_values_of(self, tensor: torch.Tensor) -> Tensor:
-        """Return the Tensor with the values of *tensor*; bfloat16 becomes float32."""
+        """Return the Tensor with the values of *tensor*; 16-bit floats become float32."""
         values = argument("values", values_of(tensor)).reshape(-1)
         return self.tensor.with_values(values if self.places is None else values[self.places])
 
@@ -40,10 +40,12 @@ class Pattern:
         same = len(mine) == len(its) and all(a is b for a, b in zip(mine, its, strict=True))
         return same and other.shape == self.tensor.shape and other.order == self.tensor.order
 
-    def as_torch(self, other: Tensor, like: torch.Tensor, *, half: bool) -> torch.Tensor:
+    def as_torch(
+        self, other: Tensor, like: torch.Tensor, *, half: torch.dtype | None
+    ) -> torch.Tensor:
         """Return *other*, which has this pattern, as a tensor with the index tensors of *like*.
 
-        *half*: float32 becomes bfloat16.
+        *half*: what float32 becomes.
         """
         values = np.asarray(other.values).reshape(-1)
         if self.places is not None:
@@ -51,7 +53,7 @@ class Pattern:
             ordered[self.places] = values
             values = ordered
         made = torch.from_numpy(values).reshape(values_of(like).shape)
-        made = made.bfloat16() if half and made.dtype == torch.float32 else made
+        made = made.to(half) if half and made.dtype == torch.float32 else made
         if like.layout == torch.sparse_coo:
             at = like._indices()  # noqa: SLF001
             more = {"is_coalesced": True, "check_invariants": False}

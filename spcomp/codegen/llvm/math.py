@@ -168,9 +168,13 @@ def call_libm(code: Code, dtype: DType, func: str, *args: str) -> str:
         case "exp" if scalar == "float":
             return exp(code, kind, args[0])
         case "sigmoid":
-            one = splat(kind, float_literal(1.0))
-            above = call_libm(code, dtype, "exp", code.value(f"fneg {kind} {args[0]}"))
-            return code.value(f"fdiv {kind} {one}, {code.value(f'fadd {kind} {one}, {above}')}")
+            one, zero = (splat(kind, float_literal(x)) for x in (1.0, 0.0))
+            least = code.value(f"fneg {kind} {code.intrinsic('fabs', kind, args[0])}")
+            part = call_libm(code, dtype, "exp", least)  # of 1 for x > 0, else the numerator, too
+            below = code.value(f"fcmp olt {kind} {args[0]}, {zero}")
+            truth = register_of_bool(dtype)
+            over = code.value(f"select {truth} {below}, {kind} {part}, {kind} {one}")
+            return code.value(f"fdiv {kind} {over}, {code.value(f'fadd {kind} {one}, {part}')}")
     name = func + ("f" if scalar == "float" else "")
     code.unit.declare(name, scalar, ", ".join([scalar] * len(args)), PURE)
     return per_lane(code, name, kind, args, dtype.lanes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from spcomp.dtypes import float32
 from spcomp.ir.access import Load
 from spcomp.ir.arith.bounds import dtype_range
 from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Select, UnOp, const
@@ -65,6 +66,11 @@ def identity(op: Combiner, dtype: DType) -> Const:
         return const(float("inf" if op == "min" else "-inf"), dtype)
     limits = dtype_range(dtype)
     return const((limits.high if op == "min" else limits.low) or 0, dtype)
+
+
+def accumulator(dtype: DType) -> DType:
+    """The type in which values of *dtype* are accumulated: 16-bit floats in 32."""
+    return float32 if dtype.is_float and dtype.bits < float32.bits else dtype
 
 
 def combine(op: Combiner, a: Expr, b: Expr) -> Expr:

@@ -179,7 +179,7 @@ def _is_converted(
         return False
     if wanted is not None and (not isinstance(wanted, Layout) or wanted.is_split):
         return True  # it is stored in parts, or in blocks
-    if str(getattr(arg, "dtype", "")) == "torch.bfloat16":
+    if str(getattr(arg, "dtype", "")) in ("torch.bfloat16", "torch.float16"):
         return True
     shape = getattr(arg, "shape", None)
     if not isinstance(shape, tuple):

@@ -13,11 +13,12 @@ from spcomp.errors import ArgumentError
 from spcomp.kernels.results import Results
 from spcomp.tensors.libraries.foreign import outputs
 from spcomp.tensors.libraries.torch import (
-    all_bfloat16,
+    HALVES,
     argument,
     array_of,
     bits_of,
-    is_bfloat16,
+    half_of,
+    is_half,
     require_memory,
 )
 from spcomp.tensors.torch import to_torch
@@ -26,8 +27,8 @@ from spcomp.tensors.torch import to_torch
 class TorchCall:
     """A call with tensors of torch: arrays for the kernel, and its results as tensors.
 
-    *arguments* and *out*: those that the kernel takes. Results are tensors, of bfloat16 if all
-    arguments are; numbers, and arrays that were given, stay what they are.
+    *arguments* and *out*: those that the kernel takes. Results are tensors, of 16-bit floats if
+    all arguments are; numbers, and arrays that were given, stay what they are.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class TorchCall:
         """
         inputs = [*named.values(), *bound]
         self.given = [*inputs, *outputs(out)]
-        self.half = all_bfloat16(inputs)  # the kernel sees float32
+        self.half = half_of(inputs)  # the kernel sees float32
         self.places: list[tuple[torch.Tensor, Array]] = []  # written, and their arrays
         self.arguments = {n: self._argument(n, arg, n in written) for n, arg in named.items()}
         if isinstance(out, dict):
@@ -74,20 +75,20 @@ class TorchCall:
         if not isinstance(arg, torch.Tensor):
             return arg
         require_memory(who, arg)
-        is_half = arg.dtype == torch.bfloat16
-        if is_half and not self.half:
+        is_short = arg.dtype in HALVES
+        if is_short and arg.dtype != self.half:
             raise ArgumentError(
                 f"argument {who}: got {arg.dtype}, but not all arguments are of that type",
-                hint="leave it out, and convert the result with .bfloat16()",
+                hint=f"leave it out, and convert the result with .to({arg.dtype})",
             )
-        self.places.append((arg, array_of(arg.float() if is_half else arg, who)))
+        self.places.append((arg, array_of(arg.float() if is_short else arg, who)))
         return self.places[-1][1]
 
     def _require_apart(self) -> None:
-        """Raise ArgumentError for written bfloat16 tensors that share memory: they are copied."""
+        """Raise ArgumentError for written tensors of 16-bit floats that share memory: copies."""
         tensors = [arg for arg in self.given if isinstance(arg, torch.Tensor)]
-        views = [bits_of(tensor) for tensor in tensors if is_bfloat16(tensor)]
-        for bits in (bits_of(tensor) for tensor, _ in self.places if is_bfloat16(tensor)):
+        views = [bits_of(tensor) for tensor in tensors if is_half(tensor)]
+        for bits in (bits_of(tensor) for tensor, _ in self.places if is_half(tensor)):
             if sum(np.may_share_memory(bits, view) for view in views) > 1:
                 raise ArgumentError(
                     "argument out: shares memory with another argument, and the program writes it",
@@ -95,10 +96,10 @@ class TorchCall:
                 )
 
     def _write_back(self) -> None:
-        """Round the written arrays to their bfloat16 tensors."""
+        """Round the written arrays to their tensors of 16-bit floats."""
         for tensor, array in self.places:
-            if is_bfloat16(tensor):
-                bits_of(tensor)[...] = bits_of(torch.from_numpy(array).bfloat16())
+            if is_half(tensor):
+                bits_of(tensor)[...] = bits_of(torch.from_numpy(array).to(tensor.dtype))
 
     def _as_tensor(self, result: Any) -> Any:
         """Return the *result* as a tensor; numbers, and what was given, stay as they are."""
@@ -108,4 +109,4 @@ class TorchCall:
         if any(result is arg for arg in self.given) or not getattr(result, "shape", ()):
             return result
         tensor = to_torch(result)
-        return tensor.to(torch.bfloat16) if self.half and tensor.dtype == torch.float32 else tensor
+        return tensor.to(self.half) if self.half and tensor.dtype == torch.float32 else tensor

@@ -12,7 +12,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Combiner, as_reduction, identity
+from spcomp.ir.analysis.reduction import Combiner, accumulator, as_reduction, identity
 from spcomp.ir.analysis.vectors import (
     REDUCIBLE,
     adds_local,
@@ -196,7 +196,8 @@ class _Vectorizer(Rewriter):
         reduction = as_reduction(store)
         if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
             return loop.replace(kind="serial")
-        op, dtype = reduction.combiner, store.buffer.dtype
+        op, dtype = reduction.combiner, accumulator(store.buffer.dtype)
+        before = cast(Load(store.buffer, store.indices), dtype)
         is_short = bool(gathered(loop)) or self._is_ragged(loop)
         count = 1 if is_short else self.knobs.dot_accumulators
         size = const(count * lanes)
@@ -225,7 +226,7 @@ class _Vectorizer(Rewriter):
         apart = const(-0.0, dtype) if op == "+" and dtype.is_float else identity(op, dtype)
         nothing = Broadcast(identity(op, dtype) if count == 1 else apart, lanes)
         start = [Store(acc, at(k), nothing) for k in range(count)]
-        start.append(Store(acc, (ZERO,), Load(store.buffer, store.indices)))  # the sum so far
+        start.append(Store(acc, (ZERO,), before))  # the sum so far
         main, tail = self._split(loop.replace(body=inside(scalar_step)), count * lanes, update_all)
         remainder: Stmt | None = None
         for width in _remainders(loop, lanes, count, self.knobs.dot_lanes):
@@ -242,11 +243,11 @@ class _Vectorizer(Rewriter):
             remainder, last = seq(remainder, masked), None
         sums = _combined(op, [Load(acc, at(k)) for k in range(count)])
         total: Stmt = Store(sum_, (ZERO,), Reduce(op, sums))
-        finish = store.replace(value=so_far)
+        finish = store.replace(value=cast(so_far, store.buffer.dtype))
         ragged = self._is_ragged(loop)
         whole: Stmt = seq(*start, main, remainder, total, last)
         if ragged and last is not None:  # a fiber that fills no vector is added up as it is
-            first = Store(sum_, (ZERO,), Load(store.buffer, store.indices))
+            first = Store(sum_, (ZERO,), before)
             short = seq(first, self._one_by_one(loop, inside(scalar_step)))
             whole = If(BinOp("<=", const(lanes, int64), _length(loop)), whole, short)
         body = seq(whole, finish)

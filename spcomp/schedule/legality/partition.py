@@ -68,8 +68,9 @@ def tiles(
     length for all values of the variables in *ranges*, and the length does not depend on these. It
     is ``length * var + base`` if that holds for the rest of ``length * var + base + rest``, with a
     base that does not depend on them. *guards*: pairs of which the first is known to be less than
-    the second.
+    the second. A loop inside that begins at *var* is taken as one that begins at 0.
     """
+    index, ranges = _from_zero(index, var, ranges)
     later = substitute(index, {var: binary("+", var, 1)})
     length = simplify(binary("-", later, index))
     offset = simplify(binary("-", index, binary("*", length, var)))
@@ -93,6 +94,20 @@ def tiles(
     )
     if base.terms and fits(rest.expr()):
         yield simplify(binary("+", binary("*", length, var), base.expr()))
+
+
+def _from_zero(
+    index: Expr, var: Var, ranges: Mapping[Var, tuple[Expr, Expr]]
+) -> tuple[Expr, Mapping[Var, tuple[Expr, Expr]]]:
+    """Return *index*, which has *var* only through the loops in it, in terms of trips of these."""
+    used = variables(index)
+    begun = {v: ends for v, ends in ranges.items() if v in used and var in variables(ends[0])}
+    if not begun or var in used:
+        return index, ranges
+    trips = {v: Var(v.name, v.dtype) for v in begun}
+    counts = {trips[v]: (const(0), binary("-", high, low)) for v, (low, high) in begun.items()}
+    places = {v: binary("+", low, trips[v]) for v, (low, _) in begun.items()}
+    return substitute(index, places), {**ranges, **counts}
 
 
 def _behind(

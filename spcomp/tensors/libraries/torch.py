@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from spcomp.arrays import Array
-from spcomp.dtypes import DType, bfloat16, promote
+from spcomp.dtypes import DType, bfloat16, float16, promote
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError, expect
 from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_arrays
 
 _ORDERS = {"sparse_csr": (0, 1), "sparse_csc": (1, 0)}
+HALVES = (torch.bfloat16, torch.float16)
 BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
 
 
@@ -153,11 +154,11 @@ def number(who: str, tensor: torch.Tensor) -> Any:
 def argument(who: str, tensor: torch.Tensor) -> Any:
     """Return what index notation takes for *tensor*: an array over the memory of a strided one.
 
-    That is a matrix of scipy for csr and csc. bfloat16 becomes a copy in float32, which holds the
-    same numbers. Raises ArgumentError.
+    That is a matrix of scipy for csr and csc. 16-bit floats become a copy in float32, which holds
+    the same numbers, and sums of them. Raises ArgumentError.
     """
     kind = layout_of(tensor, who)
-    if tensor.dtype == torch.bfloat16:
+    if tensor.dtype in HALVES:
         tensor = tensor.float()
     if kind == "strided":
         return array_of(tensor, who)
@@ -191,21 +192,27 @@ def is_bfloat16(tensor: torch.Tensor) -> bool:
     return bool(tensor.dtype == torch.bfloat16 and tensor.layout == torch.strided)
 
 
+def is_half(tensor: torch.Tensor) -> bool:
+    """Return whether *tensor* is a strided one of 16-bit floats."""
+    return bool(tensor.dtype in HALVES and tensor.layout == torch.strided)
+
+
 def bits_of(tensor: torch.Tensor) -> Array:
-    """The numpy array over the memory of a strided bfloat16 *tensor*, of its bits."""
+    """The numpy array over the memory of a strided *tensor* of 16-bit floats, of its bits."""
     return array_of(tensor.detach().view(torch.int16)).view(np.uint16)
 
 
-def all_bfloat16(args: Iterable[Any]) -> bool:
-    """Whether *args* include a bfloat16 tensor, and their types promote to bfloat16."""
+def half_of(args: Iterable[Any]) -> torch.dtype | None:
+    """The type of 16-bit floats to which the types of *args* promote, if a tensor has it."""
     types = [arg.dtype for arg in args if hasattr(arg, "dtype")]
-    if all(kind is not torch.bfloat16 for kind in types):
-        return False
+    if all(kind not in HALVES for kind in types):
+        return None
     names = (str(kind).removeprefix("torch.") for kind in types)
     try:
-        return reduce(promote, map(dtype_of, names)) == bfloat16
+        common = reduce(promote, map(dtype_of, names))
     except ValueError:  # a type that the kernel refuses
-        return False
+        return None
+    return {bfloat16: torch.bfloat16, float16: torch.float16}.get(common)
 
 
 def _require_strided(who: str, tensor: torch.Tensor) -> None:

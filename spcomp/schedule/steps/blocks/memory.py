@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
-from spcomp.dtypes import DType, float32, int64
+from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.analysis.reduction import accumulator, as_reduction, combine
 from spcomp.ir.analysis.vectors import conditions_of
 from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
@@ -352,11 +353,6 @@ def sole_store(block: Block) -> Store | None:
     return body if isinstance(body, Store) else None
 
 
-def accumulator(dtype: DType) -> DType:
-    """The type in which values of *dtype* are accumulated: 16-bit floats in 32."""
-    return float32 if dtype.is_float and dtype.bits < float32.bits else dtype
-
-
 class _UseLocal(Rewriter):
     def __init__(self, target: AnyBuffer, local: Buffer, place: tuple[Expr, ...]) -> None:
         self.target, self.local, self.place = target, local, place
@@ -373,4 +369,8 @@ class _UseLocal(Rewriter):
         if store.buffer is not self.target:
             return new
         value = cast(new.value, self.local.dtype)
+        step = as_reduction(store) if self.local.dtype != self.target.dtype else None
+        if step is not None and len(step.values) == 1:  # not rounded at each step
+            term = cast(self.rewrite(step.value), self.local.dtype)
+            value = combine(step.combiner, Load(self.local, self.place), term)
         return Store(self.local, self.place, value, span=store.span)

@@ -10,7 +10,7 @@ from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import both, conjuncts, from_zero, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
@@ -25,7 +25,6 @@ from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
 from spcomp.schedule.steps.blocks.decompose_reduction import bound_vars, variables_of
-from spcomp.schedule.steps.blocks.memory import accumulator
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, positions
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -29,7 +29,6 @@ from spcomp.schedule.legality.dependence import plain
 from spcomp.schedule.nests.nests import chain, find_loop, runs_once
 from spcomp.schedule.nests.sites import bound_in, refusal
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 from spcomp.schedule.steps.sharing.horizontal import Put, follow, together
 from spcomp.schedule.steps.sharing.segments import Keys, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import binding_values

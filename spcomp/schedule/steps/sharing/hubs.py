@@ -11,7 +11,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, parent_at
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -27,7 +27,6 @@ from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import Fresh, chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import refusal
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 from spcomp.schedule.steps.sharing.split_nnz import (
     MAX_CHUNKS,
     binding_values,

@@ -10,7 +10,14 @@ from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Combiner, Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.reduction import (
+    Combiner,
+    Reduction,
+    accumulator,
+    as_reduction,
+    combine,
+    identity,
+)
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -26,7 +33,6 @@ from spcomp.schedule.legality.dependence import plain
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in, path_to, refusal
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 
 
 @dataclass(frozen=True, slots=True)

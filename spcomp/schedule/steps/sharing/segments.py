@@ -10,7 +10,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, parent_at
-from spcomp.ir.analysis.reduction import identity
+from spcomp.ir.analysis.reduction import accumulator, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
@@ -26,7 +26,6 @@ from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.dependence import plain as plain
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum
 from spcomp.schedule.steps.sharing.split_nnz import (
     MAX_CHUNKS,

@@ -10,7 +10,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, plus
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
-from spcomp.ir.analysis.reduction import combine, identity
+from spcomp.ir.analysis.reduction import accumulator, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
@@ -22,7 +22,6 @@ from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_loop, nest, replace_stmt
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum
 from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 

@@ -12,7 +12,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, read_by, times, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine, identity
+from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import Buffer, memory_of
@@ -29,7 +29,6 @@ from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt, runs_once
 from spcomp.schedule.nests.sites import path_to
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.blocks.memory import accumulator
 from spcomp.schedule.steps.sharing.partial_results import dense_extents
 from spcomp.schedule.steps.sharing.segments import Keys, key_load, plain, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import binding_values, ceil_div, starts_inside
