@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,12 @@ import numpy as np
 import scipy.sparse as sps
 
 from benchmarks import machine, programs
-from benchmarks.kinds import KINDS
+from benchmarks.kinds import FAMILIES, KINDS
 from benchmarks.tune import arguments_of
 from spcomp.cli.timing import geometric_mean
+from spcomp.target import Target
 from spcomp.tune.model import rank_correlation
-from spcomp.tune.weights import FILE, Tree, Weights, of_any_name
+from spcomp.tune.weights import Tree, Weights, file_for, of_any_name
 
 if TYPE_CHECKING:
     from spcomp.tune.space import Candidate
@@ -229,12 +230,15 @@ class Left:
         return self.speedups[best if self.expected[best] >= sure else "default"]
 
 
-def left_out(rows: Rows) -> list[Left]:
-    """Return, for each case, what the model expects that is trained on all other kinds."""
+def left_out(rows: Rows, groups: Mapping[str, str]) -> list[Left]:
+    """Return, for each case, what the model expects that is trained on all other groups of kinds.
+
+    *groups*: the group of each kind.
+    """
     found: list[Left] = []
-    for kind in dict.fromkeys(row.kind for row in rows):
-        model = trained(row for row in rows if row.kind != kind)
-        held = [row for row in rows if row.kind == kind]
+    for group in dict.fromkeys(groups[row.kind] for row in rows):
+        model = trained(row for row in rows if groups[row.kind] != group)
+        held = [row for row in rows if groups[row.kind] == group]
         for case in dict.fromkeys(row.case for row in held):
             these = [row for row in held if row.case == case]
             values = model.predict([row.features for row in these])
@@ -263,6 +267,14 @@ def report(cases: list[Left]) -> str:
             f" geometric mean over {len(gains)} cases, {changed} changed, least"
             f" {gains[worst]:.2f} ({', '.join(map(str, worst))})"
         )
+    pairs = [
+        (expected, left.speedups[name])
+        for left in cases
+        for name, expected in left.expected.items()
+        if name != "default"  # its speed-up is 1
+    ]
+    everywhere = rank_correlation([x for x, _ in pairs], [x for _, x in pairs])
+    lines.append(f"rank correlation over all {len(pairs)} candidates: {everywhere:.2f}")
     best = geometric_mean([max(left.speedups.values()) for left in cases])
     lines.append(f"the best candidate each time: {best:.3f}")
     some = [left for left in cases if len(left.expected) > 2]
@@ -284,14 +296,23 @@ def main(given: list[str] | None = None) -> int:
     add("--budget", type=float, default=900.0, help="seconds for measurements (900)")
     add("--threads", type=int, default=2, help="default: 2")
     add("--note", default="", help="what else is to be said about the run")
-    add("--write", type=Path, nargs="?", const=FILE, metavar="FILE", help="write the weights")
+    add(
+        "--write",
+        type=Path,
+        nargs="?",
+        const=file_for(Target()),
+        metavar="FILE",
+        help="write the weights",
+    )
     asked = parser.parse_args(given)
     from spcomp.runtime.pool import set_num_threads
 
     set_num_threads(asked.threads)
     rows = [row for row in collect(asked.rows, asked.budget) if row.is_plain]
-    cases = left_out(rows)
-    sys.stdout.write(f"{report(cases)}\n")
+    families = {kind: family for family, kinds in FAMILIES.items() for kind in kinds}
+    sys.stdout.write(f"leaving out a family of kinds:\n{report(left_out(rows, families))}\n")
+    cases = left_out(rows, {kind: kind for kind in KINDS})
+    sys.stdout.write(f"leaving out a kind:\n{report(cases)}\n")
     safe = [s for s in SURE if min(left.gained(s) for left in cases) >= GUARD]
     if not safe:
         sys.stdout.write("no threshold is safe: nothing is written\n")

@@ -10,10 +10,11 @@ import spcomp
 from spcomp import formats as F
 from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import BoundKernel
+from spcomp.target import Target
 from spcomp.tune import suggestion, winners
 from spcomp.tune.choice import Choice
 from spcomp.tune.suggestion import pays
-from spcomp.tune.weights import FILE, Tree, Weights, of_any_name, weights
+from spcomp.tune.weights import Tree, Weights, file_for, of_any_name, weights
 from tests.layers import source
 from tests.tune_helpers import ROWS, dense, keep, matrix, prefetching
 from tests.tune_helpers import store as store
@@ -178,12 +179,21 @@ def test_weights_are_read_as_they_were_written():
     np.testing.assert_allclose(read.predict(rows), np.exp([0.625, -0.875, -0.875]))
 
 
+@pytest.mark.parametrize("cpu", ["native", "znver4", "x86-64-v4", "neoverse-n1"])
+def test_weights_for_all_processors_are_small(cpu):
+    target = Target("cpu", cpu)
+    shipped = weights(target)
+    assert shipped is not None
+    assert len(file_for(target).read_bytes()) < 250_000
+    assert "measurements" in shipped.trained
+    assert (file_for(target).stem == "weights_gather") == (cpu == "x86-64-v4") or cpu == "native"
+    assert weights(Target("cuda", "sm_90")) is None
+
+
 def test_the_model_that_comes_with_spcomp_knows_stencils(store):
     """Measured at 2.7 to 6.5 times the default; the program calls its matrix by another name."""
-    shipped = weights()
+    shipped = weights(Target())
     assert shipped is not None
-    assert len(FILE.read_bytes()) < 200_000
-    assert "measurements" in shipped.trained
     csr, x = band(20_000), vector(20_000)
     found = spcomp.tune.suggest("y[i] = M[i, j] * x[j]", M=csr, x=x)
     assert found.source == "model"

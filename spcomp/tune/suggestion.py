@@ -116,7 +116,7 @@ def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
     records = store.records(asked.machine, "measured")
     known = {record.matrices for record in records if record.program == asked.problem.program}
     measured = has_xgboost() and len(known) >= PROBLEMS
-    shipped = None if measured else weights(asked.kernel.options.target.kind)
+    shipped = None if measured else weights(asked.kernel.options.target)
     if not measured and shipped is None:
         return default
     statistics = dict(asked.problem.matrices)

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spcomp.codegen.cpu.machine import resolve
+from spcomp.knobs import knobs_of
+
 if TYPE_CHECKING:
-    from spcomp.target import TargetKind
+    from spcomp.target import Target
 
 _AMOUNTS = (  # features that grow with the matrix
     *("operations", "requested", "from_l2", "from_l3", "from_memory", "prefetches", "working_set"),
 )
-FILE = Path(__file__).with_name("weights.json")
+_FILES = tuple(map(Path(__file__).with_name, ("weights.json", "weights_gather.json")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,17 @@ def of_any_name(features: Mapping[str, float]) -> dict[str, float]:
     return found | {f"{k}_each": found[k] / stored for k in _AMOUNTS if k in found}
 
 
+def weights(target: Target) -> Weights | None:
+    """Return the weights that come with spcomp for *target*; None if there are none."""
+    return _read(file_for(target)) if target.kind == "cpu" else None
+
+
+def file_for(target: Target) -> Path:
+    """Return where the weights for a CPU are: those that gather whole vectors have their own."""
+    cpu = resolve(target)
+    return _FILES[cpu.vector_bits >= knobs_of(cpu).gather_bits]
+
+
 @cache
-def weights(kind: TargetKind = "cpu") -> Weights | None:
-    """Return the weights that come with spcomp for a kind of target; None if there are none."""
-    file = {"cpu": FILE}.get(kind)
-    return None if file is None else Weights.from_json(file.read_text(encoding="utf-8"))
+def _read(file: Path) -> Weights:
+    return Weights.from_json(file.read_text(encoding="utf-8"))
