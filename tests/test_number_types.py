@@ -521,3 +521,12 @@ def test_sums_of_16_bit_tensors_are_rounded_once(name, columns):
     ):
         assert result.dtype == dtype
         assert torch.equal(result, expected)
+
+
+def test_parts_of_16_bit_floats_are_arguments_like_others():
+    w = np.kron(np.eye(4), np.ones((4, 4))).astype(np.float16)
+    parts, x = spcomp.convert(w, spcomp.formats.bsr(4)), np.ones((16, 2), np.float16)
+    for options in ({}, {"formats": {"A": spcomp.formats.bsr(4)}}):
+        kernel = spcomp.compile("C[i, b] = A[i, j] * B[j, b]", **options)
+        assert np.all(kernel(A=parts, B=x) == 4)
+        assert np.all(kernel.bind(A=parts)(B=x) == 4)

@@ -232,7 +232,12 @@ def type_of(name: str, numpy_type: Any) -> DType:
     except ValueError:
         pass
     hint = 'convert it with .astype("float64"), or to another type of numbers'
-    if text.startswith("complex"):
+    if text == "bfloat16":
+        hint = (
+            'convert it with .astype("float32"), which holds the same numbers; torch tensors of it'
+        )
+        hint += " are taken, and scripts take arrays"
+    elif text.startswith("complex"):
         hint = COMPLEX
     elif text.startswith("float"):
         hint = 'no type is wider than float64: .astype("float64") rounds it'

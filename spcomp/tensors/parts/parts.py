@@ -25,6 +25,7 @@ from spcomp.tensors.arguments import convert
 from spcomp.tensors.checks import as_index
 from spcomp.tensors.conversions.elements import elements_of, from_arrays
 from spcomp.tensors.conversions.levels import build
+from spcomp.tensors.libraries.scipy import scipy_holds
 from spcomp.tensors.parts.fill import PartData, ProgramElements, positions
 from spcomp.tensors.parts.order import Order, element_numbers, gather
 from spcomp.tensors.parts.placement import Placement, is_own, placement, read
@@ -110,7 +111,8 @@ class Parts:
 
     def whole(self) -> Any:
         """Return the matrix for kernels that do not take parts: a csr array, or a Tensor."""
-        return self.to_scipy() if self.ndim == 2 else self.to_tensor()
+        tensor = self.to_tensor()
+        return tensor.to_scipy() if self.ndim == 2 and scipy_holds(tensor.dtype) else tensor
 
     def with_order(self) -> Parts:
         """Return it with the order of its elements: the one it has, else by rows."""
