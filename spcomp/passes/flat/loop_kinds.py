@@ -21,7 +21,7 @@ from spcomp.ir.analysis.vectors import (
     lane_bits,
 )
 from spcomp.ir.arith.simplify import Interval, coefficient, simplify
-from spcomp.ir.axis import Buffer
+from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import (
     BinOp,
     Broadcast,
@@ -200,10 +200,8 @@ class _Vectorizer(Rewriter):
         before = cast(Load(store.buffer, store.indices), dtype)
         is_short = bool(gathered(loop)) or self._is_ragged(loop)
         count = 1 if is_short else self.knobs.dot_accumulators
-        size = const(count * lanes)
-        name = store.buffer.name
-        acc = Buffer(self.names.unique(f"{name}_acc"), None, (size,), dtype, "local")
-        sum_ = Buffer(self.names.unique(f"{name}_sum"), None, (const(1),), dtype, "local")
+        acc = self._local(store.buffer, "acc", count * lanes)
+        sum_ = self._local(store.buffer, "sum", 1)
         so_far = Load(sum_, (ZERO,))
         scalar_step = Store(sum_, (ZERO,), BinOp(op, so_far, cast(reduction.value, dtype)))
 
@@ -253,6 +251,11 @@ class _Vectorizer(Rewriter):
         body = seq(whole, finish)
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
         return self._along_fiber(loop, result) if ragged and not adds_local(loop) else result
+
+    def _local(self, of: AnyBuffer, what: str, size: int) -> Buffer:
+        """Return a local buffer in which elements of *of* are accumulated."""
+        name = self.names.unique(f"{of.name}_{what}")
+        return Buffer(name, None, (const(size),), accumulator(of.dtype), "local")
 
     def _one_by_one(self, loop: For, step: Stmt) -> For:
         """Return *step* in a serial copy of *loop*."""
