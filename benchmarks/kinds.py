@@ -14,8 +14,7 @@ from benchmarks.workloads import DENSER, SOCIAL, hub, laplacian, rmat, uniform
 
 def grid(side: int, reach: int = 1, *, corners: bool = False) -> Any:
     """Return a stencil on a square of *side* points: 5 points, or with *corners* all around."""
-    offsets = range(-reach, reach + 1)
-    line: Any = sps.diags_array([-1.0] * len(offsets), offsets=list(offsets), shape=(side, side))
+    line = _line(side, reach)
     if corners:
         return sps.csr_matrix(sps.kron(line, line))
     return sps.csr_matrix(sps.kron(line, sps.eye(side)) + sps.kron(sps.eye(side), line))
@@ -23,8 +22,14 @@ def grid(side: int, reach: int = 1, *, corners: bool = False) -> Any:
 
 def cube(side: int) -> Any:
     """Return the 27-point stencil on a cube of *side* points."""
-    line: Any = sps.diags_array([-1.0] * 3, offsets=[-1, 0, 1], shape=(side, side))
+    line = _line(side, 1)
     return sps.csr_matrix(sps.kron(sps.kron(line, line), line))
+
+
+def _line(side: int, reach: int) -> Any:
+    """Return the stencil on a line of *side* points that goes as far as *reach*."""
+    offsets = range(-reach, reach + 1)
+    return sps.diags_array([-1.0] * len(offsets), offsets=list(offsets), shape=(side, side))
 
 
 def roads(side: int, share: float = 0.6, piece: int = 64) -> Any:

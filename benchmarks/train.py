@@ -48,7 +48,7 @@ PARAMETERS = {
     "nthread": 1,
     "verbosity": 0,
 }
-TREES = 120
+TREES = 100
 
 
 SIZES = (10_000, 100_000, 1_500_000)

@@ -109,6 +109,10 @@ class Knobs:
     unrolled_group: int  # trips that a longer unrolled loop writes out, a power of two
     line_bytes: int  # bytes that one prefetch brings, and that vectors should not straddle
 
+    def gathers(self, vector_bits: int) -> bool:
+        """Whether registers of so many bits gather a whole vector at once."""
+        return vector_bits >= self.gather_bits
+
 
 CPU_KNOBS = Knobs(
     tile_vectors=8,

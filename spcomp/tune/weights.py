@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AMOUNTS = (  # features that grow with the matrix
     *("operations", "requested", "from_l2", "from_l3", "from_memory", "prefetches", "working_set"),
 )
-_FILES = tuple(map(Path(__file__).with_name, ("weights.json", "weights_gather.json")))
+_GATHERING, _OTHERS = map(Path(__file__).with_name, ("weights_gather.json", "weights.json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def weights(target: Target) -> Weights | None:
 def file_for(target: Target) -> Path:
     """Return where the weights for a CPU are: those that gather whole vectors have their own."""
     cpu = resolve(target)
-    return _FILES[cpu.vector_bits >= knobs_of(cpu).gather_bits]
+    return _GATHERING if knobs_of(cpu).gathers(cpu.vector_bits) else _OTHERS
 
 
 @cache

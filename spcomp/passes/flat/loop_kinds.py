@@ -153,7 +153,7 @@ class _Vectorizer(Rewriter):
         """Return the lanes of a register, fewer if there are fewer trips; 0 if none fit these."""
         lanes = self.vector_bits // _bits(loop)
         short = gathered(loop) or (self._is_ragged(loop) and not self._masks(loop))
-        if self.vector_bits < self.knobs.gather_bits and short:
+        if short and not self.knobs.gathers(self.vector_bits):
             lanes = min(lanes, self.short_lanes)
         if not from_zero(loop) or not isinstance(loop.end, Const) or loop.end.value >= lanes:
             return lanes

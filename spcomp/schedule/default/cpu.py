@@ -238,7 +238,7 @@ class CpuPlan(Plan):
         That pays where products gather: otherwise a row is a load or two under a mask.
         """
         knobs = self.knobs
-        gathers = self.target.vector_bits >= knobs.gather_bits
+        gathers = knobs.gathers(self.target.vector_bits)
         least, abreast = (0, knobs.staged_abreast) if gathers else (knobs.staged_least, 0)
         sizes = knobs.staged_rows, knobs.staged_elements, least, abreast
         steps = (StageProducts(name, inner, *sizes) for inner in inside if knobs.staged_rows)

@@ -17,7 +17,7 @@ from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_arrays
 
 _ORDERS = {"sparse_csr": (0, 1), "sparse_csc": (1, 0)}
-HALVES = (torch.bfloat16, torch.float16)
+HALVES = {torch.bfloat16: bfloat16, torch.float16: float16}
 BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
 
 
@@ -212,7 +212,7 @@ def half_of(args: Iterable[Any]) -> torch.dtype | None:
         common = reduce(promote, map(dtype_of, names))
     except ValueError:  # a type that the kernel refuses
         return None
-    return {bfloat16: torch.bfloat16, float16: torch.float16}.get(common)
+    return next((half for half, ours in HALVES.items() if ours == common), None)
 
 
 def _require_strided(who: str, tensor: torch.Tensor) -> None:
