@@ -64,21 +64,6 @@ FULL = [
 ]
 
 
-def test_a_matrix_in_a_format_that_was_suggested_goes_straight(only_fast):
-    size = 3000
-    bands = [np.full(size - abs(k), 2.0 + k, np.float32) for k in (-1, 0, 1)]
-    tridiagonal = sps.csr_array(sps.diags_array(bands, offsets=[-1, 0, 1]))
-    bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=tridiagonal, calls=10**6)
-    x, out = dense(size), np.zeros(size, np.float32)
-    learned(bound, x=x, out=out)
-    assert "inspected for 1000000 calls: A in sliced_diagonal" in bound.explain()
-    only_fast()
-    for _ in range(2):
-        x[:] = dense(size)
-        assert bound(x=x, out=out) is out
-        np.testing.assert_allclose(out, tridiagonal @ x, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("text", "named"), STRAIGHT)
 def test_a_learned_call_goes_straight_to_its_code(text, named, only_fast):
     kernel = spcomp.compile(text)

@@ -114,6 +114,14 @@ def test_cache_write_of_an_update_without_init_starts_from_what_is_there():
     check(schedule, "csrmm_t")
 
 
+def test_cache_write_of_what_a_loop_indexes_without_a_block_iter():
+    """gather_rows makes such sums, ``C_sum[k_lane]``; their copies had loops of their own, and
+    read the sum of a variable that was not bound there."""
+    func = single(Schedule(source("coo_spmm")).sparse_reorder("coo_spmm", "oejk").func)
+    schedule = Schedule(LowerIterations(CPU_KNOBS).run(func).funcs[0]).gather_rows(("i", "o"), 1)
+    check(schedule.cache_write("coo_spmm1", at="e"), "coo_spmm")
+
+
 def test_a_guarded_tile_writes_back_only_what_it_guards():
     schedule = scheduled("csrmm").reorder("k", "j").split("k", 8)
     schedule = schedule.reorder("k_o", "j", "k_i").cache_write("csrmm1", at="k_o").vectorize("k_i")

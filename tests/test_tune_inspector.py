@@ -10,6 +10,7 @@ import spcomp
 from spcomp import formats as F
 from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import BoundKernel
+from spcomp.kernels.notation.runner import Runner
 from spcomp.target import Target
 from spcomp.tune import suggestion, winners
 from spcomp.tune.choice import Choice
@@ -95,6 +96,18 @@ def test_index_notation_is_inspected_too(diagonal):
     np.testing.assert_array_equal(bound(x=x), csr @ x)
     assert "A in sliced_diagonal" in bound.explain()
     assert "A in sliced_diagonal" in bound.explain(x=x)
+
+
+def test_calls_in_a_format_that_was_suggested_go_straight(diagonal, monkeypatch):
+    csr, x, out = band(512), vector(512), np.zeros(512, np.float32)
+    bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=csr, calls=1000)
+    for _ in range(4):
+        bound(x=x, out=out)
+    assert "A in sliced_diagonal" in bound.explain()
+    monkeypatch.delattr(Runner, "call")  # the full way
+    for factor in (2, 3):
+        assert bound(x=factor * x, out=out) is out
+        np.testing.assert_array_equal(out, csr @ (factor * x))
 
 
 @pytest.mark.parametrize("is_csr", [True, False])

@@ -334,7 +334,9 @@ class _Tile:
         if where is not None:
             where = substitute(substitute(where, rename), values)
         at = tuple(place) or (ZERO,)
-        outside = tuple(None if i is None else substitute(i, values) for i in self.indices)
+        outside = tuple(
+            None if i is None else substitute(substitute(i, rename), values) for i in self.indices
+        )
         element, copy_element = Load(self.target, outside), Load(local, at)
         if reads:
             move = Store(local, at, cast(element, local.dtype))
