@@ -56,10 +56,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
     parser.addoption("--long", action="store_true", help="run the tests that take long, too")
+    parser.addoption("--all", action="store_true", help="run every case there is, for an hour")
     parser.addoption("--cpu", metavar="NAME", help="let code be for this CPU where none is named")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.long |= config.option.all
     if cpu := config.getoption("--cpu"):
         os.environ["SPCOMP_CPU"] = cpu
     for name, (text, _) in NEEDS.items():
@@ -76,17 +78,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--long``, run about one case in n of tests marked ``sample(n)``."""
-    if config.getoption("--long"):
+    """Run about one case in n of tests marked ``sample(n)``; with ``--long``, one in *long*."""
+    if config.getoption("--all"):
         return
     seen: set[str] = set()
     for item in items:
         if (mark := item.get_closest_marker("sample")) is None:
             continue
         function = item.nodeid.split("[")[0]
-        if function in seen and crc32(item.nodeid.encode()) % mark.args[0]:
-            reason = f"one case in {mark.args[0]} runs: pytest --long runs all"
-            item.add_marker(pytest.mark.skip(reason=reason))
+        each = mark.kwargs.get("long", 1) if config.getoption("--long") else mark.args[0]
+        if function in seen and crc32(item.nodeid.encode()) % each:
+            item.add_marker(pytest.mark.skip(reason=f"one case in {each} runs: see pytest --all"))
         seen.add(function)
 
 

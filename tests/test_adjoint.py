@@ -154,6 +154,7 @@ def test_some_random_programs():
 
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(10))
+@pytest.mark.sample(2, long=2)
 def test_random_programs(chunk):
     done = sum(verify_random(seed) for seed in range(chunk * 40, chunk * 40 + 40))
     assert done >= 25, "most are programs"

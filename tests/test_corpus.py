@@ -125,7 +125,7 @@ def test_machine_code_computes_what_the_oracle_says(program, dtype, idtype):
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
 @pytest.mark.parametrize("trace", [None, Trace()], ids=["default", "none"])
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=3)
 def test_a_stage_that_was_printed_is_compiled_again_and_computes_the_same(program, trace):
     dtype = program.dtypes[0]
     first = spcomp.compile(source(program.name, dtype), trace=trace)

@@ -55,7 +55,7 @@ CASES += [(name, which) for name in ("spmv", "max") for which in FORMATS]
 
 
 @pytest.mark.parametrize(("name", "which"), dict.fromkeys(CASES))
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_a_program_over_parts_computes_what_it_does_over_csr(name, which):
     for csr in MATRICES.values():
         want, got = computed(name, FORMATS[which], csr)

@@ -243,6 +243,7 @@ def test_the_digits_of_two_over_pi_are_right():
 
 @pytest.mark.long
 @pytest.mark.parametrize("func", ONES)
+@pytest.mark.sample(3, long=3)
 def test_every_61st_float_is_within_the_bound(func):
     for start in range(0, 1 << 32, 61 << 16):
         bits = np.arange(start, min(start + (61 << 16), 1 << 32), 61)

@@ -152,7 +152,7 @@ def check(seed: int, *, compiled: bool) -> bool:
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_programs_do_not_depend_on_formats_orders_of_dimensions_and_orders_of_rows(start):
     done = [check(seed, compiled=False) for seed in range(start, start + CHUNK - COMPILED)]
     done += [check(seed, compiled=True) for seed in range(start + CHUNK - COMPILED, start + CHUNK)]

@@ -85,7 +85,7 @@ def cases(first: str, second: str) -> Iterator[tuple[str, str, Any]]:
 @pytest.mark.parametrize(
     ("first", "second"), [*combinations_with_replacement(WHOLE, 2), ("uint64", "int64")]
 )
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=3)
 def test_whole_numbers_meet_as_numpys_do_in_every_place(first, second):
     args = {"a": values(first), "b": np.roll(values(second), 1), "c": np.ones(6, np.int8)}
     texts, wanted = [], []

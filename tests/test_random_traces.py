@@ -35,7 +35,8 @@ def test_a_step_of_every_kind_is_proposed():
 @pytest.mark.sample(16)
 def test_random_traces_with_a_step_keep_the_meaning(kind, request):
     programs = set()
-    each = EACH if request.config.getoption("--long") else EACH // 4
+    options = request.config.option
+    each = EACH if options.all else EACH // 2 if options.long else EACH // 4
     able = [program for program in SINGLE if program.name in ONLY.get(kind, [program.name])]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpcompWarning)  # false spatial claims are in the corpus

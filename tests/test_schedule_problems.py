@@ -40,7 +40,7 @@ def csrmm():
 
 
 @pytest.mark.parametrize("kind", PROPOSALS)
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=3)
 def test_a_step_has_the_problem_that_apply_raises_or_none(kind, monkeypatch):
     taken = Schedule.apply
     asked: Counter[bool] = Counter()

@@ -34,7 +34,7 @@ def masked(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("form", [None, "csr", "dcsr", "bitmap"])
 @pytest.mark.parametrize("op", REDUCTIONS)
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=3)
 def test_reductions_give_what_is_there(op, form):
     """With a mask that is dense, and with one that stores what it has."""
     text = f"C[i, j] = {op}(k, A[j, i] if B[j, k])"
