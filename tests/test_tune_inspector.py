@@ -70,6 +70,24 @@ def test_the_format_that_is_expected_to_be_fast_is_made_at_once(diagonal, dtype,
         bound(X=x[1:])
 
 
+def test_learned_calls_in_another_format_refuse_what_the_first_one_refuses(diagonal):
+    csr, x, out = band(512), vector(512), np.zeros(512, np.float32)
+    straight = spcomp.convert(csr, F.sliced_diagonal())
+    inspected = spcomp.compile(spmv).bind(A=csr, inspect=True)
+    converted = spcomp.decompose(spmv, A=F.sliced_diagonal()).compile().bind(A=straight)
+    for bound in (inspected, converted):
+        for factor in range(1, 6):
+            assert bound(X=factor * x, out=out) is out
+            np.testing.assert_array_equal(out, csr @ (factor * x))
+            np.testing.assert_array_equal(bound(X=x), csr @ x)
+        with pytest.raises(ArgumentError, match="A: is bound already"):
+            bound(A=csr, X=x)
+        with pytest.raises(ArgumentError, match="Y: given twice"):
+            bound(X=x, Y=out, out=out)
+        with pytest.raises(ArgumentError, match="X"):
+            bound(X=x[1:], out=out)
+
+
 def test_a_conversion_has_to_pay_off_in_the_calls_that_are_expected(diagonal):
     csr, x = band(512), vector(512)
     few = spcomp.compile(spmv).bind(A=csr, calls=3)

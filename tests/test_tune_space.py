@@ -86,6 +86,18 @@ def test_formats_are_those_that_statistics_allow():
     assert not set(formats_for(matrix_statistics(sps.csr_array((5, 5)))))
 
 
+@pytest.mark.parametrize(("short", "offered"), [(0, True), (1, True), (10, False)])
+def test_segments_are_no_candidate_where_many_elements_are_in_none(short, offered):
+    rows = np.arange(512)
+    some = np.where(rows % 16 < 3, 1.0, 0.0)  # three of sixteen are too few for a segment
+    diagonals = [np.ones(512)] * 2 + [some] * short
+    offsets = [0, 1, *range(20, 20 + 5 * short, 5)]
+    columns = [np.roll(d, k) for d, k in zip(diagonals, offsets, strict=True)]
+    matrix = sps.dia_array((columns, offsets), shape=(512, 512)).tocsr()
+    matrix.eliminate_zeros()
+    assert ("sliced_diagonal(None, 0.25)" in set(formats_for(matrix_statistics(matrix)))) == offered
+
+
 def test_what_a_format_stores_is_known_and_bounded():
     s = matrix_statistics(blocks())
     assert stored_per_element("bsr((4, 4))", s) == pytest.approx(1.0)

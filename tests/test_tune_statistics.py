@@ -120,6 +120,8 @@ def test_the_paddings_are_those_of_the_formats(name):
         parts = spcomp.convert(matrix, layout)
         stored = sum(part["values"].size for part in parts.parts.values())
         assert getattr(s, field) * s.nnz == pytest.approx(stored), field
+    loose = parts.parts["rest"]["values"].size
+    assert s.loose * s.nnz == pytest.approx(loose)
 
 
 @pytest.mark.parametrize("name", [name for name in MATRICES if MATRICES[name].nnz < 20000])

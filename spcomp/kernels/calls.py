@@ -76,6 +76,14 @@ class Calls:
         self.consider(record)
         return record.result
 
+    def learned(self, out: Any, named: dict[str, Any]) -> Any:
+        """Return what the call returns by one of the plans, NotImplemented if no plan takes it."""
+        if out is None:
+            return self.repeat(named)
+        if self.only is None or type(out) is not _ndarray or self.only in named:
+            return NotImplemented
+        return self.repeat({**named, self.only: out})
+
     def repeat(self, named: dict[str, Any]) -> Any:
         """Return what the call returns by one of the plans, NotImplemented if no plan takes it."""
         repeats = self.repeats

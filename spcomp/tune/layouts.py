@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MOST_STORED = 2.0  # values for each element: with more, reading the padding costs too much
 SIZES = (2, 4, 8, 16, 32)  # of blocks, those of MatrixStatistics.block_fill
 LONG = 64  # elements of a diagonal, on average, that make segments
+MOST_LOOSE = 0.2  # of the elements, in no segment: a second pass reads them, and costs more
 WIDE = 1 << 15  # columns whose rows of a dense operand leave the nearer caches
 
 _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
@@ -100,7 +101,8 @@ def formats_for(matrix: MatrixStatistics) -> Iterator[str]:
     """
     if not matrix.nnz:
         return
-    if matrix.sliced <= MOST_STORED and matrix.nnz >= LONG * matrix.diagonals:
+    fits = matrix.sliced <= MOST_STORED and matrix.loose <= MOST_LOOSE
+    if fits and matrix.nnz >= LONG * matrix.diagonals:
         yield "sliced_diagonal(None, 0.25)"
     if matrix.dia <= MOST_STORED:
         yield "dia()"

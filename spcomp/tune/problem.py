@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.cpu.machine import resolve
 from spcomp.codegen.llvm.module import LLVM_VERSION
-from spcomp.errors import ArgumentError
 from spcomp.ir.printer.program import print_program
 from spcomp.runtime.cuda.driver import device_properties, missing
 from spcomp.target import Target
@@ -73,22 +72,6 @@ def statistics_of(matrices: Mapping[str, Any]) -> tuple[tuple[str, MatrixStatist
     """Return the statistics of those *matrices* that have two dimensions; raises ArgumentError."""
     flat = {name: m for name, m in matrices.items() if len(getattr(m, "shape", ())) == 2}
     return tuple((name, matrix_statistics(matrix)) for name, matrix in sorted(flat.items()))
-
-
-def statistics_from(numbers: Mapping[str, float]) -> MatrixStatistics:
-    """Return the statistics with these *numbers*; raises ArgumentError if some are missing."""
-    values: dict[str, Any] = {}
-    try:
-        for field in fields(MatrixStatistics):
-            if field.name in _SHARES:
-                parts = sorted((int(k.rpartition("_")[2]), v) for k, v in numbers.items()
-                               if k.rpartition("_")[0] == field.name)  # fmt: skip
-                values[field.name] = tuple(v for _, v in parts)
-            else:
-                values[field.name] = numbers[field.name]
-        return MatrixStatistics(**values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(f"statistics of a matrix lack {error}") from error
 
 
 def _distance(mine: Mapping[str, float], other: Mapping[str, float]) -> float:

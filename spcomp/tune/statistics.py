@@ -42,7 +42,8 @@ class MatrixStatistics:
 
     *ell*, *hyb*, *sliced*, *dia*: values that the format stores for each element of the matrix:
     ``spcomp.formats.ell()``, ``hyb(1, [1, 2, ..., 32], padded=True)``, ``sliced_diagonal(16)``
-    and ``dia()``, the part for the remaining elements included.
+    and ``dia()``, the part for the remaining elements included. *loose*: the share of elements that
+    ``sliced_diagonal(16)`` leaves to that part.
 
     *reuse*: for k = 0, 1, ..., the share of elements in whose column there was another with fewer
     than ``2**k`` other columns in between, in the order of storage: how often a cache for ``2**k``
@@ -65,6 +66,7 @@ class MatrixStatistics:
     ell: float
     hyb: float
     sliced: float
+    loose: float
     dia: float
     reuse: tuple[float, ...]
 
@@ -149,7 +151,7 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
     if not nnz:
         ones = (1.0,) * len(SIZES)
         return MatrixStatistics(
-            m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones, 1.0, 1.0, 1.0, 1.0, ()
+            m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones, 1.0, 1.0, 1.0, 0.0, 1.0, ()
         )
     counts, moments, diagonals = _scan(rows)
     total = dict(zip(COUNTS, counts.sum(axis=0).tolist(), strict=False))
@@ -179,6 +181,7 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
         ell=(m - total["empty"]) * longest / nnz,
         hyb=total["hyb"] / nnz,
         sliced=(total["segments"] * LANES + nnz - total["in_segments"]) / nnz,
+        loose=1 - total["in_segments"] / nnz,
         dia=diagonals * m / nnz,
         reuse=_reuse(rows, counts[:, FOUND:]),
     )

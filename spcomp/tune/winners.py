@@ -295,13 +295,17 @@ class TunedBound(Bound):
         self._chosen: OrderedDict[object, tuple[Runnable, str]] = OrderedDict()
         self._only: Runnable | None = None  # what serves calls of all kinds
         self._choosing = Lock()
+        self._straight: Calls | None = None  # those of the only kernel
         if at_once and not kernel.extents:
             self._only, kernel.decided = self._decision({}, whole=False)
+            self._straight = self.only_calls
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
-        if self._only is not None:
-            return self._only(out=out, **named)
+        if self._straight is not None:
+            result = self._straight.learned(out, named)
+            if result is not NotImplemented:
+                return result
         return self.chosen(named)(out=out, **named)
 
     @property

@@ -321,9 +321,14 @@ class BoundFormats(Bound):
     ) -> None:
         super().__init__(kernel, arguments)
         self.inner, self._sizes = inner, sizes
+        self._straight = inner.only_calls
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        if self._straight is not None:
+            result = self._straight.learned(out, named)
+            if result is not NotImplemented:
+                return result
         self.refuse_bound(named)
         if not self._sizes.keys().isdisjoint(named):
             named = _agree(self._sizes, named, add=False)
