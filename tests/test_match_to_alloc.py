@@ -58,6 +58,15 @@ def test_an_array_between_two_steps_becomes_the_programs_own():
     assert Schedule(two_steps).replay(again).func.script() == schedule.func.script()
 
 
+@pytest.mark.parametrize("at", ["", "j"])
+def test_a_result_that_is_accumulated_in_a_copy_is_still_a_result(at):
+    schedule = Schedule(two_steps).lower_sparse_iter().decompose_reduction("add1", "j_1")
+    copied = schedule.cache_write("add1", 0, "local", at and "j_1")
+    error = refused(lambda: copied.match_to_alloc("add0", 0))
+    assert error.message.endswith("nothing but the caller reads Y")
+    assert "w" not in [p.name for p in copied.match_to_alloc("scale1", 0).func.params]
+
+
 PARTLY = """for i in T.serial(m):
     with T.block("some"):
         vi = T.axis.spatial(m, i)

@@ -14,6 +14,7 @@ from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
 from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.func import Func
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter, Cursor, Region
 from spcomp.ir.rewrite import relink, substitute
 from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
@@ -28,8 +29,8 @@ class MatchToAlloc(Step):
     """``C = match_buffer(c): s  ->  C = alloc_buffer(): s``: the parameter c is removed.
 
     *buffer_index*: the place of a region among those that *block* declares to write. Legal where
-    the program writes the array before it reads it, does read it (else it is a result), and no
-    other buffer shares its memory. The buffer begins with its fill value, like an output that the
+    the program writes the array before it reads it, computes something else from it (else it is a
+    result), and no other buffer shares its memory. The buffer begins with its fill value, like an output that the
     caller of a Kernel leaves out, unless the program first writes all of it. Source: SparseTIR's
     match_to_alloc.
     """
@@ -78,25 +79,63 @@ def _needed_outside(func: Func, buffer: AnyBuffer) -> str | None:
     first.visit(func.body)
     if not first.writes:
         return f"{name} is read before it is written"
-    return None if first.reads else f"nothing but the caller reads {name}"
+    return None if _is_read(func, buffer) else f"nothing but the caller reads {name}"
+
+
+def _is_read(func: Func, buffer: AnyBuffer) -> bool:
+    """Whether *func* reads *buffer*, other than to update it, also through local copies."""
+    found = _Reads()
+    found.visit(func.body)
+    updates: set[Node | None] = {buffer}  # and local buffers that only these are computed from
+    local = {node.buffer for node in walk(func.body) if isinstance(node, Alloc)} - updates
+    while copies := {b for b in local if found.by.get(b, set()) <= updates | {b}}:
+        updates |= copies
+        local -= copies
+    return not found.by.get(buffer, set()) <= updates
+
+
+class _Reads(Walker):
+    """Finds what is computed from each buffer: *by* buffer, those that are stored to.
+
+    None among them: a range, a condition or a search reads it.
+    """
+
+    def __init__(self) -> None:
+        self.by: dict[Node, set[Node | None]] = {}
+        self.stored: AnyBuffer | None = None
+
+    def visit_Load(self, load: Load) -> None:
+        self.visit_Node(load)
+        self.by.setdefault(load.buffer, set()).add(self.stored)
+
+    def visit_Search(self, search: Search) -> None:
+        self.visit_Node(search)
+        self.by.setdefault(search.buffer, set()).add(None)
+
+    def visit_Cursor(self, cursor: Cursor) -> None:
+        self.visit_Node(cursor)
+        if cursor.indices is not None:
+            self.by.setdefault(cursor.indices, set()).add(None)
+
+    def visit_Store(self, store: Store) -> None:
+        self.stored = store.buffer
+        self.visit_Node(store)
+        self.stored = None
+
+    def visit_Region(self, region: Region) -> None:
+        """A region is no access."""
 
 
 class _First(Walker):
-    """Finds whether the first access to *buffer*, in program order, is a store: *writes*.
-
-    *reads*: whether the program reads it at all, other than to update it.
-    """
+    """Finds whether the first access to *buffer*, in program order, is a store: *writes*."""
 
     def __init__(self, buffer: AnyBuffer) -> None:
         self.buffer = buffer
         self.writes: bool | None = None
-        self.reads = False
-        self.storing = False
 
     def _note(self, node: Load | Store | Search, *, writes: bool) -> None:
         if node.buffer is self.buffer and self.writes is None:
             self.writes = writes
-        self.reads |= node.buffer is self.buffer and not writes and not self.storing
 
     def visit_Load(self, load: Load) -> None:
         self.visit_Node(load)
@@ -109,13 +148,10 @@ class _First(Walker):
     def visit_Cursor(self, cursor: Cursor) -> None:
         self.visit_Node(cursor)
         if cursor.indices is self.buffer:
-            self.reads = True
             self.writes = bool(self.writes)
 
     def visit_Store(self, store: Store) -> None:
-        self.storing = store.buffer is self.buffer
         self.visit_Node(store)
-        self.storing = False
         self._note(store, writes=True)
 
     def visit_Region(self, region: Region) -> None:
