@@ -268,6 +268,10 @@ def split(stmt: Assignment, operands: Operands, types: Types, taken: set[str]) -
     read = [access for access in accesses(value) if access.indices]
     before: list[Assignment] = []
 
+    def order(index: str) -> int:
+        outer = stmt.target.indices
+        return outer.index(index) if index in outer else len(outer)
+
     def is_cut(term: Expr) -> bool:
         return (
             isinstance(term, Reduce)
@@ -277,7 +281,8 @@ def split(stmt: Assignment, operands: Operands, types: Types, taken: set[str]) -
 
     def pull(term: Expr, *, is_dense: bool) -> Access:
         name = free_name("part", taken)
-        before.append(Assignment(Access(name, free(term)), term, is_dense=is_dense))
+        indices = sorted(free(term), key=order)  # as the result has them, which decides its format
+        before.append(Assignment(Access(name, tuple(indices)), term, is_dense=is_dense))
         return before[-1].target
 
     def inner(term: Expr) -> Expr:

@@ -123,7 +123,12 @@ class Tasks:
 
     def _aligned(self, use: Use) -> Any:
         """Return the operand in the blocks that tasks read."""
-        return self.operands[use.access.name].rechunk(use.grid)
+        operand = self.operands[use.access.name].rechunk(use.grid)
+        if operand.chunks == use.grid:
+            return operand
+        return da.zeros(
+            operand.shape, operand.dtype, chunks=use.grid
+        )  # Dask cuts nothing in pieces
 
     def _metas(self, scalars: list[str]) -> Iterator[Any]:
         """Yield an argument without elements for each operand, and the numbers."""

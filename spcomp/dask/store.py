@@ -20,7 +20,7 @@ from spcomp.arrays import Array
 from spcomp.dask.chunks import Grid, grid_of
 from spcomp.dask.collection import DistributedTensor, Values
 from spcomp.dask.estimate import size
-from spcomp.dask.load import empty
+from spcomp.dask.load import empty, known_chunks
 from spcomp.errors import ArgumentError, FileError
 from spcomp.formats.format import Format
 from spcomp.io.read import read as read_file
@@ -91,7 +91,7 @@ def _about(collection: Any) -> dict[str, Any]:
     if isinstance(collection, DistributedTensor):
         meta = collection.meta
         kind = str(meta.layout) if isinstance(meta, Tensor) else meta.format
-    chunks = [list(map(int, sizes)) for sizes in collection.chunks]
+    chunks = known_chunks("collection", collection)
     return {"format": kind, "dtype": np.dtype(collection.dtype).name, "chunks": chunks}
 
 

@@ -30,9 +30,9 @@ class MatchToAlloc(Step):
 
     *buffer_index*: the place of a region among those that *block* declares to write. Legal where
     the program writes the array before it reads it, computes something else from it (else it is a
-    result), and no other buffer shares its memory. The buffer begins with its fill value, like an output that the
-    caller of a Kernel leaves out, unless the program first writes all of it. Source: SparseTIR's
-    match_to_alloc.
+    result), and no other buffer shares its memory. The buffer begins with its fill value, like an
+    output that the caller of a Kernel leaves out, unless the program first writes all of it.
+    Source: SparseTIR's match_to_alloc.
     """
 
     name: ClassVar[str] = "match_to_alloc"
