@@ -84,6 +84,24 @@ def test_a_line_that_is_no_record_is_an_error(folder):
     assert "bad.jsonl:1: no record of the tuner" in result.stderr
 
 
+def test_a_file_of_bytes_is_no_file_of_records(folder):
+    (folder / "bad.jsonl").write_bytes(b"\xff\xfe\x00")
+    result = invoke("--import", str(folder / "bad.jsonl"))
+    assert result.exit_code == 1
+    assert "bad.jsonl:1: no record of the tuner" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("a.txt", "draws no 'a.txt'"), ("a", "draws no 'a'"), ("none/a.svg", "there is no folder")],
+)
+def test_where_nothing_can_be_drawn_nothing_is_searched(folder, path, why):
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    result = search(folder, "--plot", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert why in result.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [

@@ -214,7 +214,13 @@ def test_records_are_exported_and_imported_once(tmp_path):
         ({"choice": json.dumps({**json.loads(RECORD.choice), "formats": {"A": "os()"}})}, "format"),
         ({"choice": json.dumps({**json.loads(RECORD.choice), "trace": "{}"})}, "not a step"),
         ({"more": 1}, "more"),
-        ({"extents": "[]"}, "no object"),
+        ({"extents": "[]"}, "no numbers by name"),
+        ({"extents": '{"m": "large"}'}, "no numbers by name"),
+        ({"matrices": "[]"}, "no object"),
+        ({"matrices": '{"A": 3}'}, "no numbers by name"),
+        ({"features": '{"loops": NaN}'}, "no numbers by name"),
+        ({"seconds": 10**400}, "seconds is 1000"),
+        ({"program": "\ud800"}, "program is '"),
     ],
 )
 def test_a_line_that_is_no_record_is_refused_with_its_number(change, why):
@@ -225,6 +231,14 @@ def test_a_line_that_is_no_record_is_refused_with_its_number(change, why):
     with pytest.raises(FileError, match=f"here:3: no record of the tuner: .*{why}"):
         store.load(lines, "here")
     assert store.records() == []
+
+
+def test_whole_numbers_are_read_as_floats():
+    from dataclasses import asdict
+
+    store = Store(None)
+    assert store.load([json.dumps({**asdict(RECORD), "seconds": 10**30})]) == 1
+    assert [record.seconds for record in store.records()] == [1e30]
 
 
 def test_a_choice_is_the_same_after_it_was_text():

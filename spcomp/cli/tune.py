@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spcomp.tune.tuned import Tuned
 
 ROWS = 12  # candidates that are printed, the fastest
+PLOTS = (".svg", ".png", ".html")
 
 
 def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> float:
@@ -53,8 +54,13 @@ def _seconds(_ctx: click.Context, _param: click.Parameter, value: float) -> floa
     "--plot", type=click.Path(dir_okay=False),
     help="Draw the search, as .svg, .png or .html (needs matplotlib).",
 )  # fmt: skip
-@click.option("--export", type=click.File("w"), help="Write all that is known as lines of JSON.")
-@click.option("--import", "load_from", type=click.File(), help="Add what --export wrote.")
+@click.option(
+    "--export", type=click.File("w", "utf-8"), help="Write all that is known as lines of JSON."
+)
+@click.option(
+    "--import", "load_from", type=click.File("r", "utf-8", errors="replace"),
+    help="Add what --export wrote.",
+)  # fmt: skip
 def tune(
     file: str | None,
     names: tuple[str, ...],
@@ -111,7 +117,7 @@ def _search(
     if threads:
         set_num_threads(threads)
     if plot is not None:
-        _require_matplotlib()
+        _check_plot(Path(plot))
     how: dict[str, Any] = {"constants": constants, "fast_math": fast_math}
     arguments = arguments_of(compiled(program, **how, tuned=False), data, constants)
     task = Task.of(program, arguments, **how)
@@ -137,12 +143,16 @@ def _finished(session: Session) -> Tuned:
     return session.result()
 
 
-def _require_matplotlib() -> None:
-    """Raise ArgumentError, before the search and not after it, if plots cannot be drawn."""
+def _check_plot(path: Path) -> None:
+    """Raise ArgumentError, before the search and not after it, if *path* cannot be drawn."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
         raise ArgumentError("--plot needs matplotlib", hint="pip install spcomp[viz]")
+    if path.suffix not in PLOTS:
+        raise ArgumentError(f"--plot draws no {path.name!r}", hint=f"kinds: {', '.join(PLOTS)}")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"--plot: there is no folder {str(path.parent)!r}")
 
 
 @contextmanager

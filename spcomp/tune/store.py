@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -60,18 +61,34 @@ class Record:
     created: float = 0.0
 
     def checked(self) -> Record:
-        """Return the record, all of whose texts can be read; raises ArgumentError."""
+        """Return the record, whose numbers are floats, all texts readable; raises ArgumentError."""
         if self.kind not in KINDS:
             raise ArgumentError(f"no kind of record: {self.kind!r}", hint=f"kinds: {KINDS}")
+        numbers: dict[str, Any] = {}
         for field in fields(Record):
             value, wanted = getattr(self, field.name), float if field.type == "float" else str
-            if not isinstance(value, (int, float) if wanted is float else str):
+            if not (_is_number(value) if wanted is float else _is_text(value)):
                 raise ArgumentError(f"{field.name} is {value!r}, expected {wanted.__name__}")
-        for text in (self.extents, self.matrices, self.features):
-            if not isinstance(json.loads(text), dict):
-                raise ArgumentError(f"no object of JSON: {text[:100]!r}")
+            if wanted is float:
+                numbers[field.name] = float(value)
+        of_matrices = json.loads(self.matrices)
+        if not isinstance(of_matrices, dict):
+            raise ArgumentError(f"no object of JSON: {self.matrices[:100]!r}")
+        for found in (json.loads(self.extents), json.loads(self.features), *of_matrices.values()):
+            if not isinstance(found, dict) or not all(map(_is_number, found.values())):
+                raise ArgumentError(f"no numbers by name: {str(found)[:100]!r}")
         Choice.from_json(self.choice)
-        return self
+        return replace(self, **numbers)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether *value* is a number that a float holds."""
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+
+
+def _is_text(value: Any) -> bool:
+    """Whether *value* is text that a file holds."""
+    return isinstance(value, str) and value.isprintable()
 
 
 _NAMES = tuple(field.name for field in fields(Record))
