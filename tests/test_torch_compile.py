@@ -339,6 +339,17 @@ def edges(
 """
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch scripts formulas then
+def test_forward_mode_is_refused_where_tangents_would_be_lost() -> None:
+    forward_ad: Any = torch.autograd.forward_ad
+    x, ei = numbers(N, F), edges()
+    model, wanted = compiled(by_index_add), by_index_add(x, ei)
+    assert torch.allclose(model(x, ei), wanted, atol=1e-5)
+    with forward_ad.dual_level(), pytest.raises(ArgumentError, match="in forward mode"):
+        model(forward_ad.make_dual(x.detach(), x.detach()), ei)
+    assert torch.allclose(model(x, ei), wanted, atol=1e-5)
+
+
 def test_operators_pass_the_checks_of_torch() -> None:
     pytest.importorskip("spcomp.torch.inductor.operators")  # it defines them
     ei = edges()

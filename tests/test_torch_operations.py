@@ -14,6 +14,7 @@ st: Any = pytest.importorskip("spcomp.torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse")]
 REDUCTIONS = ("sum", "add", "mean", "mul", "min", "max")
+EDGES = torch.zeros(2, 7, dtype=torch.int64)
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -189,6 +190,64 @@ def test_what_was_sorted_is_not_used_for_another_index() -> None:
         assert torch.allclose(st.scatter(src, index, 0, reduce="sum"), wanted)
         assert torch.allclose(st.segment_csr(src, pointers)[0], src[: pointers[1]].sum(0))
         assert torch.allclose(st.gather_scatter(src, edges)[1], src[edges[0, 0]])
+
+
+def test_lengths_of_segments_add_up_unless_they_need_not() -> None:
+    data = torch.ones(4)
+    for wrong in ([3], [5], [5, -1], []):
+        with pytest.raises(ArgumentError, match="lengths: they do not add up to 4"):
+            st.segment_reduce(data, "sum", lengths=torch.tensor(wrong, dtype=torch.int64))
+    found = st.segment_reduce(data, "sum", lengths=torch.tensor([1, 2]), unsafe=True)
+    assert found.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: st.edge_softmax(torch.ones(6), EDGES), r"scores: has the shape \(6,\), .* \(7\)"),
+        (
+            lambda: st.gat_attention(
+                torch.ones(5, 2, 3), torch.ones(5, 1), torch.ones(5, 2), EDGES
+            ),
+            r"alpha_src: has the shape \(5, 1\), expected \(5, 2\)",
+        ),
+        (
+            lambda: st.gat_attention(
+                torch.ones(5, 2, 3), torch.ones(5, 2), torch.ones(5, 1), EDGES
+            ),
+            r"alpha_dst: has the shape \(5, 1\), expected \(any, 2\)",
+        ),
+        (
+            lambda: st.attention(
+                torch.ones(4, 3), torch.ones(5, 3), torch.ones(5, 2), torch.eye(4)
+            ),
+            r"mask: has the shape \(4, 4\), expected \(4, 5\)",
+        ),
+        (
+            lambda: st.attention(
+                torch.ones(4, 3), torch.ones(5, 2), torch.ones(5, 2), torch.eye(4)
+            ),
+            r"query: has the shape \(4, 3\), expected \(4, 2\)",
+        ),
+        (
+            lambda: st.attention(
+                torch.ones(4, 3), torch.ones(5, 3), torch.ones(4, 2), torch.eye(4)
+            ),
+            r"value: has the shape \(4, 2\), expected \(5, any\)",
+        ),
+        (
+            lambda: st.rgcn(torch.ones(5, 3), torch.ones(2, 4, 4), EDGES, EDGES[0]),
+            r"weight: has the shape \(2, 4, 4\), expected \(any, 3, any\)",
+        ),
+        (lambda: st.scatter(torch.ones(7), EDGES[0], dim_size=-1), "dim_size: got -1"),
+        (lambda: st.scatter([1.0, 2.0], EDGES[0]), "src: got list, expected a dense tensor"),
+        (lambda: st.scatter(torch.eye(3).to_sparse(), EDGES[0]), "src: got torch.sparse_coo"),
+        (lambda: st.segment_coo(torch.eye(3).to_sparse(), EDGES[0]), "src: got torch.sparse_coo"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_name_of_the_argument(call: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"argument {message}"):
+        call()
 
 
 def test_results_that_are_given_and_what_is_refused() -> None:

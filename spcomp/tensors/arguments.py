@@ -74,8 +74,8 @@ def raw_values(plan: BufferPlan, arg: Any) -> Storage:
     """Return the array *arg*, of any shape, as the storage of *plan*; raises ArgumentError."""
     if not isinstance(arg, np.ndarray):
         raise ArgumentError(f"argument {plan.handle}: got {type(arg).__name__}, expected an array")
-    if plan.role == "in" and not (arg.flags.c_contiguous and arg.flags.aligned):
-        raise ArgumentError(f"argument {plan.handle}: is not C-contiguous")
+    if plan.role == "in" and (why := _unfit(arg)):
+        raise ArgumentError(f"argument {plan.handle}: is {why}")
     return _bare(arg, as_values(plan, arg))
 
 
@@ -103,17 +103,24 @@ def as_values(plan: BufferPlan, arg: Any) -> Array:
         array = validate.native(plan.name, array) if plan.role == "in" else array
     if array.dtype != plan.np_dtype:
         array = _bits(plan.name, plan.dtype, array, written=plan.role != "in")
-    flags = array.flags
-    if flags.c_contiguous and flags.aligned:
-        if plan.role != "in" and not flags.writeable:
+    why = _unfit(array)
+    if not why:
+        if plan.role != "in" and not array.flags.writeable:
             raise ArgumentError(f"argument {plan.name}: is read-only, and the program writes it")
         return array
     if plan.role != "in":
         raise ArgumentError(
-            f"argument {plan.name}: is not C-contiguous, and the program writes it",
+            f"argument {plan.name}: is {why}, and the program writes it",
             hint="give an array made by np.empty, or np.ascontiguousarray of yours",
         )
     return np.array(array, order="C", copy=True)
+
+
+def _unfit(array: Array) -> str:
+    """Return why a kernel cannot take *array* as it lies in memory; empty if it can."""
+    if not array.flags.c_contiguous:
+        return "not C-contiguous"
+    return "" if array.flags.aligned else "at an address that is no multiple of its elements' size"
 
 
 def _as_array(plan: BufferPlan, arg: Any) -> Array:

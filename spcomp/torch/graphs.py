@@ -14,6 +14,7 @@ from spcomp.kernels.opaque import opaque
 from spcomp.torch.composite import scatter_softmax
 from spcomp.torch.operations import gather_scatter, scatter
 from spcomp.torch.segments import check_numbers, checked_edges, of_edges
+from spcomp.torch.shapes import check_shape
 
 _SAMPLED = "C[i, j] = sum(k, X[i, k] * Y[k, j]) if M[i, j]"
 # A counts the edges from j to i; no sum of a row with an edge is below 1, and so none is 0.5.
@@ -54,7 +55,9 @@ def edge_softmax(
 
     *edge_index* and *dim_size* are those of :func:`gather_scatter`. Raises ArgumentError.
     """
-    return scatter_softmax(scores, checked_edges(edge_index)[1], 0, dim_size)
+    targets = checked_edges(edge_index)[1]
+    check_shape("scores", scores, (len(targets), *scores.shape[1:]))
+    return scatter_softmax(scores, targets, 0, dim_size)
 
 
 @opaque
@@ -84,7 +87,8 @@ def gat_attention(
         ArgumentError: For nodes that do not exist, and shapes that do not fit.
     """
     _expect("x", x, 3)
-    _expect("alpha_dst", alpha_dst, 2)
+    check_shape("alpha_src", alpha_src, x.shape[:2])
+    check_shape("alpha_dst", alpha_dst, (None, x.shape[1]))
     pattern = of_edges(checked_edges(edge_index), len(alpha_dst), len(x))
     return _compiled(_GAT)(A=pattern, q=alpha_dst, k=alpha_src, X=x, slope=negative_slope)
 
@@ -118,6 +122,10 @@ def attention(
     if query.shape[:-2] != key.shape[:-2] or query.shape[:-2] != value.shape[:-2]:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ArgumentError(f"argument query: batches and heads differ: {shapes}")
+    keys, width = key.shape[-2:]
+    check_shape("query", query, (*query.shape[:-1], width))
+    check_shape("value", value, (*value.shape[:-2], keys, None))
+    check_shape("mask", mask, (query.shape[-2], keys))
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     has_bias = "float" in str(getattr(mask, "dtype", ""))
     kernel = _compiled(_ATTENTION.format(bias=" + M[i, j]" if has_bias else ""))
@@ -153,7 +161,8 @@ def rgcn(
     Raises:
         ArgumentError: For nodes and types that do not exist.
     """
-    _expect("weight", weight, 3)
+    _expect("x", x, 2)
+    check_shape("weight", weight, (None, x.shape[1], None))
     sources, targets = checked_edges(edge_index)
     count = len(x) if dim_size is None else dim_size
     if edge_type.shape != targets.shape:

@@ -163,7 +163,7 @@ def segment_reduce(
     lengths: torch.Tensor | None = None,
     offsets: torch.Tensor | None = None,
     axis: int = 0,
-    unsafe: bool = False,  # noqa: ARG001 (segments are always checked)
+    unsafe: bool = False,
     initial: float | None = None,
 ) -> torch.Tensor:
     """Return what ``torch.segment_reduce`` does, for data of any rank: segments of *data* reduced.
@@ -175,7 +175,7 @@ def segment_reduce(
             it are the dimensions of data, or 1.
         offsets: Where segments begin and end, in the place of *lengths*.
         axis: The dimension that is reduced.
-        unsafe: Without effect.
+        unsafe: Whether *lengths* may add up to less than the extent; segments are always checked.
         initial: What a segment starts with. Without it, an empty one is 0, NaN for ``mean``, 1 for
             ``prod``, and infinite for ``min`` and ``max``.
 
@@ -192,6 +192,9 @@ def segment_reduce(
             f"argument {who}: has {given.dim()} dimensions, expected {axis + 1} for axis={axis}"
         )
     if lengths is not None:
+        extent = data.shape[axis]
+        if (lengths < 0).any() or (not unsafe and (lengths.sum(-1) != extent).any()):
+            raise ArgumentError(f"argument lengths: they do not add up to {extent}, the extent")
         zeros = lengths.new_zeros((*lengths.shape[:-1], 1))
         offsets = torch.cat([zeros, lengths.cumsum(-1)], -1)
     assert offsets is not None

@@ -89,6 +89,8 @@ class Places:
         array = _index_array("index", index)
         if count is None:
             count = int(array.max()) + 1 if array.size else 0
+        elif count < 0:
+            raise ArgumentError(f"argument dim_size: got {count}, expected a length")
         index = broadcast(index, src, dim)
         rows = Rows.of(src, index, dim)
         return cls(rows, numbers_of(rows, index, count), count)

@@ -74,9 +74,26 @@ class Rows:
 
 def checked_dim(dim: int, src: torch.Tensor, who: str = "dim") -> int:
     """Return *dim*, counted from the first dimension of *src*; raises ArgumentError."""
+    check_dense("src", src)
     if not -src.dim() <= dim < src.dim():
         raise ArgumentError(f"argument {who}: got {dim}, and src has {src.dim()} dimensions")
     return dim % len(src.shape)
+
+
+def check_dense(who: str, tensor: torch.Tensor) -> None:
+    """Raise ArgumentError unless *tensor* is a dense tensor."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+        got = getattr(tensor, "layout", type(tensor).__name__)
+        raise ArgumentError(f"argument {who}: got {got}, expected a dense tensor")
+
+
+def check_shape(who: str, tensor: torch.Tensor, shape: Sequence[int | None]) -> None:
+    """Raise ArgumentError unless *tensor* has this *shape*; None: of any length."""
+    got = tuple(tensor.shape)
+    same = len(got) == len(shape) and all(n in (None, m) for n, m in zip(shape, got, strict=True))
+    if not same:
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        raise ArgumentError(f"argument {who}: has the shape {got}, expected ({expected})")
 
 
 def broadcast(index: torch.Tensor, src: torch.Tensor, dim: int) -> torch.Tensor:
@@ -99,6 +116,7 @@ def leading(who: str, at: torch.Tensor, src: torch.Tensor) -> int:
 
     The dimensions before it are those of *src*, or have one coordinate. Raises ArgumentError.
     """
+    check_dense("src", src)
     dim = len(at.shape) - 1
     if dim < 0 or at.dim() > src.dim() or not _fits(at.shape[:dim], src.shape[:dim]):
         raise ArgumentError(

@@ -6,7 +6,9 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
+from spcomp.errors import ArgumentError
 from spcomp.torch.inductor.kernels import sorted_inputs
 from spcomp.torch.inductor.memory import MEMORY
 from spcomp.torch.inductor.sorting import Places, key_of, vector_of
@@ -55,6 +57,7 @@ def _aggregate(
     *reduces*: the reductions of results, by commas. *widths*, *ranks*: shapes of their rows, and
     after those of what is kept for each edge. A place without edges is 0.
     """
+    _refuse_forward_mode()
     places = _places(index, key, size, wraps)
     origin = None
     if source is not None:
@@ -77,6 +80,15 @@ def _aggregate(
         if reduce in ("max", "min") and len(places.empty):
             result.index_fill_(0, places.empty, 0)
     return results
+
+
+def _refuse_forward_mode() -> None:
+    """Raise ArgumentError in forward mode, where the tangents of arguments would be lost."""
+    if forward_ad._current_level >= 0:  # noqa: SLF001
+        raise ArgumentError(
+            "compiled aggregation along edges has no derivative in forward mode",
+            hint="call the function without torch.compile",
+        )
 
 
 def _shapes(size: Any, widths: list[Any], ranks: list[int]) -> list[tuple[Any, ...]]:
