@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sps
 
-from benchmarks.tune import band, blocks, neighbours
+from benchmarks.tune import band, blocks, neighbours, roads, symmetric
 from benchmarks.workloads import DENSER, SOCIAL, hub, laplacian, rmat, uniform
 
 
@@ -32,22 +32,6 @@ def _line(side: int, reach: int) -> Any:
     return sps.diags_array([-1.0] * len(offsets), offsets=list(offsets), shape=(side, side))
 
 
-def roads(side: int, share: float = 0.6, piece: int = 64) -> Any:
-    """Return a road-like graph: a grid with *share* of its edges, pieces of its rows renumbered."""
-    rng = np.random.default_rng(21)
-    graph = sps.triu(grid(side), 1).tocoo()
-    kept = rng.random(graph.nnz) < share
-    order = np.arange(side * side).reshape(-1, piece)
-    order = order[rng.permutation(len(order))].reshape(-1)
-    return _graph(order[graph.row[kept]], order[graph.col[kept]], side * side)
-
-
-def _graph(rows: Any, columns: Any, nodes: int) -> Any:
-    """Return the symmetric matrix with an element at each of these places."""
-    half = sps.coo_array((np.ones(len(rows)), (rows, columns)), (nodes, nodes))
-    return sps.csr_matrix(half + half.T)
-
-
 def mesh(points: int, *, ordered: bool) -> Any:
     """Return the triangulation of random points in the plane, ordered by strips or by chance."""
     from scipy.spatial import Delaunay
@@ -57,7 +41,7 @@ def mesh(points: int, *, ordered: bool) -> Any:
         strips = np.floor(places[:, 0] * points**0.5 / 4)
         places = places[np.lexsort((places[:, 1], strips))]
     a, b, c = Delaunay(places).simplices.T
-    return _graph(np.concatenate([a, b, c]), np.concatenate([b, c, a]), points)
+    return symmetric(np.concatenate([a, b, c]), np.concatenate([b, c, a]), points)
 
 
 def small_world(nodes: int, near: int, share: float) -> Any:
@@ -66,7 +50,7 @@ def small_world(nodes: int, near: int, share: float) -> Any:
     at = np.repeat(np.arange(nodes), near)
     to = (at + np.tile(np.arange(1, near + 1), nodes)) % nodes
     to = np.where(rng.random(len(to)) < share, rng.integers(0, nodes, len(to)), to)
-    return _graph(at, to, nodes)
+    return symmetric(at, to, nodes)
 
 
 def communities(nodes: int, size: int, each: int) -> Any:

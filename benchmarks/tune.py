@@ -1,4 +1,4 @@
-"""What the tuner finds: kinds of matrices x SpMV, SpMM and SDDMM, the winner over the default.
+"""What the tuner finds: twelve kinds of matrices x six operators, the winner over the default.
 
 ``python -m benchmarks.tune [--quick] [--budget 30] [--json FILE] [--table FILE]``
 """
@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sps
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from spcomp.tune import Tuned
 
 FEAT = 32
+FOLD = 32  # columns of a matrix that are the last dimension of a tensor
+Make: TypeAlias = "Callable[[int, int, Any], dict[str, Any]]"
 
 
 def band(rows: int, reach: int) -> Any:
@@ -41,6 +43,11 @@ def blocks(rows: int, size: int, density: float) -> Any:
     return sps.csr_matrix(sps.kron(places, np.ones((size, size))))
 
 
+def _second(points: int) -> Any:
+    """Return the second difference on a line of *points*."""
+    return sps.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(points, points))
+
+
 def neighbours(rows: int, count: int) -> Any:
     """Return a matrix with *count* elements in each row, most near the diagonal."""
     rng = np.random.default_rng(12)
@@ -50,6 +57,39 @@ def neighbours(rows: int, count: int) -> Any:
     lengths = [min(len(np.unique(row)), count) for row in columns]
     at = np.repeat(np.arange(rows), lengths)
     return sps.csr_matrix((np.ones(len(picked), np.float32), (at, picked)), (rows, rows))
+
+
+def roads(side: int, share: float = 0.6, piece: int = 64) -> Any:
+    """Return a road-like graph: a grid with *share* of its edges, pieces of its rows renumbered."""
+    rng = np.random.default_rng(21)
+    line = sps.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(side, side))
+    grid = sps.kron(line, sps.eye(side)) + sps.kron(sps.eye(side), line)
+    graph = sps.triu(grid, 1).tocoo()
+    kept = rng.random(graph.nnz) < share
+    order = np.arange(side * side).reshape(-1, piece)
+    order = order[rng.permutation(len(order))].reshape(-1)
+    return symmetric(order[graph.row[kept]], order[graph.col[kept]], side * side)
+
+
+def symmetric(rows: Any, columns: Any, nodes: int) -> Any:
+    """Return the symmetric matrix with an element at each of these places."""
+    half = sps.coo_array((np.ones(len(rows)), (rows, columns)), (nodes, nodes))
+    return sps.csr_matrix(half + half.T)
+
+
+def folded(csr: Any) -> Any:
+    """Return the tensor (i, j, k) whose element is that of a matrix in row i, column FOLD j + k."""
+    import spcomp
+
+    coo, (m, n) = csr.tocoo(), csr.shape
+    at = coo.row, coo.col // FOLD, coo.col % FOLD
+    levels = "dense,compressed,compressed"
+    return spcomp.Tensor.from_coo(at, coo.data, (m, -(-n // FOLD), FOLD), levels)
+
+
+def spmm(feat: int) -> tuple[str, Make]:
+    """Return the program of SpMM, and what makes its dense operand of *feat* columns."""
+    return programs.SPMM, lambda _, n, r: {"B": r.random((n, feat), dtype=np.float32)}
 
 
 KINDS: dict[str, Callable[[int], Any]] = {
@@ -62,16 +102,27 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "neighbours": lambda by: neighbours(40_000 // by, 16),
     "one long row": lambda by: matrix("hub", quick=by > 1),
     "citations": lambda _: matrix("cora"),
+    "surface": lambda by: sps.csr_matrix(sps.kronsum(*[_second(1024 // by)] * 2)),
+    "roads": lambda by: roads(1024 // by),
     "half dense": lambda by: sps.random_array((8192 // by, 2048), density=0.1, rng=13),
 }
-OPERATORS = {
+OPERATORS: dict[str, tuple[str, Make]] = {
     "spmv": (programs.SPMV, lambda _, n, r: {"X": r.random(n, dtype=np.float32)}),
-    "spmm": (programs.SPMM, lambda _, n, r: {"B": r.random((n, FEAT), dtype=np.float32)}),
+    "spmm 8": spmm(8),
+    "spmm": spmm(FEAT),
+    "spmm 128": spmm(128),
     "sddmm": (
         programs.SDDMM,
         lambda m, n, r: {
             "X": r.random((m, FEAT), dtype=np.float32),
             "Y": r.random((n, FEAT), dtype=np.float32),
+        },
+    ),
+    "mttkrp": (
+        programs.MTTKRP,
+        lambda _, n, r: {
+            "B": r.random((-(-n // FOLD), FEAT), dtype=np.float32),
+            "C": r.random((FOLD, FEAT), dtype=np.float32),
         },
     ),
 }
@@ -111,7 +162,8 @@ def measured(operator: str, kind: str, by: int, budget: float) -> Line:
     program = programs.parse(source)
     csr = sps.csr_matrix(KINDS[kind](by), dtype=np.float32)
     csr.sort_indices()
-    arguments = arguments_of(program, csr, make(*csr.shape, np.random.default_rng(0)))
+    sparse = folded(csr) if operator == "mttkrp" else csr
+    arguments = arguments_of(program, sparse, make(*csr.shape, np.random.default_rng(0)))
     empty = spcomp.tune.Store(None)  # what earlier runs found does not help
     found: Tuned = spcomp.tune(program, arguments=arguments, budget=budget, store=empty)
     best = next(t for t in found.trials if t.candidate == found.candidate)
@@ -134,7 +186,7 @@ def measured(operator: str, kind: str, by: int, budget: float) -> Line:
 
 
 def arguments_of(program: Any, csr: Any, dense: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments: the matrix *csr* for what is sparse, *dense* for the others in turn."""
+    """Return the arguments: *csr*, or a tensor, for what is sparse, *dense* for others in turn."""
     import spcomp
 
     signature = spcomp.compile(program).signature
