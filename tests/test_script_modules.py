@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -13,7 +15,7 @@ from spcomp.ir.module import HostAlloc, Launch, Module, Return, Scan
 from spcomp.ir.program import PosFunc
 from spcomp.ir.structural import structural_equal
 from spcomp.script.parse import parse_source
-from tests.layers import reparsed
+from tests.layers import reparsed, source
 
 
 @T.ir_module
@@ -102,6 +104,28 @@ def test_a_printed_stage_is_parsed_and_compiled_again(stage):
     assert isinstance(program, Module)
     again = spcomp.compile(program)(A=A, B=A)
     np.testing.assert_array_equal(again.toarray(), 2 * A.toarray())
+
+
+def transposed() -> Any:
+    return source("csrmm_t"), np.ones((6, 3), np.float32)
+
+
+def copied() -> Any:
+    schedule = spcomp.Schedule(source("spmv")).lower_sparse_iter()
+    return schedule.cache_write("spmv1", 0, "local"), np.ones(7, np.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.* is not proved to be parallel:spcomp.errors.SpcompWarning")
+@pytest.mark.parametrize("make", [transposed, copied])
+def test_a_result_of_a_printed_stage_is_still_one(make):
+    """What a reduction updates, or a step copies in, is no argument that has to be given."""
+    program, x = make()
+    kernel = spcomp.compile(program)
+    flat, again = (spcomp.compile(spcomp.parse(kernel.stage(s))) for s in ("flat", "position"))
+    for one in (flat, again):
+        assert [p.name for p in one.signature.params if p.kind == "out"] == ["Y"]
+    A = sps.random_array((6, 7), density=0.5, format="csr", rng=0, dtype=np.float32)
+    np.testing.assert_array_equal(again(A=A, X=x), kernel(A=A, X=x))
 
 
 def test_a_function_is_parsed_from_what_it_prints():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spcomp.compiler.backends import Loaded, backend_of
 from spcomp.compiler.interface import Interface, interface
 from spcomp.compiler.options import Options
+from spcomp.compiler.roles import with_results
 from spcomp.compiler.variants import (
     Variants,
     Version,
@@ -199,7 +200,10 @@ class Compiled:
             raise ArgumentError(
                 f"argument name: the program has no {name} stage, it is written below it"
             )
-        return str(print_program(module.funcs[0] if module.is_single else module))
+        if not module.is_single:
+            return str(print_program(module))
+        results = [plan.handle for plan in self.interface.buffers if plan.role == "out"]
+        return str(print_program(with_results(module.funcs[0], results)))
 
     @cached_property
     def launches(self) -> tuple[KernelLaunch, ...]:

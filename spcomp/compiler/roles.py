@@ -17,11 +17,14 @@ from spcomp.ir.stmt import For, If, Prefetch, Seq, Stmt, Store
 from spcomp.ir.visitor import Walker, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from spcomp.ir.node import Node
 
 Role: TypeAlias = Literal["in", "out", "inout"]
+RESULTS = (
+    "results"  # the attribute of a function for handles that are results although it reads them
+)
 
 
 @dataclass(slots=True)
@@ -171,14 +174,26 @@ def accesses(func: Func) -> dict[str, Access]:
     """Return what *func* does to each handle that holds values, by the handle's name.
 
     ``out``: written before it is read (reading the element that a reduction updates does not
-    count); ``inout``: read first, then written; ``in``: only read.
+    count); ``inout``: read first, then written; ``in``: only read. A function with the attribute
+    ``results`` says itself of which handles it only takes what their buffers begin with.
     """
     walker = _Accesses()
     walker.visit(func.body)
     full = _fully_written(func) - walker.read
     bare = {buffer.data.name: store for buffer, store in walker.bare.items() if buffer.data}
     names = [b.data.name for b in func.buffers if b.data is not None]
+    walker.first_read.difference_update(func.attr(RESULTS, ()))
     return {n: Access(_role(n, walker), full=n in full, bare=bare.get(n)) for n in names}
+
+
+def with_results(func: Func, handles: Iterable[str]) -> Func:
+    """Return *func*, a lower stage of a program whose results are *handles*, with the same results.
+
+    A loop that reads what its own stores begin with would else read an argument.
+    """
+    found = accesses(func)
+    lost = tuple(h for h in handles if h in found and found[h].role == "inout")
+    return func.with_attr(RESULTS, lost) if lost else func
 
 
 def unset(func: Func) -> Iterator[tuple[AnyBuffer, Store]]:
