@@ -339,6 +339,26 @@ def edges(
 """
 
 
+def test_a_result_lies_in_memory_as_views_of_it_expect() -> None:
+    """A sum onto a permuted base had another order of dimensions, in which no view was possible."""
+
+    def by_heads(x: Any, ei: Any) -> Any:
+        rows = (x[:, None] * torch.arange(1.0, 3.0)[:, None])[ei[0]]
+        zeros = torch.zeros(2, M, F).permute(1, 0, 2)
+        return zeros.scatter_add(0, ei[1][:, None, None].expand_as(rows), rows)
+
+    for model in (
+        by_heads,
+        lambda x, ei: by_heads(x, ei).reshape(M, -1),
+        lambda x, ei: by_heads(x, ei).flatten(1).relu() @ torch.ones(2 * F, 2),
+        lambda x, ei: torch.zeros_like(x[:M]).index_add(0, ei[1], x[ei[0]]).reshape(-1),
+    ):
+        for x in (numbers(N, F), numbers(F, N).detach().t().requires_grad_()):
+            wanted, call = model(x, edges()), compiled(model)
+            assert call(x, edges()).stride() == wanted.stride()
+            both(model, call, x, edges())
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch scripts formulas then
 def test_forward_mode_is_refused_where_tangents_would_be_lost() -> None:
     forward_ad: Any = torch.autograd.forward_ad

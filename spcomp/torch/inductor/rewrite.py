@@ -18,7 +18,7 @@ from spcomp.torch.inductor.match import Aggregation, Index, aggregation_of, gath
 from spcomp.torch.inductor.pointwise import is_compared, is_the_same
 from spcomp.torch.inductor.program import Program
 from spcomp.torch.inductor.regions import Region, Regions
-from spcomp.torch.inductor.shapes import aten, identity, unviewed_node, value
+from spcomp.torch.inductor.shapes import aten, hint, identity, unviewed_node, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _Writer:
         with self.graph.inserting_before(found.node):
             steps = _Steps(self.graph, found.node)
             size, *widths = self._sizes(found, steps)
-            self._replace(found.node, self._counted(found, size, widths, steps))
+            self._replace(found.node, self._counted(found, size, widths, steps), steps)
 
     def region(self, region: Region) -> None:
         """Replace the aggregations of *region*."""
@@ -130,9 +130,16 @@ class _Writer:
             for at, (found, shape) in enumerate(zip(region.found, shapes, strict=True)):
                 one = _Steps(self.graph, found.node)
                 result = self._finished(found, one.add(getitem, made, at), shape[0], one)
-                self._replace(region.ends[found.node], result)
+                self._replace(region.ends[found.node], result, one)
 
-    def _replace(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+    def _replace(self, old: torch.fx.Node, new: torch.fx.Node, steps: _Steps) -> None:
+        """Replace *old* by *new*, in the order in memory that views of *old* rely on."""
+        wanted, strides = ([hint(n) or 0 for n in value(x).stride()] for x in (old, new))
+        if strides != wanted:
+            order = sorted(range(len(wanted)), key=lambda dim: -wanted[dim])
+            outer = steps.add(aten.permute.default, new, order)
+            copied = steps.add(aten.clone.default, outer, memory_format=torch.contiguous_format)
+            new = steps.add(aten.permute.default, copied, [order.index(d) for d in sorted(order)])
         old.replace_all_uses_with(new)
         self._new[old] = new
 
@@ -217,12 +224,12 @@ class _Steps:
     graph: torch.fx.Graph
     old: torch.fx.Node
 
-    def add(self, target: Any, *args: Any) -> torch.fx.Node:
-        """Return a new node that calls *target*."""
-        made = self.graph.call_function(target, args)
+    def add(self, target: Any, *args: Any, **named: Any) -> torch.fx.Node:
+        """Return a new node that calls *target*; none of the arguments *named* is a node."""
+        made = self.graph.call_function(target, args, named)
         made.meta = {name: x for name, x in self.old.meta.items() if name != "tensor_meta"}
         with value(self.old).fake_mode:
-            made.meta["val"] = target(*map_arg(args, lambda node: node.meta["val"]))
+            made.meta["val"] = target(*map_arg(args, lambda node: node.meta["val"]), **named)
         return made
 
     def size(self, of: torch.fx.Node, dim: int) -> Any:
