@@ -128,6 +128,19 @@ def test_a_program_over_parts_writes_what_it_does_over_csr(name, which):
             np.testing.assert_array_equal(got[one], array)
 
 
+@pytest.mark.parametrize("layout", [formats.hyb(), formats.hyb(1), formats.bsr(2)], ids=str)
+@pytest.mark.parametrize("kind", [sps.csr_array, sps.csr_matrix])
+def test_results_along_a_matrix_have_its_type_whatever_its_format(kind, layout):
+    kernel = spcomp.decompose(program("sddmm"), A=layout).compile()
+    csr = kind(matrix(6, 5, 0.5))
+    named = {name: x for name, x in arguments(csr).items() if name != "C"} | {"V": csr}
+    wanted = kernel(A=csr, **named)
+    bound = kernel.bind(A=csr)
+    for found in (wanted, bound(**named)):
+        assert type(found) is kind
+        np.testing.assert_array_equal(found.toarray(), wanted.toarray())
+
+
 @pytest.mark.parametrize(("name", "which"), [case for case in CASES if case[0] != "updated"])
 def test_the_interpreter_agrees_on_what_the_parts_mean(name, which):
     plain, parts = kernels(name, which)

@@ -25,6 +25,7 @@ from spcomp.passes.decompose.decompose_formats import decompose as decompose_fun
 from spcomp.passes.decompose.decompose_formats import without_unused
 from spcomp.passes.decompose.decompose_parts import Part
 from spcomp.tensors.arguments import convert
+from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.parts.parts import Parts as Parts
 from spcomp.tensors.parts.parts import parts_of, sizes_of
 from spcomp.tensors.parts.rules import refuse_repeated
@@ -199,9 +200,10 @@ class FormatKernel(Runnable):
             if name not in named:
                 hint = "a matrix that is stored in a format is bound, or given at every call"
                 raise ArgumentError(f"missing argument {name} of {self.name}", hint=hint)
-            matrices[name] = converted = self.convert(**{name: named.pop(name)})
-            if isinstance(converted.format, Kept):
-                arguments[name] = _as_is(converted)
+            matrix = named.pop(name)
+            matrices[name] = converted = self.convert(**{name: matrix})
+            if isinstance(converted.format, Kept):  # results along it have its type
+                arguments[name] = matrix.copy() if is_scipy(matrix) else _as_is(converted)
             for part in self.program.parts[name]:
                 rule = part.rule.name
                 stored = {**converted.parts[rule], **converted.sizes[rule]}
