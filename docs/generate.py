@@ -136,8 +136,9 @@ def _step(name: str, step: type[Step]) -> list[str]:
 
 
 def _parameters(method: Any) -> str:
-    parameters = list(inspect.signature(method).parameters.values())[1:]
-    return f"({', '.join(str(p.replace(annotation=p.empty)) for p in parameters)})"
+    whole = inspect.signature(method)
+    shown = [p.replace(annotation=p.empty) for p in list(whole.parameters.values())[1:]]
+    return str(inspect.Signature(shown))
 
 
 def _markdown(text: str) -> str:

@@ -150,6 +150,12 @@ def test_a_program_with_a_schedule_is_refused(store):
         spcomp.tune(spcomp.decompose(spmm, A=F.ell()), A=matrix(), B=dense())
 
 
+@pytest.mark.parametrize("calls", [0, -1])
+def test_a_conversion_pays_off_in_one_call_at_least(store, calls):
+    with pytest.raises(ArgumentError, match=f"argument calls: got {calls}, expected at least 1"):
+        tuned(budget=1, calls=calls)
+
+
 def test_wrong_arguments_are_refused_as_in_a_call(store):
     with pytest.raises(ArgumentError, match="missing argument B"):
         spcomp.tune(spmm, A=matrix(), budget=1)

@@ -15,6 +15,7 @@ from spcomp.tensors.tensor import Tensor
 from spcomp.torch import segments
 from spcomp.torch.segments import (
     Places,
+    check_numbers,
     checked_edges,
     divided,
     known,
@@ -150,6 +151,7 @@ def gather_coo(
     Raises ArgumentError.
     """
     rows = Rows.of(src, index, leading("index", index, src))
+    check_numbers("index", index.reshape(-1), rows.size)
     numbers = numbers_of(rows, index, rows.size)
     picked = segments.kernel("pick")(X=rows.of_src(src), d=numbers)
     return result_into(out, rows.back(picked, index.shape[-1]))

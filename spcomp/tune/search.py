@@ -150,6 +150,8 @@ class Session:
             raise ArgumentError(f"argument budget: got {budget!r}, expected positive seconds")
         if calls is not None:
             expect("calls", calls, int, "a number of calls")
+            if calls < 1:
+                raise ArgumentError(f"argument calls: got {calls}, expected at least 1")
         _require_device(task.options.target)
         self.task, self.budget, self.progress = task, float(budget), progress
         self.store = store or user_store()

@@ -193,8 +193,8 @@ class Expected:
             if size is None:
                 wrong = got != want
             else:
-                near = np.abs(got.astype(size.dtype) - want) <= self.terms * size
                 with np.errstate(invalid="ignore"):
+                    near = np.abs(got.astype(size.dtype) - want) <= self.terms * size
                     wrong = ~(near | (got == want) | (np.isnan(got) & np.isnan(want)))
             if count := int(np.count_nonzero(wrong)):
                 at = int(np.flatnonzero(wrong)[0])
