@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from spcomp.ir.node import Node
 
 Role: TypeAlias = Literal["in", "out", "inout"]
-RESULTS = (
-    "results"  # the attribute of a function for handles that are results although it reads them
-)
+RESULTS = "results"  # an attribute of functions: handles that are results although they are read
 
 
 @dataclass(slots=True)

@@ -124,11 +124,9 @@ class Tasks:
     def _aligned(self, use: Use) -> Any:
         """Return the operand in the blocks that tasks read."""
         operand = self.operands[use.access.name].rechunk(use.grid)
-        if operand.chunks == use.grid:
-            return operand
-        return da.zeros(
-            operand.shape, operand.dtype, chunks=use.grid
-        )  # Dask cuts nothing in pieces
+        if operand.chunks != use.grid:  # Dask does not cut an array without elements
+            operand = da.zeros(operand.shape, operand.dtype, chunks=use.grid)
+        return operand
 
     def _metas(self, scalars: list[str]) -> Iterator[Any]:
         """Yield an argument without elements for each operand, and the numbers."""

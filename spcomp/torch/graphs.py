@@ -119,6 +119,7 @@ def attention(
         SpcompError: For shapes that do not fit.
     """
     _expect("query", query, 2, at_least=True)
+    _expect("key", key, 2, at_least=True)
     if query.shape[:-2] != key.shape[:-2] or query.shape[:-2] != value.shape[:-2]:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ArgumentError(f"argument query: batches and heads differ: {shapes}")
