@@ -28,6 +28,7 @@ class Knobs:
     prefetch_distance_least: int  # positions: the same for a row read in many passes
     prefetch_parts: int  # parts of such a row that are asked for ahead, in all
     prefetch_bytes_least: int  # bytes of a row that is worth asking for
+    prefetch_bytes_dot: int  # the same of one whose products are added up to one number
     prefetch_bytes_most: int  # bytes, at most, of several rows at one coordinate that are worth it
 
     stream_ahead: (
@@ -121,6 +122,7 @@ CPU_KNOBS = Knobs(
     prefetch_distance_least=4,
     prefetch_parts=32,  # with more, the first have left the cache before their use
     prefetch_bytes_least=64,  # a cache line
+    prefetch_bytes_dot=64,
     prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
@@ -190,6 +192,8 @@ CPU_KNOBS = Knobs(
 
 # AMD gathers no faster than it loads what is near a core: 0.7 to 0.95 of the speed. From farther
 # away, the instruction for eight lanes of Zen 4 is 1.2 to 1.6 times as fast.
+# processors that gather whole vectors also run further ahead by themselves (Sapphire Rapids)
+WIDE_KNOBS = replace(CPU_KNOBS, prefetch_bytes_least=256, prefetch_bytes_dot=128)
 ZEN_KNOBS = replace(CPU_KNOBS, gather_bits=1024)
 ZEN4_KNOBS = replace(ZEN_KNOBS, far_bytes=1 << 19)
 
@@ -319,4 +323,5 @@ def knobs_of(target: Target) -> Knobs:
         raise BackendError(
             f"no thresholds are known for {target}", hint=f"targets with some: {', '.join(KNOBS)}"
         )
-    return knobs
+    wide = knobs is CPU_KNOBS and knobs.gathers(target.vector_bits)
+    return WIDE_KNOBS if wide else knobs

@@ -38,6 +38,7 @@ DECIDES = {  # what each decides in: a program, extents, and where it shows
     "csr_add": ({}, "union_operands surprise_limit block_elements block_rows", "flat"),
     "csr_mul": ({}, "search_factor meeting_limit meeting_shorter meeting_longer", "flat"),
     "sddmm": ({}, "dot_accumulators", "flat"),
+    "sddmm narrow": ({"feat": 8}, "prefetch_bytes_dot", "trace"),
     "csr_reduce": ({}, "mask_bits", "flat"),
     "spmv": ({}, "staged_rows staged_elements staged_least", "trace"),
     "spmv code": ({}, "single_lanes", "llvm"),
@@ -91,6 +92,22 @@ def test_another_threshold_makes_another_decision(program, name, monkeypatch):
     other = own * 2 if name == "mask_bits" else max(1, own // 2)
     monkeypatch.setitem(KNOBS, "cpu", replace(CPU_KNOBS, **{name: other}))
     assert shown(program)[where] != before[where]
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "ahead"),
+    [
+        ("csrmm", "znver4", {8: False, 16: True, 32: True}),
+        ("csrmm", "x86-64-v3", {8: False, 16: True, 32: True}),
+        ("csrmm", "x86-64-v4", {8: False, 16: False, 32: False, 64: True}),
+        ("sddmm", "x86-64-v4", {8: False, 16: False, 32: True, 64: True}),
+    ],
+)
+def test_processors_that_gather_are_asked_for_longer_rows_only(name, cpu, ahead):
+    """No row of 8 numbers: a vector may be wider than the row."""
+    for feat, wanted in ahead.items():
+        trace = lower(source(name), resolve(Target("cpu", cpu)), {"feat": feat}).trace
+        assert ("prefetch" in str(trace)) == wanted, feat
 
 
 def test_zen_4_gathers_by_instruction_from_what_is_far():

@@ -108,7 +108,8 @@ def _thresholds(target: Target, decisions: Decisions) -> Knobs:
         changed |= dict.fromkeys(_KNOBS[name], decisions[name])
     if (ahead := decisions.get("prefetch")) is not None:
         changed |= dict.fromkeys(("prefetch_distance", "prefetch_distance_least"), ahead or 1)
-        changed["prefetch_bytes_least"] = 0 if ahead else _NEVER
+        least = 0 if ahead else _NEVER
+        changed |= {"prefetch_bytes_least": least, "prefetch_bytes_dot": least}
     if "together" in decisions:
         changed["staged_least"] = 0
     return replace(knobs_of(target), **changed)

@@ -298,7 +298,7 @@ class CpuPlan(Plan):
         """Yield a step that prefetches rows at stored coordinates, which no processor foresees."""
         assert isinstance(self.func, PosFunc)
         knobs = self.knobs
-        rows = [g for g in gathers(self.func, loop) if _is_worth_asking_for(g, knobs)]
+        rows = [g for g in gathers(self.func, loop) if self._is_worth_asking_for(g)]
         if rows or fibers(self.func, loop):
             passes = max((1, *(self._passes(row) * row.rows for row in rows)))
             distance = min(knobs.prefetch_distance, knobs.prefetch_parts // passes)
@@ -312,6 +312,13 @@ class CpuPlan(Plan):
         conds = (x.cond for x in walk(body) if isinstance(x, Select))
         loads = (n for cond in conds for n in walk(cond) if isinstance(n, Load))
         return any(n.buffer.data in padded and var in variables(n) for n in loads)
+
+    def _is_worth_asking_for(self, row: Gather) -> bool:
+        knobs = self.knobs
+        few = row.rows == 1 or row.rows * row.bytes <= knobs.prefetch_bytes_most
+        is_dot = row.inner in reduction_loops(self.func)
+        least = knobs.prefetch_bytes_dot if is_dot else knobs.prefetch_bytes_least
+        return row.bytes >= least and few
 
     def _passes(self, row: Gather) -> int:
         """Return the number of passes over a fiber in which *row* is read, a part in each."""
@@ -359,11 +366,6 @@ class _Tile:
         """The tile for the remainder that a loop_partition leaves."""
         names = tuple(f"{name}_rest" for name in self.reductions)
         return _Tile(f"{self.block}_rest", (), names, self.lanes, self.vectors)
-
-
-def _is_worth_asking_for(row: Gather, knobs: Knobs) -> bool:
-    few = row.rows == 1 or row.rows * row.bytes <= knobs.prefetch_bytes_most
-    return row.bytes >= knobs.prefetch_bytes_least and few
 
 
 def _below(nest: For) -> Iterator[For]:

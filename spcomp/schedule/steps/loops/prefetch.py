@@ -83,8 +83,11 @@ class Gather:
 
     @property
     def bytes(self) -> int:
-        """How many bytes of the row are read."""
-        return self.trips * self.load.buffer.dtype.itemsize
+        """How many bytes of the row are read; a vector may be wider than the row."""
+        buffer = self.load.buffer
+        last = buffer.axes[-1].length if isinstance(buffer, SparseBuffer) else buffer.shape[-1]
+        most = int(last.value) if isinstance(last, Const) else self.trips
+        return min(self.trips, most) * buffer.dtype.itemsize
 
     @property
     def rows(self) -> int:
