@@ -83,7 +83,7 @@ def test_a_stage_is_legal_and_prints_to_the_same_program(program, stage):
 @every_program
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda target: target.cpu)
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program, target):
     def check(step, module):
         verify(module, step.name)
@@ -94,7 +94,7 @@ def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program, 
 
 @every_stage
 @every_variant
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_a_stage_means_what_the_oracle_says(program, stage, dtype, idtype):
     module = getattr(stages(program.name, dtype, idtype), stage)
     for case in program.cases:

@@ -42,7 +42,7 @@ def kernels(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program):
     def check(step, module):
         verify(module, step.name)

@@ -162,7 +162,7 @@ def test_the_rows_at_a_block_are_asked_for_together():
 
 @pytest.mark.parametrize(("feat", "asked"), [(32, True), (64, False)])
 def test_a_large_block_is_left_to_the_processor_to_foresee(feat, asked):
-    steps = spcomp.compile(blocks(4, feat), target=CPU).trace
+    steps = spcomp.compile(blocks(4, feat), target="cpu:x86-64-v3").trace
     assert any(str(step).startswith("prefetch('jo'") for _, step in steps) == asked
 
 
@@ -294,7 +294,7 @@ def test_a_prefetch_by_a_person_neither_fails_nor_reads_outside():
 
 @pytest.mark.parametrize("extent", [0, 2**31 - 1])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_no_extent_is_too_short_or_too_long_for_registers_of_any_width(program, extent):
     func = source(program.name)
     with without_warnings():

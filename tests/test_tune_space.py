@@ -114,8 +114,9 @@ def test_the_first_candidate_is_the_default():
 
 
 def test_the_default_decisions_give_the_default_trace():
-    space, csr = space_of("scattered")
-    kernel = spcomp.compile(spmm).specialize(A=csr, B=np.ones((ROWS, FEAT), np.float32))
+    feat = 64  # rows that all processors prefetch
+    space, csr = space_of("scattered", extents={"feat": feat})
+    kernel = spcomp.compile(spmm).specialize(A=csr, B=np.ones((ROWS, feat), np.float32))
     thread = space.choice(Candidate(decisions=(("prefetch", 16),)))
     assert thread is not None
     assert thread.trace == kernel.trace

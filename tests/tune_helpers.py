@@ -18,7 +18,7 @@ from spcomp.tune.store import Record
 from spcomp.tune.task import Task
 from tests.test_tune_space import spmm
 
-ROWS, FEAT = 400, 16
+ROWS, FEAT = 400, 64  # rows that all processors prefetch
 
 
 def matrix(seed: int = 0) -> Any:
