@@ -43,9 +43,10 @@ def blocks(rows: int, size: int, density: float) -> Any:
     return sps.csr_matrix(sps.kron(places, np.ones((size, size))))
 
 
-def _second(points: int) -> Any:
-    """Return the second difference on a line of *points*."""
-    return sps.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(points, points))
+def surface(side: int) -> Any:
+    """Return the 5-point stencil on a square of *side* points."""
+    line = sps.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(side, side))
+    return sps.csr_matrix(sps.kronsum(line, line))
 
 
 def neighbours(rows: int, count: int) -> Any:
@@ -62,9 +63,7 @@ def neighbours(rows: int, count: int) -> Any:
 def roads(side: int, share: float = 0.6, piece: int = 64) -> Any:
     """Return a road-like graph: a grid with *share* of its edges, pieces of its rows renumbered."""
     rng = np.random.default_rng(21)
-    line = sps.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(side, side))
-    grid = sps.kron(line, sps.eye(side)) + sps.kron(sps.eye(side), line)
-    graph = sps.triu(grid, 1).tocoo()
+    graph = sps.triu(surface(side), 1).tocoo()
     kept = rng.random(graph.nnz) < share
     order = np.arange(side * side).reshape(-1, piece)
     order = order[rng.permutation(len(order))].reshape(-1)
@@ -102,7 +101,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "neighbours": lambda by: neighbours(40_000 // by, 16),
     "one long row": lambda by: matrix("hub", quick=by > 1),
     "citations": lambda _: matrix("cora"),
-    "surface": lambda by: sps.csr_matrix(sps.kronsum(*[_second(1024 // by)] * 2)),
+    "surface": lambda by: surface(1024 // by),
     "roads": lambda by: roads(1024 // by),
     "half dense": lambda by: sps.random_array((8192 // by, 2048), density=0.1, rng=13),
 }

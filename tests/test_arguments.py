@@ -114,7 +114,7 @@ def refused(call, message, hint=""):
 
 
 OUT = np.zeros((6, 3), F32)
-ASTRIDE = np.zeros(4 * OUT.size + 1, np.uint8)[1:].view(np.float32).reshape(OUT.shape)
+MISALIGNED = np.zeros(4 * OUT.size + 1, np.uint8)[1:].view(np.float32).reshape(OUT.shape)
 READ_ONLY = np.zeros((6, 3), F32)
 READ_ONLY.flags.writeable = False
 MASKED = np.ma.masked_array(B, mask=B > 0)
@@ -335,7 +335,10 @@ def test_order_is_asked_of_raw_arrays_only_where_a_program_relies_on_it():
         ({"b": B[:6]}, r"argument B: number of elements \(n \* feat\) is 18, expected 21"),
         ({"c": OUT[:5]}, r"argument C: number of elements \(m \* feat\) is 15, expected 18"),
         ({"c": OUT.T.copy().T}, "argument C: is not C-contiguous"),
-        ({"c": ASTRIDE}, "argument C: is at an address that is no multiple of its elements' size"),
+        (
+            {"c": MISALIGNED},
+            "argument C: is at an address that is no multiple of its elements' size",
+        ),
         ({"c": READ_ONLY}, "argument C: is read-only"),
         ({"indptr": A.indptr[:-1]}, r"argument indptr: number of fibers \(m\) is 5, expected 6"),
         ({"indices": A.indices[:-1]}, r"argument indices: number of elements \(nnz\)"),

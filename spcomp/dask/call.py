@@ -16,9 +16,8 @@ from spcomp.errors import ArgumentError
 from spcomp.kernels.notation.arguments import type_of
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.results import Results
-from spcomp.notation.algebra import rebuilt
-from spcomp.notation.nodes import Access, Assignment, Expr, Op, walk
-from spcomp.notation.prepare import Prepared, free_name, prepare
+from spcomp.notation.nodes import Access, Assignment, Op, walk
+from spcomp.notation.prepare import Prepared, apart, free_name, prepare
 from spcomp.notation.types import Types
 
 
@@ -78,7 +77,9 @@ class Call:
         for stmt in self.prepared.program.statements:
             plain = self._assignment(stmt, taken)
             for given in split(plain, self.operands, self._types(), taken):
-                piece = self._apart(given, formats, taken)
+                piece, names = apart(given, taken)
+                self.operands |= {new: self.operands[old] for new, old in names.items()}
+                formats |= {new: formats[old] for new, old in names.items() if old in formats}
                 stage = decide(piece, self.operands, kernel.semiring)
                 tasks = Tasks(
                     stage,
@@ -91,28 +92,6 @@ class Call:
                 )
                 self.tasks.append(tasks)
                 self.operands = {**self.operands, piece.target.name: tasks.result()}
-
-    def _apart(self, stmt: Assignment, formats: dict[str, Any], taken: set[str]) -> Assignment:
-        """Return *stmt* with a name for each place at which it reads a result of another one.
-
-        A task gets one block by each name. Arguments have such names already.
-        """
-        names: dict[tuple[str, tuple[Any, ...]], str] = {}
-
-        def rewrite(term: Expr) -> Expr:
-            below = rebuilt(term, rewrite)
-            if not isinstance(below, Access) or not below.indices:
-                return below
-            old, key = below.name, (below.name, below.indices)
-            if key not in names:
-                is_read = any(name == old for name, _ in names)
-                names[key] = new = free_name(old, taken) if is_read else old
-                self.operands[new] = self.operands[old]
-                if old in formats:
-                    formats[new] = formats[old]
-            return replace(below, name=names[key])
-
-        return replace(stmt, value=rewrite(stmt.value))
 
     def _types(self) -> Types:
         """Return the types of all operands so far, and of the numbers."""

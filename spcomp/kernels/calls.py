@@ -77,7 +77,7 @@ class Calls:
         return record.result
 
     def learned(self, out: Any, named: dict[str, Any]) -> Any:
-        """Return what the call returns by one of the plans, NotImplemented if no plan takes it."""
+        """Return what ``repeat`` does, for a call with *out*; *named* stays as it is."""
         if out is None:
             return self.repeat(named)
         if self.only is None or type(out) is not _ndarray or self.only in named:

@@ -215,6 +215,16 @@ class _Operands:
         return replace(vector, name=self.operand(subscript).name)
 
 
+def apart(stmt: Assignment, taken: set[str]) -> tuple[Assignment, dict[str, str]]:
+    """Return *stmt* with a name for each place at which it reads a tensor, and whose they are.
+
+    So :func:`prepare` names arguments; this is for results of other statements, too.
+    """
+    operands = _Operands(frozenset(), taken)
+    value = operands.rewrite(stmt.value)
+    return replace(stmt, value=value), {n: part.name for (part, _), n in operands.names.items()}
+
+
 def free_name(wish: str, taken: set[str]) -> str:
     """Return a name like *wish* that is not in *taken*, and put it there."""
     count = 2

@@ -15,7 +15,6 @@ from spcomp.tensors.tensor import Tensor
 from spcomp.torch import segments
 from spcomp.torch.segments import (
     Places,
-    check_numbers,
     checked_edges,
     divided,
     known,
@@ -151,9 +150,8 @@ def gather_coo(
     Raises ArgumentError.
     """
     rows = Rows.of(src, index, leading("index", index, src))
-    check_numbers("index", index.reshape(-1), rows.size)
     numbers = numbers_of(rows, index, rows.size)
-    picked = segments.kernel("pick")(X=rows.of_src(src), d=numbers)
+    picked = segments.kernel("pick")(X=rows.of_src(src), index=numbers)
     return result_into(out, rows.back(picked, index.shape[-1]))
 
 

@@ -33,7 +33,7 @@ _LINES = {
     "gather": "Y[e, f] = sum(n, X[n, f] if P[n, e])",
     "largest": "Y[n, f] = max(e, X[e, f] if P[n, e])",
     "smallest": "Y[n, f] = min(e, X[e, f] if P[n, e])",
-    "pick": "Y[e, f] = X[d[e], f]",
+    "pick": "Y[e, f] = X[index[e], f]",
 }
 _SAME = {"add": "sum", "prod": "mul", "amin": "min", "amax": "max"}
 REDUCTIONS = ("sum", "add", "mean", "mul", "min", "max")

@@ -64,13 +64,13 @@ class Record:
         """Return the record, whose numbers are floats, all texts readable; raises ArgumentError."""
         if self.kind not in KINDS:
             raise ArgumentError(f"no kind of record: {self.kind!r}", hint=f"kinds: {KINDS}")
-        numbers: dict[str, Any] = {}
         for field in fields(Record):
-            value, wanted = getattr(self, field.name), float if field.type == "float" else str
-            if not (_is_number(value) if wanted is float else _is_text(value)):
-                raise ArgumentError(f"{field.name} is {value!r}, expected {wanted.__name__}")
-            if wanted is float:
-                numbers[field.name] = float(value)
+            value, fits = (
+                getattr(self, field.name),
+                _is_number if field.type == "float" else _is_text,
+            )
+            if not fits(value):
+                raise ArgumentError(f"{field.name} is {value!r}, expected {field.type}")
         of_matrices = json.loads(self.matrices)
         if not isinstance(of_matrices, dict):
             raise ArgumentError(f"no object of JSON: {self.matrices[:100]!r}")
@@ -78,6 +78,7 @@ class Record:
             if not isinstance(found, dict) or not all(map(_is_number, found.values())):
                 raise ArgumentError(f"no numbers by name: {str(found)[:100]!r}")
         Choice.from_json(self.choice)
+        numbers: Any = {f.name: float(getattr(self, f.name)) for f in _FLOATS}
         return replace(self, **numbers)
 
 
@@ -92,6 +93,7 @@ def _is_text(value: Any) -> bool:
 
 
 _NAMES = tuple(field.name for field in fields(Record))
+_FLOATS = tuple(field for field in fields(Record) if field.type == "float")
 _COLUMNS = ", ".join(
     f"{f.name} {'REAL' if f.type == 'float' else 'TEXT'} NOT NULL" for f in fields(Record)
 )

@@ -295,7 +295,7 @@ class TunedBound(Bound):
         self._chosen: OrderedDict[object, tuple[Runnable, str]] = OrderedDict()
         self._only: Runnable | None = None  # what serves calls of all kinds
         self._choosing = Lock()
-        self._straight: Calls | None = None  # those of the only kernel
+        self._straight: Calls | None = None  # of the only kernel, if a call is nothing else
         if at_once and not kernel.extents:
             self._only, kernel.decided = self._decision({}, whole=False)
             self._straight = self.only_calls
