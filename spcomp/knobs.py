@@ -21,7 +21,10 @@ class Knobs:
 
     # register tiles of the default schedule
     tile_vectors: int  # vectors of accumulators beside what the loop body needs
-    stream_vectors: int  # the same where the body only adds up rows that follow each other
+    tile_sums: int  # such vectors in a tile of several rows that read the same
+    stream_vectors: (
+        int  # the same as tile_vectors where the body only adds up rows that follow each other
+    )
 
     # rows asked for before they are used
     prefetch_distance: int  # positions from asking for a row to its use
@@ -117,6 +120,7 @@ class Knobs:
 
 CPU_KNOBS = Knobs(
     tile_vectors=8,
+    tile_sums=8,
     stream_vectors=16,
     prefetch_distance=16,
     prefetch_distance_least=4,
@@ -191,11 +195,11 @@ CPU_KNOBS = Knobs(
 )
 
 # Intel's processors that gather whole vectors run so far ahead that short rows come in time.
-WIDE_KNOBS = replace(CPU_KNOBS, prefetch_bytes_least=256, prefetch_bytes_dot=128)
+WIDE_KNOBS = replace(CPU_KNOBS, tile_sums=16, prefetch_bytes_least=256, prefetch_bytes_dot=128)
 # AMD gathers no faster than it loads what is near a core: 0.7 to 0.95 of the speed. From farther
 # away, the instruction for eight lanes of Zen 4 is 1.2 to 1.6 times as fast.
 ZEN_KNOBS = replace(CPU_KNOBS, gather_bits=1024)
-ZEN4_KNOBS = replace(ZEN_KNOBS, far_bytes=1 << 19)
+ZEN4_KNOBS = replace(ZEN_KNOBS, tile_sums=16, far_bytes=1 << 19)
 
 # What these decide happens before loops are bound to threads: a lane is a thread's, and no thread
 # reads ahead for another.

@@ -16,6 +16,7 @@ from spcomp.script.parse import parse_source
 LIBRARY = {  # that every matrix can be stored in, and other buffers along it
     "bsr": formats.bsr(2),
     "dbsr": formats.dbsr((2, 3)),
+    "dcsr": formats.dcsr(),
     "ell": formats.ell(),
     "ell2": formats.ell(2),
     "padding": formats.padding(2),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import spcomp
 from spcomp.errors import ArgumentError, FormatError
-from spcomp.formats import Kept, bsr, dbsr, dia, ell, ell3d, hyb, padding, sr_bcrs
+from spcomp.formats import Kept, bsr, dbsr, dcsr, dia, ell, ell3d, hyb, padding, sr_bcrs
 from spcomp.ir.printer.program import print_program
 from spcomp.script.parse import parse_source
 from tests.format_helpers import (
@@ -28,6 +28,7 @@ FORMATS = {
     "bsr": bsr(2),
     "bsr of a pair": bsr((3, 4)),
     "dbsr": dbsr(3),
+    "dcsr": dcsr(),
     "ell": ell(),
     "ell of 2": ell(2),
     "padding": padding(3),
@@ -83,6 +84,7 @@ def layouts(draw):
         st.one_of(
             st.builds(bsr, st.tuples(size, size)),
             st.builds(dbsr, size),
+            st.builds(dcsr),
             st.builds(ell, st.one_of(st.none(), size)),
             st.builds(padding, size),
             st.builds(sr_bcrs, size, size),

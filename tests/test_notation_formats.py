@@ -16,6 +16,7 @@ FORMATS = {
     "padded": formats.hyb(1, [2], padded=True),
     "bsr": formats.bsr(2),
     "dbsr": formats.dbsr((2, 3)),
+    "dcsr": formats.dcsr(),
     "ell": formats.ell(),
     "padding": formats.padding(2),
     "sr_bcrs": formats.sr_bcrs(2, 2),

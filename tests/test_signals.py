@@ -231,15 +231,16 @@ def compile_on():
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=pytest.mark.long)])
 def test_a_signal_ends_a_compilation_and_the_next_one_works(count):
     compute(fresh())
-    rng = random.Random(count)
+    rng, late = random.Random(count), 0
     for _ in range(count):
         begun = time.process_time()
         wait = rng.random() * 0.2
         with interruption(wait), pytest.raises(Interruption):
             compile_on()
-        assert time.process_time() - begun < wait + 4  # of ten, beside garbage of other tests
+        late += time.process_time() - begun > wait + 2  # of ten, beside garbage of other tests
         assert in_time(lambda: compute(fresh()))  # another thread finds no lock taken
         compute(fresh())
+    assert late <= count // 10  # Python may drop what is raised several times
 
 
 def in_time(work):

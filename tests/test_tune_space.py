@@ -41,7 +41,11 @@ def scattered() -> sps.csr_array:
     return sps.random_array((ROWS, ROWS), density=0.1, format="csr", rng=1)
 
 
-MATRICES = {"band": band, "blocks": blocks, "scattered": scattered}
+def few_rows() -> sps.csr_array:
+    return sps.csr_array(scattered().toarray() * (np.arange(ROWS) % 4 == 0)[:, None])
+
+
+MATRICES = {"band": band, "blocks": blocks, "scattered": scattered, "few rows": few_rows}
 
 
 def space_of(name: str, *, extents: dict[str, int] | None = None) -> tuple[Space, sps.csr_array]:
@@ -54,7 +58,7 @@ def space_of(name: str, *, extents: dict[str, int] | None = None) -> tuple[Space
 @pytest.mark.parametrize(
     "layout",
     [
-        F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dia(), F.ell(), F.ell(7), F.ell3d([(2, 1), (4, 8)]),
+        F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dcsr(), F.dia(), F.ell(), F.ell(7), F.ell3d([(2, 1), (4, 8)]),
         F.hyb(2, [1, 2, 4]), F.hyb(1, [2, 8], padded=True), F.hyb(), F.hyb(3), F.padding(4),
         F.sliced_diagonal(), F.sliced_diagonal(8, 0.5), F.sr_bcrs(4, 8), F.Kept(),
     ],
@@ -82,6 +86,7 @@ def test_formats_are_those_that_statistics_allow():
     assert {"dia()", "sliced_diagonal(None, 0.25)", "ell()"} <= found["band"]
     assert {"bsr((2, 2))", "bsr((4, 4))", "sr_bcrs(4, 8)"} <= found["blocks"]
     assert not any(text.startswith(("dia", "bsr", "sliced")) for text in found["scattered"])
+    assert [name for name, texts in found.items() if "dcsr()" in texts] == ["few rows"]
     assert all(any(text.startswith("hyb") for text in texts) for texts in found.values())
     assert not set(formats_for(matrix_statistics(sps.csr_array((5, 5)))))
 

@@ -4,6 +4,7 @@ from spcomp.formats.hyb import Hyb as Hyb
 from spcomp.formats.hyb import hyb as hyb
 from spcomp.formats.library import bsr as bsr
 from spcomp.formats.library import dbsr as dbsr
+from spcomp.formats.library import dcsr as dcsr
 from spcomp.formats.library import dia as dia
 from spcomp.formats.library import ell as ell
 from spcomp.formats.library import ell3d as ell3d
@@ -23,6 +24,7 @@ __all__ = [
     "SlicedDiagonal",
     "bsr",
     "dbsr",
+    "dcsr",
     "dia",
     "ell",
     "ell3d",

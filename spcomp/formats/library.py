@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,16 @@ class Blocks(ComposableFormat):
             padded=True,
         )
         return rule, remainder(buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRows(ComposableFormat):
+    """The format of :func:`dcsr`."""
+
+    def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
+        """Return the rule ``rows``."""
+        require(buffer, CSR, "in a list of rows")
+        return (replace(remainder(buffer), name="rows"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,14 @@ def bsr(block: int | Sequence[int]) -> Blocks:
 def dbsr(block: int | Sequence[int]) -> Blocks:
     """Return :func:`bsr` without empty rows of blocks, for pruned weights."""
     return Blocks(*_pair("block", block), listed=True)
+
+
+def dcsr() -> ListedRows:
+    """Return a format of compressed rows without empty ones, for matrices in which most are empty.
+
+    Source: DCSR (Buluç and Gilbert, IPDPS 2008).
+    """
+    return ListedRows()
 
 
 def ell(width: int | None = None) -> PaddedRows:

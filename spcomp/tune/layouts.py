@@ -11,12 +11,14 @@ from spcomp.formats.hyb import Hyb, hyb
 from spcomp.formats.library import (
     Blocks,
     Diagonals,
+    ListedRows,
     PaddedRows,
     Pieces,
     Relations,
     Tiles,
     bsr,
     dbsr,
+    dcsr,
     dia,
     ell,
     ell3d,
@@ -38,6 +40,7 @@ WIDE = 1 << 15  # columns whose rows of a dense operand leave the nearer caches
 _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
     "bsr": bsr,
     "dbsr": dbsr,
+    "dcsr": dcsr,
     "dia": dia,
     "ell": ell,
     "ell3d": ell3d,
@@ -55,6 +58,8 @@ def format_text(layout: ComposableFormat) -> str:
             return "csr"
         case Blocks(rows, columns, listed):
             return f"{'dbsr' if listed else 'bsr'}(({rows}, {columns}))"
+        case ListedRows():
+            return "dcsr()"
         case PaddedRows(width):
             return f"ell({'' if width is None else width})"
         case Pieces(size):
@@ -108,7 +113,8 @@ def formats_for(matrix: MatrixStatistics) -> Iterator[str]:
         yield "dia()"
     if matrix.ell <= MOST_STORED:
         yield "ell()"
-    listed = matrix.empty > matrix.rows // 2
+    if listed := matrix.empty > matrix.rows // 2:
+        yield "dcsr()"
     for size, stored in zip(SIZES, matrix.bsr, strict=True):
         if stored <= MOST_STORED and size <= 16:
             yield f"{'dbsr' if listed else 'bsr'}(({size}, {size}))"

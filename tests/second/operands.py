@@ -268,6 +268,7 @@ def _sparse_storages() -> list[Storage]:
         _parts("hyb(2, [1, 2, 4])", f.hyb(2, [1, 2, 4])),
         _parts("bsr(2)", f.bsr(2)),
         _parts("dbsr((2, 3))", f.dbsr((2, 3))),
+        _parts("dcsr()", f.dcsr()),
         _parts("ell()", f.ell()),
         _parts("ell(2)", f.ell(2)),
         _parts("padding(4)", f.padding(4)),

@@ -23,6 +23,7 @@ MOST = 65  # no dimension is longer
 FORMATS: list[Callable[[], Any]] = [
     lambda: spcomp.formats.bsr(2),
     lambda: spcomp.formats.dbsr((2, 3)),
+    lambda: spcomp.formats.dcsr(),
     lambda: spcomp.formats.ell(),
     lambda: spcomp.formats.ell(2),
     lambda: spcomp.formats.padding(2),

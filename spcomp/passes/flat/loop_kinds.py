@@ -147,7 +147,8 @@ class _Vectorizer(Rewriter):
         if (parts := pieces(loop, lanes, most, self.bounds)) is not None:
             vectors = (Widen(loop, const(at), width, self.bounds) for at, width in parts)
             return seq(*(vector.vector() for vector in vectors))
-        return seq(*self._split(loop, lanes, lambda k: seq(Widen(loop, k, lanes).vector())))
+        whole = self._split(loop, lanes, lambda k: seq(Widen(loop, k, lanes, self.bounds).vector()))
+        return seq(*whole)
 
     def _lanes(self, loop: For) -> int:
         """Return the lanes of a register, fewer if there are fewer trips; 0 if none fit these."""

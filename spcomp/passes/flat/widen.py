@@ -10,6 +10,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Combiner, identity
+from spcomp.ir.arith.bounds import bounds_of
 from spcomp.ir.arith.simplify import Interval, simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import (
@@ -92,12 +93,18 @@ class Widen(Rewriter):
         return new.replace(mask=self.mask)
 
     def _is_tile(self, access: Load | Store) -> bool:
-        """Whether every lane of *access* lies in a local buffer as long as the loop."""
+        """Whether every lane of *access* lies in a local buffer, so that none needs a mask."""
         buffer = access.buffer
-        inside = (
-            buffer.data is None and isinstance(buffer, Buffer) and access.indices == (self.var,)
-        )
-        return inside and isinstance(buffer, Buffer) and _same(buffer.shape[0], self.end)
+        if buffer.data is not None or not isinstance(buffer, Buffer):
+            return False
+        (size,), (index,) = buffer.shape, access.indices
+        if index is self.var:
+            return _same(size, self.end)
+        if index is None or buffer.scope != "local":
+            return False
+        least = bounds_of(size).low
+        places = bounds_of(index, self.bounds)  # in all trips of the loop, which lanes do not pass
+        return least is not None and places in Interval(0, least - 1)
 
     def visit_Var(self, var: Var) -> Node:
         """Return the indices of the lanes for that of the loop."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from spcomp.ir.access import Load
@@ -39,7 +39,7 @@ from spcomp.schedule.steps.blocks.blocks import LiftLoop
 from spcomp.schedule.steps.blocks.decompose_reduction import DecomposeReduction
 from spcomp.schedule.steps.blocks.memory import CacheWrite, sole_store
 from spcomp.schedule.steps.iterations.mark_fiber import markable
-from spcomp.schedule.steps.loops.loops import Parallel, Vectorize
+from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.prefetch import Gather, Prefetch, fibers, gathers
 from spcomp.schedule.steps.loops.tiling import LoopPartition, Reorder, Split
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse, siblings
@@ -88,8 +88,9 @@ def default_schedule(
     for loop in [x for x in loops_of(plan.func.body) if runs_once(x)]:
         plan.attempt(plan.hoist_unit(loop.var.name))
     for loop in [x for x in loops_of(plan.func.body) if is_contiguous(x) and not plan.skips(x)]:
-        if not plan.attempt(plan.tiles(loop.var.name)):
-            plan.attempt([Vectorize(loop.var.name)])
+        name = loop.var.name
+        ways = plan.row_tiles(name), plan.tiles(name), [Vectorize(name)]
+        any(plan.attempt(way) for way in ways)
     for loop in list(loops_of(plan.func.body)):
         plan.attempt(plan.prefetch(loop))
     return plan.func, plan.steps
@@ -100,10 +101,18 @@ class CpuPlan(Plan):
 
     def tiles(self, name: str) -> Iterator[Step]:
         """Yield steps that run the loop *name* in register tiles and vectors, inside reductions."""
-        tile = self._tile(name)
-        if tile is None:
-            return
-        yield Reorder((*tile.spatial, name, *tile.reductions))
+        if (tile := self._tile(name)) is not None:
+            yield from self._tiles(name, tile)
+
+    def row_tiles(self, name: str) -> Iterator[Step]:
+        """Yield the same steps with tiles of several rows, if these all read the same."""
+        if (tile := self._row_tile(name)) is not None:
+            yield from self._tiles(name, tile)
+
+    def _tiles(self, name: str, tile: _Tile) -> Iterator[Step]:
+        if tile.cut is not None:
+            yield tile.cut
+        yield Reorder((*tile.outside, name, *tile.reductions))
         loop, most = self.loop(name), tile.vectors * tile.lanes
         assert loop is not None
         tail = f"{name}_rest"
@@ -134,12 +143,14 @@ class CpuPlan(Plan):
 
     def _tile_by(self, name: str, tile: _Tile, width: int) -> Iterator[Step]:
         yield Split(name, width)
-        yield Reorder((f"{name}_o", *tile.reductions, f"{name}_i"))
+        yield Reorder((f"{name}_o", *tile.reductions, *tile.rows, f"{name}_i"))
         yield CacheWrite(tile.block, at=f"{name}_o")
         tiles = self.loop(f"{name}_o")
         for loop in loops_of(tiles) if tiles is not None else ():
             if loop.kind == "serial" and base_name(loop.var.name) == f"{name}_i":
                 yield Vectorize(loop.var.name)
+            elif loop.kind == "serial" and base_name(loop.var.name) in tile.rows:
+                yield Unroll(loop.var.name)
 
     def key_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that runs a reduction by sorted keys row by row, with each row's init."""
@@ -338,6 +349,28 @@ class CpuPlan(Plan):
         most = knobs.stream_vectors if _streams(nest.block, reducing) else knobs.tile_vectors
         return _Tile(nest.block.name, nest.spatial, nest.reductions, lanes, most)
 
+    def _row_tile(self, name: str) -> _Tile | None:
+        """Return the tile of several rows that all read the same along the loop *name*, or None.
+
+        As many as divide the rows, so that no tile is smaller than others.
+        """
+        nest, tile = tile_nest(self.func, name), self._tile(name)
+        if nest is None or tile is None or not nest.spatial:
+            return None
+        *outer, last = nest.spatial
+        loop, sums = self.loop(last), self.knobs.tile_sums
+        if loop is None or not isinstance(loop.end, Const) or not from_zero(loop):
+            return None
+        extent = int(loop.end.value)
+        count = max((n for n in range(2, sums // 2 + 1) if extent % n == 0), default=0)
+        if not count or not any(name in x and last not in x for x in _loops_read(nest.block)):
+            return None
+        vectors = sums // count
+        if count == extent:
+            return replace(tile, outside=tuple(outer), rows=(last,), vectors=vectors)
+        outside, rows = (*outer, f"{last}_o"), (f"{last}_i",)
+        return replace(tile, outside=outside, rows=rows, vectors=vectors, cut=Split(last, count))
+
     def _lanes(self, block: Stmt, name: str) -> int:
         """Return how many elements of *block* are a vector along the loop *name*."""
         iters = block.iters if isinstance(block, Block) else ()
@@ -357,15 +390,18 @@ class _Tile:
     """A block whose innermost loop becomes a register tile inside the loops that reduce."""
 
     block: str
-    spatial: tuple[str, ...]  # loops between the reductions, to go outside
+    outside: tuple[str, ...]  # loops between the reductions, to go outside
     reductions: tuple[str, ...]
     lanes: int
     vectors: int  # at most
+    rows: tuple[str, ...] = ()  # a loop over rows of the tile
+    cut: Split | None = None  # what makes that loop
 
     def rest(self) -> _Tile:
         """The tile for the remainder that a loop_partition leaves."""
         names = tuple(f"{name}_rest" for name in self.reductions)
-        return _Tile(f"{self.block}_rest", (), names, self.lanes, self.vectors)
+        rows = tuple(f"{name}_rest" for name in self.rows)
+        return _Tile(f"{self.block}_rest", (), names, self.lanes, self.vectors, rows)
 
 
 def _below(nest: For) -> Iterator[For]:
@@ -382,6 +418,16 @@ def _names(node: Node) -> set[str]:
 
 def _named(loops: list[For], name: str) -> bool:
     return any(loop.var.name == name for loop in loops)
+
+
+def _loops_read(block: Block) -> Iterator[set[str]]:
+    """Yield, for each element that *block* reads beside what it updates, the loops that pick it."""
+    store = sole_store(block)
+    assert store is not None
+    for load in walk(store.value):
+        if isinstance(load, Load) and load.buffer is not store.buffer:
+            indices = (substitute(i, block.values) for i in load.indices if i is not None)
+            yield {name for index in indices for name in _names(index)}
 
 
 def _tile_width(extent: int, tile: _Tile) -> int:
