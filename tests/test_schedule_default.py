@@ -149,6 +149,52 @@ def blocks(rows, feat):
     return Schedule(specialize(program.func, {"feat": feat})).lower_sparse_iter()
 
 
+def full_blocks(size):
+    """The program of CSR SpMM for a matrix that fills its blocks."""
+    return spcomp.decompose(source("csrmm"), A=spcomp.formats.bsr(size)).unpadded().func
+
+
+@pytest.mark.parametrize(
+    ("bits", "size", "tile"),
+    [
+        (512, 8, [8, 32]),
+        (512, 6, [6, 32]),
+        (512, 12, [6, 32]),
+        (512, 3, [3, 64]),
+        (512, 11, [64]),  # no number of rows that a tile may have divides them
+        (256, 8, [4, 16]),
+        (256, 3, [3, 16]),
+        (256, 1, [64]),
+    ],
+)
+def test_rows_of_a_block_share_a_tile(bits, size, tile):
+    schedule = Schedule(specialize(full_blocks(size), {"feat": 64})).lower_sparse_iter()
+    func, _ = default_schedule(schedule.func, Target(vector_bits=bits))
+    first = next(n.buffer for n in walk(func.body) if isinstance(n, st.Alloc))
+    assert [int(n.value) for n in first.shape] == tile
+    unrolled = [x for x in loops_of(func.body) if x.kind == "unroll" and "ii" in x.var.name]
+    assert bool(unrolled) == (len(tile) > 1)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64", "cpu:x86-64-v3"])
+@pytest.mark.parametrize("size", [3, 4, 12])
+def test_tiles_of_rows_compute_every_width(target, size):
+    pattern = sps.random_array((5, 4), density=0.5, rng=0)
+    csr = sps.csr_array(sps.kron(pattern, np.arange(1.0, 1 + size * size).reshape(size, size)))
+    kernel = spcomp.decompose(source("csrmm"), A=spcomp.formats.bsr(size)).compile(target=target)
+    bound = kernel.bind(A=csr.astype(np.float32))
+    for feat in (1, 7, 16, 20, 33, 64, 100):
+        b = operands(feat, columns=4 * size)[1]
+        np.testing.assert_allclose(bound(B=b), csr @ b, rtol=1e-5, atol=1e-3)
+
+
+def test_a_tile_of_rows_is_kept_in_registers_under_a_mask():
+    flat = spcomp.compile(full_blocks(4), target="cpu:x86-64-v3").stage("flat")
+    assert "masked_load(B, " in flat
+    assert "masked_load(C_local" not in flat
+    assert "T.store(C_local" not in flat
+
+
 def test_the_rows_at_a_block_are_asked_for_together():
     schedule = blocks(2, feat=20)
     loop = next(x for x in loops_of(schedule.func.body) if x.var.name == "jo")

@@ -204,7 +204,7 @@ def test_lengths_of_segments_add_up_unless_they_need_not() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: st.edge_softmax(torch.ones(6), EDGES), r"scores: has the shape \(6,\), .* \(7\)"),
+        (lambda: st.edge_softmax(torch.ones(6), EDGES), r"scores: has the shape \(6,\), .* \(7,\)"),
         (
             lambda: st.gat_attention(
                 torch.ones(5, 2, 3), torch.ones(5, 1), torch.ones(5, 2), EDGES
@@ -258,6 +258,7 @@ def test_results_that_are_given_and_what_is_refused() -> None:
     for call, message in (
         (lambda: st.scatter(src, index - 1, 0), "argument index: got -1 at position"),
         (lambda: st.scatter(src, index, 0, dim_size=1), "argument index: got 1 at position"),
+        (lambda: st.scatter(src, index, 0, dim_size=1 << 50), "argument dim_size: got 1125"),
         (lambda: st.scatter(src, index.double(), 0), "expected integers"),
         (lambda: st.scatter(src, index[:2], 0), "does not fit"),
         (lambda: st.scatter(src, index, 2), "argument dim"),

@@ -58,9 +58,10 @@ def space_of(name: str, *, extents: dict[str, int] | None = None) -> tuple[Space
 @pytest.mark.parametrize(
     "layout",
     [
-        F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dcsr(), F.dia(), F.ell(), F.ell(7), F.ell3d([(2, 1), (4, 8)]),
-        F.hyb(2, [1, 2, 4]), F.hyb(1, [2, 8], padded=True), F.hyb(), F.hyb(3), F.padding(4),
-        F.sliced_diagonal(), F.sliced_diagonal(8, 0.5), F.sr_bcrs(4, 8), F.Kept(),
+        F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dcsr(), F.dia(), F.ell(), F.ell(7),
+        F.ell3d([(2, 1), (4, 8)]), F.hyb(2, [1, 2, 4]), F.hyb(1, [2, 8], padded=True), F.hyb(),
+        F.hyb(3), F.padding(4), F.sliced_diagonal(), F.sliced_diagonal(8, 0.5), F.sr_bcrs(4, 8),
+        F.Kept(),
     ],
     ids=str,
 )  # fmt: skip

@@ -14,11 +14,14 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.compiler import compiled, plain, saved
+from spcomp.compiler.compiled import Compiled
+from spcomp.compiler.options import Options
 from spcomp.compiler.variants import (
     MAX_KEPT,
     Variants,
     Version,
     facts,
+    follows_one_matrix,
     has_long_run,
     inner_extents,
     is_narrow,
@@ -27,12 +30,14 @@ from spcomp.compiler.variants import (
     row_pointers,
 )
 from spcomp.errors import SpcompWarning
+from spcomp.ir.program import CoordFunc
 from spcomp.knobs import CPU_KNOBS
 from spcomp.schedule.default.facts import Facts
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.target import target
 from tests.layers import source
+from tests.programs import PROGRAMS
 
 HOST = target("cpu")
 
@@ -51,6 +56,42 @@ def fresh_memory(monkeypatch, tmp_path):
 )
 def test_the_extents_of_innermost_dense_axes_are_compiled_in(name, extents):
     assert inner_extents(source(name)) == extents
+
+
+@pytest.mark.parametrize(
+    ("name", "follows"),
+    [
+        ("csrmm", True),
+        ("sddmm", True),
+        ("csrmm_t", True),  # a scatter
+        ("coo_spmm", False),  # sorted keys
+        ("csr_mul", False),  # two matrices
+        ("csrmm_dense_iter", False),  # elements are searched
+        ("bmm", False),
+    ],
+)
+def test_programs_that_follow_one_matrix(name, follows):
+    assert follows_one_matrix(source(name)) == follows
+
+
+def test_programs_that_follow_one_matrix_need_no_order():
+    funcs = [source(program.name) for program in PROGRAMS]
+    found = [f for f in funcs if isinstance(f, CoordFunc) and follows_one_matrix(f)]
+    assert len(found) > 10
+    for func in found:
+        assert not Compiled.of(func, Options.of("cpu")).order_needed
+
+
+def test_what_serves_all_extents_is_lowered_when_a_call_needs_it(fresh_memory):
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]")
+    a = sps.random_array((20, 30), density=0.2, format="csr", rng=0)
+    for feat, lowered in ((8, False), (16, False), (131, True)):
+        b = np.arange(30.0 * feat).reshape(30, feat)
+        np.testing.assert_allclose(kernel(A=a, B=b), a @ b)
+        general = next(iter(fresh_memory.values()))
+        assert ("_lowered_later" in vars(general)) == lowered
+        assert general.given is None
+    assert "parallel('i')" in str(kernel.trace)
 
 
 def test_versions_are_made_once_and_few_are_kept():
@@ -275,8 +316,8 @@ def test_a_program_found_on_disk_is_not_lowered_again_and_is_the_same(fresh_memo
     first = spcomp.compile(source("csrmm"))
     fresh_memory.clear()
     second = spcomp.compile(source("csrmm"))
-    assert first._compiled.lowered is not None
-    assert second._compiled.lowered is None
+    assert first._compiled.given.stages is not None
+    assert second._compiled.given.stages is None
     assert second.object_bytes == first.object_bytes
     assert second.trace == first.trace
     assert second.stage("flat") == first.stage("flat")
@@ -290,7 +331,7 @@ def test_an_assembled_result_works_from_disk(fresh_memory):
     spcomp.compile(source(name))
     fresh_memory.clear()
     kernel = spcomp.compile(source(name))
-    assert kernel._compiled.lowered is None
+    assert kernel._compiled.given.stages is None
     assert len(kernel._compiled.host) > 1
 
 
@@ -332,7 +373,7 @@ def test_what_another_compiler_saved_is_not_taken(fresh_memory, monkeypatch):
     spcomp.compile(source("csrmm"))
     fresh_memory.clear()
     monkeypatch.setattr(saved, "_compiler", lambda: "another")
-    assert spcomp.compile(source("csrmm"))._compiled.lowered is not None
+    assert spcomp.compile(source("csrmm"))._compiled.given.stages is not None
 
 
 def test_a_source_file_of_other_text_is_another_compiler_though_nothing_else_differs(
@@ -374,7 +415,7 @@ def test_a_child_forked_while_another_thread_compiles_can_compile_too():
 def test_other_options_are_other_programs(fresh_memory):
     spcomp.compile(source("csrmm"))
     for changed in ({"constants": {"feat": 3}}, {"trace": Trace()}, {"check": "off"}):
-        assert spcomp.compile(source("csrmm"), **changed)._compiled.lowered is not None
+        assert spcomp.compile(source("csrmm"), **changed)._compiled.given.stages is not None
 
 
 @pytest.mark.parametrize("data", [b"", b"cno_such_module\nThing\n.", b"\x80\x05N."])

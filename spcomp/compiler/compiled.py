@@ -15,6 +15,7 @@ from spcomp.compiler.roles import with_results
 from spcomp.compiler.variants import (
     Variants,
     Version,
+    follows_one_matrix,
     inner_extents,
     is_narrow,
     lists_of_rows,
@@ -25,6 +26,7 @@ from spcomp.errors import ArgumentError, BackendError, collect_warnings, without
 from spcomp.ir.func import Func
 from spcomp.ir.module import MEASURED, Module
 from spcomp.ir.places import all_places
+from spcomp.ir.program import CoordFunc
 from spcomp.ir.structural import content_hash
 from spcomp.knobs import knobs_of
 from spcomp.locks import Lock, cached_property
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from spcomp.codegen.abi import Emitted
     from spcomp.compiler.launches import KernelLaunch
     from spcomp.compiler.pipeline import Stages
+    from spcomp.compiler.saved import Saved
     from spcomp.ir.module import HostOp
     from spcomp.runtime.gpu import Resources
 
@@ -52,28 +55,37 @@ _lock = Lock()
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A program with its code; the Kernels of equal programs share one."""
+    """A program with its code; the Kernels of equal programs share one.
+
+    *given*: its lowered form; None: that is made when it is first needed.
+    """
 
     program: Any
     options: Options
     target: Target  # with the features of the machine
-    lowered: Stages | None  # None: loaded from the cache, an earlier process lowered it
-    trace: Trace
-    emitted: Emitted
     interface: Interface
-    funcs: Mapping[str, Func]
-    host: Sequence[HostOp]
-    seconds: dict[str, float]
+    given: Lowered | None
 
     @classmethod
-    def of(cls, program: Any, options: Options) -> Compiled:
-        """Return the compiled *program*, from memory if an equal one was compiled before."""
+    def of(cls, program: Any, options: Options, *, may_wait: bool = False) -> Compiled:
+        """Return the compiled *program*, from memory if an equal one was compiled before.
+
+        *may_wait*: it may be lowered later, where it serves no call but those that no version
+        suits. Errors of the program are then raised later, too.
+        """
+        from spcomp.compiler.pipeline import as_module
+
         key = _key(program, options)
         with _lock:
             if (cached := _cache.get(key)) is not None:
                 _cache.move_to_end(key)
                 return cached
-        compiled = _build(program, options, key)
+        target = backend_of(options.target.kind).resolve(options.target)
+        waits = may_wait and _can_wait(program, options, target)
+        lowered = None if waits else _lowered(program, options, target)
+        order_needed = lowered.result.order_needed if lowered else frozenset()
+        face = interface(as_module(program, options.constants).source, order_needed)
+        compiled = cls(program, options, target, face, lowered)
         with _lock:
             compiled = _cache.setdefault(key, compiled)
             while len(_cache) > CACHE_SIZE:
@@ -81,9 +93,42 @@ class Compiled:
         return compiled
 
     @cached_property
+    def _lowered_later(self) -> Lowered:
+        return _lowered(self.program, self.options, self.target)
+
+    @property
+    def _lowered(self) -> Lowered:
+        return self.given or self._lowered_later
+
+    @cached_property
     def stages(self) -> Stages:
         """The program at every level; lowers it now if that has not happened yet."""
-        return self.lowered or _lower(self.program, self.options, self.target)
+        return self._lowered.stages or _lower(self.program, self.options, self.target)
+
+    @property
+    def trace(self) -> Trace:
+        """The steps that were applied."""
+        return self._lowered.result.trace
+
+    @property
+    def order_needed(self) -> frozenset[str]:
+        """The names of the axes whose coordinates a call has to check to ascend."""
+        return self._lowered.result.order_needed
+
+    @property
+    def emitted(self) -> Emitted:
+        """The LLVM IR, and how its functions are called."""
+        return self._lowered.result.emitted
+
+    @cached_property
+    def funcs(self) -> Mapping[str, Func]:
+        """The flat functions by name, without their bodies."""
+        return {func.name: func for func in self._lowered.result.heads}
+
+    @property
+    def host(self) -> Sequence[HostOp]:
+        """What a call does on the host, in order."""
+        return self._lowered.result.host
 
     @cached_property
     def executable(self) -> Loaded | BackendError:
@@ -107,7 +152,8 @@ class Compiled:
     def timings(self) -> dict[str, float]:
         """Seconds that each step took, from lowering to linking."""
         code = self.executable
-        return self.seconds if isinstance(code, BackendError) else {**self.seconds, **code.timings}
+        seconds = self._lowered.seconds
+        return dict(seconds) if isinstance(code, BackendError) else {**seconds, **code.timings}
 
     def variant(self, values: Mapping[str, Any]) -> Compiled:
         """Return the version for the arguments *values*, with inner dense extents compiled in.
@@ -129,7 +175,8 @@ class Compiled:
     @property
     def _suits_any_rows(self) -> bool:
         """Whether the functions themselves tell short rows from long ones."""
-        return any(func.attr(ANY_ROWS, False) for func in self.funcs.values())
+        assembles = any(axis.is_assembled for axis in _source(self.program).axes)
+        return assembles and any(func.attr(ANY_ROWS, False) for func in self.funcs.values())
 
     def _specialize(self, version: Version) -> Compiled:
         constants = {**self.options.constants, **dict(version.extents)}
@@ -242,44 +289,49 @@ class Compiled:
         return self.executable.object_bytes
 
 
-def _build(program: Any, options: Options, key: tuple[object, ...]) -> Compiled:
-    from spcomp.compiler import saved
-    from spcomp.compiler.pipeline import as_module
+@dataclass(frozen=True)
+class Lowered:
+    """What lowering a program gives, and the *seconds* that its steps took.
 
-    backend = backend_of(options.target.kind)
-    target = backend.resolve(options.target)
-    begin = perf_counter()
-    timings: dict[str, float] = {}
-    stages = None
-    result = saved.load(key, target)
-    if result is not None:
+    *stages* are None where an earlier process lowered it.
+    """
+
+    stages: Stages | None
+    result: Saved
+    seconds: Mapping[str, float]
+
+
+def _lowered(program: Any, options: Options, target: Target) -> Lowered:
+    """Return *program* lowered, by an earlier process or now."""
+    from spcomp.compiler import saved
+
+    key, begin = _key(program, options), perf_counter()
+    if (result := saved.load(key, target)) is not None:
         say(_title(program, options), "lowered by an earlier process, read from the cache on disk")
-    else:
-        with collect_warnings() as warnings:
-            stages = _lower(program, options, target)
-        timings |= {**stages.timings, "lower": perf_counter() - begin}
-        how = {"fast_math": options.fast_math, "debug": options.debug}
-        emitted = backend.emit(stages.flat, target, **how)
-        timings["emit"] = perf_counter() - begin - timings["lower"]
-        say(_title(program, options), f"lowered to LLVM IR in {duration(perf_counter() - begin)}")
-        flat = stages.flat
-        result = saved.Saved(
-            emitted, saved.heads(flat), flat.host, stages.order_needed, stages.trace
-        )
-        if not warnings:  # every process has to show its warnings, so such programs are not saved
-            saved.store(key, target, result)
-    return Compiled(
-        program=program,
-        options=options,
-        target=target,
-        lowered=stages,
-        trace=result.trace,
-        emitted=result.emitted,
-        interface=interface(as_module(program, options.constants).source, result.order_needed),
-        funcs={func.name: func for func in result.heads},
-        host=result.host,
-        seconds=timings,
-    )
+        return Lowered(None, result, {})
+    with collect_warnings() as warnings:
+        stages = _lower(program, options, target)
+    seconds = {**stages.timings, "lower": perf_counter() - begin}
+    how = {"fast_math": options.fast_math, "debug": options.debug}
+    flat = stages.flat
+    emitted = backend_of(target.kind).emit(flat, target, **how)
+    seconds["emit"] = perf_counter() - begin - seconds["lower"]
+    say(_title(program, options), f"lowered to LLVM IR in {duration(perf_counter() - begin)}")
+    heads = saved.heads(flat)
+    result = saved.Saved(emitted, heads, flat.host, stages.order_needed, stages.trace)
+    if not warnings:  # every process has to show its warnings, so such programs are not saved
+        saved.store(key, target, result)
+    return Lowered(stages, result, seconds)
+
+
+def _can_wait(program: Any, options: Options, target: Target) -> bool:
+    """Whether nothing has to be known of the lowered *program* before a call chooses a version.
+
+    Calls with extents that are worth a version never run it.
+    """
+    if not isinstance(program, CoordFunc) or target.kind != "cpu" or options.trace is not None:
+        return False
+    return bool(inner_extents(program)) and follows_one_matrix(program)
 
 
 def _title(program: Any, options: Options) -> str:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.access import Load
+from spcomp.ir.axis import AnyBuffer, Axis, SparseBuffer
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import Var
+from spcomp.ir.stmt import Store
+from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs, knobs_of
 from spcomp.locks import Lock
 from spcomp.schedule.default.facts import MOST_ROW, Facts
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spcomp.ir.func import Func
+    from spcomp.ir.program import CoordFunc
     from spcomp.target import Target
 
 MAX_KEPT = 32  # versions of one program that it keeps; compile keeps more
@@ -43,6 +48,30 @@ def inner_extents(func: Func) -> tuple[str, ...]:
         if is_dense and isinstance(extent, Var) and extent not in sparse:
             names[extent.name] = None
     return tuple(names)
+
+
+def follows_one_matrix(func: CoordFunc) -> bool:
+    """Return whether *func* reads and writes what is stored where its iterations are, and no more.
+
+    It has one sparse axis, in compressed rows without repetitions, so that nothing is merged or
+    searched, and no step relies on an order of coordinates.
+    """
+    sparse = [axis for axis in func.axes if axis.is_sparse]
+    axis, rows = (sparse[0], sparse[0].parent) if len(sparse) == 1 else (None, None)
+    if axis is None or rows is None or rows.parent is not None:
+        return False
+    if not axis.is_variable or not axis.unique or axis.is_assembled:
+        return False
+    nodes = list(walk(func.body))
+    iterations = [n for n in nodes if isinstance(n, SpIter) and len(n.domains) == len(n.vars)]
+    domains = [dict(zip(n.domains, n.vars, strict=True)) for n in iterations]
+    places = [(at.get(rows), at[axis]) for at in domains if axis in at]
+    accesses = (n for n in nodes if isinstance(n, (Load, Store)) and axis in _axes(n.buffer))
+    return all(access.indices[:2] in places for access in accesses)
+
+
+def _axes(buffer: AnyBuffer) -> tuple[Axis, ...]:
+    return buffer.axes if isinstance(buffer, SparseBuffer) else ()
 
 
 def row_pointers(func: Func) -> tuple[str, ...]:

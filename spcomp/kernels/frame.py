@@ -320,6 +320,7 @@ class Frame:
         for axis in self.interface.sparse_axes if more else ():
             for check in self._axis_checks(axis, ordered=True) if axis.name in more else ():
                 self._run(check)
+                self.checks.append(check)
 
     def _run(self, check: checks.Check) -> None:
         check.run(self.values, self.shown)

@@ -74,10 +74,13 @@ class Kernel(Runnable):
         self._in_place = self._new_calls(None, raw=True)
 
     @classmethod
-    def of(cls, program: Any, options: Options) -> Kernel:
-        """Return *program*, a Func, a Module or a Schedule, compiled; raises SpcompError."""
+    def of(cls, program: Any, options: Options, *, may_wait: bool = False) -> Kernel:
+        """Return *program*, a Func, a Module or a Schedule, compiled; raises SpcompError.
+
+        *may_wait*: what serves all calls may be compiled when a call needs it.
+        """
         with refuse_deep_nests(LoweringError):
-            return cls(Compiled.of(program, options), options, program)
+            return cls(Compiled.of(program, options, may_wait=may_wait), options, program)
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns."""

@@ -15,6 +15,7 @@ from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.notation.scatters import rows_of
 from spcomp.tensors import checks as validate
 from spcomp.tensors.cache import Cache
+from spcomp.tensors.conversions.levels import LARGEST
 from spcomp.tensors.libraries.torch import array_of, layout_of
 from spcomp.tensors.tensor import Tensor
 from spcomp.torch.shapes import Rows, broadcast, checked_dim
@@ -91,6 +92,8 @@ class Places:
             count = int(array.max()) + 1 if array.size else 0
         elif count < 0:
             raise ArgumentError(f"argument dim_size: got {count}, expected a length")
+        elif count > LARGEST:
+            raise ArgumentError(f"argument dim_size: got {count}, expected {LARGEST} at the most")
         index = broadcast(index, src, dim)
         rows = Rows.of(src, index, dim)
         return cls(rows, numbers_of(rows, index, count), count)

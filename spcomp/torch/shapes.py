@@ -93,6 +93,7 @@ def check_shape(who: str, tensor: torch.Tensor, shape: Sequence[int | None]) -> 
     same = len(got) == len(shape) and all(n in (None, m) for n, m in zip(shape, got, strict=True))
     if not same:
         expected = ", ".join("any" if n is None else str(n) for n in shape)
+        expected += "," * (len(shape) == 1)
         raise ArgumentError(f"argument {who}: has the shape {got}, expected ({expected})")
 
 

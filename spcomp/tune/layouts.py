@@ -37,6 +37,11 @@ LONG = 64  # elements of a diagonal, on average, that make segments
 MOST_LOOSE = 0.2  # of the elements, in no segment: a second pass reads them, and costs more
 WIDE = 1 << 15  # columns whose rows of a dense operand leave the nearer caches
 
+_PLAIN: dict[type[ComposableFormat], str] = {
+    Kept: "csr",
+    Diagonals: "dia()",
+    ListedRows: "dcsr()",
+}
 _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
     "bsr": bsr,
     "dbsr": dbsr,
@@ -54,20 +59,16 @@ _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
 def format_text(layout: ComposableFormat) -> str:
     """Return the call of ``spcomp.formats`` that makes *layout*; empty for rules of the user's."""
     match layout:
-        case Kept():
-            return "csr"
+        case Kept() | Diagonals() | ListedRows():
+            return _PLAIN[type(layout)]
         case Blocks(rows, columns, listed):
             return f"{'dbsr' if listed else 'bsr'}(({rows}, {columns}))"
-        case ListedRows():
-            return "dcsr()"
         case PaddedRows(width):
             return f"ell({'' if width is None else width})"
         case Pieces(size):
             return f"padding({size})"
         case Tiles(tile, group):
             return f"sr_bcrs({tile}, {group})"
-        case Diagonals():
-            return "dia()"
         case Relations(buckets):
             return f"ell3d({list(buckets)})"
         case Hyb(parts, buckets, padded):
@@ -106,11 +107,7 @@ def formats_for(matrix: MatrixStatistics) -> Iterator[str]:
     """
     if not matrix.nnz:
         return
-    fits = matrix.sliced <= MOST_STORED and matrix.loose <= MOST_LOOSE
-    if fits and matrix.nnz >= LONG * matrix.diagonals:
-        yield "sliced_diagonal(None, 0.25)"
-    if matrix.dia <= MOST_STORED:
-        yield "dia()"
+    yield from _diagonals_for(matrix)
     if matrix.ell <= MOST_STORED:
         yield "ell()"
     if listed := matrix.empty > matrix.rows // 2:
@@ -125,6 +122,14 @@ def formats_for(matrix: MatrixStatistics) -> Iterator[str]:
         yield f"hyb(1, {_widths(2 * matrix.mean)}, padded=True)"
     if matrix.columns >= WIDE:
         yield from (f"hyb({parts}, {_widths(matrix.mean / parts)})" for parts in (2, 4))
+
+
+def _diagonals_for(matrix: MatrixStatistics) -> Iterator[str]:
+    fits = matrix.sliced <= MOST_STORED and matrix.loose <= MOST_LOOSE
+    if fits and matrix.nnz >= LONG * matrix.diagonals:
+        yield "sliced_diagonal(None, 0.25)"
+    if matrix.dia <= MOST_STORED:
+        yield "dia()"
 
 
 def stored_per_element(text: str, matrix: MatrixStatistics) -> float:

@@ -176,7 +176,7 @@ class GpuCalls:
         code = self._codes.get(key) if fixed else None
         if code is None:
             code = self.compiled.variant(frame.values)
-            needed = code.interface.order_needed
+            needed = code.order_needed
             if self.options.check == "full":
                 frame.check_order(needed)
             checked = needed <= self.face.order_needed or {*self.face.index_of} <= {*frame.bound}

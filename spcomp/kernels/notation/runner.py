@@ -411,7 +411,7 @@ class Runner:
             if (tuner := self.options.tuned) is not None:
                 plain: Kernel = tuner.kernel(planned.func, self.options)
             else:
-                plain = Kernel.of(planned.func, self.options)
+                plain = Kernel.of(planned.func, self.options, may_wait=True)
             return CompiledVersion.of(planned, plain, arguments, {})
 
     def _split_version(self, split: Split) -> SplitVersion:
