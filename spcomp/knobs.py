@@ -32,7 +32,7 @@ class Knobs:
     prefetch_parts: int  # parts of such a row that are asked for ahead, in all
     prefetch_bytes_least: int  # bytes of a row that is worth asking for
     prefetch_bytes_dot: int  # the same of one whose products are added up to one number
-    prefetch_bytes_most: int  # bytes, at most, of several rows at one coordinate that are worth it
+    prefetch_bytes_most: int  # bytes, at most, of several whole rows that are worth it
 
     stream_ahead: (
         int  # elements from asking for what a sparse dot product reads in order to its use
@@ -127,7 +127,7 @@ CPU_KNOBS = Knobs(
     prefetch_parts=32,  # with more, the first have left the cache before their use
     prefetch_bytes_least=64,  # a cache line
     prefetch_bytes_dot=64,
-    prefetch_bytes_most=512,  # beyond it the processor's own prefetcher has started
+    prefetch_bytes_most=1024,  # beyond it the processor's own prefetcher has started
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
     chunk_vector=4096,

@@ -206,9 +206,12 @@ def test_the_rows_at_a_block_are_asked_for_together():
     assert "JO_count_blocks - 1)] * T.int64(2) + ji_row, k_1_line * 16)" in text
 
 
-@pytest.mark.parametrize(("size", "asked"), [(4, True), (16, False)])
-def test_a_large_block_is_left_to_the_processor_to_foresee(size, asked):
-    steps = spcomp.compile(blocks(size, 64), target="cpu:x86-64-v3").trace
+@pytest.mark.parametrize(
+    ("size", "feat", "asked"),
+    [(4, 16, True), (16, 16, True), (32, 16, False), (32, 64, True)],  # the last one in parts
+)
+def test_a_large_block_is_left_to_the_processor_to_foresee(size, feat, asked):
+    steps = spcomp.compile(blocks(size, feat), target="cpu:x86-64-v3").trace
     assert any(str(step).startswith("prefetch('jo'") for _, step in steps) == asked
 
 

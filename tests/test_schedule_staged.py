@@ -39,6 +39,7 @@ def rows_of(kind: str, rows: int = 150, columns: int = 60) -> sps.csr_array:
     rng = np.random.default_rng(8)
     lengths = {
         "one length": np.full(rows, 7),
+        "sixteen each": np.full(rows, 16),
         "many lengths": rng.integers(0, 20, rows),
         "a long row": np.where(np.arange(rows) == 70, columns, rng.integers(0, 4, rows)),
         "no elements": np.zeros(rows, int),
@@ -70,7 +71,9 @@ def test_sums_of_rows_that_gather_are_staged_and_others_are_not():
     assert "stage_products" not in trace("csrmm")
 
 
-@pytest.mark.parametrize("kind", ["one length", "many lengths", "a long row", "no elements"])
+@pytest.mark.parametrize(
+    "kind", ["one length", "sixteen each", "many lengths", "a long row", "no elements"]
+)
 @pytest.mark.parametrize("rows", [1, 16, 150])
 @pytest.mark.parametrize("steps", [STEPS, ABREAST], ids=["one by one", "abreast"])
 def test_results_are_exact_and_have_the_same_bits_at_any_number_of_threads(kind, rows, steps):
@@ -94,6 +97,14 @@ def test_reductions_over_short_rows_are_those_of_the_program_as_it_is(name, idty
     np.testing.assert_allclose(
         compiled(name, steps, idtype=idtype)(A=a, X=x), plain(A=a, X=x), rtol=1e-5
     )
+
+
+def test_rows_that_are_alike_and_fill_vectors_run_row_by_row():
+    x = np.random.default_rng(3).standard_normal(60).astype(np.float32)
+    staged, plain = compiled("spmv", ABREAST), compiled("spmv", (Vectorize("j"),))
+    for kind, same in (("sixteen each", True), ("one length", False)):
+        a = rows_of(kind)
+        assert np.array_equal(staged(A=a, X=x), plain(A=a, X=x)) == same
 
 
 def test_few_rows_run_row_by_row():

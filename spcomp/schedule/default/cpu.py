@@ -325,11 +325,14 @@ class CpuPlan(Plan):
         return any(n.buffer.data in padded and var in variables(n) for n in loads)
 
     def _is_worth_asking_for(self, row: Gather) -> bool:
-        knobs = self.knobs
-        few = row.rows == 1 or row.rows * row.bytes <= knobs.prefetch_bytes_most
+        knobs, size = self.knobs, row.rows * row.bytes
         is_dot = row.inner in reduction_loops(self.func)
         least = knobs.prefetch_bytes_dot if is_dot else knobs.prefetch_bytes_least
-        return row.bytes >= least and few
+        if row.rows == 1:
+            return size >= least
+        in_parts = self._passes(row) > 1  # which do not follow each other in memory
+        few = size <= knobs.prefetch_bytes_most or in_parts
+        return size >= least and row.bytes >= knobs.line_bytes and few
 
     def _passes(self, row: Gather) -> int:
         """Return the number of passes over a fiber in which *row* is read, a part in each."""

@@ -63,7 +63,10 @@ class RowGroup(RowSum):
         as_it_was = loop.replace(begin=part.start, end=part.end, kind="serial", attrs=())
         many = BinOp("<=", const(least), loop.end)
         fits = BinOp("<=", count, const(most))
-        suits = BinOp("<=", after, loop.end) if abreast else self._uneven(part)
+        suits = self._uneven(part)
+        if abreast:  # rows that fill vectors, and are alike, are sums that a processor foresees
+            suits = BinOp("or", BinOp("<", count, const(self.rows * self.rows)), suits)
+            suits = BinOp("and", BinOp("<=", after, loop.end), suits)
         worth = BinOp("and", BinOp("and", many, fits), suits)
         body: Stmt = If(worth, self._staged(names, part, most, abreast), as_it_was)
         body = Let(count, binary("-", self.begin(part.end), first), body)

@@ -25,9 +25,10 @@ class StageProducts(Step):
     about as many, as where nearly all rows have the same length, run row by row, as do all groups
     of fewer than *least* rows, whose lengths a processor learns.
 
-    With *abreast*, groups with halves alike are staged, too, unless they are smaller than *rows*.
-    Where no row has more than *abreast* elements, rows add up theirs side by side, a term of each
-    in turn: in vectors, if these gather fast from the nearest cache, no row needs a sum of its own.
+    With *abreast*, groups of *rows* rows are staged even if their halves are alike, unless rows
+    have that many elements, too, on average: these fill vectors. Where no row has more than
+    *abreast* elements, rows add up theirs side by side, a term of each in turn: in vectors, if
+    these gather fast from the nearest cache, no row needs a sum of its own.
 
     All of this depends on the data only. Legal where each row starts from a number and updates one
     element by an associative operation, and what it adds depends on the row by stored elements
