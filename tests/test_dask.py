@@ -304,6 +304,39 @@ def test_explain_of_distributed_arguments_is_the_plan():
     assert "i: 3 pieces of 23, as A" in text
 
 
+def test_results_computed_together_come_in_their_order():
+    A, x = sd.from_scipy(csr(), 8), da.from_array(np.arange(17.0), chunks=5)
+    text = "s[i] = A[i, j] * x[j]; C[i, j] = 2 * A[i, j] * x[j]; t[j] = 3 * x[j]"
+    results = spcomp.compile(text)(A=A, x=x)
+    s, scaled, t = dask.compute(results.s, results.C, results.t)
+    together = dask.compute(results)[0]
+    assert (type(together), together._fields) == (type(results), ("s", "C", "t"))
+    for found in ((s, scaled, t), together):
+        np.testing.assert_allclose(found[0], csr() @ np.arange(17.0))
+        np.testing.assert_allclose(found[1].toarray(), 2 * csr().toarray() * np.arange(17.0))
+        np.testing.assert_array_equal(found[2], 3 * np.arange(17.0))
+    assert [y.shape for y in dask.compute(x, A, x[:2], A)] == [(17,), (23, 17), (2,), (23, 17)]
+
+
+def test_arguments_here_are_bound_and_distributed_ones_given():
+    kernel = spcomp.compile("y[i] = alpha * A[i, j] * x[j]")
+    A, x, want = sd.from_scipy(csr(), 8), np.arange(17.0), 2 * csr() @ np.arange(17.0)
+    later = {"A": A, "x": x, "alpha": 2}
+    for bound in ({"x": x}, {"alpha": 2}, {"x": x, "alpha": 2}):
+        rest = {name: value for name, value in later.items() if name not in bound}
+        np.testing.assert_allclose(kernel.bind(**bound)(**rest).compute(), want)
+    found = kernel.bind(A=csr(), alpha=2)(x=da.from_array(x, chunks=5))
+    assert dask.is_dask_collection(found)
+    np.testing.assert_allclose(found.compute(), want)
+
+
+@pytest.mark.parametrize("layout", ["coo", "dia", "bsr(2)"])
+def test_results_in_blocks_are_not_in_formats_that_have_no_rows(layout):
+    kernel = spcomp.compile("C[i, j] = 2 * A[i, j]", formats={"C": layout})
+    with pytest.raises(ArgumentError, match=f"not stored as {layout[:3]}"):
+        kernel(A=sd.from_scipy(csr(24, 18), 8))
+
+
 # -- folders --------------------------------------------------------------------------------------
 
 
@@ -319,6 +352,15 @@ def test_collections_in_folders_come_back(tmp_path, kind, wave):
     assert (type(back), back.chunks, back.dtype) == (type(x), x.chunks, x.dtype)
     np.testing.assert_array_equal(full(back.compute()), A.toarray())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x"]
+
+
+def test_numbers_in_the_other_order_of_bytes_are_written_and_others_than_numbers_are_not(tmp_path):
+    x = np.arange(12, dtype=">f8").reshape(4, 3)
+    sd.write(tmp_path / "x", da.from_array(x, chunks=2))
+    np.testing.assert_array_equal(sd.read(tmp_path / "x").compute(), x)
+    for words in (np.array(["a", "bc"]), np.array([1, None])):
+        with pytest.raises(ArgumentError, match="no numbers"):
+            sd.write(tmp_path / "y", da.from_array(words, chunks=1))
 
 
 def test_a_bar_shows_how_much_is_written(tmp_path, capsys):

@@ -240,6 +240,16 @@ def test_a_worker_that_is_killed_changes_nothing(client, tmp_path):
     assert found.result(timeout=300).tobytes() == want.tobytes()
 
 
+def test_placed_blocks_are_computed_again_if_their_worker_is_lost(client):
+    A, B = operands()
+    want = here(spcomp.compile(SPMM)(A=A, B=B))
+    placed = sd.place(A, client)
+    distributed.wait(placed)
+    os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+    found = client.compute(spcomp.compile(SPMM)(A=placed, B=B))
+    assert found.result(timeout=300).tobytes() == want.tobytes()
+
+
 def test_a_worker_is_killed_at_random_times():
     rng = np.random.default_rng(7)
     assert [dask_kills.run(rng)[-1] for _ in range(2)] == [True, True]

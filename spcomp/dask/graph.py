@@ -18,9 +18,11 @@ from spcomp.dask.chunks import Chunks, offsets
 from spcomp.dask.collection import DistributedTensor
 from spcomp.dask.decide import Operands, Stage, Use
 from spcomp.dask.work import Work, combine, run, union
+from spcomp.errors import ArgumentError
 from spcomp.notation.algebra import rebuilt, with_reductions
 from spcomp.notation.nodes import Access, Assignment, Expr, IndexValue, Op, Reduce, Scalar, walk
 from spcomp.notation.prepare import free_name
+from spcomp.tensors.libraries.scipy import is_scipy
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
@@ -88,6 +90,11 @@ class Tasks:
         if isinstance(meta, np.ndarray):
             self.dense = meta.dtype
             return da.Array(self.result_graph, self.name, stage.grid, meta=meta)
+        if is_scipy(meta) and meta.format not in ("csr", "csc"):
+            raise ArgumentError(
+                f"argument formats: results in blocks are not stored as {meta.format}",
+                hint="csr, csc and formats of levels, such as dcsr, are",
+            )
         return DistributedTensor(self.result_graph, self.name, stage.grid, meta)
 
     # -- arguments ------------------------------------------------------------------------------

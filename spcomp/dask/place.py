@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def place(collection: Any, client: Client, plan: Plan | None = None) -> Any:
     """Return *collection*, computed and kept on the workers of *client*: equal shares, in order.
 
-    ``kernel.plan(workers=...)`` assumes this placement; ``persist()`` leaves it to Dask.
+    ``kernel.plan(workers=...)`` assumes this placement; ``persist()`` leaves it to Dask. Others
+    compute what lay on a worker that is lost.
 
     Args:
         collection: A DistributedTensor or an array of Dask.
@@ -41,7 +42,7 @@ def place(collection: Any, client: Client, plan: Plan | None = None) -> Any:
         mine = [k for n, k in enumerate(keys) if n * len(workers) // len(keys) == number]
         if mine:
             futures = client.get(
-                graph, mine, workers=[worker], allow_other_workers=False, sync=False
+                graph, mine, workers=[worker], allow_other_workers=True, sync=False
             )
             layer |= dict(zip(mine, futures, strict=True))
     return rebuilt(collection, HighLevelGraph.from_collections(collection.name, layer))
@@ -66,6 +67,8 @@ def _as_planned(collection: Any, client: Client, addresses: dict[Any, str]) -> A
     Its graph is not optimised, for that would join tasks that the plan has in different places.
     """
     graph = dict(collection.__dask_graph__().cull(collection.__dask_keys__()))
-    layer = MaterializedLayer(graph, annotations={"workers": addresses.get})
+    layer = MaterializedLayer(
+        graph, annotations={"workers": addresses.get, "allow_other_workers": True}
+    )
     placed = HighLevelGraph({collection.name: layer}, {collection.name: set()})
     return client.persist(rebuilt(collection, placed), optimize_graph=False)

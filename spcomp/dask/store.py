@@ -50,6 +50,8 @@ def write(path: Any, collection: Any, *, wave: int | None = None, progress: bool
     folder = Path(path)
     if not isinstance(collection, (DistributedTensor, da.Array)):
         raise ArgumentError(f"argument collection: got {type(collection).__name__}")
+    if (dtype := np.dtype(collection.dtype)).kind not in "biufc":
+        raise ArgumentError(f"argument collection: its elements are {dtype}, no numbers")
     if wave is not None and (not isinstance(wave, int) or wave < 1):
         raise ArgumentError(f"argument wave: got {wave!r}, expected a number of blocks")
     if folder.exists():
@@ -117,7 +119,8 @@ def _write(block: Any, file: Path) -> None:
     """
     part = file.with_name(f"{UNFINISHED}{uuid.uuid4().hex}{file.suffix}")
     if file.suffix == ".npy":
-        np.save(part, np.asarray(block), allow_pickle=False)
+        array = np.asarray(block)
+        np.save(part, array.astype(array.dtype.newbyteorder("="), copy=False), allow_pickle=False)
     else:
         write_file(part, block)
     part.replace(file)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,35 +15,59 @@ from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_attributes
 from spcomp.tensors.tensor import Level, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import Self
 
     from spcomp.compiler.interface import AxisPlan, BufferPlan, Interface
     from spcomp.kernels.frame import Frame
 
 
 class Results(tuple[Any, ...]):
-    """The results of a program with several outputs: a tuple whose items have names, too."""
+    """The results of a program with several outputs: a tuple whose items have names, too.
 
-    _fields: tuple[str, ...]
+    It has what ``collections.namedtuple`` has, so that Dask looks for collections among the items.
+    Names may be any, such as ``count``.
+    """
 
-    @classmethod
-    def of(cls, fields: tuple[str, ...], values: tuple[Any, ...]) -> Results:
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _field_defaults: ClassVar[dict[str, Any]] = {}
+
+    def __new__(cls, *values: Any) -> Self:
+        """Return results without names."""
+        return super().__new__(cls, values)
+
+    @staticmethod
+    def of(fields: tuple[str, ...], values: tuple[Any, ...]) -> Results:
         """Return *values* with the names *fields*."""
-        results = cls(values)
-        results._fields = fields
-        return results
+        return _results_with(fields)(*values)
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("_fields", ()):
+        if name in self._fields:
             return self[self._fields.index(name)]
         raise AttributeError(f"no result called {name}")
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Self:
+        return cls(*values)
+
+    def _replace(self, **named: Any) -> Self:
+        return self._make({**self._asdict(), **named}.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Results.of, (self._fields, tuple(self))
 
     def __repr__(self) -> str:
-        items = zip(self._fields, self, strict=True)
+        items = self._asdict().items()
         return f"Results({', '.join(f'{name}={value!r}' for name, value in items)})"
+
+
+@lru_cache(maxsize=512)
+def _results_with(fields: tuple[str, ...]) -> type[Results]:
+    """Return the type of results with these names."""
+    return type("Results", (Results,), {"_fields": fields, "__doc__": Results.__doc__})
 
 
 def allocate(

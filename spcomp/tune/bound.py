@@ -164,7 +164,18 @@ def _keys(buffer: AnyBuffer) -> Iterator[tuple[str, str]]:
 
 def _format_numbers(candidate: Candidate, stored: float) -> dict[str, float]:
     """Return the kind of the first format, its sizes, and the bytes it has for each element."""
-    kinds = ("", "sliced_diagonal", "dia", "ell", "bsr", "dbsr", "sr_bcrs", "hyb", "padding")
+    kinds = (
+        "",
+        "sliced_diagonal",
+        "dia",
+        "ell",
+        "bsr",
+        "dbsr",
+        "sr_bcrs",
+        "hyb",
+        "padding",
+        "dcsr",
+    )
     text = candidate.formats[0][1] if candidate.formats else ""
     name, _, arguments = text.partition("(")
     sizes = [float(size) for size in re.findall(r"\d+", arguments)] or [0.0]

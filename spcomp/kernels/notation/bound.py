@@ -11,6 +11,7 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError, SpcompError, outside
 from spcomp.formats.rules import ComposableFormat as Format
+from spcomp.kernels.elsewhere import door_of
 from spcomp.kernels.notation.arguments import Source
 from spcomp.kernels.notation.call import BoundArguments, with_named_outputs
 from spcomp.kernels.notation.explained import explained
@@ -73,6 +74,8 @@ class BoundNotation(Bound):
         if self._repeats is not None:
             return self._repeats.run(out, named, self.refuse_bound)
         self.refuse_bound(named)
+        if (door := door_of(named.values())) is not None:
+            return door.call(self.kernel, out, {**self.arguments, **named})
         if not self._runner.outputs.isdisjoint(named):
             out, named = with_named_outputs(out, named, self._runner.outputs)
         return self._runner.call(out, named, self._bound)

@@ -434,7 +434,12 @@ def _loops_read(block: Block) -> Iterator[set[str]]:
 
 
 def _tile_width(extent: int, tile: _Tile) -> int:
-    """Return the width of the tiles of *extent*: as few equal tiles as fit in registers."""
+    """Return the width of the tiles of *extent*: as few equal tiles as fit in registers.
+
+    A part of a register that needs no mask is a tile, too.
+    """
+    if extent < tile.lanes and extent.bit_count() == 1:
+        return extent
     vectors = -(-extent // tile.lanes)
     passes = max(1, -(-vectors // tile.vectors))
     return max(1, -(-vectors // passes)) * tile.lanes
