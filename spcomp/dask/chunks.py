@@ -81,7 +81,7 @@ def _cut(cut: Any, extent: int) -> Chunks:
     hint = "give an extent above 0, -1, or extents that add up"
     raise ArgumentError(
         f"argument chunks: {cut!r} does not cut a dimension of {extent} coordinates",
-        hint='write ("nonzeros", parts)' if isinstance(cut, str) else hint,
+        hint="from_scipy and from_binsparse cut by nonzeros" if cut == "nonzeros" else hint,
     )
 
 
