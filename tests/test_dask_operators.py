@@ -55,6 +55,9 @@ def test_shapes_that_do_not_go_together_are_refused():
     with pytest.raises(ArgumentError, match=r"'nonzero' does not cut") as caught:
         sd.from_scipy(MATRIX, ("nonzero", 4))
     assert caught.value.hint == 'write ("nonzeros", parts)'
+    with pytest.raises(ArgumentError, match=r"'nonzeros' does not cut") as caught:
+        sd.from_scipy(MATRIX, 5).rechunk(("nonzeros", 4))
+    assert caught.value.hint == "from_scipy and from_binsparse cut so"
 
 
 def test_what_distributed_tensors_lack_is_refused_with_a_way_out():

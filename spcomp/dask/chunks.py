@@ -79,9 +79,11 @@ def _cut(cut: Any, extent: int) -> Chunks:
         if all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes) and sum(sizes) == extent:
             return tuple(int(n) for n in sizes)
     hint = "give an extent above 0, -1, or extents that add up"
+    if isinstance(cut, str):
+        taken = cut == "nonzeros"
+        hint = "from_scipy and from_binsparse cut so" if taken else 'write ("nonzeros", parts)'
     raise ArgumentError(
-        f"argument chunks: {cut!r} does not cut a dimension of {extent} coordinates",
-        hint="from_scipy and from_binsparse cut by nonzeros" if cut == "nonzeros" else hint,
+        f"argument chunks: {cut!r} does not cut a dimension of {extent} coordinates", hint=hint
     )
 
 

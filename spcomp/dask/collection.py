@@ -147,7 +147,7 @@ class DistributedTensor(Arithmetic, DaskMethodsMixin):  # type: ignore[misc] # D
         return Values(graph, list(layer)).compute()
 
     def rechunk(self, chunks: Any) -> DistributedTensor:
-        """Return the same tensor in other blocks; *chunks* as in ``from_scipy``, not by nonzeros."""
+        """Return the same tensor in other blocks; *chunks* as in ``from_mtx``."""
         new = grid_of(chunks, self.shape)
         if new == self.chunks:
             return self
