@@ -22,9 +22,7 @@ class Knobs:
     # register tiles of the default schedule
     tile_vectors: int  # vectors of accumulators beside what the loop body needs
     tile_sums: int  # such vectors in a tile of several rows that read the same
-    stream_vectors: (
-        int  # the same as tile_vectors where the body only adds up rows that follow each other
-    )
+    stream_vectors: int  # as tile_vectors, where the body only adds up rows in their order
 
     # rows asked for before they are used
     prefetch_distance: int  # positions from asking for a row to its use
