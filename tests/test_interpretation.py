@@ -63,7 +63,9 @@ def test_the_first_stage_that_differs_is_named_with_its_element():
     frame = Frame(kernel._face, {})
     for name, arg in {"A": A, "B": B}.items():
         frame.take(name, arg, verify=True)
-    found = Interpretation(replace(kernel._compiled, lowered=wrong), frame).comparison()
+    compiled = kernel._compiled
+    wrong = replace(compiled, given=replace(compiled._lowered, stages=wrong))
+    found = Interpretation(wrong, frame).comparison()
     right = (A @ B)[0, 0]
     assert not found
     assert found.stage == "flat"
