@@ -82,7 +82,7 @@ class Compiled:
                 return cached
         target = backend_of(options.target.kind).resolve(options.target)
         waits = may_wait and _can_wait(program, options, target)
-        lowered = None if waits else _lowered(program, options, target)
+        lowered = None if waits else _lowered(program, options, target, key)
         order_needed = lowered.result.order_needed if lowered else frozenset()
         face = interface(as_module(program, options.constants).source, order_needed)
         compiled = cls(program, options, target, face, lowered)
@@ -94,7 +94,8 @@ class Compiled:
 
     @cached_property
     def _lowered_later(self) -> Lowered:
-        return _lowered(self.program, self.options, self.target)
+        key = _key(self.program, self.options)
+        return _lowered(self.program, self.options, self.target, key)
 
     @property
     def _lowered(self) -> Lowered:
@@ -301,11 +302,11 @@ class Lowered:
     seconds: Mapping[str, float]
 
 
-def _lowered(program: Any, options: Options, target: Target) -> Lowered:
-    """Return *program* lowered, by an earlier process or now."""
+def _lowered(program: Any, options: Options, target: Target, key: tuple[object, ...]) -> Lowered:
+    """Return *program* lowered, by an earlier process, which saved it for *key*, or now."""
     from spcomp.compiler import saved
 
-    key, begin = _key(program, options), perf_counter()
+    begin = perf_counter()
     if (result := saved.load(key, target)) is not None:
         say(_title(program, options), "lowered by an earlier process, read from the cache on disk")
         return Lowered(None, result, {})

@@ -58,9 +58,9 @@ _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
 
 def format_text(layout: ComposableFormat) -> str:
     """Return the call of ``spcomp.formats`` that makes *layout*; empty for rules of the user's."""
+    if (plain := _PLAIN.get(type(layout))) is not None:
+        return plain
     match layout:
-        case Kept() | Diagonals() | ListedRows():
-            return _PLAIN[type(layout)]
         case Blocks(rows, columns, listed):
             return f"{'dbsr' if listed else 'bsr'}(({rows}, {columns}))"
         case PaddedRows(width):

@@ -65,10 +65,8 @@ class Record:
         if self.kind not in KINDS:
             raise ArgumentError(f"no kind of record: {self.kind!r}", hint=f"kinds: {KINDS}")
         for field in fields(Record):
-            value, fits = (
-                getattr(self, field.name),
-                _is_number if field.type == "float" else _is_text,
-            )
+            value = getattr(self, field.name)
+            fits = _is_number if field.type == "float" else _is_text
             if not fits(value):
                 raise ArgumentError(f"{field.name} is {value!r}, expected {field.type}")
         of_matrices = json.loads(self.matrices)

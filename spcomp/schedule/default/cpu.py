@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -22,6 +22,7 @@ from spcomp.passes.pack.pack_rows import find_products
 from spcomp.schedule.default.facts import UNKNOWN, Facts
 from spcomp.schedule.default.plan import (
     Plan,
+    TileNest,
     base_name,
     is_contiguous,
     loops_down,
@@ -88,9 +89,7 @@ def default_schedule(
     for loop in [x for x in loops_of(plan.func.body) if runs_once(x)]:
         plan.attempt(plan.hoist_unit(loop.var.name))
     for loop in [x for x in loops_of(plan.func.body) if is_contiguous(x) and not plan.skips(x)]:
-        name = loop.var.name
-        ways = plan.row_tiles(name), plan.tiles(name), [Vectorize(name)]
-        any(plan.attempt(way) for way in ways)
+        any(map(plan.attempt, plan.vectors(loop.var.name)))  # the first that is legal
     for loop in list(loops_of(plan.func.body)):
         plan.attempt(plan.prefetch(loop))
     return plan.func, plan.steps
@@ -99,15 +98,18 @@ def default_schedule(
 class CpuPlan(Plan):
     """The default schedule being made for a CPU."""
 
-    def tiles(self, name: str) -> Iterator[Step]:
-        """Yield steps that run the loop *name* in register tiles and vectors, inside reductions."""
-        if (tile := self._tile(name)) is not None:
-            yield from self._tiles(name, tile)
+    def vectors(self, name: str) -> Iterator[Iterable[Step]]:
+        """Yield the ways in which the loop *name* may run in vectors, the fastest first.
 
-    def row_tiles(self, name: str) -> Iterator[Step]:
-        """Yield the same steps with tiles of several rows, if these all read the same."""
-        if (tile := self._row_tile(name)) is not None:
-            yield from self._tiles(name, tile)
+        Each is steps: register tiles inside reductions, of several rows or of one, or no tiles.
+        """
+        nest = tile_nest(self.func, name)
+        tile = None if nest is None else self._tile(nest, name)
+        if nest is not None and tile is not None:
+            if (several := self._row_tile(nest, tile, name)) is not None:
+                yield self._tiles(name, several)
+            yield self._tiles(name, tile)
+        yield [Vectorize(name)]
 
     def _tiles(self, name: str, tile: _Tile) -> Iterator[Step]:
         if tile.cut is not None:
@@ -342,23 +344,21 @@ class CpuPlan(Plan):
         parts = (x for x in loops_of(self.func.body) if x.var in picks)
         return prod(int(x.end.value) for x in parts if isinstance(x.end, Const))
 
-    def _tile(self, name: str) -> _Tile | None:
+    def _tile(self, nest: TileNest, name: str) -> _Tile | None:
         """Return the register tile for the loop *name*; None if it is not worth one."""
-        nest = tile_nest(self.func, name)
-        lanes = self._lanes(nest.block, name) if nest is not None else 0
-        if nest is None or lanes < 2:
+        lanes = self._lanes(nest.block, name)
+        if lanes < 2:
             return None
         knobs, reducing = self.knobs, reduction_loops(self.func)
         most = knobs.stream_vectors if _streams(nest.block, reducing) else knobs.tile_vectors
         return _Tile(nest.block.name, nest.spatial, nest.reductions, lanes, most)
 
-    def _row_tile(self, name: str) -> _Tile | None:
-        """Return the tile of several rows that all read the same along the loop *name*, or None.
+    def _row_tile(self, nest: TileNest, tile: _Tile, name: str) -> _Tile | None:
+        """Return *tile* with several rows that all read the same along the loop *name*, or None.
 
         As many as divide the rows, so that no tile is smaller than others.
         """
-        nest, tile = tile_nest(self.func, name), self._tile(name)
-        if nest is None or tile is None or not nest.spatial:
+        if not nest.spatial:
             return None
         *outer, last = nest.spatial
         loop, sums = self.loop(last), self.knobs.tile_sums
