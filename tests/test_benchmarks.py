@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,13 +117,18 @@ def test_the_median_is_over_undisturbed_samples():
     assert timing.median(samples(1, 2, 3, dirty=(0, 1, 2))) == 2
 
 
-def test_contenders_take_turns_and_the_slowest_leaves_early():
+def test_contenders_take_turns_and_the_slowest_leaves_early(monkeypatch):
     turns: list[str] = []
-    calls = {
-        "a": lambda: turns.append("a"),
-        "b": lambda: turns.append("b"),
-        "slow": lambda: (turns.append("slow"), time.sleep(0.01)),
-    }
+    passed = [0.0]  # seconds: only the calls let time pass, whatever else the machine does
+
+    def call(name: str, seconds: float) -> None:
+        turns.append(name)
+        passed[0] += seconds
+
+    clock = {"perf_counter": lambda: passed[0], "process_time": float, "sleep": lambda _: None}
+    monkeypatch.setattr(timing, "time", SimpleNamespace(**clock))
+    times = {"a": 1e-6, "b": 2e-6, "slow": 1e-2}
+    calls = {name: partial(call, name, seconds) for name, seconds in times.items()}
     taken = timing.measure(calls, rounds=5, seconds=1e-4, retakes=0)
     assert {name: len(found) for name, found in taken.items()} == {"a": 5, "b": 5, "slow": 1}
     order = [name for at, name in enumerate(turns) if at == 0 or turns[at - 1] != name]
