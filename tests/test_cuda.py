@@ -42,7 +42,7 @@ def kernels(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program):
     def check(step, module):
         verify(module, step.name)
@@ -52,7 +52,7 @@ def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program):
 
 
 @every_variant
-@pytest.mark.sample(16, long=4)
+@pytest.mark.sample(16, long=8)
 def test_kernels_mean_what_the_oracle_says(program, dtype, idtype):
     module = kernels(program.name, dtype, idtype)
     for case in program.cases:
@@ -63,7 +63,7 @@ def test_kernels_mean_what_the_oracle_says(program, dtype, idtype):
 
 @every_variant
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16, long=4)
+@pytest.mark.sample(16, long=8)
 def test_the_emulated_gpu_computes_what_the_oracle_says_in_any_order(program, dtype, idtype):
     kernel = spcomp.compile(source(program.name, dtype, idtype), target=EMULATED)
     for number, case in enumerate(program.cases):

@@ -117,7 +117,7 @@ def outcome(kernel, csr, args):
 
 
 @pytest.mark.parametrize(("name", "which"), CASES)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_a_program_over_parts_writes_what_it_does_over_csr(name, which):
     plain, parts = kernels(name, which)
     for m, n, density in ((7, 5, 0.4), (8, 9, 0.5), (6, 9, 0.0), (1, 1, 1.0)):
@@ -150,7 +150,8 @@ def test_the_interpreter_agrees_on_what_the_parts_mean(name, which):
     known = {"x": args["X"].reshape(-1), "y": args["Y"].reshape(-1), "feat": 3, "m": 7, "n": 6}
     for part in parts.program.parts["A"]:
         rule = part.rule.name
-        (values,) = (b.data.name for b in part.rule.new_format_desc.buffers)
+        buffers = part.rule.new_format_desc.buffers
+        (values,) = (b.data.name for b in buffers if b.name == "A")
         for key, value in {**made.parts[rule], **made.sizes[rule]}.items():
             flat = value.flatten() if isinstance(value, np.ndarray) else value
             known[part.params[values if key == "values" else key].name] = flat

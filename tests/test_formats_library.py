@@ -56,7 +56,7 @@ CASES += [(name, which) for name in ("spmv", "max") for which in FORMATS]
 
 
 @pytest.mark.parametrize(("name", "which"), dict.fromkeys(CASES))
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_a_program_over_parts_computes_what_it_does_over_csr(name, which):
     for csr in MATRICES.values():
         want, got = computed(name, FORMATS[which], csr)
@@ -135,7 +135,7 @@ STEPS = {
 
 @pytest.mark.parametrize("which", FORMATS)
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_a_vector_is_read_where_something_is_stored_only(name, which):
     start, step = STEPS[name]
     text = HEADER.replace("feat: T.int32, ", "").replace("    K = T.dense_fixed(feat)\n", "")
@@ -182,7 +182,7 @@ def test_the_same_bits_come_from_any_number_of_threads(which):
 
 @pytest.mark.parametrize("which", SOME)
 @pytest.mark.parametrize("dtype", ["float64", "int32", "float16"])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_other_dtypes_work(which, dtype):
     func = parse(HEADER + BODIES["spmv"].replace("0.0", "0"), dtype)
     kernel = spcomp.decompose(func, A=FORMATS[which]).compile()

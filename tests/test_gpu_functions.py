@@ -251,6 +251,7 @@ def test_every_61st_float_is_within_the_bound(func):
 
 
 @pytest.mark.long
+@pytest.mark.sample(2, long=2)
 @pytest.mark.parametrize("func", ALL_OF)
 def test_every_float_of_the_usual_sizes_is_within_the_bound(func):
     first, last = np.array(ALL_OF[func], np.float32).view(np.uint32).tolist()

@@ -17,7 +17,7 @@ from tests.layers import stages
 @pytest.mark.skipif(sys.platform == "win32", reason="pages are protected by mprotect")
 @pytest.mark.parametrize("name", ["", "x86-64-v2"])
 @pytest.mark.parametrize("side", ["begin", "end"])
-@pytest.mark.sample(2, long=2)
+@pytest.mark.sample(4, long=4)
 def test_nothing_beside_an_argument_is_touched(side, name):
     if name and os.uname().machine != "x86_64":
         pytest.skip("that is code for x86")

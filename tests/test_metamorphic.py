@@ -152,7 +152,7 @@ def check(seed: int, *, compiled: bool) -> bool:
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_programs_do_not_depend_on_formats_orders_of_dimensions_and_orders_of_rows(start):
     done = [check(seed, compiled=False) for seed in range(start, start + CHUNK - COMPILED)]
     done += [check(seed, compiled=True) for seed in range(start + CHUNK - COMPILED, start + CHUNK)]
@@ -188,7 +188,7 @@ def computed(kernel: Any, arrays: dict[str, Any], pick: random.Random, ones: str
 
 
 @pytest.mark.parametrize("text", LINEAR)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_a_linear_program_adds_and_scales_with_its_operand(text):
     kernel = spcomp.compile(text)
     for seed, ones in ((0, "xz"), (1, "")):

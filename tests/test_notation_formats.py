@@ -22,6 +22,8 @@ FORMATS = {
     "sr_bcrs": formats.sr_bcrs(2, 2),
     "dia": formats.dia(),
     "sliced": formats.sliced_diagonal(4),
+    "sell": formats.sell(4),
+    "slices": formats.sell(2, 1),
     "open": formats.hyb(col_parts=2),
     "named": "hyb",
     "kept": formats.hyb(),
@@ -108,7 +110,7 @@ CASES_LIKE += [("C[j, i] = A[i, j] * x[j]", which) for which in ALONG]
 
 
 @pytest.mark.parametrize(("text", "which"), dict.fromkeys(CASES))
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_a_matrix_is_stored_in_the_format_that_is_asked_for(text, which):
     kernel = check(text, FORMATS[which], PROGRAMS[text])
     shown = {"open": "Hyb(col_parts=2, buckets=(1", "named": "Hyb(col_parts=1, buckets=(1"}
@@ -117,7 +119,7 @@ def test_a_matrix_is_stored_in_the_format_that_is_asked_for(text, which):
 
 
 @pytest.mark.parametrize(("text", "which"), dict.fromkeys(CASES_LIKE))
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_results_and_values_between_lie_along_the_parts(text, which):
     check(text, FORMATS[which], LIKE[text])
 

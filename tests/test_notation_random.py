@@ -100,14 +100,14 @@ def prints(kernel: NotationKernel, case: Case, stage: str) -> None:
 
 
 @pytest.mark.parametrize("start", range(0, INTERPRETED, CHUNK))
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=5)
 def test_the_interpreter_computes_what_masked_numpy_does(start):
     done = [run(seed, compiled=False) for seed in range(start, start + CHUNK)]
     assert done.count(False) <= MOST_REFUSED * CHUNK
 
 
 @pytest.mark.parametrize("start", range(INTERPRETED, INTERPRETED + COMPILED, CHUNK_COMPILED))
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=5)
 def test_machine_code_computes_what_masked_numpy_does(start):
     done = [run(seed, compiled=True) for seed in range(start, start + CHUNK_COMPILED)]
     assert done.count(False) <= 1 + MOST_REFUSED * CHUNK_COMPILED

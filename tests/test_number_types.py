@@ -85,7 +85,7 @@ def cases(first: str, second: str) -> Iterator[tuple[str, str, Any]]:
 @pytest.mark.parametrize(
     ("first", "second"), [*combinations_with_replacement(WHOLE, 2), ("uint64", "int64")]
 )
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=6)
 def test_whole_numbers_meet_as_numpys_do_in_every_place(first, second):
     args = {"a": values(first), "b": np.roll(values(second), 1), "c": np.ones(6, np.int8)}
     texts, wanted = [], []
@@ -281,7 +281,7 @@ TAKEN = {
 @pytest.mark.parametrize("text", TAKEN)
 @pytest.mark.parametrize("how", ["dense", "csr", "hash"])
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_what_is_taken_away_from_a_given_result_is_negated_in_its_type(text, how, dtype):
     least = np.iinfo(dtype).min  # of which the negative is itself, or 255 of 1
     a, b = (np.array([[x, 100], [30, y]], dtype) for x, y in ((least or 1, 3), (1, 5)))
@@ -350,7 +350,7 @@ PAIRS = {  # with a Python float a, int8 n, int64 p, uint64 q, float32 x, bool b
 
 @pytest.mark.parametrize("text", PAIRS)
 @pytest.mark.parametrize("fixed", [False, True])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_a_sum_has_the_type_of_its_pairs_whatever_the_formats(text, fixed):
     n, x = np.int8([2, 0, -3, 0]), np.float32([0.5, 3, 0, 0])
     vectors = {"n": n, "p": n.astype("i8"), "q": np.uint64([0, 4, 5, 0]), "x": x, "b": n > 0}
@@ -391,7 +391,7 @@ NUMBERS = {  # with float32 x, float64 z, uint8 u
 
 
 @pytest.mark.parametrize("text", NUMBERS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_a_python_number_gives_way_wherever_it_stands(text):
     """As numpy's do, whatever else a program has, and whether it is an argument or a constant."""
     number, dtype = NUMBERS[text]

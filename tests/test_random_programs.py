@@ -79,7 +79,7 @@ def _check(seed):
 
 
 @pytest.mark.parametrize("first", range(0, COUNT, BATCH))
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_every_stage_of_a_random_program_means_the_same(first):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpcompWarning)  # false spatial claims are the point

@@ -34,7 +34,7 @@ def masked(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("form", [None, "csr", "dcsr", "bitmap"])
 @pytest.mark.parametrize("op", REDUCTIONS)
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=6)
 def test_reductions_give_what_is_there(op, form):
     """With a mask that is dense, and with one that stores what it has."""
     text = f"C[i, j] = {op}(k, A[j, i] if B[j, k])"
@@ -54,7 +54,7 @@ def test_reductions_give_what_is_there(op, form):
 
 @pytest.mark.parametrize("form", ["csr", "dcsr"])
 @pytest.mark.parametrize("semiring", [*SEMIRINGS])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_products_of_any_inner_extent_are_assembled(semiring, form):
     """Of a dense matrix and a sparse one, in either place."""
     text = "C[i, j] = A[i, k] * B[k, j]"

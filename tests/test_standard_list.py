@@ -148,7 +148,7 @@ def operands(program: Program) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_every_combination_of_formats(chunk):
     for at, (name, layouts) in enumerate(COMBINATIONS[chunk::CHUNKS]):
         program = PROGRAMS[name]

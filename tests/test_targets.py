@@ -40,7 +40,7 @@ def _bits(arrays):
 
 @every_program
 @pytest.mark.parametrize("target", ["cpu", "cpu:x86-64", "cpu:x86-64-v3", "cpu:x86-64-v4"])
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_a_program_is_right_for_a_target_at_any_number_of_threads(name, target):
     program, kernel = BY_NAME[name], _kernel(name, target)
     assert kernel.source("asm")
@@ -60,6 +60,6 @@ def test_a_program_is_right_for_a_target_at_any_number_of_threads(name, target):
 
 
 @every_program
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=2)
 def test_assembly_for_another_architecture_is_written(name):
     assert ".text" in _kernel(name, "cpu:aarch64").source("asm")
