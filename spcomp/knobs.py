@@ -39,7 +39,8 @@ class Knobs:
     # shares of parallel loops
     chunk_elements: int  # elements in a chunk of rows where each is one operation
     chunk_vector: int  # elements in a chunk of a loop in vectors; 0: there are no chunks
-    chunk_nested: int  # the same where each element is a loop
+    chunk_slices: int  # steps of slices of rows in a chunk
+    chunk_nested: int  # elements in a chunk of rows where each element is a loop
     chunk_sorted: int  # iterations over sorted coordinates in a chunk
     chunk_fibers: int  # the same where each iteration is a fiber
     chunk_workspace: int  # elements in a chunk of rows that share workspaces
@@ -129,6 +130,7 @@ CPU_KNOBS = Knobs(
     stream_ahead=256,
     chunk_elements=8192,  # to find where a chunk begins costs as much as some hundred operations
     chunk_vector=4096,
+    chunk_slices=1024,  # fewer: rows that two threads write at once share cache lines
     chunk_nested=4096,
     chunk_sorted=4096,
     chunk_fibers=64,

@@ -24,6 +24,7 @@ LIBRARY = {  # that every matrix can be stored in, and other buffers along it
     "hyb_padded": formats.hyb(2, [1, 2], padded=True),
     "sr_bcrs": formats.sr_bcrs(2, 2),
     "dia": formats.dia(),
+    "sell": formats.sell(2),
 }
 
 HEADER = """from spcomp import script as T

@@ -10,7 +10,7 @@ import spcomp
 from benchmarks import programs
 from benchmarks.gpu.ours import RGCN
 from spcomp.errors import ArgumentError, ScheduleError
-from spcomp.formats import hyb
+from spcomp.formats import hyb, sell
 from spcomp.ir.interpret.program import interpret
 from spcomp.ir.structural import structural_equal
 from spcomp.schedule.default.cuda import default_schedule
@@ -187,3 +187,13 @@ def test_the_step_is_refused_where_rows_are_not_only_updated(before, after, why)
     schedule = Schedule(programs.parse(RGCN.replace(before, after))).lower_sparse_iter()
     with pytest.raises(ScheduleError, match=why):
         schedule.gather_rows(["i_1", "r"], 1, apart=["r"])
+
+
+@pytest.mark.parametrize("window", [None, 1])
+def test_slices_of_rows_are_right_on_a_gpu(window):
+    rng = np.random.default_rng(3)
+    matrix = sps.random_array((77, COLUMNS), density=0.1, format="csr", rng=rng, dtype=np.float32)
+    x = operand(1)[:, 0]
+    made = spcomp.decompose(programs.parse(programs.SPMV), A=sell(16, window))
+    bound = made.compile(target=EMULATED).bind(A=matrix)
+    assert np.allclose(in_all_orders(lambda: bound(X=x)), matrix @ x, rtol=1e-5)

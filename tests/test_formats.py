@@ -256,6 +256,8 @@ def test_arguments_by_position_are_refused():
     [
         (lambda: spcomp.formats.sliced_diagonal(0), r"lanes is 0, expected an integer in 1..64"),
         (lambda: spcomp.formats.sliced_diagonal(2.5), "lanes is 2.5"),
+        (lambda: spcomp.formats.sell(65), r"lanes is 65, expected an integer in 1..64"),
+        (lambda: spcomp.formats.sell(window=0), "window is 0, expected a positive integer"),
         (lambda: spcomp.formats.sliced_diagonal(min_fill=0), "min_fill is 0"),
     ],
 )

@@ -19,6 +19,8 @@ FORMATS = LIBRARY | {
     "hyb_open": formats.hyb(col_parts=2),
     "hyb_kept": formats.hyb(),
     "sliced": formats.sliced_diagonal(4),
+    "sell_windows": formats.sell(3, 6),
+    "sell_in_order": formats.sell(4, 1),
 }
 TYPES = [str(own) for own in SCALARS if own.kind != "bfloat"]
 

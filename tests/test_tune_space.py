@@ -61,6 +61,7 @@ def space_of(name: str, *, extents: dict[str, int] | None = None) -> tuple[Space
         F.bsr(2), F.bsr((2, 4)), F.dbsr(3), F.dcsr(), F.dia(), F.ell(), F.ell(7),
         F.ell3d([(2, 1), (4, 8)]), F.hyb(2, [1, 2, 4]), F.hyb(1, [2, 8], padded=True), F.hyb(),
         F.hyb(3), F.padding(4), F.sliced_diagonal(), F.sliced_diagonal(8, 0.5), F.sr_bcrs(4, 8),
+        F.sell(), F.sell(8), F.sell(4, 128),
         F.Kept(),
     ],
     ids=str,

@@ -11,7 +11,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
-from spcomp.formats import ell, hyb, sliced_diagonal
+from spcomp.formats import ell, hyb, sell, sliced_diagonal
 from spcomp.tune import statistics
 from spcomp.tune.statistics import MatrixStatistics, matrix_statistics
 
@@ -114,6 +114,9 @@ def test_the_paddings_are_those_of_the_formats(name):
     layouts = {
         "ell": ell(),
         "hyb": hyb(1, [1, 2, 4, 8, 16, 32], padded=True),
+        "sell": sell(16),
+        "windows": sell(16, 512),
+        "slices": sell(16, 1),
         "sliced": sliced_diagonal(16),
     }
     for field, layout in layouts.items():

@@ -87,6 +87,7 @@ class BufferPlan:
     full: bool  # the program writes every element before any is read
     strided: bool = False  # a view: *size* is the least that holds it
     doubt: str = ""  # what to warn of where a call allocates it
+    distinct: bool = False  # no value occurs twice
 
     @property
     def is_assembled(self) -> bool:
@@ -346,6 +347,12 @@ def _buffer_plan(
     plans = tuple(axes[axis] for axis in buffer.axes) if isinstance(buffer, SparseBuffer) else ()
     shape = tuple(p.length for p in plans) if sparse else buffer.shape  # type: ignore[union-attr]
     size = _storage(buffer, plans)
+    if buffer.distinct and access.role != "in":
+        raise FormatError(
+            f"{buffer.name} is written, and promised to have distinct values",
+            buffer.span,
+            hint="a promise is about an array that is only read",
+        )
     return BufferPlan(
         name=buffer.name,
         handle=handle,
@@ -359,6 +366,7 @@ def _buffer_plan(
         role="out" if size is None else access.role,  # an assembled buffer is empty before
         full=access.full,
         strided=isinstance(buffer, Buffer) and buffer.strides is not None,
+        distinct=buffer.distinct,
     )
 
 

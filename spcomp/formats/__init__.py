@@ -14,6 +14,8 @@ from spcomp.formats.rules import ComposableFormat as ComposableFormat
 from spcomp.formats.rules import FormatRewriteRule as FormatRewriteRule
 from spcomp.formats.rules import Kept as Kept
 from spcomp.formats.sliced import SlicedDiagonal as SlicedDiagonal
+from spcomp.formats.sliced import Slices as Slices
+from spcomp.formats.sliced import sell as sell
 from spcomp.formats.sliced import sliced_diagonal as sliced_diagonal
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Hyb",
     "Kept",
     "SlicedDiagonal",
+    "Slices",
     "bsr",
     "dbsr",
     "dcsr",
@@ -30,6 +33,7 @@ __all__ = [
     "ell3d",
     "hyb",
     "padding",
+    "sell",
     "sliced_diagonal",
     "sr_bcrs",
 ]

@@ -66,15 +66,29 @@ def pieces(name: str, parent: Axis, idtype: DType) -> Axis:
     return Axis(name, "dense_variable", count, parent, count, None, indptr, None, idtype)
 
 
-def description(buffer: SparseBuffer, axes: tuple[Axis, ...]) -> CoordFunc:
-    """Return the description of *buffer* along *axes*; their arrays and sizes are parameters."""
+def stored(
+    name: str, axes: tuple[Axis, ...], idtype: DType, *, distinct: bool = False
+) -> SparseBuffer:
+    """Return a buffer of coordinates along *axes*, at a new parameter."""
+    return SparseBuffer(name, Var(name.lower(), handle), axes, idtype, distinct=distinct)
+
+
+def description(
+    buffer: SparseBuffer, axes: tuple[Axis, ...], *coordinates: SparseBuffer
+) -> CoordFunc:
+    """Return the description of *buffer* along *axes*; their arrays and sizes are parameters.
+
+    So are those of *coordinates*, buffers that say where elements lie.
+    """
     data = Var((buffer.data or buffer).name, handle)
     new = SparseBuffer(buffer.name, data, axes, buffer.dtype)
     params = [data]
     for axis in axes:
         named = (axis.indptr, axis.indices, axis.nnz, axis.nnz_cols)
         params += [x for x in named if isinstance(x, Var)]
-    return CoordFunc(f"{buffer.name}_format", tuple(params), axes, (new,), Seq(()))
+    params += [x.data for x in coordinates if x.data is not None]
+    buffers = (new, *coordinates)
+    return CoordFunc(f"{buffer.name}_format", tuple(params), axes, buffers, Seq(()))
 
 
 def remainder(buffer: SparseBuffer) -> FormatRewriteRule:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from spcomp.dtypes import int64
 from spcomp.errors import FormatError, expect
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.expr import Const, Var
+from spcomp.ir.expr import Const, Var, const
 from spcomp.ir.func import Func
 from spcomp.ir.visitor import walk
 
@@ -29,8 +30,10 @@ class FormatRewriteRule:
         axes_after_rewrite: The names of the axes that are iterated instead, outermost first.
         axis_map: For each axis before the rewrite, the axes after it that make up its coordinate.
         idx_map: From the coordinates before the rewrite to those after it; an IndexMap or a
-            function.
-        inv_idx_map: From the coordinates after the rewrite to those before it.
+            function. None if these do not follow from them: where an element lies, stored
+            coordinates say, and only the format's own conversion puts it there.
+        inv_idx_map: From the coordinates after the rewrite to those before it; with idx_map None,
+            elements of buffers of ``new_format_desc`` that hold them.
         padded: The part also stores, as zeros, coordinates that are not in the matrix; zeros of the
             matrix lie in another part.
         where: A condition on the coordinates before the rewrite that the part may hold; None for
@@ -55,7 +58,7 @@ class FormatRewriteRule:
     axes_before_rewrite: Sequence[str]
     axes_after_rewrite: Sequence[str]
     axis_map: Mapping[str, Sequence[str]]
-    idx_map: IndexMap | Callable[..., Any]
+    idx_map: IndexMap | Callable[..., Any] | None
     inv_idx_map: IndexMap | Callable[..., Any]
     padded: bool = False
     where: IndexMap | Callable[..., Any] | None = None
@@ -66,8 +69,13 @@ class FormatRewriteRule:
 
     def __post_init__(self) -> None:
         self._check_types()
-        object.__setattr__(self, "forward", _index_map(self.idx_map))
         object.__setattr__(self, "backward", _index_map(self.inv_idx_map))
+        nowhere = IndexMap(
+            tuple(Var(name, int64) for name in self.axes_before_rewrite),
+            (const(0, int64),) * len(self.axes_after_rewrite),
+        )
+        forward = nowhere if self.idx_map is None else _index_map(self.idx_map)
+        object.__setattr__(self, "forward", forward)
         within = None if self.where is None else _index_map(self.where)
         object.__setattr__(self, "within", within)
         axes = {axis.name for axis in self.new_format_desc.axes}
@@ -98,6 +106,11 @@ class FormatRewriteRule:
         if self.padded and len(self.buffers_to_rewrite) != 1:
             raise self.error("it is padded and rewrites several buffers", "write one rule for each")
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether arrays hold the coordinates of elements before the rewrite."""
+        return self.idx_map is None
+
     def core(self) -> FormatRewriteRule:
         """Return the rule for the axes along which all of its buffers lie.
 
@@ -106,7 +119,7 @@ class FormatRewriteRule:
         """
         along = self._along()
         common = [a for a in self.axes_after_rewrite if all(a in axes for axes in along.values())]
-        if len(common) == len(self.axes_after_rewrite):
+        if self.is_stored or len(common) == len(self.axes_after_rewrite):
             return self
         params = dict(zip(self.axes_before_rewrite, self.forward.params, strict=True))
         after = dict(zip(self.axes_after_rewrite, self.backward.params, strict=True))
@@ -155,6 +168,8 @@ class FormatRewriteRule:
 
     def _free(self) -> Iterator[str]:
         """Yield the free axes, which number the pieces of fibers."""
+        if self.is_stored:
+            return
         kinds = {axis.name: axis.kind for axis in self.new_format_desc.axes}
         used = {n for r in self.backward.results for n in walk(r) if isinstance(n, Var)}
         after, params = self.axes_after_rewrite, self.backward.params

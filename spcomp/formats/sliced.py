@@ -1,10 +1,11 @@
-"""Before the route: diagonal segments of sliced rows, a format for stencils and banded matrices."""
+"""Before the route: rows in slices of a vector's lanes, by columns or in diagonal segments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.describe import (
     CSR,
@@ -12,10 +13,14 @@ from spcomp.formats.describe import (
     dense,
     description,
     length,
+    pieces,
     remainder,
     require,
+    stored,
 )
 from spcomp.formats.rules import ComposableFormat, FormatRewriteRule
+from spcomp.ir.access import Load
+from spcomp.ir.expr import Expr, cast
 
 if TYPE_CHECKING:
     from spcomp.dtypes import DType
@@ -42,6 +47,50 @@ class SlicedDiagonal(ComposableFormat):
         return _segments(buffer, self.lanes_of(buffer.dtype)), remainder(buffer)
 
 
+@dataclass(frozen=True, slots=True)
+class Slices(ComposableFormat):
+    """The format of :func:`sell`; if *lanes* is None, the buffer's dtype decides it."""
+
+    lanes: int | None = None
+    window: int | None = None
+
+    def lanes_of(self, dtype: DType) -> int:
+        """Return the rows of a slice for values of *dtype*."""
+        return self.lanes or max(SLICE_BYTES // dtype.itemsize, 1)
+
+    def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
+        """Return the rules ``slices``, over slices, their steps and lanes, and ``rest``."""
+        require(buffer, CSR, "in slices")
+        lanes = self.lanes_of(buffer.dtype)
+        return _slices(buffer, lanes, in_order=self.window == 1), remainder(buffer)
+
+
+def sell(lanes: int | None = None, window: int | None = None) -> Slices:
+    """Return a format of slices of *lanes* rows, stored column by column, for short rows.
+
+    Rows are sorted by length, and cut into slices; each slice is padded to its longest row. Lane l
+    of step k of slice s holds element k of the row ``rows[s, l]``, at the column
+    ``columns[s, k, l]``: the sums of a slice are a vector, and nothing is added up across lanes.
+    The last rows, if they do not fill a slice, and stored zeros are in a part of compressed rows
+    (DCSR).
+
+    Args:
+        lanes: Rows of a slice, 1 to 64; by default as many values as fill 64 bytes.
+        window: Rows are sorted within windows of so many; None: all together. 1: not at all, and
+            no list of rows is stored, which suits rows of about the same length.
+
+    Raises:
+        FormatError: for arguments out of range.
+
+    Source: SELL-C-sigma (Kreutzer, Hager, Wellein, Fehske, Bishop, SIAM J. Sci. Comput. 2014), C
+    being *lanes* and sigma *window*; sliced ELLPACK (Monakov, Lokhmotov, Avetisyan, HiPEAC 2010).
+    """
+    check_lanes(lanes)
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise FormatError(f"window is {window!r}, expected a positive integer")
+    return Slices(lanes, window)
+
+
 def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedDiagonal:
     """Return a format for stencils and bands that stores one column index for *lanes* values.
 
@@ -61,11 +110,41 @@ def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedD
     Source: the slices of sliced ELLPACK (Monakov, Lokhmotov, Avetisyan, HiPEAC 2010), the row
     segments with diagonals of CRSD (Sun et al., ICPP 2011), with a position for each segment.
     """
-    if lanes is not None and (not isinstance(lanes, int) or not 1 <= lanes <= MAX_LANES):
-        raise FormatError(f"lanes is {lanes!r}, expected an integer in 1..{MAX_LANES}")
+    check_lanes(lanes)
     if not 0 < min_fill <= 1:
         raise FormatError(f"min_fill is {min_fill!r}, expected a number above 0 up to 1")
     return SlicedDiagonal(lanes, min_fill)
+
+
+def check_lanes(lanes: object) -> None:
+    """Raise FormatError unless *lanes* is None or the number of rows of a slice."""
+    if lanes is not None and (not isinstance(lanes, int) or not 1 <= lanes <= MAX_LANES):
+        raise FormatError(f"lanes is {lanes!r}, expected an integer in 1..{MAX_LANES}")
+
+
+def _slices(buffer: SparseBuffer, lanes: int, *, in_order: bool) -> FormatRewriteRule:
+    rows, columns = buffer.axes
+    slices = dense("S", length(rows) // lanes)
+    steps, lane = pieces("K", slices, columns.idtype), dense("L", lanes)
+    of_lane = stored("Rows", (slices, lane), columns.idtype, distinct=True)
+    of_element = stored("Columns", (slices, steps, lane), columns.idtype)
+
+    def coordinates(s: Expr, k: Expr, lane: Expr) -> tuple[Expr, Expr]:
+        row = s * lanes + lane if in_order else cast(Load(of_lane, (s, lane)), int64)
+        return row, cast(Load(of_element, (s, k, lane)), int64)
+
+    held = (of_element,) if in_order else (of_lane, of_element)
+    return FormatRewriteRule(
+        "slices",
+        description(buffer, (slices, steps, lane), *held),
+        (buffer.name,),
+        (rows.name, columns.name),
+        ("S", "K", "L"),
+        {rows.name: ("S", "L"), columns.name: ("S", "K", "L")},
+        None,
+        coordinates,
+        padded=True,
+    )
 
 
 def _segments(buffer: SparseBuffer, lanes: int) -> FormatRewriteRule:

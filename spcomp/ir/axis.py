@@ -161,7 +161,8 @@ class SparseBuffer(Node):
     """Values laid along *axes*, in memory at the handle *data* (None: allocated inside).
 
     One-dimensional in memory; a coordinate that is not stored reads as *fill*. *extra_storage*
-    elements follow the last one (an indptr has one more than its axes say).
+    elements follow the last one (an indptr has one more than its axes say). *distinct*: no value
+    occurs twice, a promise that a call checks; the program does not write the buffer.
     """
 
     name: str = attr()
@@ -171,13 +172,15 @@ class SparseBuffer(Node):
     scope: str = attr(default="global")
     fill: int | float | bool = attr(default=0)
     extra_storage: int = attr(default=0)
+    distinct: bool = attr(default=False)
 
 
 @node
 class Buffer(Node):
     """A dense array of *shape*, row-major, at the handle *data* (None: allocated by an Alloc).
 
-    Flat level: one-dimensional. *strides* (elements) are for user-declared views.
+    Flat level: one-dimensional. *strides* (elements) are for user-declared views. *distinct*: as of
+    a SparseBuffer.
     """
 
     name: str = attr()
@@ -186,6 +189,7 @@ class Buffer(Node):
     dtype: DType = attr()
     scope: str = attr(default="global")
     strides: tuple[Expr, ...] | None = None
+    distinct: bool = attr(default=False)
 
 
 AnyBuffer: TypeAlias = SparseBuffer | Buffer

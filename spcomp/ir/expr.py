@@ -207,6 +207,13 @@ def const(value: float, dtype: DType = int64) -> Const:
     return Const(bool(value) if dtype.kind == "bool" else int(value), dtype)
 
 
+def plain(index: Expr) -> Expr:
+    """Return *index* without integer casts to int64, which keep its value."""
+    while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
+        index = index.value
+    return index
+
+
 def cast(value: Expr, dtype: DType) -> Expr:
     """Return *value* as *dtype*: itself if it is one already, a new literal for a literal."""
     if value.dtype == dtype:

@@ -22,7 +22,7 @@ from spcomp.tensors.storage import Storage, Style
 from spcomp.tensors.tensor import Level, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from spcomp.compiler.interface import AxisPlan, BufferPlan, Interface
     from spcomp.dtypes import DType
@@ -37,8 +37,9 @@ class Frame:
     came from; *bound*: the names in *values* that were known before the call. *arguments*: the
     arguments taken apart, by name, without numbers, and the buffer or index array that each is for;
     *given*: the arguments of buffers as they came. *checks*: those that the arrays have passed;
-    *checked*: the axes whose arrays need no further check. *patterns*: for results along an axis,
-    their style, the level of the axis, and the argument that has it.
+    *checked*: the axes whose arrays, and the arrays whose values, need no further check.
+    *patterns*: for results along an axis, their style, the level of the axis, and the argument that
+    has it.
     """
 
     __slots__ = (
@@ -72,7 +73,11 @@ class Frame:
         return Frame(self.interface, {})
 
     def freeze(self) -> None:
-        """Make the index arrays private, as they are not checked again and results share them."""
+        """Make the index arrays private, as they are not checked again and results share them.
+
+        Nor are values that nobody can change, if they keep what the program promises of them.
+        Raises ArgumentError if they do not.
+        """
         for handle in self.interface.index_of:
             if isinstance(array := self.values.get(handle), np.ndarray):
                 self.values[handle] = checks.private(array)
@@ -80,6 +85,14 @@ class Frame:
             if level is not None:
                 parts = (level.indptr, level.indices)
                 self.patterns[name] = style, Level(level.kind, *map(checks.private, parts)), owner
+        lasting = {
+            handle
+            for handle, array in self.values.items()
+            if isinstance(array, np.ndarray) and checks.is_private(array)
+        }
+        for check in self._promises(lasting):
+            self._run(check)
+            self.checked.add(check.array)
 
     def take(self, name: str, arg: Any, *, verify: bool, raw: bool = False) -> None:
         """Bind the argument called *name*; raises ArgumentError.
@@ -332,15 +345,23 @@ class Frame:
             if axis.name not in self.checked:
                 yield from self._axis_checks(axis)
                 self.checked.add(axis.name)
-        for domain in face.domains if verify else ():
-            data = domain.buffer.data
-            plan = None if data is None else face.by_handle.get(data.name)
-            if plan is not None and plan.role == "in" and plan.handle in self.values:
-                limits = self.size_of(domain.low), self.size_of(domain.high)
-                yield checks.Coordinates(plan.handle, *limits)
+        if verify:
+            yield from self._promises(self.values.keys() - self.checked)
         for plan in face.outputs:
             if plan.handle in self.given:
                 yield from self._apart(plan.handle)
+
+    def _promises(self, handles: Collection[str]) -> Iterator[checks.Coordinates | checks.Distinct]:
+        """Yield the checks of what the program promises of the values of the arrays *handles*."""
+        for domain in self.interface.domains:
+            data = domain.buffer.data
+            plan = None if data is None else self.interface.by_handle.get(data.name)
+            if plan is not None and plan.role == "in" and plan.handle in handles:
+                limits = self.size_of(domain.low), self.size_of(domain.high)
+                yield checks.Coordinates(plan.handle, *limits)
+        for plan in self.interface.buffers:
+            if plan.distinct and plan.handle in handles:
+                yield checks.Distinct(plan.handle)
 
     def _apart(self, handle: str) -> Iterator[checks.Check]:
         """Yield the check that the output *handle* shares memory with nothing else."""

@@ -26,7 +26,7 @@ from spcomp.runtime.native.entry_ir import LIMIT, STEP, Op
 from spcomp.runtime.replay.entry import reach, width
 from spcomp.runtime.replay.plan import Instruction, Plan
 from spcomp.schedule.steps.sharing.hubs import longest_row
-from spcomp.tensors.checks import TABLES, Apart, Condition, Coordinates, Element, Pointers
+from spcomp.tensors.checks import TABLES, Apart, Condition, Coordinates, Distinct, Element, Pointers
 from spcomp.tensors.storage import Source
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _element(record: CallRecord, handle: str, at: int) -> Element:
 def _is_machine_check(check: Condition, arrays: Mapping[str, Array]) -> bool:
     """Whether the machine code of an entry can make *check*."""
     array = arrays[check.array]
-    if isinstance(check, Apart) or not width(array):
+    if isinstance(check, Apart | Distinct) or not width(array):
         return isinstance(check, Apart)
     if isinstance(check, Element):
         return 0 <= check.at < array.size

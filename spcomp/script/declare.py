@@ -251,6 +251,10 @@ class Declarations:
         options: dict[str, Any] = {}
         if "scope" in args:
             options["scope"] = self.ctx.text(args["scope"], "a scope") or "global"
+        if "distinct" in args:
+            options["distinct"] = bool(self.ex.number(args["distinct"]))
+            if options["distinct"] and not dtype.is_integer:
+                raise self.ctx.error(args["distinct"], f"{name} is distinct, but of {dtype}")
         if "axes" not in args:
             return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
         axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))

@@ -129,8 +129,13 @@ def match_sparse_buffer(
     fill: Any = 0,
     extra_storage: Any = 0,
     scope: Any = "global",
+    distinct: Any = False,
 ) -> Any:
-    """The values along *axes* at the handle *param*; elements not stored read as *fill*."""
+    """The values along *axes* at the handle *param*; elements not stored read as *fill*.
+
+    *distinct*: promise that no value occurs twice, so that rows of another array can be written at
+    these values in parallel. A call checks it.
+    """
 
 
 @only_in_scripts
@@ -149,10 +154,12 @@ def match_buffer(
     scope: Any = "global",
     align: Any = None,
     offset_factor: Any = None,
+    distinct: Any = False,
 ) -> Any:
     """The dense array of *shape* at the handle *param*, row-major unless *strides* say else.
 
-    *align* and *offset_factor*, TVM's promises about the address, are not relied on.
+    *distinct* is that of ``match_sparse_buffer``. *align* and *offset_factor*, TVM's promises about
+    the address, are not relied on.
     """
 
 

@@ -78,6 +78,21 @@ class Coordinates(NamedTuple):
         return True
 
 
+class Distinct(NamedTuple):
+    """A check: no value of an array occurs twice."""
+
+    array: str
+
+    def run(self, arrays: Arrays, names: Names) -> None:
+        """Raise ArgumentError unless *arrays* pass."""
+        array = arrays[self.array].reshape(-1)
+        if np.unique(array).size < array.size:
+            raise ArgumentError(
+                f"argument {names(self.array)}: a value occurs twice, the program expects distinct"
+                " ones"
+            )
+
+
 class Apart(NamedTuple):
     """A check: an output array shares no memory with *others*."""
 
@@ -103,7 +118,7 @@ class Element(NamedTuple):
     value: int
 
 
-Check: TypeAlias = Pointers | Coordinates | Apart
+Check: TypeAlias = Pointers | Coordinates | Distinct | Apart
 Condition: TypeAlias = Check | Element
 
 
@@ -167,10 +182,15 @@ def private(array: T) -> T:
     """
     if not isinstance(array, np.ndarray):
         return array
-    owner: Any = array.base if isinstance(array.base, np.ndarray) else array
-    if type(owner.base) is bytes and array.flags.c_contiguous and array.flags.aligned:
+    if is_private(array):
         return array
     return np.ndarray(array.shape, array.dtype, immutable(array))  # type: ignore[return-value]
+
+
+def is_private(array: Array) -> bool:
+    """Whether *array* lies in memory that nobody can change, as ``private`` returns it."""
+    owner: Any = array.base if isinstance(array.base, np.ndarray) else array
+    return type(owner.base) is bytes and array.flags.c_contiguous and array.flags.aligned
 
 
 def in_range(who: str, array: Array, low: int, high: int) -> None:

@@ -18,7 +18,7 @@ from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError
 from spcomp.runtime.residents import Resident, Residents
 from spcomp.tensors import checks
-from spcomp.tensors.checks import ANY, TABLES, Apart, Coordinates, Pointers
+from spcomp.tensors.checks import ANY, TABLES, Apart, Coordinates, Distinct, Pointers
 
 if TYPE_CHECKING:
     from spcomp.compiler.programs import Program
@@ -176,7 +176,9 @@ class Verdict:
     @staticmethod
     def takes(check: checks.Check, arrays: checks.Arrays) -> bool:
         """Whether *check* is of *arrays* on the GPU whose content is not known on the host."""
-        if isinstance(check, Apart) or (isinstance(check, Coordinates) and check.order == TABLES):
+        if isinstance(check, Apart | Distinct) or (
+            isinstance(check, Coordinates) and check.order == TABLES
+        ):
             return False
         there = [arrays[name] for name in arrays_of(check)]
         if isinstance(check, Pointers) and there[0].size != check.fibers + 1:

@@ -175,6 +175,7 @@ def _format_numbers(candidate: Candidate, stored: float) -> dict[str, float]:
         "hyb",
         "padding",
         "dcsr",
+        "sell",
     )
     text = candidate.formats[0][1] if candidate.formats else ""
     name, _, arguments = text.partition("(")

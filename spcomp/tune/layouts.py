@@ -26,13 +26,15 @@ from spcomp.formats.library import (
     sr_bcrs,
 )
 from spcomp.formats.rules import ComposableFormat, Kept
-from spcomp.formats.sliced import SlicedDiagonal, sliced_diagonal
+from spcomp.formats.sliced import SlicedDiagonal, Slices, sell, sliced_diagonal
 
 if TYPE_CHECKING:
     from spcomp.tune.statistics import MatrixStatistics
 
 MOST_STORED = 2.0  # values for each element: with more, reading the padding costs too much
 SIZES = (2, 4, 8, 16, 32)  # of blocks, those of MatrixStatistics.block_fill
+MOST_SORTED = 1.5  # values for each element: with more, sorting more rows together pays
+MOST_EVEN = 1.25  # the same of rows that are not sorted
 LONG = 64  # elements of a diagonal, on average, that make segments
 MOST_LOOSE = 0.2  # of the elements, in no segment: a second pass reads them, and costs more
 WIDE = 1 << 15  # columns whose rows of a dense operand leave the nearer caches
@@ -51,6 +53,7 @@ _MAKERS: dict[str, Callable[..., ComposableFormat]] = {
     "ell3d": ell3d,
     "hyb": hyb,
     "padding": padding,
+    "sell": sell,
     "sliced_diagonal": sliced_diagonal,
     "sr_bcrs": sr_bcrs,
 }
@@ -76,6 +79,8 @@ def format_text(layout: ComposableFormat) -> str:
             return f"hyb({parts}, {widths}{', padded=True' if padded else ''})"
         case SlicedDiagonal(lanes, fill):
             return f"sliced_diagonal({lanes}, {fill})"
+        case Slices(lanes, window):
+            return f"sell({lanes}, {window})"
     return ""
 
 
@@ -110,6 +115,7 @@ def formats_for(matrix: MatrixStatistics) -> Iterator[str]:
     yield from _diagonals_for(matrix)
     if matrix.ell <= MOST_STORED:
         yield "ell()"
+    yield from _slices_for(matrix)
     if listed := matrix.empty > matrix.rows // 2:
         yield "dcsr()"
     for size, stored in zip(SIZES, matrix.bsr, strict=True):
@@ -132,6 +138,15 @@ def _diagonals_for(matrix: MatrixStatistics) -> Iterator[str]:
         yield "dia()"
 
 
+def _slices_for(matrix: MatrixStatistics) -> Iterator[str]:
+    if matrix.sell <= MOST_STORED:
+        yield "sell(None, None)"
+    if matrix.windows <= MOST_SORTED:
+        yield "sell(None, 512)"
+    if matrix.slices <= MOST_EVEN:
+        yield "sell(None, 1)"
+
+
 def stored_per_element(text: str, matrix: MatrixStatistics) -> float:
     """Return how many values the format *text* stores for each element of *matrix*, about."""
     layout = format_of(text)
@@ -146,6 +161,12 @@ def stored_per_element(text: str, matrix: MatrixStatistics) -> float:
             return matrix.hyb
         case SlicedDiagonal():
             return matrix.sliced
+        case Slices(window=None):
+            return matrix.sell
+        case Slices(window=1):
+            return matrix.slices
+        case Slices():
+            return matrix.windows
     return 1.0
 
 

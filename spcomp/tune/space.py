@@ -15,10 +15,13 @@ from spcomp.compiler.backends import backend_of
 from spcomp.compiler.pipeline import as_module
 from spcomp.errors import LoweringError, SpcompError, without_warnings
 from spcomp.formats.rules import ComposableFormat
+from spcomp.formats.sliced import Slices
 from spcomp.ir.analysis.names import distinct
-from spcomp.ir.axis import SparseBuffer
+from spcomp.ir.axis import SparseBuffer, domain_axes
+from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
 from spcomp.ir.program import CoordFunc, PosFunc
+from spcomp.ir.visitor import walk
 from spcomp.kernels.decomposed.kernel import with_parts
 from spcomp.passes.pipelines import legal, to_position
 from spcomp.schedule.default.facts import UNKNOWN, Facts
@@ -108,15 +111,23 @@ class Space:
 
     def _formats(self, statistics: Mapping[str, MatrixStatistics]) -> Iterator[Formats]:
         """Yield the formats of the library in which one of the matrices may be stored."""
-        buffers = {b.name for b in self.func.buffers if isinstance(b, SparseBuffer)}
+        buffers = {b.name: b for b in self.func.buffers if isinstance(b, SparseBuffer)}
         for name, matrix in statistics.items():
             for text in formats_for(matrix) if name in buffers else ():
+                if isinstance(format_of(text), Slices) and self._has_vectors(buffers[name]):
+                    continue  # what is done for an element runs in vectors already
                 try:
                     self._bases[(name, text),] = self._base({name: format_of(text)})
                 except SpcompError as error:
                     self.refused[f"{name} in {text}"] = error.message
                 else:
                     yield ((name, text),)
+
+    def _has_vectors(self, matrix: SparseBuffer) -> bool:
+        """Whether the program runs over further axes for each element of *matrix*."""
+        iterations = (node for node in walk(self.func.body) if isinstance(node, SpIter))
+        axes = ({a for domain in it.domains for a in domain_axes(domain)} for it in iterations)
+        return any(over > {*matrix.axes} for over in axes)
 
     def seeds(self) -> Iterator[Candidate]:
         """Yield the default, and then each format with its default steps."""

@@ -27,6 +27,7 @@ from spcomp.tune.scans import (
 
 CHUNKS = 64  # pieces of the matrix that threads take, at most
 SAMPLE = 1 << 16  # accesses whose reuse is measured, at most
+SORTED = 512  # rows that are sorted together: with more, threads write rows on one cache line
 WINDOWS = 8  # runs of consecutive accesses in a large matrix
 WINDOW = 1 << 14  # accesses of each; reuse is measured in the second half
 NEAR = 12  # log2 of the distances that such a run can tell
@@ -40,9 +41,10 @@ class MatrixStatistics:
     mean distance of an element from the diagonal. *block_fill*: the share of elements in the blocks
     of 2, 4, 8, 16 and 32 rows and columns that have some.
 
-    *ell*, *hyb*, *sliced*, *dia*: values that the format stores for each element of the matrix:
-    ``spcomp.formats.ell()``, ``hyb(1, [1, 2, ..., 32], padded=True)``, ``sliced_diagonal(16)``
-    and ``dia()``, the part for the remaining elements included. *loose*: the share of elements that
+    *ell*, *hyb*, *sliced*, *dia*, *sell*, *windows*, *slices*: values that the format stores for
+    each element of the matrix: ``spcomp.formats.ell()``, ``hyb(1, [1, 2, ..., 32], padded=True)``,
+    ``sliced_diagonal(16)``, ``dia()``, ``sell(16)``, ``sell(16, 512)`` and ``sell(16, 1)``, the
+    part for the remaining elements included. *loose*: the share of elements that
     ``sliced_diagonal(16)`` leaves to that part.
 
     *reuse*: for k = 0, 1, ..., the share of elements in whose column there was another with fewer
@@ -68,6 +70,9 @@ class MatrixStatistics:
     sliced: float
     loose: float
     dia: float
+    sell: float
+    windows: float
+    slices: float
     reuse: tuple[float, ...]
 
     @property
@@ -151,7 +156,8 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
     if not nnz:
         ones = (1.0,) * len(SIZES)
         return MatrixStatistics(
-            m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones, 1.0, 1.0, 1.0, 0.0, 1.0, ()
+            *(m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones),
+            *(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ()),
         )
     counts, moments, diagonals = _scan(rows)
     total = dict(zip(COUNTS, counts.sum(axis=0).tolist(), strict=False))
@@ -183,8 +189,23 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
         sliced=(total["segments"] * LANES + nnz - total["in_segments"]) / nnz,
         loose=1 - total["in_segments"] / nnz,
         dia=diagonals * m / nnz,
+        sell=_in_slices(rows.pointers, m) / nnz,
+        windows=_in_slices(rows.pointers, SORTED) / nnz,
+        slices=_in_slices(rows.pointers, 1) / nnz,
         reuse=_reuse(rows, counts[:, FOUND:]),
     )
+
+
+def _in_slices(pointers: Array, window: int) -> int:
+    """Return the values that slices of rows sorted within each *window* store, with their rest."""
+    lengths = np.diff(pointers)
+    if window > 1:
+        whole = len(lengths) - len(lengths) % window
+        parts = -np.sort(-lengths[:whole].reshape(-1, window), axis=1).reshape(-1)
+        lengths = np.concatenate([parts, -np.sort(-lengths[whole:])])
+    sliced = len(lengths) - len(lengths) % LANES
+    longest = lengths[:sliced].reshape(-1, LANES).max(axis=1, initial=0)
+    return int(longest.sum()) * LANES + int(lengths[sliced:].sum())
 
 
 def _rows_of(matrix: Any) -> _Rows:

@@ -122,7 +122,11 @@ def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
     statistics = dict(asked.problem.matrices)
     space = Space.of(asked)
     model = Model.of(store, asked.machine) if shipped is None else shipped
-    candidates = _drawn(space) if shipped is None else list(plain_candidates(space, statistics))
+    if shipped is None:
+        candidates = _drawn(space)
+    else:
+        plain = plain_candidates(space, statistics)
+        candidates = [candidate for candidate in plain if shipped.knows(candidate.formats)]
     sure = SURE if shipped is None else shipped.sure
     return _best(space, Bounds(space, statistics), model, candidates, sure, calls) or default
 

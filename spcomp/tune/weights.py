@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import exp, nan
@@ -70,6 +70,11 @@ class Weights:
         table = np.array([[row.get(name, nan) for name in self.names] for row in found], np.float64)
         rows = table.astype(np.float32).tolist()  # thresholds are single values of the training
         return [exp(self.base + sum(tree.value(row) for tree in self.trees)) for row in rows]
+
+    def knows(self, formats: Iterable[tuple[str, str]]) -> bool:
+        """Whether the training had such *formats*: older weights have not seen ``sell``."""
+        new = any(text.startswith("sell") for _, text in formats)
+        return "matrix.sell" in self.names or not new
 
     def to_json(self) -> str:
         """Return the weights as text, thresholds with the digits that single values need."""

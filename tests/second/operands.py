@@ -274,6 +274,8 @@ def _sparse_storages() -> list[Storage]:
         _parts("padding(4)", f.padding(4)),
         _parts("sr_bcrs(2, 2)", f.sr_bcrs(2, 2)),
         _parts("dia()", f.dia()),
+        _parts("sell(2)", f.sell(2)),
+        _parts("sell(4, 1)", f.sell(4, 1)),
         _parts("sliced_diagonal()", f.sliced_diagonal(4), types="f"),
     ]
     for rank in (1, 2, 3, 4):

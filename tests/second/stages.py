@@ -34,6 +34,7 @@ FORMATS: list[Callable[[], Any]] = [
     lambda: spcomp.formats.sr_bcrs(2, 2),
     lambda: spcomp.formats.dia(),
     lambda: spcomp.formats.sliced_diagonal(4),
+    lambda: spcomp.formats.sell(2),
 ]
 
 

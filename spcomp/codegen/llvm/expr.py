@@ -23,7 +23,7 @@ from spcomp.codegen.llvm.ops import (
     vector,
     zero,
 )
-from spcomp.codegen.llvm.unguarded import Places, need_no_guard, places_read
+from spcomp.codegen.llvm.unguarded import need_no_guard, place_of, places_read
 from spcomp.dtypes import DType, bool_, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
@@ -48,7 +48,8 @@ class Exprs(Visitor[str]):
         self.code, self.scope = code, scope
         self.mask: str | None = None
         self.mask_lanes = 1
-        self.known: Places = frozenset()  # places that are read where the current one is
+        # the places that are read where the current one is, with the mask that they are read under
+        self.known: dict[object, tuple[str | None, int]] = {}
         if code.unit.debug is not None:
             code.unit.debug.follow(self)
 
@@ -136,7 +137,8 @@ class Exprs(Visitor[str]):
         lazy = any(map(_needs_guard, sides))
         if not lazy or node.cond.dtype.lanes == 1 or any(map(_may_fail, sides)):
             return self._choose(cond, node.cond.dtype, *sides, lazy=lazy)
-        known, self.known = self.known, self.known | places_read(node)
+        known, here = self.known, (self.mask, self.mask_lanes)
+        self.known = {**dict.fromkeys(places_read(node), here), **known}
         try:
             lazy = not need_no_guard(node, self.known)
             return self._choose(cond, node.cond.dtype, *sides, lazy=lazy)
@@ -189,11 +191,16 @@ class Exprs(Visitor[str]):
     @contextmanager
     def _only(self, mask: str, lanes: int) -> Iterator[None]:
         """Restrict what is written inside to the lanes of *mask*."""
-        before = self.mask, self.mask_lanes
         active = self._active(lanes)
         if active is not None:
             mask = self.code.value(f"and {vector('i1', lanes)} {mask}, {active}")
-        self.mask, self.mask_lanes = mask, lanes
+        with self._under(mask, lanes):
+            yield
+
+    @contextmanager
+    def _under(self, mask: str | None, lanes: int) -> Iterator[None]:
+        """Put *mask* in the place of the one that restricts what is written inside."""
+        before, self.mask, self.mask_lanes = (self.mask, self.mask_lanes), mask, lanes
         try:
             yield
         finally:
@@ -229,7 +236,16 @@ class Exprs(Visitor[str]):
         return Access(pointer, self.convert(index, wide), dtype, active, register(wide))
 
     def visit_Load(self, node: Load) -> str:
-        """A load; of a vector: contiguous for a ramp of stride 1, else a gather."""
+        """A load; of a vector: contiguous for a ramp of stride 1, else a gather.
+
+        Where its place is read in any case, it waits for no mask.
+        """
+        if self.mask is not None and self.known:
+            with self._under(*self.known.get(place_of(node), (self.mask, self.mask_lanes))):
+                return self._load(node)
+        return self._load(node)
+
+    def _load(self, node: Load) -> str:
         if node.mask is None and self.mask is None and (singles := self._singles(node)):
             return self._vector_of([self.visit(single) for single in singles], node.dtype)
         return read(self.code, self.access(node.buffer, node.indices[0], node.mask))

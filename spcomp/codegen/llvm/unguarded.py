@@ -6,7 +6,7 @@ where an element at its place in a buffer of its size is read in any case.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from spcomp.ir import expr as ex
 from spcomp.ir.access import Load
@@ -15,10 +15,10 @@ from spcomp.ir.expr import Const, Expr
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import below
 
-Places = frozenset[object]  # what is read: indices, masks and the sizes of buffers
+Places = Collection[object]  # what is read: indices, masks and the sizes of buffers
 
 
-def places_read(node: Expr) -> Places:
+def places_read(node: Expr) -> frozenset[object]:
     """Return the places that are read whenever *node* is evaluated."""
     return frozenset(_reads(node))
 
@@ -31,7 +31,7 @@ def need_no_guard(select: ex.Select, known: Places) -> bool:
     """
     cond = fingerprint(select.cond)
     loads = [load for side in (select.then, select.otherwise) for load in _loads(side, cond)]
-    return all(_place(load) in known or _is_constant(load) for load in loads)
+    return all(place_of(load) in known or _is_constant(load) for load in loads)
 
 
 def _loads(node: Expr, cond: object) -> Iterator[Load]:
@@ -54,13 +54,14 @@ def _reads(node: Expr) -> Iterator[object]:
         yield from _reads(node.lhs)
         return
     if isinstance(node, Load):
-        yield _place(node)
+        yield place_of(node)
     for child in below(node):
         if isinstance(child, Expr):
             yield from _reads(child)
 
 
-def _place(load: Load) -> object:
+def place_of(load: Load) -> object:
+    """Return what tells the place of *load* from others: index, mask and size of the buffer."""
     return fingerprint(load.indices), fingerprint((load.mask,)), fingerprint(_sizes(load))
 
 

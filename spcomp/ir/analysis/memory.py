@@ -49,7 +49,9 @@ class Layout:
         if buffer not in self._flat:
             shape = (self._size(buffer),)
             flat = Buffer(
-                buffer.name, buffer.data, shape, buffer.dtype, buffer.scope, span=buffer.span
+                *(buffer.name, buffer.data, shape, buffer.dtype, buffer.scope),
+                distinct=buffer.distinct,
+                span=buffer.span,
             )
             if isinstance(buffer, Buffer) and buffer.strides is None and buffer.shape == shape:
                 flat = buffer  # keep it: sizes of other buffers may read its elements

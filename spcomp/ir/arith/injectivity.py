@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
+from spcomp.ir.access import Load
 from spcomp.ir.arith.alike import up_to_names
 from spcomp.ir.arith.bounds import Env, as_env
 from spcomp.ir.arith.linear import Algebra, Key, Linear, key_of, mentions
 from spcomp.ir.arith.proof import WIDE, Bounds, Facts, Prover, Ranges, product
 from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.expr import BinOp, Const, Expr, Var, plain
 from spcomp.ir.rewrite import substitute
 
 if TYPE_CHECKING:
@@ -34,8 +35,15 @@ def injective(
     give a range for *var*. *monotone*: one-dimensional buffers whose values do not decrease.
     False: not proved.
     """
+    indices = [part for index in indices for part in told_by(index)]
     ranges = tuple(_relevant(indices, var, inner).items())
     return _injective((tuple(indices), var, ranges, tuple(monotone)), as_env(bounds))
+
+
+def told_by(index: Expr | None) -> tuple[Expr | None, ...]:
+    """Return what differs if *index* does: of a value in a distinct buffer, its place; else it."""
+    load = None if index is None else plain(index)
+    return load.indices if isinstance(load, Load) and load.buffer.distinct else (index,)
 
 
 @up_to_names

@@ -361,6 +361,8 @@ class StmtPrinter(Visitor[None]):
                 args.append(f"strides={strides}")
         if buffer.scope != "global":
             args.append(f"scope={literal_text(buffer.scope)}")
+        if buffer.distinct:
+            args.append("distinct=True")
         return f"T.{verb}_{word}({', '.join(args)})"
 
     def axis_call(self, axis: Axis) -> str:

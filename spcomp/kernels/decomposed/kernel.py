@@ -25,6 +25,7 @@ from spcomp.passes.decompose.decompose_formats import decompose as decompose_fun
 from spcomp.passes.decompose.decompose_formats import without_unused
 from spcomp.passes.decompose.decompose_parts import Part
 from spcomp.tensors.arguments import convert
+from spcomp.tensors.checks import private
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.parts.parts import Parts as Parts
 from spcomp.tensors.parts.parts import parts_of, sizes_of
@@ -365,10 +366,14 @@ def _as_is(arg: Any) -> Any:
 
 def _named(part: Part, stored: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the arrays and sizes *stored* of *part* by the names of its rule's parameters."""
-    (buffer,) = part.rule.new_format_desc.buffers
+    (name,), described = part.rule.buffers_to_rewrite, part.rule.new_format_desc.buffers
+    buffer = next(buffer for buffer in described if buffer.name == name)
     assert buffer.data is not None
     for key, value in stored.items():
-        yield (buffer.data.name if key == "values" else key), value
+        if key == "values":
+            yield buffer.data.name, value
+        else:  # what says where elements lie is checked once, when it is bound
+            yield key, private(value)
 
 
 def _agree(sizes: dict[str, int], named: dict[str, Any], *, add: bool = True) -> dict[str, Any]:

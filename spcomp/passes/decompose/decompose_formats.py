@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, TypeGuard
@@ -13,18 +13,24 @@ from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.arith.bounds import Env, Interval
-from spcomp.ir.arith.indexmap import IndexMap
-from spcomp.ir.arith.linear import Algebra, same_value
+from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
-from spcomp.ir.axis import AnyBuffer, Axis, Domain, Fuse, SparseBuffer, domain_axes
+from spcomp.ir.axis import (
+    AnyBuffer,
+    Axis,
+    Domain,
+    Fuse,
+    SparseBuffer,
+    domain_axes,
+)
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const, plain
 from spcomp.ir.module import Module, single
 from spcomp.ir.node import Node
 from spcomp.ir.program import CoordFunc
-from spcomp.ir.rewrite import Relink, Rewriter, substitute
+from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.passes.base import Pass, Stage
@@ -37,6 +43,7 @@ from spcomp.passes.decompose.decompose_parts import (
     used_elsewhere,
     wrong_shape,
 )
+from spcomp.passes.decompose.instantiate import instantiate
 from spcomp.passes.decompose.preprocess import (
     axes_of,
     axes_used,
@@ -87,16 +94,22 @@ def decompose(func: CoordFunc, rules: Sequence[FormatRewriteRule]) -> Decomposit
     names = Names(func)
     rules = [rule.core() for rule in rules]
     old = _rewrite_target(func, rules)
-    parts = tuple(_instantiate(rule, func, names, old.beside) for rule in rules)
+    parts = tuple(instantiate(rule, func, names, old.beside) for rule in rules)
     splitter = _Splitter(old, parts, names)
     body = splitter.rewrite(func.body)
     beside = [b for part in parts for b in part.beside.values() if b.data is not None]
     params = dict.fromkeys((*func.params, *(p for part in parts for p in part.params.values())))
     params |= dict.fromkeys(b.data for b in beside if b.data is not None)
     axes = (*func.axes, *splitter.axes, *(a for part in parts for a in part.axes.values()))
+    stored = [domain for part in parts for domain in part.stored]
     buffers = (*func.buffers, *(b for part in parts for b in part.buffers.values()), *beside)
-    unique = tuple(dict.fromkeys(axes))
-    unmarked = func.replace(params=tuple(params), axes=unique, buffers=buffers, body=body)
+    unmarked = func.replace(
+        params=tuple(params),
+        axes=tuple(dict.fromkeys(axes)),
+        buffers=(*buffers, *(domain.buffer for domain in stored)),
+        body=body,
+        domains=(*func.domains, *stored),
+    )
     # the parts are one launch, if that is legal
     program = unmarked.with_attr("horizontal_fuse", True)
     assert isinstance(program, CoordFunc)
@@ -221,90 +234,6 @@ def _check_agreement(rules: Sequence[FormatRewriteRule]) -> None:
             raise rule.error("another rule has this name", "give each a name of its own")
 
 
-def _instantiate(
-    rule: FormatRewriteRule, func: CoordFunc, names: Names, others: Sequence[SparseBuffer]
-) -> Part:
-    """Return the part of *rule* with new names; parameters and axes of *func* are shared."""
-    desc = rule.new_format_desc
-    params = {p.name: p for p in desc.params if p in func.params}
-    for param in desc.params:
-        if param.name not in params:
-            params[param.name] = names.var(f"{param.name}_{rule.name}", param.type)
-    link = Relink({p: params[p.name] for p in desc.params}, {a: a for a in func.axes}, {})
-    axes: dict[str, Axis] = {}
-    needed = {
-        above for axis in desc.axes if axis.name in rule.axes_after_rewrite for above in axis.path()
-    }
-    for axis in (axis for axis in desc.axes if axis in needed):
-        if axis not in link.replaced:
-            wish = names.unique(f"{axis.name}_{rule.name}")
-            link.replaced[axis] = link.visit_Node(axis).replace(name=wish)
-        renamed = link.replaced[axis]
-        assert isinstance(renamed, Axis)
-        axes[axis.name] = renamed
-    buffers: dict[str, SparseBuffer] = {}
-    for buffer in desc.buffers:
-        if buffer.name in rule.buffers_to_rewrite:
-            wish = names.unique(f"{buffer.name}_{rule.name}")
-            new = link.visit_Node(buffer).replace(name=wish)
-            assert isinstance(new, SparseBuffer)
-            buffers[buffer.name] = new
-    _check_inverse(rule, axes)
-    along = next(iter(buffers.values())).axes
-    before = {axis for axis in func.axes if axis.name in rule.axes_before_rewrite}
-    declared = {b.name: b for b in desc.buffers if b.name not in buffers}
-    beside: dict[SparseBuffer, SparseBuffer] = {}
-    for old in others:
-        new = _beside(old, f"_{rule.name}", along, before, names)
-        own = declared.get(old.name)
-        if own is not None and own.data is not None:
-            _check_declared(rule, own, new, axes)
-            new = new.replace(data=params[own.data.name])
-        elif old.data is not None:
-            new = new.replace(data=names.var(f"{old.data.name}_{rule.name}", old.data.type))
-        beside[old] = new
-    return Part(rule, params, axes, buffers, beside)
-
-
-def _beside(
-    old: SparseBuffer, suffix: str, along: tuple[Axis, ...], before: set[Axis], names: Names
-) -> SparseBuffer:
-    """Return the part of *old*: along the axes *along* instead of those *before*."""
-    first = next(at for at, axis in enumerate(old.axes) if axis in before)
-    axes = (*old.axes[:first], *along, *old.axes[first + len(before) :])
-    return old.replace(name=names.unique(f"{old.name}{suffix}"), axes=axes)
-
-
-def _check_declared(
-    rule: FormatRewriteRule, declared: AnyBuffer, new: SparseBuffer, axes: Mapping[str, Axis]
-) -> None:
-    """Raise unless *rule* declares the part *new* as it is, along *axes* and further ones."""
-    along = declared.axes if isinstance(declared, SparseBuffer) else ()
-    same = len(along) == len(new.axes) and declared.dtype == new.dtype
-    for there, here in zip(along, new.axes, strict=False):
-        length = same_value(cast(there.length, int64), cast(here.length, int64))
-        same &= axes[there.name] is here if there.name in axes else length
-    if not same:
-        order = ", ".join(axis.name for axis in new.axes)
-        raise rule.error(f"it does not declare {declared.name} along {order}", "keep their order")
-
-
-def _check_inverse(rule: FormatRewriteRule, axes: dict[str, Axis]) -> None:
-    """Raise unless idx_map is proved to undo inv_idx_map on the axes of the part."""
-    domain: dict[Var, Interval] = {}
-    results: dict[Var, Expr] = {}
-    table = zip(rule.axes_after_rewrite, rule.backward.params, rule.forward.results, strict=True)
-    for name, param, result in table:
-        length = axes[name].length
-        domain[param] = Interval(0, int(length.value) - 1 if isinstance(length, Const) else None)
-        if name not in rule.free:
-            results[param] = result
-    forward = IndexMap(rule.forward.params, tuple(results.values()))
-    if not forward.is_inverse_of(IndexMap(tuple(results), rule.backward.results), domain):
-        message = "idx_map is not proved to undo inv_idx_map"
-        raise rule.error(message, "each coordinate after must follow from those before")
-
-
 class _Splitter(Rewriter):
     """Replaces iterations by their parts; *axes* are new ones, for the inits."""
 
@@ -351,7 +280,8 @@ class _Splitter(Rewriter):
         other_init, part_init = self._inits(it)
         if other_init is not None:
             axis, count = self._covered(loops, self.parts[0])
-            heads[0] = None if axis is None else other_init
+            starts = axis is not None or self._starts(loops, self.parts[0])
+            heads[0] = other_init if starts else None
             if axis is None or count is not None:
                 new.append(self._init(it, other_init, loops, axis, count))
         if part_init is not None:
@@ -421,8 +351,8 @@ class _Splitter(Rewriter):
         if len(spatial) != 1 or not isinstance(axis := spatial[0], Axis):
             return None, None
         rule = part.rule
-        index = rule.backward.results[self.old.axes.index(axis)]
-        params = dict(zip(rule.axes_after_rewrite, rule.backward.params, strict=True))
+        index = part.backward.results[self.old.axes.index(axis)]
+        params = dict(zip(rule.axes_after_rewrite, part.backward.params, strict=True))
         sources = {params[name]: part.axes[name] for name in rule.axis_map[axis.name]}
         if axis.kind != "dense_fixed" or any(a.kind != "dense_fixed" for a in sources.values()):
             return None, None
@@ -442,6 +372,16 @@ class _Splitter(Rewriter):
         if tail.terms and not prover.holds(BinOp("<=", count, length)):
             return None, None
         return axis, (algebra.of(count).expr() if tail.terms else None)
+
+    def _starts(self, loops: list[Loop], part: Part) -> bool:
+        """Whether *part*, the first, can start the sums of its rows, though it has not all rows.
+
+        It has each at most once: then sums begin in registers, and are not read.
+        """
+        spatial = [x.domain for x in loops if x.kinds == "S" and x.domain in self.old.axes]
+        coordinates = dict(zip(self.old.axes, part.backward.results, strict=True))
+        load = plain(coordinates[spatial[0]]) if len(spatial) == 1 else None
+        return isinstance(load, Load) and load.buffer.distinct
 
     def _init(
         self, it: SpIter, init: Stmt, loops: list[Loop], covered: Axis | None, count: Expr | None

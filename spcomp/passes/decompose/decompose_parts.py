@@ -11,14 +11,15 @@ from spcomp.dtypes import int64
 from spcomp.errors import FormatError
 from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.exprs import ZERO, uncast, variables
 from spcomp.ir.analysis.positions import is_unit
 from spcomp.ir.analysis.reduction import as_reduction, under
 from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
-from spcomp.ir.axis import Axis, Domain, SparseBuffer
+from spcomp.ir.axis import AnyBuffer, Axis, BufferDomain, Domain, SparseBuffer
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
 from spcomp.ir.node import Node
@@ -31,7 +32,9 @@ from spcomp.ir.visitor import walk
 class Part:
     """The parameters, axes and buffers of a rule in the program, by their names in the rule.
 
-    *beside*: for each buffer of the program beside the rewritten ones, its part.
+    *beside*: for each buffer of the program beside the rewritten ones, its part. *backward*: the
+    coordinates before the rewrite from those after it; *stored*: those that arrays of the part
+    hold, with what the program may rely on.
     """
 
     rule: FormatRewriteRule
@@ -39,6 +42,8 @@ class Part:
     axes: Mapping[str, Axis]
     buffers: Mapping[str, SparseBuffer]
     beside: Mapping[SparseBuffer, SparseBuffer]
+    backward: IndexMap
+    stored: tuple[BufferDomain, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +134,9 @@ class PartIteration:
         place = dict(zip((self.part.axes[a] for a in rule.axes_after_rewrite), new, strict=True))
         runs = {loop.domain: loop.vars[0] for loop in self.loops if loop.domain in self.old.axes}
         before = {axis: runs[axis] for axis in self.old.axes}
-        values: dict[Var, Expr] = dict(zip(before.values(), rule.backward.apply(new), strict=True))
+        values: dict[Var, Expr] = dict(
+            zip(before.values(), self.part.backward.apply(new), strict=True)
+        )
         loops: list[Loop] = []
         for loop in self.loops:
             if loop.domain not in self.old.axes:
@@ -145,7 +152,9 @@ class PartIteration:
     ) -> Iterator[Expr]:
         """Yield the tests that the old coordinates lie in the matrix, unless that is proved."""
         ranges = {var: (ZERO, cast(axis.length, int64)) for axis, var in place.items()}
-        return _inside(self.old.axes, [values[var] for var in before.values()], ranges)
+        held = {domain.buffer for domain in self.part.stored}
+        pairs = [(axis, values[var]) for axis, var in before.items()]
+        return _inside([(a, x) for a, x in pairs if _buffer_of(x) not in held], ranges)
 
     def _kind(self, loop: Loop, loops: Sequence[Loop], updates: Sequence[Stmt]) -> str:
         """Return ``S`` if a spatial axis follows from this one, and it separates all writes.
@@ -169,12 +178,18 @@ class PartIteration:
         return "S" if single or all(injective(s.indices, var, ranges) for s in stores) else "R"
 
 
+def _buffer_of(coordinate: Expr) -> AnyBuffer | None:
+    """Return the buffer of which *coordinate* is an element, or None."""
+    load = uncast(coordinate)
+    return load.buffer if isinstance(load, Load) else None
+
+
 def _inside(
-    axes: Sequence[Axis], coordinates: Sequence[Expr], ranges: Mapping[Var, tuple[Expr, Expr]]
+    coordinates: Sequence[tuple[Axis, Expr]], ranges: Mapping[Var, tuple[Expr, Expr]]
 ) -> Iterator[Expr]:
-    """Yield the tests that *coordinates* lie on *axes*, except those that are proved."""
+    """Yield the tests that *coordinates* lie on their axes, except those that are proved."""
     prover = Prover(Algebra(Env(), trusted=True), ranges)
-    for axis, coordinate in zip(axes, coordinates, strict=True):
+    for axis, coordinate in coordinates:
         high = binary("<", coordinate, cast(axis.length, int64))
         yield from (c for c in (binary("<=", ZERO, coordinate), high) if not prover.holds(c))
 

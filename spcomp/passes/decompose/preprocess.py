@@ -71,7 +71,7 @@ def _places(
     """Return a variable for each axis of the part *new*, and the indices of *buffer* there."""
     place = {axis: Var(axis.name.lower(), int64) for axis in new.axes}
     after = [place[part.axes[name]] for name in part.rule.axes_after_rewrite]
-    before = dict(zip(old.axes, part.rule.backward.apply(after), strict=True))
+    before = dict(zip(old.axes, part.backward.apply(after), strict=True))
     return place, tuple(before.get(axis) or place[axis] for axis in buffer.axes)
 
 

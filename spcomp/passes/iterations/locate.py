@@ -18,7 +18,7 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos, is_unit, path_indices
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, BufferDomain, SparseBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Select, Var, binary, cast, const, plain
 from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Let, Stmt
@@ -275,6 +275,7 @@ class Locator:
 
     def _is_promised(self, coord: Expr, value: Expr, size: Expr) -> bool:
         """Whether *coord* is read, as *value*, where promised values lie in ``0..size-1``."""
+        coord, value = plain(coord), plain(value)
         if not isinstance(coord, Load) or not isinstance(value, Load):
             return False  # a guarded element reads as 0, which may be outside
         if coord.buffer in self.written:

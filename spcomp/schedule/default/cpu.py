@@ -25,6 +25,7 @@ from spcomp.schedule.default.plan import (
     TileNest,
     base_name,
     is_contiguous,
+    is_slice,
     loops_down,
     outermost_legal,
     picks,
@@ -88,8 +89,8 @@ def default_schedule(
             plan.attempt(plan.nest(loop))
     for loop in [x for x in loops_of(plan.func.body) if runs_once(x)]:
         plan.attempt(plan.hoist_unit(loop.var.name))
-    for loop in [x for x in loops_of(plan.func.body) if is_contiguous(x) and not plan.skips(x)]:
-        any(map(plan.attempt, plan.vectors(loop.var.name)))  # the first that is legal
+    for loop in [x for x in loops_of(plan.func.body) if not plan.skips(x)]:
+        any(map(plan.attempt, plan.vectors(loop)))  # the first that is legal
     for loop in list(loops_of(plan.func.body)):
         plan.attempt(plan.prefetch(loop))
     return plan.func, plan.steps
@@ -98,18 +99,20 @@ def default_schedule(
 class CpuPlan(Plan):
     """The default schedule being made for a CPU."""
 
-    def vectors(self, name: str) -> Iterator[Iterable[Step]]:
-        """Yield the ways in which the loop *name* may run in vectors, the fastest first.
+    def vectors(self, loop: For) -> Iterator[Iterable[Step]]:
+        """Yield the ways in which *loop* may run in vectors, the fastest first.
 
         Each is steps: register tiles inside reductions, of several rows or of one, or no tiles.
         """
-        nest = tile_nest(self.func, name)
+        name, in_order = loop.var.name, is_contiguous(loop)
+        nest = tile_nest(self.func, name) if in_order or is_slice(loop) else None
         tile = None if nest is None else self._tile(nest, name)
         if nest is not None and tile is not None:
-            if (several := self._row_tile(nest, tile, name)) is not None:
+            if in_order and (several := self._row_tile(nest, tile, name)) is not None:
                 yield self._tiles(name, several)
             yield self._tiles(name, tile)
-        yield [Vectorize(name)]
+        if in_order:
+            yield [Vectorize(name)]
 
     def _tiles(self, name: str, tile: _Tile) -> Iterator[Step]:
         if tile.cut is not None:
@@ -238,6 +241,9 @@ class CpuPlan(Plan):
             chunks = nnz_chunks(self.func, name, knobs.chunk_workspace)
             yield chunks or Split(name, knobs.chunk_workspace_rows)
             yield ShareWorkspace(self._inner(name))
+        elif any(map(is_slice, loops_of(loop.body))):
+            chunks = nnz_chunks(self.func, name, knobs.chunk_slices)
+            yield from [chunks] if chunks is not None else []
         elif self.facts.skewed:
             size = chunk_size(self.func, name, knobs)
             if (chunks := nnz_chunks(self.func, name, size)) is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import from_zero, variables
+from spcomp.ir.analysis.exprs import from_zero, uncast, variables
 from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
@@ -85,6 +85,18 @@ def is_contiguous(loop: For) -> bool:
     return all(_in_order(n, var) for n in accesses) and not conflicts(loop)
 
 
+def is_slice(loop: For) -> bool:
+    """Whether *loop* is over the rows of a slice, which reads at coordinates stored in order."""
+    if not isinstance(loop.end, Const) or not from_zero(loop) or not isinstance(loop.body, Block):
+        return False
+    body, var = innermost(loop)
+    accesses = _accesses(body)
+    gathers = [n for n in accesses if not _in_order(n, var)]
+    if not gathers or not can_vectorize(body, var) or conflicts(loop):
+        return False
+    return all(_is_gather(n, var) for n in gathers)
+
+
 def _accesses(body: Node) -> list[Load | Store]:
     return [n for n in walk(body) if isinstance(n, (Load, Store))]
 
@@ -114,7 +126,8 @@ def _is_last(buffer: AnyBuffer, place: int) -> bool:
 def _is_gather(access: Load | Store, var: Var) -> bool:
     """Whether *access* moves with *var* only as the values of an array do, read in order."""
     moving = [i for i in access.indices if i is not None and var in variables(i)]
-    return all(isinstance(i, Load) and _in_order(i, var) for i in moving)
+    loads = [uncast(index) for index in moving]
+    return all(isinstance(i, Load) and _in_order(i, var) for i in loads)
 
 
 def _unit(buffer: AnyBuffer, index: Expr, var: Var) -> bool:

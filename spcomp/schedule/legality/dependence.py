@@ -14,7 +14,7 @@ from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import Cast, Const, Expr, Var, binary, cast, const
+from spcomp.ir.expr import Const, Expr, Var, binary, cast, const, plain
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
@@ -282,13 +282,6 @@ def _tells_apart(buffer: AnyBuffer, place: int) -> bool:
     return buffer.axes[place].parent is None
 
 
-def plain(index: Expr) -> Expr:
-    """Return *index* without integer casts to int64, which keep its value."""
-    while isinstance(index, Cast) and index.dtype == int64 and index.value.dtype.is_integer:
-        index = index.value
-    return index
-
-
 def _commute(accesses: list[Access]) -> bool:
     """Whether all accesses to an array are permitted updates of one kind."""
     kinds = {(a.buffer, a.update) for a in accesses}
@@ -354,9 +347,10 @@ def _key(access: Access, loop: For, body: Accesses) -> list[object]:
     usable: list[tuple[object, Expr]] = []
     for k, index in enumerate(access.indices):
         if index is not None:
-            at, value = _distinct(index, body.ascending)
-            if not _is_opaque(value, body, loop):
-                usable.append(((k, at), value))
+            at, values = _distinct(index, body.ascending)
+            for n, value in enumerate(values):
+                if value is not None and not _is_opaque(value, body, loop):
+                    usable.append(((k, n, at), value))
     keys: list[object] = [
         (k, kind, fingerprint(i))
         for k, i in usable
@@ -369,16 +363,22 @@ def _key(access: Access, loop: For, body: Accesses) -> list[object]:
     return keys
 
 
-def _distinct(index: Expr, ascending: Collection[str]) -> tuple[AnyBuffer | None, Expr]:
+def _distinct(
+    index: Expr, ascending: Collection[str]
+) -> tuple[AnyBuffer | None, tuple[Expr | None, ...]]:
     """Return None and *index*; or, of a coordinate that is loaded, the array and the position.
 
-    The latter where coordinates along the axis ascend: distinct positions have distinct ones.
+    The latter where coordinates along the axis ascend, or values in the array are distinct:
+    distinct positions have distinct ones.
     """
     load = plain(index)
-    if not isinstance(load, Load) or (axis := single_fiber(load.buffer)) is None:
-        return None, index
-    place = load.indices[-1]
-    return (load.buffer, place) if axis.name in ascending and place is not None else (None, index)
+    if not isinstance(load, Load):
+        return None, (index,)
+    if load.buffer.distinct:
+        return load.buffer, load.indices
+    axis, place = single_fiber(load.buffer), load.indices[-1]
+    ascends = axis is not None and axis.name in ascending and place is not None
+    return (load.buffer, (place,)) if ascends else (None, (index,))
 
 
 def single_fiber(buffer: AnyBuffer) -> Axis | None:

@@ -17,7 +17,7 @@ from spcomp.errors import ArgumentError
 from spcomp.formats.describe import compressed, dense, description
 from spcomp.formats.format import Format
 from spcomp.formats.rules import ComposableFormat, FormatRewriteRule, Kept, rows_of
-from spcomp.formats.sliced import SlicedDiagonal
+from spcomp.formats.sliced import SlicedDiagonal, Slices
 from spcomp.ir.analysis.sizes import evaluate, solve
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Expr, Var
@@ -31,6 +31,7 @@ from spcomp.tensors.parts.order import Order, element_numbers, gather
 from spcomp.tensors.parts.placement import Placement, is_own, placement, read
 from spcomp.tensors.parts.rules import convert_by_rules, refuse_repeated
 from spcomp.tensors.parts.sliced import Arrays, sliced_diagonal
+from spcomp.tensors.parts.slices import coordinates, slices
 from spcomp.tensors.storage import Storage
 from spcomp.tensors.tensor import Tensor, tensor_of_levels
 
@@ -151,6 +152,10 @@ class Parts:
         for rule in _rules(self.format, self.buffer):
             arrays, sizes = self.parts[rule.name], self.sizes[rule.name]
             places = _elements(rule, arrays, self.dtype)
+            if isinstance(self.format, Slices) and rule.is_stored:
+                lanes = self.format.lanes_of(self.dtype)
+                yield rule.name, places, coordinates(arrays, lanes, places)
+                continue
             part = _Part(placement(rule, self.buffer), arrays, sizes, scalars)
             yield rule.name, places, part.coordinates(places)
 
@@ -205,7 +210,7 @@ def parts_of(
 
     *with_order*: with the order of its elements. Raises ArgumentError, FormatError.
     """
-    carried = with_order and not isinstance(layout, (Kept, SlicedDiagonal))
+    carried = with_order and not isinstance(layout, (Kept, SlicedDiagonal, Slices))
     data = _part_data(layout, rules, buffer, plan, storage, with_order=carried)
     order = _order(data, storage) if carried else None
     for part in data.values():
@@ -238,6 +243,10 @@ def _part_data(
         m, n = storage.shape
         segments = sliced_diagonal(layout, (m, n), arrays, plan.dtype)
         return {part: PartData(arrays, {}, full=False) for part, arrays in segments.items()}
+    if isinstance(layout, Slices):
+        assert storage.shape is not None
+        m, n = storage.shape
+        return slices(layout, (m, n), _csr(name, storage, idtype), plan.dtype)
     return convert_by_rules(rules, buffer, _elements_of(name, storage, plan, with_order=with_order))
 
 

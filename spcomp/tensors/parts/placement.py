@@ -114,6 +114,9 @@ def placement(rule: FormatRewriteRule, before: SparseBuffer) -> Placement:
     Raises FormatError for axes that cannot hold elements: several chains of sparse axes, or
     one with a dense axis inside.
     """
+    if rule.is_stored:
+        message = f"stored coordinates say where elements of {before.name} lie, and no map"
+        raise rule.error(message, "fill the arrays of the part yourself, for the kernel over them")
     (buffer,) = (b for b in rule.new_format_desc.buffers if b.name == before.name)
     assert isinstance(buffer, SparseBuffer)
     deep = max(buffer.axes, key=lambda axis: len(axis.path()))

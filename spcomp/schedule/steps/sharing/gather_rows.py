@@ -17,7 +17,7 @@ from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, c
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
@@ -25,7 +25,6 @@ from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import plain
 from spcomp.schedule.nests.nests import chain, find_loop, runs_once
 from spcomp.schedule.nests.sites import bound_in, refusal
 from spcomp.schedule.steps.base import Step

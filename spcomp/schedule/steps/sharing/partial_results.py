@@ -21,7 +21,7 @@ from spcomp.ir.analysis.reduction import (
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
@@ -29,7 +29,6 @@ from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import plain
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in, path_to, refusal
 from spcomp.schedule.steps.base import Step

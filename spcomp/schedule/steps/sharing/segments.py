@@ -13,7 +13,7 @@ from spcomp.ir.analysis.positions import Auxiliary, parent_at
 from spcomp.ir.analysis.reduction import accumulator, identity
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
@@ -23,7 +23,6 @@ from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.legality.dependence import plain as plain
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum

@@ -12,7 +12,7 @@ from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Replace, substitute
@@ -23,7 +23,7 @@ from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import chain, find_loop
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.sharing.segments import UseKey, key_load, plain, sorted_keys
+from spcomp.schedule.steps.sharing.segments import UseKey, key_load, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, binding_values, ceil_div
 
 

@@ -16,7 +16,7 @@ from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, c
 from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.axis import Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
@@ -30,7 +30,7 @@ from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt, ru
 from spcomp.schedule.nests.sites import path_to
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.partial_results import dense_extents
-from spcomp.schedule.steps.sharing.segments import Keys, key_load, plain, sorted_keys
+from spcomp.schedule.steps.sharing.segments import Keys, key_load, sorted_keys
 from spcomp.schedule.steps.sharing.split_nnz import binding_values, ceil_div, starts_inside
 
 SIZE = 32  # partial sums in a part of them: after two rounds, one stands for a thousand parts
