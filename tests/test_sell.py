@@ -130,6 +130,19 @@ def test_a_call_checks_that_values_are_distinct():
         bound(X=x)
 
 
+def test_values_that_nobody_can_change_are_checked_when_their_limits_are_known():
+    kernel = spcomp.compile(scatter)
+    rows = np.frombuffer(np.array([2, 0, 2], np.int32).tobytes(), np.int32)
+    x = np.ones(3, np.float32)
+    bound = kernel.bind(R=rows)
+    with pytest.raises(ArgumentError, match=r"argument R: a value occurs twice"):
+        bound(X=x, n=3)
+    with pytest.raises(ArgumentError, match=r"argument R: a value occurs twice"):
+        kernel.bind(R=rows, n=3)
+    with pytest.raises(ArgumentError, match=r"argument R: got 2 at position 0, expected 0\.\.1"):
+        kernel.bind(R=rows, n=2)
+
+
 def test_distinct_values_are_integers_that_nobody_writes():
     source = scatter.script()
     with pytest.raises(ScriptError, match="R is distinct, but of float32"):

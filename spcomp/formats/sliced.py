@@ -18,6 +18,7 @@ from spcomp.formats.describe import (
     require,
     stored,
 )
+from spcomp.formats.library import positive
 from spcomp.formats.rules import ComposableFormat, FormatRewriteRule
 from spcomp.ir.access import Load
 from spcomp.ir.expr import Expr, cast
@@ -86,9 +87,7 @@ def sell(lanes: int | None = None, window: int | None = None) -> Slices:
     being *lanes* and sigma *window*; sliced ELLPACK (Monakov, Lokhmotov, Avetisyan, HiPEAC 2010).
     """
     check_lanes(lanes)
-    if window is not None and (not isinstance(window, int) or window < 1):
-        raise FormatError(f"window is {window!r}, expected a positive integer")
-    return Slices(lanes, window)
+    return Slices(lanes, None if window is None else positive("window", window))
 
 
 def sliced_diagonal(lanes: int | None = None, min_fill: float = 0.25) -> SlicedDiagonal:
