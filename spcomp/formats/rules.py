@@ -9,6 +9,7 @@ from typing import Any
 
 from spcomp.dtypes import int64
 from spcomp.errors import FormatError, expect
+from spcomp.ir.access import Load
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import Const, Var, const
@@ -76,6 +77,9 @@ class FormatRewriteRule:
         )
         forward = nowhere if self.idx_map is None else _index_map(self.idx_map)
         object.__setattr__(self, "forward", forward)
+        reads = any(isinstance(n, Load) for result in self.backward.results for n in walk(result))
+        if self.idx_map is None and not reads:
+            raise self.error("idx_map is None", "give it, or read coordinates in inv_idx_map")
         within = None if self.where is None else _index_map(self.where)
         object.__setattr__(self, "within", within)
         axes = {axis.name for axis in self.new_format_desc.axes}
