@@ -147,6 +147,11 @@ def test_distinct_values_are_integers_that_nobody_writes():
     source = scatter.script()
     with pytest.raises(ScriptError, match="R is distinct, but of float32"):
         _parsed(source.replace('"int32", distinct', '"float32", distinct'))
+    strided = 'T.match_buffer(r, (m, 2), "int32", strides=(0, 1), distinct=True)'
+    matched = 'T.match_sparse_buffer(r, (I,), "int32", distinct=True)'
+    assert matched in source
+    with pytest.raises(ScriptError, match="R is distinct, and has strides"):
+        _parsed(source.replace(matched, strided))
     written = _parsed(source.replace("Y[R[i]] = X[i]", "R[i] = 1"))
     with pytest.raises(FormatError, match="R is written, and promised to have distinct values"):
         spcomp.compile(written)

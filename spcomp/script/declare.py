@@ -255,6 +255,8 @@ class Declarations:
             options["distinct"] = bool(self.ex.number(args["distinct"]))
             if options["distinct"] and not dtype.is_integer:
                 raise self.ctx.error(args["distinct"], f"{name} is distinct, but of {dtype}")
+            if options["distinct"] and "strides" in args:  # elements may share memory
+                raise self.ctx.error(args["distinct"], f"{name} is distinct, and has strides")
         if "axes" not in args:
             return self._dense(Buffer(name, data, (), dtype, span=span, **options), args)
         axes = tuple(self.ctx.axis(node) for node in items(args["axes"]))
