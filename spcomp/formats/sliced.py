@@ -31,6 +31,11 @@ SLICE_BYTES = 64  # a cache line of values
 MAX_LANES = 64
 
 
+def _usual_lanes(dtype: DType) -> int:
+    """Return how many values of *dtype* fill a cache line."""
+    return max(SLICE_BYTES // dtype.itemsize, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class SlicedDiagonal(ComposableFormat):
     """The format of :func:`sliced_diagonal`; if *lanes* is None, the buffer's dtype decides it."""
@@ -40,7 +45,7 @@ class SlicedDiagonal(ComposableFormat):
 
     def lanes_of(self, dtype: DType) -> int:
         """Return the rows of a slice for values of *dtype*."""
-        return self.lanes or max(SLICE_BYTES // dtype.itemsize, 1)
+        return self.lanes or _usual_lanes(dtype)
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rules ``diagonal``, over slices, segments and lanes, and ``rest``."""
@@ -57,7 +62,7 @@ class Slices(ComposableFormat):
 
     def lanes_of(self, dtype: DType) -> int:
         """Return the rows of a slice for values of *dtype*."""
-        return self.lanes or max(SLICE_BYTES // dtype.itemsize, 1)
+        return self.lanes or _usual_lanes(dtype)
 
     def rules(self, buffer: SparseBuffer) -> tuple[FormatRewriteRule, ...]:
         """Return the rules ``slices``, over slices, their steps and lanes, and ``rest``."""

@@ -114,10 +114,11 @@ class Space:
         buffers = {b.name: b for b in self.func.buffers if isinstance(b, SparseBuffer)}
         for name, matrix in statistics.items():
             for text in formats_for(matrix) if name in buffers else ():
-                if isinstance(format_of(text), Slices) and self._has_vectors(buffers[name]):
+                layout = format_of(text)
+                if isinstance(layout, Slices) and self._has_vectors(buffers[name]):
                     continue  # what is done for an element runs in vectors already
                 try:
-                    self._bases[(name, text),] = self._base({name: format_of(text)})
+                    self._bases[(name, text),] = self._base({name: layout})
                 except SpcompError as error:
                     self.refused[f"{name} in {text}"] = error.message
                 else:

@@ -168,6 +168,7 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
         )
     squares, cubes, offsets = moments.sum(axis=0).tolist()
     spread = (squares / m) ** 0.5
+    lengths = np.diff(rows.pointers)
     blocks = counts[:, len(COUNTS) : FOUND].sum(axis=0).tolist()
     return MatrixStatistics(
         rows=m,
@@ -189,16 +190,15 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
         sliced=(total["segments"] * LANES + nnz - total["in_segments"]) / nnz,
         loose=1 - total["in_segments"] / nnz,
         dia=diagonals * m / nnz,
-        sell=_in_slices(rows.pointers, m) / nnz,
-        windows=_in_slices(rows.pointers, SORTED) / nnz,
-        slices=_in_slices(rows.pointers, 1) / nnz,
+        sell=_in_slices(lengths, m) / nnz,
+        windows=_in_slices(lengths, SORTED) / nnz,
+        slices=_in_slices(lengths, 1) / nnz,
         reuse=_reuse(rows, counts[:, FOUND:]),
     )
 
 
-def _in_slices(pointers: Array, window: int) -> int:
+def _in_slices(lengths: Array, window: int) -> int:
     """Return the values that slices of rows sorted within each *window* store, with their rest."""
-    lengths = np.diff(pointers)
     if window > 1:
         whole = len(lengths) - len(lengths) % window
         parts = -np.sort(-lengths[:whole].reshape(-1, window), axis=1).reshape(-1)

@@ -237,16 +237,13 @@ def _part_data(
     if isinstance(layout, Kept):
         copies = map(np.array, _csr(name, storage, idtype))
         return {"rows": PartData(dict(zip(_CSR, copies, strict=True)), {})}
-    if isinstance(layout, SlicedDiagonal):
-        arrays = _csr(name, storage, idtype)
+    if isinstance(layout, SlicedDiagonal | Slices):
         assert storage.shape is not None
-        m, n = storage.shape
-        segments = sliced_diagonal(layout, (m, n), arrays, plan.dtype)
+        (m, n), csr = storage.shape, _csr(name, storage, idtype)
+        if isinstance(layout, Slices):
+            return slices(layout, (m, n), csr, plan.dtype)
+        segments = sliced_diagonal(layout, (m, n), csr, plan.dtype)
         return {part: PartData(arrays, {}, full=False) for part, arrays in segments.items()}
-    if isinstance(layout, Slices):
-        assert storage.shape is not None
-        m, n = storage.shape
-        return slices(layout, (m, n), _csr(name, storage, idtype), plan.dtype)
     return convert_by_rules(rules, buffer, _elements_of(name, storage, plan, with_order=with_order))
 
 

@@ -114,15 +114,10 @@ def _without_zeros(
         none = indices[:0]
         return csr, (none, none, values[:0])
     at = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    kept, lost = positions_of(stays, begin, end), positions_of(~stays, begin, end)
+    kept, lost = (np.flatnonzero(some[begin:end]) + begin for some in (stays, ~stays))
     counts = np.bincount(at[kept - begin], minlength=len(indptr) - 1)
     new = running(counts).astype(indptr.dtype), indices[kept], values[kept]
     return new, (at[lost - begin], indices[lost], values[lost])
-
-
-def positions_of(chosen: Array, begin: int, end: int) -> Array:
-    """Return the positions in ``begin..end - 1`` that are *chosen*."""
-    return np.flatnonzero(chosen[begin:end]) + begin
 
 
 def _rest(
