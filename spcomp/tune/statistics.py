@@ -154,11 +154,7 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
     rows = _rows_of(matrix)
     m, n, nnz = rows.rows, rows.columns, rows.nnz
     if not nnz:
-        ones = (1.0,) * len(SIZES)
-        return MatrixStatistics(
-            *(m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones),
-            *(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ()),
-        )
+        return _of_nothing(m, n)
     counts, moments, diagonals = _scan(rows)
     total = dict(zip(COUNTS, counts.sum(axis=0).tolist(), strict=False))
     longest, bandwidth = (int(counts[:, COUNTS.index(k)].max()) for k in ("longest", "bandwidth"))
@@ -194,6 +190,15 @@ def matrix_statistics(matrix: Any) -> MatrixStatistics:
         windows=_in_slices(lengths, SORTED) / nnz,
         slices=_in_slices(lengths, 1) / nnz,
         reuse=_reuse(rows, counts[:, FOUND:]),
+    )
+
+
+def _of_nothing(m: int, n: int) -> MatrixStatistics:
+    """Return the statistics of a matrix of *m* x *n* without elements."""
+    ones = (1.0,) * len(SIZES)
+    return MatrixStatistics(
+        *(m, n, 0, 0.0, 0.0, 0, 0.0, m, 0, 0.0, 0, ones),
+        *(1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, ()),
     )
 
 

@@ -238,8 +238,9 @@ def _part_data(
         copies = map(np.array, _csr(name, storage, idtype))
         return {"rows": PartData(dict(zip(_CSR, copies, strict=True)), {})}
     if isinstance(layout, SlicedDiagonal | Slices):
-        assert storage.shape is not None
-        (m, n), csr = storage.shape, _csr(name, storage, idtype)
+        csr = _csr(name, storage, idtype)
+        assert storage.shape is not None  # it has a pattern
+        m, n = storage.shape
         if isinstance(layout, Slices):
             return slices(layout, (m, n), csr, plan.dtype)
         segments = sliced_diagonal(layout, (m, n), csr, plan.dtype)
