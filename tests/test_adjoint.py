@@ -115,7 +115,7 @@ def verify(program: str, wrt: tuple[str, ...], arguments: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_gradients_are_those_of_differences(name, kind):
     program, wrt = PROGRAMS[name]
     verify(program, wrt, arguments_of(spcomp.compile(text_of(program)), kind))
@@ -154,7 +154,7 @@ def test_some_random_programs():
 
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(10))
-@pytest.mark.sample(4, long=4)
+@pytest.mark.sample(10, long=10)
 def test_random_programs(chunk):
     done = sum(verify_random(seed) for seed in range(chunk * 40, chunk * 40 + 40))
     assert done >= 25, "most are programs"

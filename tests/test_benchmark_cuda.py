@@ -100,6 +100,7 @@ MATRICES = {
 }
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("feat", [32, 128])
 @pytest.mark.parametrize("name", MATRICES)
 def test_spmm_of_rows(on_cpu, name, feat):

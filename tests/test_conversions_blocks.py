@@ -58,6 +58,7 @@ def test_programs_read_and_write_their_arrays_only(monkeypatch: pytest.MonkeyPat
         assert np.array_equal(dense_of(convert(convert(matrix, name), "csr")), expected)
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("small", [0, 1 << 16])
 @pytest.mark.parametrize("name", ["bsr(2, 3)", "dbsr(2, 3)", "bsr(4)", "dbsr(7, 1)", "bsr(300, 2)"])
 @pytest.mark.parametrize("shape", [(36, 60), (37, 61), (0, 6), (6, 0), (600, 2)])

@@ -73,7 +73,7 @@ def test_the_source_means_what_the_oracle_says(program, dtype, idtype):
 
 @every_stage
 @every_program
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_a_stage_is_legal_and_prints_to_the_same_program(program, stage):
     module = getattr(stages(program.name, program.dtypes[0]), stage)
     verify(module, stage)
@@ -83,7 +83,7 @@ def test_a_stage_is_legal_and_prints_to_the_same_program(program, stage):
 @every_program
 @pytest.mark.parametrize("target", WIDTHS, ids=lambda target: target.cpu)
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program, target):
     def check(step, module):
         verify(module, step.name)
@@ -94,7 +94,7 @@ def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program, 
 
 @every_stage
 @every_variant
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_a_stage_means_what_the_oracle_says(program, stage, dtype, idtype):
     module = getattr(stages(program.name, dtype, idtype), stage)
     for case in program.cases:
@@ -114,7 +114,7 @@ def test_what_a_prefetch_reads_on_its_way_is_there(program, monkeypatch):
 
 
 @every_variant
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=3)
 def test_machine_code_computes_what_the_oracle_says(program, dtype, idtype):
     for case in _cases(program, assembled_calls=True):
         inputs = program.inputs(case, dtype, idtype)
@@ -125,7 +125,7 @@ def test_machine_code_computes_what_the_oracle_says(program, dtype, idtype):
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
 @pytest.mark.parametrize("trace", [None, Trace()], ids=["default", "none"])
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=6)
 def test_a_stage_that_was_printed_is_compiled_again_and_computes_the_same(program, trace):
     dtype = program.dtypes[0]
     first = spcomp.compile(source(program.name, dtype), trace=trace)
@@ -139,7 +139,7 @@ def test_a_stage_that_was_printed_is_compiled_again_and_computes_the_same(progra
 @every_program
 @settings(max_examples=10)
 @given(data=st.data())
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_source_and_machine_code_agree_on_any_structure(program, data):
     dtype = program.dtypes[0]
     kernel(program.name, dtype)  # a program that does not compile needs no structure to show it

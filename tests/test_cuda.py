@@ -42,7 +42,7 @@ def kernels(name: str, dtype: str = "float32", idtype: str = "int32") -> Any:
 
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16, long=4)
+@pytest.mark.sample(16, long=8)
 def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program):
     def check(step, module):
         verify(module, step.name)
@@ -52,7 +52,7 @@ def test_what_each_pass_leaves_is_legal_and_prints_to_the_same_program(program):
 
 
 @every_variant
-@pytest.mark.sample(16, long=8)
+@pytest.mark.sample(16, long=16)
 def test_kernels_mean_what_the_oracle_says(program, dtype, idtype):
     module = kernels(program.name, dtype, idtype)
     for case in program.cases:
@@ -63,7 +63,7 @@ def test_kernels_mean_what_the_oracle_says(program, dtype, idtype):
 
 @every_variant
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(16, long=8)
+@pytest.mark.sample(16, long=16)
 def test_the_emulated_gpu_computes_what_the_oracle_says_in_any_order(program, dtype, idtype):
     kernel = spcomp.compile(source(program.name, dtype, idtype), target=EMULATED)
     for number, case in enumerate(program.cases):
@@ -77,7 +77,7 @@ def test_the_emulated_gpu_computes_what_the_oracle_says_in_any_order(program, dt
 
 @every_program
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=4)
 def test_several_blocks_compute_what_one_does(program):
     """No block waits for another: with blocks of 4 threads, the smallest inputs fill several."""
     dtype = program.dtypes[0]
@@ -90,6 +90,7 @@ def test_several_blocks_compute_what_one_does(program):
             program.check(inputs, results, dtype, f"small blocks, {case}")
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("name", ["csrmm", "spmv", "sddmm", "sparse_softmax", "spgemm"])
 def test_any_width_and_rows_of_any_length(name):
     """Inner extents on both sides of a warp, a row with everything, rows with nothing."""

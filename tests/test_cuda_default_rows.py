@@ -74,6 +74,7 @@ def kernels(name, feat=None):
         return Kernels(source(name), {"feat": feat} if feat else None, LONG)
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("kind", MATRICES)
 @pytest.mark.parametrize("feat", [1, 31, 32, 33, 128, 256])
 def test_products_of_long_rows_are_right_and_have_the_same_bits_in_any_order(kind, feat):
@@ -91,6 +92,7 @@ def test_products_of_long_rows_are_right_and_have_the_same_bits_in_any_order(kin
         np.testing.assert_array_equal(result, results[0])
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("kind", MATRICES)
 @pytest.mark.parametrize("name", ["spmv", "spmv_accumulate"])
 def test_sums_of_long_rows_are_right_and_have_the_same_bits_in_any_order(kind, name):

@@ -120,6 +120,7 @@ def test_each_thread_has_neighbours_of_a_row_in_all_statements():
     assert kernel.script().count("T.unroll(A_j_indptr") == 1  # several non-zeros in flight
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("feat", WIDTHS)
 @pytest.mark.parametrize("name", SOFTMAX)
 def test_attention_is_one_kernel_without_memory_for_scores(name, feat):

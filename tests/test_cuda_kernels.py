@@ -107,7 +107,7 @@ def test_arrays_of_the_host_are_copied_there_and_results_back(gpu):
 
 @pytest.mark.parametrize("of", PROGRAMS, ids=lambda p: p.name)
 @pytest.mark.filterwarnings("ignore::spcomp.errors.SpcompWarning")
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_every_program_means_on_a_gpu_what_the_oracle_says(gpu, of):
     dtype, idtype = next(iter(variants(of)))
     kernel = spcomp.compile(of.build(dtype, idtype), target=TARGET)

@@ -55,6 +55,7 @@ def in_all_orders(call):
     return results[0]
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("kind", LENGTHS)
 @pytest.mark.parametrize("feat", [1, 31, 32, 33, 128])
 def test_products_in_hyb_are_right_and_have_the_same_bits_in_any_order(kind, feat):

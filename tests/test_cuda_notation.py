@@ -37,7 +37,7 @@ def test_some_combinations_of_formats():
 
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-@pytest.mark.sample(6, long=6)
+@pytest.mark.sample(12, long=12)
 def test_every_combination_of_formats(chunk):
     for at in range(chunk, len(COMBINATIONS), CHUNKS):
         check_combination(at)
@@ -82,7 +82,7 @@ def test_rows_of_several_dimensions_and_lists_inside_other_loops(seed):
 
 @pytest.mark.long
 @pytest.mark.parametrize("start", range(10_000, 10_000 + RANDOM, PART))
-@pytest.mark.sample(6, long=6)
+@pytest.mark.sample(10, long=10)
 def test_random_programs(start):
     done = [run(seed) for seed in range(start, start + PART)]
     assert done.count(False) <= 1 + MOST_REFUSED * PART

@@ -70,6 +70,7 @@ def kernels():
     return tuple(made)
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("name", MATRICES)
 def test_every_sum_has_the_order_of_the_program(name, kernels):
     emulated, on_cpu = kernels

@@ -51,7 +51,7 @@ def test_some_schedules_compute_what_the_program_means_or_are_refused():
 
 @pytest.mark.long
 @pytest.mark.parametrize("start", range(1000, 1000 + LONG, CHUNK))
-@pytest.mark.sample(6, long=6)
+@pytest.mark.sample(10, long=10)
 def test_schedules_compute_what_the_program_means_or_are_refused(start):
     done = check(range(start, start + CHUNK))
     assert done[True] > done[False]

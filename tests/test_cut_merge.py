@@ -57,6 +57,7 @@ def unpacked(tensor):
     return found[::-1]
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("rank", FORMATS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_parts_of_any_size_make_the_same_result(program, rank, monkeypatch):

@@ -73,6 +73,7 @@ def _small(monkeypatch):
     monkeypatch.setattr(decide, "DASK", replace(decide.DASK, broadcast_bytes=0))
 
 
+@pytest.mark.sample(4, long=4)
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_standard_list_over_all_kinds_of_operands(part, request):

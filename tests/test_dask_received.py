@@ -30,6 +30,7 @@ def message(array, offset):
     return found
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("offset", [1, 4, 16, 63])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_an_array_at_any_address_is_copied_once_to_a_cache_line(dtype, offset):

@@ -64,7 +64,7 @@ def run(name: str, kernel: spcomp.Kernel) -> None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_an_edited_program_is_refused_with_a_message_or_runs(group):
     rng = random.Random(group)
     refused = 0

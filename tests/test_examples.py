@@ -28,7 +28,7 @@ def run(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-@pytest.mark.sample(16)
+@pytest.mark.sample(16, long=2)
 def test_an_example_runs_and_its_result_is_right(path):
     if "import torch" in path.read_text():
         pytest.importorskip("torch", reason="needs the torch extra")

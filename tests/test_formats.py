@@ -36,6 +36,7 @@ def both(name, csr, dense=None, **options):
     return outs
 
 
+@pytest.mark.sample(8, long=3)
 @pytest.mark.parametrize("which", MATRICES)
 @pytest.mark.parametrize("name", BODIES)
 def test_a_program_over_parts_computes_what_it_does_over_csr(name, which):

@@ -63,6 +63,7 @@ def test_a_program_over_parts_computes_what_it_does_over_csr(name, which):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("which", FORMATS)
 @pytest.mark.parametrize("name", ["spmv", "max"])
 def test_the_interpreter_agrees_on_what_the_parts_mean(name, which):
@@ -161,6 +162,7 @@ def skewed(rows=400, columns=11_000, dtype=np.float32):
     return sps.csr_array((values, (row, column)), (rows, columns)).astype(dtype)
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("which", [name for name in FORMATS if name != "dia"])
 def test_long_rows_and_many_elements_are_converted(which):
     csr = skewed()
@@ -168,6 +170,7 @@ def test_long_rows_and_many_elements_are_converted(which):
     np.testing.assert_array_equal(in_format("spmv", FORMATS[which])(A=csr, B=dense), csr @ dense)
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("which", FORMATS)
 def test_the_same_bits_come_from_any_number_of_threads(which):
     rng = np.random.default_rng(3)
@@ -217,6 +220,7 @@ def test_indices_of_64_bits_work(which):
         np.testing.assert_array_equal(kernel(A=csr, B=dense), csr @ dense)
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("which", FORMATS)
 def test_padding_reads_no_infinity_and_no_nan_of_the_operand(which):
     csr = MATRICES["rows that are no multiple"]

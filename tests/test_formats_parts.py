@@ -53,6 +53,7 @@ def test_a_matrix_comes_back_from_its_parts_element_for_element(which):
             assert same(spcomp.convert(made, "csr"), given)
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_values_of_every_type_are_put_in_parts_and_read_back(dtype):
     values = np.array([0, 1, 1, 0, 1, 1], dtype)
@@ -142,6 +143,7 @@ def test_relations_of_three_dimensions_come_back():
     assert made.nnz == np.count_nonzero(array)
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("which", FORMATS)
 def test_a_kernel_over_the_same_format_takes_parts_as_they_are(which):
     csr = MATRICES["scattered"]

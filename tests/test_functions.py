@@ -163,7 +163,7 @@ def pairs(name, dtype, lanes):
     ],
 )
 @pytest.mark.parametrize("name", OF_ONE)
-@pytest.mark.sample(8, long=8)
+@pytest.mark.sample(16, long=16)
 def test_two_functions_in_one_expression_are_what_they_are_alone(name, dtype, lanes, fast_math):
     made = pairs(name, dtype, lanes)
     where = target("cpu")

@@ -28,6 +28,7 @@ def lowered(name, dtype):
         return lower(source(name, dtype), ZEN4).flat
 
 
+@pytest.mark.sample(8, long=3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_programs_mean_the_same_near_and_far(program, monkeypatch):
     dtype = program.dtypes[0]

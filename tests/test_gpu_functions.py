@@ -243,7 +243,7 @@ def test_the_digits_of_two_over_pi_are_right():
 
 @pytest.mark.long
 @pytest.mark.parametrize("func", ONES)
-@pytest.mark.sample(3, long=3)
+@pytest.mark.sample(6, long=6)
 def test_every_61st_float_is_within_the_bound(func):
     for start in range(0, 1 << 32, 61 << 16):
         bits = np.arange(start, min(start + (61 << 16), 1 << 32), 61)
@@ -251,7 +251,7 @@ def test_every_61st_float_is_within_the_bound(func):
 
 
 @pytest.mark.long
-@pytest.mark.sample(2, long=2)
+@pytest.mark.sample(4, long=4)
 @pytest.mark.parametrize("func", ALL_OF)
 def test_every_float_of_the_usual_sizes_is_within_the_bound(func):
     first, last = np.array(ALL_OF[func], np.float32).view(np.uint32).tolist()

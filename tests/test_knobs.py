@@ -85,7 +85,7 @@ def shown(program: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("program", "name"), CASES)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_another_threshold_makes_another_decision(program, name, monkeypatch):
     where = DECIDES[program][2]
     before, own = shown(program), getattr(CPU_KNOBS, name)

@@ -188,7 +188,7 @@ def computed(kernel: Any, arrays: dict[str, Any], pick: random.Random, ones: str
 
 
 @pytest.mark.parametrize("text", LINEAR)
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_a_linear_program_adds_and_scales_with_its_operand(text):
     kernel = spcomp.compile(text)
     for seed, ones in ((0, "xz"), (1, "")):

@@ -149,7 +149,7 @@ def outcome(use: Any, arg: Any) -> Any:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("layout", PARTS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_arrays_that_hold_the_same_are_the_same(layout, use):
     run, want = USES[use]
     for part in PARTS[layout]:
@@ -160,7 +160,7 @@ def test_arrays_that_hold_the_same_are_the_same(layout, use):
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("layout", PARTS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_arrays_that_are_no_index_arrays_are_refused(layout, use):
     run, want = USES[use]
     for part in PARTS[layout]:
@@ -292,6 +292,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.sample(4, long=3)
 @pytest.mark.parametrize("text", PROGRAMS)
 @pytest.mark.parametrize("layout", HALVES)
 def test_halves_give_tensors_where_scipy_has_no_arrays(layout, text):

@@ -54,7 +54,7 @@ INSIDE = {
 @pytest.mark.parametrize("text", INSIDE)
 @pytest.mark.parametrize("vector", ["dense", "sparse"])
 @pytest.mark.parametrize("matrix", ["dense", "csr", "csc", "dcsr"])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_a_reduction_inside_a_value_is_present_everywhere_wherever_it_is_computed(
     text, vector, matrix
 ):
@@ -132,7 +132,7 @@ FORMATS = ("csr", "csc", "dcsr", "csf", "coo", "bitmap", "hash", "ell", "rle")
 
 @pytest.mark.parametrize("text", NOT_STORED)
 @pytest.mark.parametrize("spelled", ["M[i, j] is None", "not stored(M[i, j])"])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_the_complement_of_a_pattern_is_a_mask_whatever_its_format(text, spelled):
     want = NOT_STORED[text]
     for at, layout in enumerate(FORMATS):

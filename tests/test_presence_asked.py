@@ -46,7 +46,7 @@ def spelled(text: str, op: str) -> str:
 
 @pytest.mark.parametrize("form", ["{}", "not ({})"])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_a_condition_holds_where_three_valued_logic_says_so_or_is_refused(pair, form):
     text, op, a, b = pair
     asks = "stored" in text or "None" in text

@@ -189,7 +189,7 @@ def test_a_repeated_call_of_a_random_program_returns_what_a_first_call_does(star
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_a_repeated_call_returns_what_a_first_call_does(text):
     for seed in range(ROUNDS):
         pick = random.Random(f"{text} {seed}")

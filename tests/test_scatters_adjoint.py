@@ -47,7 +47,7 @@ def operands(kernel, **more):
 
 
 @pytest.mark.parametrize("text", PROGRAMS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_gradients_are_those_of_differences(text):
     kernel = spcomp.compile(text)
     args = operands(kernel)

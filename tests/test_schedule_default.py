@@ -343,7 +343,7 @@ def test_a_prefetch_by_a_person_neither_fails_nor_reads_outside():
 
 @pytest.mark.parametrize("extent", [0, 2**31 - 1])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-@pytest.mark.sample(16, long=2)
+@pytest.mark.sample(16, long=4)
 def test_no_extent_is_too_short_or_too_long_for_registers_of_any_width(program, extent):
     func = source(program.name)
     with without_warnings():

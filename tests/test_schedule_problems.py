@@ -40,7 +40,7 @@ def csrmm():
 
 
 @pytest.mark.parametrize("kind", PROPOSALS)
-@pytest.mark.sample(16, long=3)
+@pytest.mark.sample(16, long=6)
 def test_a_step_has_the_problem_that_apply_raises_or_none(kind, monkeypatch):
     taken = Schedule.apply
     asked: Counter[bool] = Counter()
@@ -78,7 +78,7 @@ def test_a_step_has_the_problem_that_apply_raises_or_none(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_no_default_step_has_a_problem_where_it_is_taken(program):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpcompWarning)

@@ -373,7 +373,7 @@ def test_decompose_reduction_is_refused_inside_the_reduction_and_twice():
 
 @pytest.mark.parametrize("name", ["csrmm", "row_dot", "spmv", "ellmm", "gather_rows"])
 @pytest.mark.parametrize("kind", ["parallel", "bind"])
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_pieces_of_independent_loops_are_seen_to_be_so_when_they_are_read_again(name, kind):
     base = scheduled(name)
     first = names(base)[0]

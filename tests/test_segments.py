@@ -81,7 +81,7 @@ def kernel(program, steps, threads=None):
 
 
 @every_variant
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_every_level_means_what_the_oracle_says(program, route, dtype, idtype):
     func = parsed(program, dtype, idtype)
     trace = Trace().extend(func.name, steps_of(program, route))

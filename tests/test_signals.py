@@ -76,11 +76,11 @@ def threads(request):
     spcomp.set_num_threads(before)
 
 
-MORE_THREADS = [pytest.param(n, marks=pytest.mark.long) for n in (2, 3)]
+TWO_THREADS = pytest.param(2, marks=pytest.mark.long)
 
 
 @ALARM
-@pytest.mark.parametrize("threads", [1, *MORE_THREADS], indirect=True)
+@pytest.mark.parametrize("threads", [1, TWO_THREADS], indirect=True)
 def test_a_signal_ends_a_call_long_before_it_is_over(threads):
     kernel, args = long_call()
     short = {**args, "B": np.ones((2000, 2))}
@@ -159,7 +159,7 @@ LONG = {
 @ALARM
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize("name", LONG)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_a_signal_ends_every_kind_of_loop(name, threads):
     kernel, args = LONG[name]()
     for seconds in (0.3, 0.6):

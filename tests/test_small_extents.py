@@ -54,7 +54,7 @@ def test_reductions_give_what_is_there(op, form):
 
 @pytest.mark.parametrize("form", ["csr", "dcsr"])
 @pytest.mark.parametrize("semiring", [*SEMIRINGS])
-@pytest.mark.sample(8, long=2)
+@pytest.mark.sample(8, long=4)
 def test_products_of_any_inner_extent_are_assembled(semiring, form):
     """Of a dense matrix and a sparse one, in either place."""
     text = "C[i, j] = A[i, k] * B[k, j]"

@@ -74,7 +74,7 @@ def test_a_program_compiles_for_a_cpu_whatever_the_host(program, name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", CPUS + MORE)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
-@pytest.mark.sample(6, long=6)
+@pytest.mark.sample(12, long=12)
 def test_a_program_compiles_for_every_cpu_in_every_dtype(program, name):
     for dtype in program.dtypes:
         assert built(program, dtype, name)

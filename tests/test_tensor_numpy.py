@@ -26,7 +26,7 @@ def tensor(layout: str = "csr", dtype: str = "float64") -> tuple[spcomp.Tensor, 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_reductions_are_those_of_arrays_with_their_types(name, dtype):
     found, array = tensor("csr", dtype)
     for axis in AXES:
@@ -37,7 +37,7 @@ def test_reductions_are_those_of_arrays_with_their_types(name, dtype):
 
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_numpys_functions_call_them_in_every_format(name, layout):
     found, array = tensor(layout)
     function = getattr(np, name)

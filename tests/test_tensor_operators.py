@@ -67,7 +67,7 @@ OTHERS = {
 @pytest.mark.parametrize("sign", SIGNS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, long=3)
 def test_arithmetic_is_that_of_arrays_on_both_sides(layout, other, sign):
     given, array = OTHERS[other]
     np.testing.assert_array_equal(dense(SIGNS[sign](tensor(layout), given)), SIGNS[sign](D, array))

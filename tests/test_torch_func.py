@@ -62,6 +62,7 @@ SHORT = ("grad", "jvp", "vmap of grad")
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in TRANSFORMS if name not in SHORT]
 
 
+@pytest.mark.sample(3, long=2)
 @pytest.mark.parametrize("name", [*SHORT, *LONG])
 def test_transforms_of_a_kernel(name: str) -> None:
     make = TRANSFORMS[name]
