@@ -429,3 +429,16 @@ def test_outputs_are_given_by_name():
             call(**rest, out={"a": a}, a=a)
         with pytest.raises(ArgumentError, match="argument a: is an output, and out= is given"):
             call(**rest, out=(a, b), a=a)
+
+
+@pytest.mark.parametrize("storage", ["csr", "csc", "coo"])
+@pytest.mark.parametrize("first", ["C[j, i] = A[i, j]", "C[i, j] = 2 * A[i, j]"])
+@pytest.mark.parametrize("product", ["C[i, j] * C[j, k]", "C[i, j] * C[k, j]", "C[j, i] * C[j, k]"])
+def test_a_product_of_a_result_with_itself_is_assembled(storage, first, product):
+    A = sps.random_array((9, 9), density=0.2, rng=7).asformat(storage)
+    E = spcomp.compile(f"{first}; E[i, k] = {product}")(A=A)
+    C = A.toarray().T if first.startswith("C[j") else 2 * A.toarray()
+    left, right = (C.T if part in ("C[j, i]", "C[k, j]") else C for part in product.split(" * "))
+    assert E.format == "csr"
+    np.testing.assert_allclose(E.toarray(), left @ right)
+    assert E.nnz == np.count_nonzero(left @ right)

@@ -11,6 +11,7 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import ArgumentError
+from spcomp.formats import bsr, hyb, sell
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:Sparse")]
 DENSE = np.array([[1.0, 0, 2, 0], [0, 3, 0, 0], [4, 0, 0, 5]])
@@ -90,6 +91,19 @@ def test_the_gradient_of_a_sparse_tensor_has_its_pattern(torch: Any, layout: str
     (first,) = torch.autograd.grad(((full @ dense) ** 2).sum(), full, create_graph=True)
     (expected,) = torch.autograd.grad(first[full != 0].sum(), dense)
     assert torch.allclose(second, expected)
+
+
+@pytest.mark.parametrize("layout", [sell(), hyb(1, [1, 2]), bsr(2), "hyb"], ids=str)
+def test_gradients_of_programs_over_parts(torch: Any, layout: Any) -> None:
+    kernel = spcomp.compile("S[i, j] = A[i, j] * X[i, k] * Y[j, k]", formats={"A": layout})
+    sparse = torch.from_numpy(DENSE).to_sparse_csr().requires_grad_()
+    X, Y = numbers(torch, 3, 2), numbers(torch, 4, 2, seed=1)
+    kernel(A=sparse, X=X, Y=Y).values().sum().backward()
+    full, left, right = (x.detach().to_dense().requires_grad_() for x in (sparse, X, Y))
+    (full * (left @ right.T)).sum().backward()
+    assert torch.allclose(sparse.grad.to_dense(), full.grad * (full != 0))
+    assert torch.allclose(X.grad, left.grad)
+    assert torch.allclose(Y.grad, right.grad)
 
 
 def test_elements_in_any_order_and_repeated_ones(torch: Any) -> None:

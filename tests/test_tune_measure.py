@@ -109,6 +109,16 @@ def test_integers_have_to_be_equal():
     assert "1 of 400" in expected.difference([want + (np.arange(ROWS) == 3)])
 
 
+def test_magnitudes_leave_the_arguments_as_they_are():
+    indptr, indices = np.array([0, 3, 5, 6]), np.array([2, 0, 0, 1, 0, 2])
+    csr = sps.csr_array((np.arange(1.0, 7), indices, indptr), shape=(3, 3))
+    for array in (csr.data, csr.indices, csr.indptr):
+        array.flags.writeable = False
+    (want,) = Expected.of(Task.of("y[i] = A[i, j] * x[j]", {"A": csr, "x": np.ones(3)})).arrays
+    np.testing.assert_array_equal(want, [6, 9, 6])
+    np.testing.assert_array_equal(csr.indices, [2, 0, 0, 1, 0, 2])
+
+
 def test_candidates_with_wrong_results_do_not_count():
     task = task_of()
     bench = Bench(task)

@@ -143,7 +143,7 @@ class Chooser:
             kept == ALWAYS
             and len(out) > 1
             and all({i for a in factors for i in a.indices} >= set(out) for factors in needed)
-            and any(len({a.name for a in factors}) > 1 for factors in needed)
+            and any(len({(a.name, a.indices) for a in factors}) > 1 for factors in needed)
         )
         return kept, product
 

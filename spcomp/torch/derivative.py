@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spcomp.formats.hyb import composable
 from spcomp.kernels.adjoint.kernel import AdjointKernel
 from spcomp.kernels.gradients import Differentiable
 from spcomp.kernels.notation.kernel import NotationKernel
@@ -30,7 +31,11 @@ class Derivative:
         known: Derivative | None = program.derivatives.get(wrt)
         if known is None:
             adjoint, formats = program.derive(wrt), program.formats
-            operands = {name: formats[name] for name in formats.keys() & {*adjoint.arguments}}
+            operands = {  # parts are for the statements of the program
+                name: formats[name]
+                for name in formats.keys() & {*adjoint.arguments}
+                if composable(formats[name]) is None
+            }
             kernel = AdjointKernel(adjoint, operands, program.options)
             saves, forward = adjoint.saves, None
             if not program.saves:

@@ -23,6 +23,7 @@ from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
+from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.winners import Asked, is_matrix
 
@@ -229,7 +230,9 @@ def _magnitudes(task: Task, arrays: list[Array]) -> list[Array | None]:
 
 def _absolute(arg: Any) -> Any:
     kind = np.asarray(arg).dtype.kind if not is_matrix(arg) else arg.dtype.kind
-    return abs(arg) if kind == "f" else arg
+    if kind != "f":
+        return arg
+    return abs(arg.copy() if is_scipy(arg) else arg)  # scipy's abs sums duplicates in place
 
 
 def flatten(result: Any) -> list[Array]:
