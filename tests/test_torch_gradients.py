@@ -93,12 +93,13 @@ def test_the_gradient_of_a_sparse_tensor_has_its_pattern(torch: Any, layout: str
     assert torch.allclose(second, expected)
 
 
-@pytest.mark.parametrize("layout", [sell(), hyb(1, [1, 2]), bsr(2), "hyb"], ids=str)
-def test_gradients_of_programs_over_parts(torch: Any, layout: Any) -> None:
+@pytest.mark.parametrize("layout", [sell(), hyb(1, [1, 2]), bsr(2), "hyb", "dcsr"], ids=str)
+def test_gradients_of_programs_over_other_formats(torch: Any, layout: Any) -> None:
     kernel = spcomp.compile("S[i, j] = A[i, j] * X[i, k] * Y[j, k]", formats={"A": layout})
     sparse = torch.from_numpy(DENSE).to_sparse_csr().requires_grad_()
     X, Y = numbers(torch, 3, 2), numbers(torch, 4, 2, seed=1)
-    kernel(A=sparse, X=X, Y=Y).values().sum().backward()
+    kernel(A=sparse, X=X, Y=Y).to_dense().sum().backward()
+    assert sparse.grad.layout == torch.sparse_csr
     full, left, right = (x.detach().to_dense().requires_grad_() for x in (sparse, X, Y))
     (full * (left @ right.T)).sum().backward()
     assert torch.allclose(sparse.grad.to_dense(), full.grad * (full != 0))

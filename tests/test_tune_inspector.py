@@ -194,8 +194,9 @@ def test_what_cannot_be_inspected_is_refused(store):
             kernel.bind(A=band(), **wrong)
     decided = spcomp.compile(spmv, trace=kernel.trace)
     schedule = spcomp.compile(spcomp.Schedule(spmv).lower_sparse_iter().parallel("i"))
-    for other in (decided, schedule):
-        with pytest.raises(ArgumentError, match="decided already"):
+    adjoint = spcomp.compile(spcomp.adjoint("y[i] = A[i, j] * x[j]", wrt=("A",)))
+    for other in (decided, schedule, adjoint):
+        with pytest.raises(ArgumentError, match="it is not inspected"):
             other.bind(A=band(), inspect=True)
     with pytest.raises(ArgumentError):
         spcomp.compile(spcomp.decompose(spmv, A=F.ell())).bind(A=band(), inspect=True)

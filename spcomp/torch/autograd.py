@@ -122,7 +122,7 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(*kept.values())
         ctx.call, ctx.kept = call, tuple(kept)
         ctx.saves = {n: values[f"saved_{n}"] for n in saves if n not in results}
-        ctx.likes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        ctx.likes = [(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors]
         ctx.results = [(tensor.shape, tensor.dtype) for tensor in results.values()]
         return tuple(results.values())
 
@@ -146,7 +146,7 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         named = {**call.others, **given}
         taken = {*kernel.arguments}  # derived again, a program need not read all operands
         named = {name: arg for name, arg in named.items() if name in taken}
-        for name, (shape, dtype) in zip(call.names, ctx.likes, strict=True):
+        for name, (shape, dtype, _) in zip(call.names, ctx.likes, strict=True):
             if name not in taken:
                 continue
             named[name] = kept[name] if name in kept else torch.zeros((), dtype=dtype).expand(shape)
@@ -160,9 +160,9 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         like = {adjoint.names[n]: x for n, x in call.nested.items() if n in adjoint.results}
         results, _ = _follow(kernel.differentiable, named, run, sizes, {**call.jagged, **like})
         found = dict(zip(adjoint.wrt, results, strict=True))
-        dtypes = {name: dtype for name, (_, dtype) in zip(call.names, ctx.likes, strict=True)}
         return None, *(
-            found[name].to(dtypes[name]) if name in found else None for name in call.names
+            _stored_as(found[name].to(dtype), layout) if name in found else None
+            for name, (_, dtype, layout) in zip(call.names, ctx.likes, strict=True)
         )
 
 
@@ -222,6 +222,12 @@ def _followed(
 def several(results: Any) -> Sequence[Any]:
     """Return the results of a call as a sequence, also if it has one only."""
     return results if isinstance(results, Results) else (results,)
+
+
+def _stored_as(grad: torch.Tensor, layout: torch.layout) -> torch.Tensor:
+    """Return the gradient of a tensor in *layout*: formats asked for may have made it coo."""
+    by_rows = grad.layout == torch.sparse_coo and layout in (torch.sparse_csr, torch.sparse_csc)
+    return grad.to_sparse(layout=layout) if by_rows else grad
 
 
 def _coalesced(arg: Any) -> Any:

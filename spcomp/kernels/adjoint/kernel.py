@@ -13,6 +13,7 @@ from spcomp.errors import ArgumentError, nearest_or_all
 from spcomp.formats.format import Format
 from spcomp.kernels.adjoint.columns import Columns
 from spcomp.kernels.gradients import Differentiable, follow, require_gradients
+from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import kept_arguments
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.kernel import NotationKernel
@@ -97,6 +98,8 @@ class AdjointKernel(Runnable):
 
     def bind(self, **named: Any) -> Bound:
         """Return a callable that takes the rest of the arguments, with these fixed."""
+        if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
+            inspection.bound(self, named)  # which refuses: only programs as written are inspected
         self._check_names(named)
         return BoundAdjoint(self, named)
 
