@@ -72,11 +72,12 @@ class Frame:
         """Return an empty frame of the same kind."""
         return Frame(self.interface, {})
 
-    def freeze(self) -> None:
+    def freeze(self, how: str) -> None:
         """Make the index arrays private, as they are not checked again and results share them.
 
-        Nor are values that nobody can change, if they keep what the program promises of them.
-        Raises ArgumentError if they do not.
+        Values that nobody can change are checked now, if the program promises something of them;
+        *how* ``"bind"``: all values are, as no call will; ``"off"``: none are. Raises
+        ArgumentError.
         """
         for handle in self.interface.index_of:
             if isinstance(array := self.values.get(handle), np.ndarray):
@@ -85,18 +86,21 @@ class Frame:
             if level is not None:
                 parts = (level.indptr, level.indices)
                 self.patterns[name] = style, Level(level.kind, *map(checks.private, parts)), owner
-        lasting = {
-            handle
-            for handle, array in self.values.items()
-            if isinstance(array, np.ndarray) and checks.is_private(array)
-        }
+        if how == "off":
+            return
+        for handle, array in self.values.items():
+            if isinstance(array, np.ndarray) and (how == "bind" or checks.is_private(array)):
+                self._check_once(handle)
+
+    def _check_once(self, handle: str) -> None:
+        """Check what the program promises of the array *handle*, if its limits are known."""
         try:
-            promises = list(self._promises(lasting))
+            promises = list(self._promises({handle}))
         except KeyError:  # a size that other arguments say: calls check what depends on it
             return
         for check in promises:
             self._run(check)
-        self.checked.update(check.array for check in promises)
+            self.checked.add(handle)
 
     def take(self, name: str, arg: Any, *, verify: bool, raw: bool = False) -> None:
         """Bind the argument called *name*; raises ArgumentError.

@@ -135,7 +135,7 @@ class Kernel(Runnable):
             if plan is not None and plan.handle:
                 frame.given[plan.handle] = arg
         frame.resolve_sizes()
-        frame.freeze()
+        frame.freeze(self._options.check)
         operand = transpose = None
         if not on_gpu(self.target):
             transpose = transpose_of(self.program, self._options, frame, named)
