@@ -78,12 +78,18 @@ class DeviceFrame(Frame):
         self.verify |= verify
         super().take(name, arg, verify=verify, raw=raw)
 
-    def freeze(self) -> None:
+    def freeze(self, how: str) -> None:
         """Put what the host has on the GPU, to stay: index arrays and inputs.
 
-        What the kernels read of index arrays is checked as far as their sizes are known.
+        What the kernels read of index arrays is checked as far as their sizes are known, values
+        if *how* is ``"bind"``, as calls check them else.
         """
         self._check_bound()
+        if how == "bind":
+            for plan in self.interface.buffers:
+                if plan.handle in self.values:
+                    self._check_once(plan.handle)
+            self.verdict.read()
         for handle in self.interface.index_of:
             if isinstance(array := self.values.get(handle), np.ndarray):
                 if memory_of(array) not in self.memory.known:
