@@ -84,7 +84,7 @@ def forked(work):
 
 
 @POSIX
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [8, pytest.param(60, marks=pytest.mark.long)])
 def test_children_forked_while_threads_compile_can_compile(count):
     compute(fresh())
     with busy(*3 * [lambda: compute(fresh())]):
@@ -127,7 +127,7 @@ def test_a_kernel_serves_in_processes_however_they_start(method):
 # -- threads -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(25, marks=pytest.mark.long)])
 def test_threads_compile_call_bind_and_change_the_number_of_threads_at_once(seconds):
     before = spcomp.get_num_threads()
     large = sps.random_array((3000, 3000), density=0.01, format="csr", rng=np.random.default_rng(1))
@@ -183,7 +183,7 @@ def test_threads_that_are_too_many_end():
 
 
 @POSIX
-@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.long)])
 def test_a_cache_whose_writers_are_killed_holds_whole_objects(count, tmp_path, monkeypatch):
     monkeypatch.setenv("SPCOMP_CACHE_DIR", str(tmp_path))
     names = [f"{k:02x}" + "0" * 62 for k in range(4)]

@@ -29,6 +29,7 @@ SEEDS = (0, 1_000, 2_000, 3_000, 10_000, 11_000, 12_000, 13_000)
 
 
 @pytest.mark.long
+@pytest.mark.sample(2, long=2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_hundreds_of_random_programs_do_what_the_documentation_says(seed):
     assert failures(seed, 25) == ""
