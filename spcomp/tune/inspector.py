@@ -87,14 +87,14 @@ def _copied(arg: Any) -> Any:
 def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable:
     """Return *kernel* with *named* bound, as *inspection* asks.
 
-    Raises ArgumentError for kernels whose steps are decided, of adjoints, or that run on a GPU.
+    Raises ArgumentError for kernels whose steps are decided, or that run on a GPU.
     """
     options, inspector = kernel.options, Inspector(inspection.calls)
     if options.trace is None and options.target.kind == "cpu":
         if isinstance(kernel, NotationKernel):
             steady = {name: _copied(arg) for name, arg in named.items()}
             return kernel.with_options(replace(options, tuned=inspector)).bind(**steady)
-        if isinstance(getattr(kernel, "program", None), Func):  # an adjoint has none
+        if isinstance(kernel.program, Func):
             return inspector.kernel(kernel.program, options).bind(**named)
     hint = "calls= and inspect= are for functions without a schedule and index notation, on CPUs"
-    raise ArgumentError(f"{kernel.name}: it is not inspected", hint=hint)
+    raise ArgumentError(f"{kernel.name}: its steps or its machine are decided already", hint=hint)

@@ -97,9 +97,15 @@ class AdjointKernel(Runnable):
         return Differentiable(self.name, results, self._formats, self.options, adjoint.again)
 
     def bind(self, **named: Any) -> Bound:
-        """Return a callable that takes the rest of the arguments, with these fixed."""
-        if (inspection := Inspection.take(named, self.arguments.__contains__)) is not None:
-            inspection.bound(self, named)  # which refuses: only programs as written are inspected
+        """Return a callable that takes the rest of the arguments, with these fixed.
+
+        Raises ArgumentError, also for ``calls=`` and ``inspect=``.
+        """
+        if Inspection.take(named, self.arguments.__contains__) is not None:
+            raise ArgumentError(
+                f"{self.name}: gradients are not inspected",
+                hint="leave out calls= and inspect=, which are for programs themselves",
+            )
         self._check_names(named)
         return BoundAdjoint(self, named)
 
