@@ -45,8 +45,8 @@ SEEDS = range(6)  # of searches
 Values = Mapping[str, tuple["Value", ...]]
 FEW: Values = {  # for spaces of formats and tiles: of all values there would be too many
     **TEMPLATES["cpu"].values,
-    "tile": (DEFAULT, 1, 4, 16),
-    "prefetch": (DEFAULT, 0, 32),
+    "tile": (DEFAULT, 1, 2, 4, 16),
+    "prefetch": (DEFAULT, 0, 8, 32),
     "rows": (DEFAULT, "balanced"),
     "chunk": (DEFAULT, 1024),
     "hub": (DEFAULT,),

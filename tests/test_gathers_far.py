@@ -33,7 +33,7 @@ def lowered(name, dtype):
 def test_programs_mean_the_same_near_and_far(program, monkeypatch):
     dtype = program.dtypes[0]
     before = lowered(program.name, dtype)
-    monkeypatch.setattr(knobs, "ZEN4_KNOBS", replace(knobs.ZEN4_KNOBS, far_bytes=FAR))
+    monkeypatch.setitem(knobs.ZENS, "znver4", replace(knobs.ZEN4_KNOBS, far_bytes=FAR))
     flat = lowered(program.name, dtype)
     if structural_equal(before, flat):
         assert f"{FAR} <= " not in print_program(flat)
