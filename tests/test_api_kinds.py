@@ -275,6 +275,20 @@ def test_a_program_has_no_stage_above_its_own():
         flat.stage("position")
 
 
+def test_the_coordinate_stage_of_a_schedule_is_the_program_that_it_began_as():
+    written = spcomp.compile(spmm).stage("coordinate")
+    begun = spcomp.Schedule(spmm)
+    for schedule in (begun.lower_sparse_iter().parallel("i"), begun.lower_sparse_buffer()):
+        assert spcomp.compile(schedule).stage("coordinate") == written
+    fixed = spcomp.compile(schedule, constants={"feat": 4}).stage("coordinate")
+    assert fixed == spcomp.compile(spmm, constants={"feat": 4}).stage("coordinate")
+    with pytest.raises(ArgumentError, match="no position stage, its schedule is at the flat level"):
+        spcomp.compile(schedule).stage("position")
+    position = spcomp.Schedule(begun.lower_sparse_iter().func)
+    with pytest.raises(ArgumentError, match=r"no coordinate stage.* is at the position level"):
+        spcomp.compile(position).stage("coordinate")
+
+
 def test_a_view_takes_an_array_with_room_for_its_strides():
     kernel = spcomp.compile(view)
     assert kernel(X=np.arange(6, dtype=F32), n=3).tolist() == [0, 2, 4]

@@ -372,6 +372,37 @@ def test_a_users_kernel_is_timed_against_scipy(mtx):
     assert ratio["low"] <= ratio["value"] <= ratio["high"]
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "spcomp.Schedule(csrmm)",
+        "spcomp.Schedule(csrmm).lower_sparse_iter().parallel('i').vectorize('k')",
+        "spcomp.Schedule(csrmm).lower_sparse_buffer()",
+        "spcomp.compile(spcomp.Schedule(csrmm).lower_sparse_iter().parallel('i'))",
+    ],
+)
+def test_a_schedule_is_the_product_that_its_program_is(mtx, tmp_path, program):
+    file = tmp_path / "own.py"
+    file.write_text(
+        f"import runpy, spcomp\ncsrmm = runpy.run_path({KERNELS!r})['csrmm']\nown = {program}\n"
+    )
+    arguments = ("--data", f"A={mtx}", "--const", "feat=4", "--vs", "scipy", "--rounds", "2")
+    run = CliRunner().invoke(spcomp_main, ["bench", str(file), "own", *arguments])
+    assert run.exit_code == 0, run.output
+    assert "own: A @ B" in run.stdout
+    assert "no library" not in run.stderr
+
+
+def test_a_program_below_coordinates_is_not_said_to_be_no_product(mtx, tmp_path):
+    file = tmp_path / "position.py"
+    stage = CliRunner().invoke(spcomp_main, ["show", KERNELS, "csrmm", "--stage", "position"])
+    file.write_text(stage.stdout)
+    arguments = ("--data", f"A={mtx}", "--const", "feat=4", "--vs", "scipy", "--rounds", "2")
+    run = CliRunner().invoke(spcomp_main, ["bench", str(file), *arguments])
+    assert run.exit_code == 0, run.output
+    assert "csrmm is written below the coordinate level" in run.stderr
+
+
 def test_a_pattern_is_given_by_its_axis(mtx):
     run = bench(
         "sddmm", "--data", f"J={mtx}", "--const", "feat=4", "--rounds", "2", "--vs", "scipy"

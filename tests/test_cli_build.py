@@ -89,6 +89,29 @@ def test_a_program_written_at_a_stage_has_no_stage_above(built, tmp_path):
     assert (tmp_path / "sddmm.flat.py").exists()
 
 
+def test_what_was_asked_for_and_is_left_out_is_said(built, tmp_path):
+    folder, _ = built
+    asked = (folder / "csrmm.flat.py", "-o", tmp_path, "--emit", "coordinate,flat,llvm")
+    result = spcomp("build", *asked)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "csrmm.coordinate.py is left out: csrmm has no coordinate stage\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"csrmm.flat.py", "csrmm.ll"}
+
+
+@needs_cc
+def test_the_coordinate_stage_of_a_schedule_is_written(built, tmp_path):
+    folder, _ = built
+    text = "import spcomp\nfrom kernel import csrmm\n"
+    text += 'sched = spcomp.Schedule(csrmm).lower_sparse_iter().parallel("i")\n'
+    (tmp_path / "own.py").write_text(text)
+    asked = (tmp_path / "own.py", "sched", "-o", tmp_path / "out", "--emit", "all")
+    result = spcomp("build", *asked, PYTHONPATH=f"{ROOT}{os.pathsep}{KERNEL.parent}")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    written = (tmp_path / "out" / "sched.coordinate.py").read_text()
+    assert written == (folder / "csrmm.coordinate.py").read_text()
+
+
 @needs_cc
 def test_the_library_computes_what_scipy_does(built, csrmm):
     folder, _ = built

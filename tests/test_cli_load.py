@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import spcomp
-from spcomp.cli.load import load
+from spcomp.cli.load import load, select
 from spcomp.cli.main import main
 from spcomp.errors import ScriptError
 
@@ -144,7 +144,11 @@ def test_an_unknown_artefact_is_a_usage_error(kernel_file):
 
 def test_programs_are_called_by_their_variables_in_order(kernel_file):
     text = program("second", "first") + "again = second\nimport math\n"
-    assert list(load(kernel_file(text))) == ["second", "first"]
+    programs = load(kernel_file(text))
+    assert list(programs) == ["second", "first", "again"]
+    assert programs["again"] is programs["second"]
+    assert list(select(programs, ())) == ["second", "first"]  # each once
+    assert list(select(programs, ("again",))) == ["again"]
 
 
 def test_a_definition_may_replace_what_is_no_program(kernel_file):
@@ -206,7 +210,8 @@ later = spcomp.compile("y[i] = A[i, j] * x[j]")
 def test_kernels_stand_for_their_programs(kernel_file, capsys):
     kernel_file(program("one") + KINDS)
     programs = load("kernel.py")
-    assert list(programs) == ["one", "notation"]
+    assert list(programs) == ["one", "kernel", "notation"]
+    assert list(select(programs, ())) == ["one", "notation"]
     assert "later is skipped: it is compiled when it is called" in capsys.readouterr().err
     result = invoke("show", "kernel.py", "later")
     assert result.exit_code == 2
@@ -214,6 +219,43 @@ def test_kernels_stand_for_their_programs(kernel_file, capsys):
     assert "later.specialize(A=..., x=...)" in " ".join(result.output.split())
     shown = invoke("show", "kernel.py", "notation", "--stage", "coordinate").output
     assert "A[i, j] * x[j]" in shown
+
+
+NOTATION = """import numpy as np
+import scipy.sparse as sps
+import spcomp
+a, x = sps.csr_array(np.eye(3)), np.ones(3)
+spmv = spcomp.compile("y[i] = A[i, j] * x[j]")
+"""
+DOUBLE = "k64 = spmv.specialize(A=a, x=x)\n"
+SINGLE = "k32 = spmv.specialize(A=a.astype('f4'), x=x.astype('f4'))\n"
+
+
+def test_a_kernel_of_notation_is_found_by_the_name_of_its_variable(kernel_file):
+    kernel_file(NOTATION + DOUBLE)
+    programs = load("kernel.py")
+    assert set(programs) == {"spmv", "k64"}
+    assert list(select(programs, ())) == ["k64"]
+    assert "float64" in invoke("show", "kernel.py", "k64", "--stage", "coordinate").output
+    assert invoke("show", "kernel.py", "spmv", "--stage", "coordinate").exit_code == 0
+
+
+@pytest.mark.parametrize("bound", ["", "spmv = spmv.bind(A=a)\n"])
+def test_notation_compiled_for_several_kinds_stands_for_no_program(kernel_file, bound):
+    kernel_file(NOTATION + DOUBLE + SINGLE + bound)
+    for name, dtype in (("k64", "float64"), ("k32", "float32")):
+        shown = invoke("show", "kernel.py", name, "--stage", "coordinate")
+        assert shown.exit_code == 0, shown.output
+        assert dtype in shown.output
+    result = invoke("show", "kernel.py", "spmv")
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "spmv is no program by itself: it was compiled for 2 kinds of arguments" in said
+    assert "= spmv.specialize(" in said
+    everything = invoke("show", "kernel.py", "--stage", "coordinate")
+    assert "# k64: coordinate" in everything.stdout
+    assert "# k32: coordinate" in everything.stdout
+    assert "spmv is skipped: it was compiled for 2 kinds" in everything.stderr
 
 
 def test_decomposed_programs_are_programs_once_their_format_is_known(kernel_file, capsys):

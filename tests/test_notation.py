@@ -485,3 +485,14 @@ def test_a_literal_is_true_unless_it_is_zero():
 def test_what_cannot_be_stored_as_asked_is_refused_with_a_way_out():
     with pytest.raises(LoweringError, match="present everywhere"):
         spcomp.compile("C[i,j] = A[i,j] + 1", formats={"C": "csr"})(A=csr(A))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("q[i] = A[i, j] * p[j]; pq = p[i] * q[i]", "pq_p_i_q_i"),  # q is read, so no result
+        ("q[i] = A[i, j] * p[j]; r[i] = 2 * p[i]", "q_i_A_i_j_p_j"),
+    ],
+)
+def test_a_kernel_is_called_as_the_statement_of_its_first_result(text, name):
+    assert spcomp.compile(text).name == name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -345,3 +347,63 @@ def test_a_result_of_blocks_without_elements_is_a_tensor():
         made = spcomp.compile("C[i, j, k, l] = A[i, j] * B[k, l]")(A=left, B=np.ones(extents))
         assert isinstance(made, spcomp.Tensor)
         assert made.shape == (2, 2, *extents)
+
+
+DAMAGED = """
+import sys
+import numpy as np, scipy.sparse as sps, spcomp
+from spcomp.errors import ArgumentError
+p, x = "y[i] = A[i, j] * x[j]", np.ones(30)
+A = sps.random_array((40, 30), density=0.1, format="csr", rng=1).asformat(sys.argv[1])
+A = type(A)((A.data, A.indices, A.indptr), shape=A.shape)
+A.indptr[3] = 99999
+try:
+    spcomp.suggest(p, A=A, x=x)
+except ArgumentError as error:
+    print(error.message)
+"""
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_damaged_pointers_are_refused_before_scipy_reads_them(layout):
+    run = subprocess.run(
+        [sys.executable, "-c", DAMAGED, layout], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert "decreases from 99999" in run.stdout
+
+
+@pytest.mark.parametrize("layout", ["csc", "coo", "dia", "csr"])
+def test_the_kernel_of_a_suggestion_takes_what_that_of_the_program_takes(layout):
+    matrix, x = sps.csr_array(DENSE).asformat(layout), X
+    found = spcomp.suggest("y[i] = A[i, j] * x[j]", A=matrix, x=x).compile()
+    assert np.allclose(found(A=matrix, x=x), DENSE @ x)
+
+
+def test_a_matrix_of_diagonals_is_inspected():
+    matrix = spcomp.convert(DENSE, spcomp.Format("dia"))
+    bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=matrix, inspect=True)
+    assert np.allclose(bound(x=X), DENSE @ X)
+
+
+def test_the_tuner_takes_the_arrays_that_calls_take():
+    swapped = sps.csr_array(DENSE)
+    swapped.data = swapped.data.astype(">f8")
+    late = sps.csr_array(DENSE)
+    late.data, late.indices = np.r_[0.0, 0, late.data], np.r_[0, 0, late.indices]
+    late.indptr = late.indptr + 2
+    for matrix in (swapped, late):
+        tuned = spcomp.tune("y[i] = A[i, j] * x[j]", A=matrix, x=X, budget=0.3)
+        assert np.allclose(tuned.kernel(A=matrix, x=X), DENSE @ X)
+
+
+def test_halves_have_statistics():
+    assert spcomp.tune.matrix_statistics(np.eye(4, dtype=np.float16)).nnz == 4
+
+
+@pytest.mark.parametrize("wrong", ["x", 0, -1, 1.5])
+def test_the_calls_of_a_suggestion_are_a_whole_number(wrong):
+    matrix, program = sps.csr_array(DENSE), "y[i] = A[i, j] * x[j]"
+    with pytest.raises(ArgumentError, match="calls"):
+        spcomp.suggest(program, A=matrix, x=X, calls=wrong)
+    assert spcomp.suggest(program, A=matrix, x=X, calls=np.int64(5)).speedup >= 1

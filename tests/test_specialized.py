@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.errors import ArgumentError
 
 N = 6
 A = sps.csr_array(sps.random_array((N, N), density=0.5, rng=0))
@@ -101,3 +102,12 @@ def test_frames_of_several_types_do_not_meet():
     kernel = spcomp.compile(LINE)
     for array in (B, B.astype(np.float32), np.asfortranarray(B), WIDE):
         np.testing.assert_allclose(kernel(A=A, B=Frame(array)), A @ array, rtol=1e-5)
+
+
+def test_an_output_that_lies_in_between_is_named_in_out():
+    kernel, q = spcomp.compile("q[i] = A[i, j] * p[j]; s = sum(i, q[i] * p[i])"), np.zeros(N)
+    with pytest.raises(ArgumentError, match="unexpected argument q") as caught:
+        kernel(A=A, p=np.ones(N), q=q)
+    assert 'out={"q": ...}' in caught.value.hint
+    kernel(A=A, p=np.ones(N), out={"q": q})
+    np.testing.assert_allclose(q, A @ np.ones(N))

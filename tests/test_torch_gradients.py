@@ -256,3 +256,18 @@ def test_what_cannot_be_followed_is_refused(torch: Any) -> None:
     with torch.no_grad():
         assert added(y=torch.ones(3).double(), x=x).tolist() == (1 + x).tolist()
         assert not spcomp.compile("y[i] = 2 * x[i]")(x=x).requires_grad
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Y[i] = max(j, X[i, j])", "Y[i, k] = abs(X[i, k])", "Y[i, k] = maximum(X[i, k], 0.5)"],
+)
+def test_gradients_that_change_in_steps_have_gradients_of_zero(text: str, torch: Any) -> None:
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(spcomp.compile(text)(X=x).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.pow(2).sum(), x)
+    assert torch.equal(second, torch.zeros_like(x))
+    whole = torch.randn(2, 2, requires_grad=True)
+    (first,) = torch.autograd.grad(spcomp.compile("Y[i] = 2 * X[i, j]")(X=whole).sum(), whole,
+                                   create_graph=True)  # fmt: skip
+    assert not first.requires_grad  # as of torch's own sums

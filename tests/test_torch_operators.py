@@ -238,3 +238,31 @@ def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
             spmm(*args)
     with pytest.raises(ArgumentError, match=r"^argument A: got 3 at position 4, expected 0\.\.2"):
         spmm(rows, columns, values, 3, dense)
+
+
+def test_a_name_that_gets_another_program_warns_and_its_former_operator_is_refused() -> None:
+    x = torch.ones(3)
+    twice = op("y[i] = 2 * x[i]", name="spcomp_tests::again")
+    same = op("y[i] = 2 * x[i]", name="spcomp_tests::again")  # as a cell of a notebook run twice
+    assert torch.equal(twice(x), same(x))
+    with pytest.warns(UserWarning, match="spcomp_tests::again was another program"):
+        thrice = op("y[i] = 3 * x[i]", name="spcomp_tests::again")
+    assert torch.equal(thrice(x), 3 * x)
+    with pytest.raises(ArgumentError, match="spcomp_tests::again is another program now"):
+        twice(x)
+
+
+def test_parts_that_are_no_matrix_and_tensors_elsewhere_are_refused() -> None:
+    product = op("C[i, k] = A[i, j] * B[j, k]", name="spcomp_tests::parts", formats={"A": "csr"})
+    rows, columns, values = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2)
+    dense = torch.ones(2, 3)
+    for parts, message in (
+        ((rows.float(), columns, values), "argument crow_indices: got torch.float32"),
+        ((rows, columns.double(), values), "argument col_indices: got torch.float64"),
+        ((rows, columns, values[:, None]), r"got shapes \(3,\), \(2,\), \(2, 1\)"),
+        ((rows[:0], columns[:0], values[:0]), r"got shapes \(0,\)"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            product(*parts, 2, dense)
+    with pytest.raises(ArgumentError, match="arguments lie on cpu and on meta"):
+        product(rows, columns, values, 2, dense.to("meta"))

@@ -116,6 +116,39 @@ def test_index_notation_is_inspected_too(diagonal):
     assert "A in sliced_diagonal" in bound.explain(x=x)
 
 
+@pytest.mark.parametrize("program", [spmv, "Y[i] = A[i, j] * X[j]"])
+def test_what_is_told_is_of_the_kernel_that_runs(diagonal, program):
+    csr, x = band(512), vector(512)
+    bound = spcomp.compile(program).bind(A=csr, inspect=True)
+    if program is spmv:  # it is chosen at the bind
+        assert "A_diagonal" in bound.stage("coordinate")
+    else:
+        with pytest.raises(ArgumentError, match="not known yet"):
+            bound.explain()
+        assert "A in sliced_diagonal" in bound.explain(X=x).splitlines()[0]
+    np.testing.assert_array_equal(bound(X=x), csr @ x)
+    assert "A in sliced_diagonal" in bound.explain().splitlines()[0]
+    assert "A[i, j]: csr" not in bound.explain() + bound.explain(X=x)
+    assert "A_diagonal" in bound.stage("coordinate")
+    assert "parallel('s')" in str(bound.trace)
+    special = bound.specialize(X=x)
+    assert "A_diagonal" in special.stage("coordinate")
+    if program is not spmv:
+        assert "A_diagonal" in str(bound.signature)
+        np.testing.assert_array_equal(special(A=csr, X=x), csr @ x)
+    assert "loop s" in str(bound.profile(X=x, repeat=1))
+    np.testing.assert_array_equal(bound.interpret("code", X=x), csr @ x)
+
+
+def test_two_bound_kernels_tell_each_its_own(diagonal):
+    kernel = spcomp.compile(spmv)
+    first = kernel.bind(A=band(512), inspect=True)
+    second = kernel.bind(A=band(512), calls=1)
+    assert "sliced_diagonal" in first.explain()
+    assert second.explain().startswith("inspected for 1 call: the default is kept")
+    assert "diagonal" not in second.stage("coordinate")
+
+
 def test_calls_in_a_format_that_was_suggested_go_straight(diagonal, monkeypatch):
     csr, x, out = band(512), vector(512), np.zeros(512, np.float32)
     bound = spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=csr, calls=1000)
@@ -203,6 +236,22 @@ def test_what_cannot_be_inspected_is_refused(store):
             adjoint.bind(A=band(), **asked)
     with pytest.raises(ArgumentError):
         spcomp.compile(spcomp.decompose(spmv, A=F.ell())).bind(A=band(), inspect=True)
+    for layout in ("hyb", "bsr", "csr", F.ell()):
+        notation = spcomp.compile("y[i] = A[i, j] * x[j]", formats={"A": layout})
+        with pytest.raises(ArgumentError, match="format of A is decided already"):
+            notation.bind(A=band(), inspect=True)
+
+
+def test_what_nothing_is_chosen_for_says_so(store):
+    csr, x, program = band(), vector(), "y[i] = A[i, j] * x[j]"
+    parts = spcomp.convert(csr, F.hyb(1, [1, 2, 4]))
+    inspected = spcomp.compile(program).bind(A=parts, inspect=True)
+    changing = spcomp.compile(program, tuned=True).bind(A=spcomp.convert(csr, "dcsr"))
+    for bound, why in ((inspected, "A comes in a format that is kept"), (changing, "may change")):
+        np.testing.assert_allclose(bound(x=x), csr @ x, rtol=1e-6)
+        for text in (bound.explain(), bound.explain(x=x)):
+            assert text.startswith("nothing is chosen: ")
+            assert why in text.splitlines()[0]
 
 
 def test_weights_are_read_as_they_were_written():

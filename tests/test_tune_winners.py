@@ -14,6 +14,9 @@ from spcomp.compiler.options import Tuner
 from spcomp.errors import ArgumentError
 from spcomp.schedule.step import Trace
 from spcomp.tune.choice import Choice
+from spcomp.tune.problem import digest, fingerprint, versions
+from spcomp.tune.store import Record
+from spcomp.tune.task import Task
 from spcomp.tune.winners import NONE, FixedWinner, StoredWinners, TunedKernel
 from tests.test_tune_space import spmm
 from tests.tune_helpers import (
@@ -21,11 +24,23 @@ from tests.tune_helpers import (
     ROWS,
     dense,
     frozen,
-    keep,
     matrix,
     prefetching,
 )
+from tests.tune_helpers import keep as keep_one
 from tests.tune_helpers import store as store
+
+
+def keep(store, choice, kind="any", *, program=spmm, **options):
+    """Keep a winner for *program*, or for the one of the other tests."""
+    if program is spmm and not options:
+        return keep_one(store, choice, kind)
+    problem = Task.of(program, {"A": matrix(), "B": dense()}, **options).problem
+    record = Record(
+        kind, problem.program, problem.extents_text, problem.matrices_text, fingerprint(),
+        versions(), choice.to_json(), 1e-3, 1.5, 1.4, 1.6, created=1.0,
+    )  # fmt: skip
+    return store.add([record])
 
 
 def test_a_kernel_does_what_won(store):
@@ -75,6 +90,88 @@ def test_formats_are_for_matrices_that_cannot_change(store):
     before = bound(B=dense())
     changing.data *= 2
     np.testing.assert_allclose(bound(B=dense()), 2 * before, rtol=1e-6)
+
+
+def shown(kernel):
+    """What a kernel says of itself."""
+    return str(kernel.trace), kernel.stage("coordinate"), kernel.source()
+
+
+def test_a_winner_in_a_format_that_waits_is_named(store):
+    keep(store, Choice((("A", "bsr((2, 2))"),)), "any")
+    kernel, waits = spcomp.compile(spmm, tuned=True), "A in bsr((2, 2)), default steps was 1.50"
+    for as_is in (None, Choice(), prefetching(4)):
+        if as_is is not None:
+            keep(store, as_is, "as_is")
+            kernel = spcomp.compile(spmm, tuned=True)
+        kernel(A=matrix(), B=dense())
+        first = kernel.explain().splitlines()[0]
+        assert first.startswith("tuned: as it comes")
+        assert waits in first
+        assert "read-only, or bind(A=..., calls=...)" in first
+        kernel(A=frozen(matrix()), B=dense())
+        assert "waits" not in kernel.explain()
+
+
+@pytest.mark.parametrize("program", [spmm, "C[i, k] = A[i, j] * B[j, k]"])
+def test_what_a_kernel_tells_is_of_the_kernel_that_ran(store, program):
+    keep(store, Choice((("A", "bsr((2, 2))"),)), "any", program=program)
+    kernel, plain = spcomp.compile(program, tuned=True), spcomp.compile(program)
+    direct = spcomp.decompose(spmm, A=F.bsr((2, 2))).compile()
+    if isinstance(program, str):
+        direct = spcomp.compile(program, formats={"A": F.bsr((2, 2))})
+    want = plain(A=matrix(), B=dense())
+    direct(A=matrix(), B=dense())
+    for matrices, like in ((matrix(), plain), (frozen(matrix()), direct), (matrix(), plain)):
+        np.testing.assert_allclose(kernel(A=matrices, B=dense()), want, rtol=1e-5)
+        assert shown(kernel) == shown(like)
+        bound = kernel.bind(A=matrices)
+        np.testing.assert_allclose(bound(B=dense()), want, rtol=1e-5)
+        assert shown(bound) == shown(like)
+        assert bound.explain().splitlines()[0] == kernel.explain().splitlines()[0]
+        named = bound.specialize(B=dense())
+        assert ("bsr" in named.source()) == ("bsr" in like.source())
+        ran = str(bound.profile(B=dense(), repeat=1))
+        assert ("loop io" in ran) == (like is direct)
+        np.testing.assert_allclose(bound.interpret("code", B=dense()), want, rtol=1e-5)
+    if isinstance(program, str):
+        assert "A[i, j]: csr" in kernel.explain()
+        assert "A[i, j]: csr" not in kernel.explain(A=frozen(matrix()), B=dense())
+
+
+def test_a_size_is_the_same_as_a_constant_and_as_a_size_of_a_call(store):
+    keep(store, Choice((("A", "bsr((2, 2))"),)), "any", constants={"feat": FEAT})
+    steady = frozen(matrix())
+    for constants in ({}, {"feat": FEAT}):
+        kernel = spcomp.compile(spmm, tuned=True, constants=constants)
+        np.testing.assert_allclose(kernel(A=steady, B=dense()), matrix() @ dense(), rtol=1e-4)
+        assert "A in bsr((2, 2))" in kernel.explain()
+    kernel(A=steady, B=dense())
+    other = spcomp.compile(spmm, tuned=True)
+    other(A=steady, B=np.ones((ROWS, 24), np.float32))
+    assert other.explain().startswith(NONE)
+
+
+def test_so_is_one_that_was_tuned_as_a_size_of_a_call(store):
+    keep(store, prefetching(4), "as_is")
+    kernel = spcomp.compile(spmm, tuned=True, constants={"feat": FEAT})
+    np.testing.assert_allclose(kernel(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4)
+    assert "prefetch('j', 4)" in kernel.explain(A=matrix(), B=dense())
+
+
+def test_what_earlier_versions_kept_with_constants_is_found(store):
+    task = Task.of(spmm, {"A": matrix(), "B": dense()}, constants={"feat": FEAT})
+    (earlier,) = task.problem.earlier
+    assert earlier.program == digest(spmm, task.options)
+    assert not earlier.extents
+    record = Record(
+        "as_is", earlier.program, earlier.extents_text, earlier.matrices_text, fingerprint(),
+        versions(), Choice((), prefetching(4).trace).to_json(), 1e-3, 1.5, 1.4, 1.6, created=1.0,
+    )  # fmt: skip
+    store.add([record])
+    kernel = spcomp.compile(spmm, tuned=True, constants={"feat": FEAT})
+    kernel(A=matrix(), B=dense())
+    assert "1.50 (1.40 to 1.60) times as fast" in kernel.explain()
 
 
 def test_index_arrays_are_those_of_the_bind(store):
@@ -135,11 +232,13 @@ def test_where_steps_or_formats_are_given_tuned_is_refused(store):
         (spmm, {"trace": Trace()}),
         (schedule, {}),
         (spcomp.decompose(spmm, A=F.ell()), {}),
-        (spmm, {"target": "cuda:sm_90"}),
     ):
         with pytest.raises(ArgumentError, match="given already") as caught:
             spcomp.compile(program, **options, tuned=True)
         assert "index notation, on CPUs" in caught.value.hint
+    for target in ("cuda:sm_90", "cuda:sm_90,emulate"):
+        with pytest.raises(ArgumentError, match=f"on CPUs only, got {target}"):
+            spcomp.compile(spmm, target=target, tuned=True)
     with pytest.raises(ArgumentError, match="tuned"):
         spcomp.compile(spmm, tuned="yes")
 

@@ -15,10 +15,12 @@ from spcomp.cli.load import select_one
 from spcomp.cli.peers import RIVALS, Product, product_of, rival
 from spcomp.cli.table import print_table
 from spcomp.errors import ArgumentError
+from spcomp.ir.program import CoordFunc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spcomp.ir.func import Func
     from spcomp.kernels.kernel import Kernel
 
 TOLERANCE = 1e-3  # relative to the largest element, as rivals may add in another order
@@ -67,7 +69,7 @@ def bench(
         set_num_threads(threads)
     arguments = arguments_of(kernel, data, constants)
     calls, result = _ours(kernel, arguments, data)
-    product = product_of(options.source(program))
+    product = product_of(written := options.written(program))
     if product is not None:
         calls |= _rivals(vs, product, arguments, result, threads or get_num_threads())
     samples = timing.measure(calls, rounds=rounds)
@@ -80,8 +82,18 @@ def bench(
         click.echo(json.dumps(_document(samples, ratios), indent=2))
         return
     if vs and product is None:
-        click.echo(f"no library computes {name}: it is not the product of a matrix", err=True)
+        click.echo(_why_alone(name, written), err=True)
     _print(name, product, samples, ratios)
+
+
+def _why_alone(name: str, written: Func) -> str:
+    """Return why nothing is compared with the program *name*, which was *written* like that."""
+    if not isinstance(written, CoordFunc):
+        return (
+            f"{name} is written below the coordinate level, where no product of a matrix is "
+            "recognised: it is compared with no library"
+        )
+    return f"no library computes {name}: it is not the product of a matrix"
 
 
 def _ours(

@@ -147,6 +147,9 @@ def _contents(
         if kind in options.STAGES:
             if kind in stages:
                 yield kind, kernel.stage(kind).encode()
+            elif emit is not None:
+                file = f"{name}{SUFFIX[kind]}"
+                click.echo(f"{file} is left out: {name} has no {kind} stage", err=True)
         elif kind in ("llvm", "asm", "ptx"):
             yield kind, kernel.source(kind).encode()
         else:

@@ -25,7 +25,7 @@ from spcomp.ir.module import Module
 from spcomp.kernels.decomposed.choose import Undecided
 from spcomp.kernels.decomposed.kernel import Decomposed
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.kernels.protocol import Runnable
+from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -38,29 +38,29 @@ Program: TypeAlias = Func | Module[Any] | Schedule
 def load(path: str, wanted: Sequence[str] = ()) -> dict[str, Program]:
     """Return the programs that the Python file *path* defines, by variable, in order.
 
-    A program is a function, a module or a schedule; one with two names counts once. Results of
-    ``decompose``, and kernels, also those of index notation, stand for the programs that they run;
-    one that is only compiled by a call is skipped, which is said, and refused with click's usage
-    error if it is one of those *wanted*. Output of the file goes to stderr. Raises ScriptError, at
-    the user's line, for a file that does not run, has no program, or defines two programs of the
-    same name.
+    A program is a function, a module or a schedule; one with two names is there twice. Results of
+    ``decompose``, and kernels, stand for the programs that they run; those of index notation, which
+    stand for what their calls ran, come last. One that is only compiled by a call, or was for
+    several kinds of arguments, is skipped, which is said, and refused with click's usage error if
+    it is one of those *wanted*. Output of the file goes to stderr. Raises ScriptError, at the
+    user's line, for a file that does not run, has no program, or defines two programs of the same
+    name.
     """
     with _ErrorsAtLine(path), _as_script(path):
         names = runpy.run_path(path, run_name="spcomp.kernel_file")
     programs: dict[str, Program] = {}
-    for variable, value in names.items():
+    for variable, value in sorted(names.items(), key=lambda item: _notation(item[1]) is not None):
         found = _programs(variable, value)
         if isinstance(found, str):
             if variable in wanted:
                 raise click.BadParameter(
-                    f"{variable} is no program yet: {found}", param_hint="NAME"
+                    f"{variable} is no program by itself: {found}", param_hint="NAME"
                 )
             if not wanted:
                 click.echo(f"{variable} is skipped: {found}", err=True)
             continue
         for k, program in enumerate(found):
-            if all(program is not other for other in programs.values()):
-                programs[f"{variable}_{k}" if len(found) > 1 else variable] = program
+            programs[f"{variable}_{k}" if len(found) > 1 else variable] = program
     if not programs:
         raise ScriptError(
             f"there is no program in {path}",
@@ -71,7 +71,7 @@ def load(path: str, wanted: Sequence[str] = ()) -> dict[str, Program]:
 
 
 def _programs(variable: str, value: object) -> list[Program] | str:
-    """Return the programs that *value* is or runs, or why they are not known yet."""
+    """Return the programs that *value* is or runs, or why they are not known."""
     if isinstance(value, Func | Module | Schedule):
         return [value]
     if isinstance(value, Decomposed):
@@ -80,23 +80,39 @@ def _programs(variable: str, value: object) -> list[Program] | str:
         return "its format depends on the matrix"
     if not isinstance(value, Runnable):
         return []
+    names = value.arguments if isinstance(value, NotationKernel) else ()
+    call = f"{variable}.specialize({', '.join(f'{name}=...' for name in names) or '...'})"
+    notation = _notation(value)
+    kinds = 0 if notation is None else len(notation._runner._versions)  # noqa: SLF001
+    if kinds > 1:
+        return f"it was compiled for {kinds} kinds of arguments; name the kernel of one, k = {call}"
     try:
         kernels: Sequence[Any] = value.kernels()
         return [kernel.program for kernel in kernels]
     except ArgumentError:
-        names = value.arguments if isinstance(value, NotationKernel) else ()
-        call = f"{variable}.specialize({', '.join(f'{name}=...' for name in names) or '...'})"
         return f"it is compiled when it is called; call it in the file, or write {call} there"
 
 
+def _notation(value: object) -> NotationKernel | None:
+    """Return the kernel of index notation that *value* is, or binds arguments of."""
+    kernel = value.kernel if isinstance(value, Bound) else value
+    return kernel if isinstance(kernel, NotationKernel) else None
+
+
 def select(programs: Mapping[str, Program], names: Sequence[str]) -> dict[str, Program]:
-    """Return the programs with these *names*, or all without any; raises click's usage error."""
+    """Return the programs with these *names*, or without any each once, by its first name.
+
+    Raises click's usage error.
+    """
     for name in names:
         if name not in programs:
             raise click.BadParameter(
                 f"there is no program {name!r}; {nearest_or_all(name, programs)}", param_hint="NAME"
             )
-    return {name: programs[name] for name in names or programs}
+    once: dict[int, str] = {}
+    for name, program in programs.items():
+        once.setdefault(id(program), name)
+    return {name: programs[name] for name in names or once.values()}
 
 
 def select_one(path: str, names: Sequence[str]) -> tuple[str, Program]:

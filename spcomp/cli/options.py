@@ -78,11 +78,21 @@ def source(program: Program) -> Func:
     return module.source if isinstance(module, Module) else module
 
 
+def written(program: Program) -> Func:
+    """Return the function that *program* began as: for a schedule, before its first step."""
+    return program if isinstance(program, Func) else program.source
+
+
 def stages(program: Program) -> tuple[str, ...]:
-    """Return the stages of *program*: the one that it is written at, and those below."""
+    """Return the stages of *program*: the one that it is written at, and those below.
+
+    A schedule, wherever it is now, has the stage of the program that it began as, too.
+    """
     module = _module(program)
     func = module.funcs[0] if isinstance(module, Module) else module
-    return STAGES[_LEVELS.index(type(func)) :]
+    below = STAGES[_LEVELS.index(type(func)) :]
+    begun = not isinstance(program, Module) and isinstance(written(program), CoordFunc)
+    return tuple(s for s in STAGES if s in below or (begun and s == "coordinate"))
 
 
 def _module(program: Program) -> Func | Module[Any]:

@@ -24,7 +24,7 @@ from spcomp.compiler.variants import (
 )
 from spcomp.errors import ArgumentError, BackendError, collect_warnings, without_warnings
 from spcomp.ir.func import Func
-from spcomp.ir.module import MEASURED, Module
+from spcomp.ir.module import MEASURED, Module, single
 from spcomp.ir.places import all_places
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.structural import content_hash
@@ -244,14 +244,32 @@ class Compiled:
                 f"argument name: got {name!r}", hint="stages are coordinate, position and flat"
             )
         module = getattr(self.stages, name)
+        if module is None and name == "coordinate":
+            module = self._begun
         if module is None:
-            raise ArgumentError(
-                f"argument name: the program has no {name} stage, it is written below it"
-            )
+            raise ArgumentError(f"argument name: the program has no {name} stage, {self._begins}")
         if not module.is_single:
             return str(print_program(module))
         results = [plan.handle for plan in self.interface.buffers if plan.role == "out"]
         return str(print_program(with_results(module.funcs[0], results)))
+
+    @property
+    def _begun(self) -> Module[Any] | None:
+        """The program before the steps of a schedule that is below coordinate space, if known."""
+        from spcomp.compiler.pipeline import as_module
+
+        if isinstance(self.program, (Func, Module)):
+            return None
+        source = as_module(self.program, self.options.constants).source
+        return single(source) if isinstance(source, CoordFunc) else None
+
+    @property
+    def _begins(self) -> str:
+        """Why the program has no stages above its own."""
+        if isinstance(self.program, (Func, Module)):
+            return "it is written below it"
+        level = ("flat", "position", "coordinate")[self.program.func.LEVEL]
+        return f"its schedule is at the {level} level"
 
     @cached_property
     def launches(self) -> tuple[KernelLaunch, ...]:

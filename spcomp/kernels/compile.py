@@ -157,7 +157,10 @@ def _tuner(tuned: Any, program: Any, options: Options, *, is_notation: bool) -> 
     ):
         if tuned:
             hint = "it is for functions without a schedule and index notation, on CPUs"
-            raise ArgumentError("argument tuned: its steps or formats are given already", hint=hint)
+            why = "its steps or formats are given already"
+            if options.target.kind != "cpu":
+                why = f"stored winners are applied on CPUs only, got {options.target}"
+            raise ArgumentError(f"argument tuned: {why}", hint=hint)
         return None
     from spcomp.tune.winners import StoredWinners  # above, so only where it is asked for
 

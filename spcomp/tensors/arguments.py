@@ -213,9 +213,8 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
             " program writes them"
         )
     if kind == "coo" and plan.layout == "csr" and plan.role == "in":
-        if verify:
-            for axis, coords in enumerate(matrix.coords):
-                validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
+        for axis, coords in enumerate(matrix.coords):
+            validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
         matrix = _in_order(matrix, plan) or matrix.tocsr()
     elif kind != plan.layout:
         raise _wrong_format(kind, plan)
@@ -266,6 +265,8 @@ def _compressed(arg: Any, matrix: Any, plan: BufferPlan, style: Style, *, verify
         pointers.run(arrays, names)
         canonical, checks = order.ascend(arrays, names), (pointers, order)
     else:
+        if getattr(matrix, "_has_canonical_format", False) is not True:  # scipy reads the arrays
+            validate.pointers(f"{plan.name}.indptr", indptr, rows, nnz)
         canonical = bool(matrix.has_canonical_format)
         checks = Element(begins, 0, 0), Element(begins, rows, nnz)
     if first:  # scipy does not support it

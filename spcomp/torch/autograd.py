@@ -12,6 +12,7 @@ import torch
 
 from spcomp.kernels.gradients import Differentiable, Run, is_transformed
 from spcomp.kernels.results import Results
+from spcomp.notation.adjoint.adjoint import NoDependenceError
 from spcomp.tensors.libraries.torch import argument, half_of
 from spcomp.tensors.tensor import Tensor
 from spcomp.tensors.torch import to_torch
@@ -158,12 +159,50 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
             return kernel.run(None, {**arrays, "sizes": sizes} if sizes else arrays)
 
         like = {adjoint.names[n]: x for n, x in call.nested.items() if n in adjoint.results}
-        results, _ = _follow(kernel.differentiable, named, run, sizes, {**call.jagged, **like})
+        nested = {**call.jagged, **like}
+        results = _gradients(kernel.differentiable, named, run, sizes, nested)
         found = dict(zip(adjoint.wrt, results, strict=True))
         return None, *(
             _stored_as(found[name].to(dtype), layout) if name in found else None
             for name, (_, dtype, layout) in zip(call.names, ctx.likes, strict=True)
         )
+
+
+class Steps(torch.autograd.Function):  # type: ignore[misc]
+    """A result that changes with tensors only in steps, if at all: its gradients are 0."""
+
+    @staticmethod
+    def forward(ctx: Any, result: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """Return *result*."""
+        ctx.likes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> Any:
+        """Return the gradients of the tensors."""
+        return None, *(torch.zeros((), dtype=dtype).expand(shape) for shape, dtype in ctx.likes)
+
+
+def _gradients(
+    program: Differentiable,
+    named: Mapping[str, Any],
+    run: Run,
+    sizes: Mapping[str, int],
+    jagged: Mapping[str, Jagged],
+) -> Sequence[Any]:
+    """Return the results of *program*, an adjoint. Of any order, gradients have gradients."""
+    try:
+        results, _ = _follow(program, named, run, sizes, jagged)
+    except NoDependenceError:
+        with torch.no_grad():
+            results, _ = _follow(program, named, run, sizes, jagged)
+    tensors = (x for x in named.values() if isinstance(x, torch.Tensor) and x.requires_grad)
+    dense = [x for x in tensors if x.layout == torch.strided]
+    if not torch.is_grad_enabled() or not dense:
+        return results
+    steps = (x.layout == torch.strided and not x.requires_grad for x in results)
+    pairs = zip(results, steps, strict=True)
+    return [Steps.apply(x, *dense) if is_stepwise else x for x, is_stepwise in pairs]
 
 
 def follow(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from spcomp.torch.derivative import Derivative
 from spcomp.torch.transforms import Step, StepFunction
 
 _PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
+_REGISTERED: dict[str, Operator] = {}
 Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
 
 
@@ -39,6 +41,13 @@ class Operator:
     sparse: frozenset[str]
     sizes: Mapping[str, int]
     kinds: dict[tuple[Any, ...], list[tuple[torch.dtype, str | None]]] = field(default_factory=dict)
+
+    def is_like(self, other: Operator) -> bool:
+        """Whether *other* computes the same of the same arguments."""
+        mine, theirs = (
+            (str(x.kernel.program), x.kernel.formats, x.sparse, x.sizes) for x in (self, other)
+        )
+        return mine == theirs
 
     @property
     def program(self) -> Differentiable:
@@ -82,7 +91,10 @@ class Operator:
         """Return results without elements: types and shapes only."""
         named = self.named(flat)
         shapes, kinds = self.shapes(named), self.kinds_for(named)
-        first = next(arg for arg in flat if isinstance(arg, torch.Tensor))
+        first, *others = [arg for arg in flat if isinstance(arg, torch.Tensor)]
+        if (away := next((x for x in others if x.device != first.device), None)) is not None:
+            message = f"arguments lie on {first.device} and on {away.device}"
+            raise ArgumentError(message, hint="move them to the CPU")
         found = [
             first.new_empty(shapes[name] if not like else named[like]["values"].shape, dtype=dtype)
             for name, (dtype, like) in zip(self.program.results, kinds, strict=True)
@@ -105,6 +117,9 @@ class Operator:
 
         A call with an element along each dimension shows it.
         """
+        for name, arg in named.items():
+            if arg is None:
+                raise ArgumentError(f"argument {name}: got None, expected a tensor")
         types = [x["values"].dtype if n in self.sparse else x.dtype for n, x in named.items()]
         ranks = [x["values"].ndim + 1 if n in self.sparse else x.ndim for n, x in named.items()]
         key = (*types, *ranks)
@@ -252,7 +267,9 @@ def op(
 
     Args:
         program: Index notation, without parts of tensors, that assigns its results.
-        name: ``library::name``, or a name in the library ``spcomp``. It is registered once.
+        name: ``library::name``, or a name in the library ``spcomp``. If it is registered again
+            with another program, a warning says so: models that were compiled with the operator
+            then run the new one, and what was returned before is refused.
         formats: The operands that are ``"csr"``; others are dense. The operator takes a csr matrix
             A as ``A_crow_indices, A_col_indices, A_values, A_columns``, its number of columns;
             arguments come in the order of the program. A result with the pattern of a matrix is
@@ -265,8 +282,8 @@ def op(
     expect("name", name, str, "a name", hint='write name="mylib::spmm"')
     if not all(part.isidentifier() for part in name.split("::")) or name.count("::") > 1:
         raise ArgumentError(f"argument name: got {name!r}", hint='write name="mylib::spmm"')
-    operator = _operator(program, dict(formats or {}), dict(sizes or {}))
     full = name if "::" in name else f"spcomp::{name}"
+    operator = _registered(full, _operator(program, dict(formats or {}), dict(sizes or {})))
     schema, count = operator.schema(), len(operator.program.results)
     results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     define = partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
@@ -288,6 +305,18 @@ def op(
     return made
 
 
+def _registered(name: str, operator: Operator) -> Operator:
+    """Return *operator*, or its like that is called *name* by now; warns if that was another."""
+    known = _REGISTERED.setdefault(name, operator)
+    if not known.is_like(operator):
+        warnings.warn(
+            f"{name} was another program; models that were compiled with it run the new one now",
+            stacklevel=3,
+        )
+        known = _REGISTERED[name] = operator
+    return known
+
+
 class TransformableOp(CustomOpDef):  # type: ignore[misc]
     """An operator whose calls ``torch.func`` transforms, too; torch does not do that by itself."""
 
@@ -295,8 +324,16 @@ class TransformableOp(CustomOpDef):  # type: ignore[misc]
     gradients: Any  # the operator of gradients
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator; raises ArgumentError for derivatives that it does not have."""
-        if torch.compiler.is_compiling() or kwargs or not is_transformed(args):
+        """Run the operator; raises ArgumentError for derivatives that it does not have.
+
+        And if another program has its name now.
+        """
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)
+        if _REGISTERED[self._qualname] is not self.operator:
+            hint = "call what spcomp.torch.op returned last, or give each program a name"
+            raise ArgumentError(f"{self._qualname} is another program now", hint=hint)
+        if kwargs or not is_transformed(args):
             return super().__call__(*args, **kwargs)
         at = [k for k, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
 
@@ -382,7 +419,15 @@ def _everything(kernel: NotationKernel) -> Iterator[Access]:
 
 
 def _csr(parts: Mapping[str, Any]) -> torch.Tensor:
+    """Return the csr matrix of these *parts*; raises ArgumentError where these are no matrix."""
     pointers, columns, values, count = (parts[name] for name in _PARTS)
+    for name, part in (("crow_indices", pointers), ("col_indices", columns)):
+        if part.dtype not in (torch.int32, torch.int64):
+            raise ArgumentError(f"argument {name}: got {part.dtype}, expected int32 or int64")
+    if not len(pointers) or {x.dim() for x in (pointers, columns, values)} != {1}:
+        shapes = ", ".join(str(tuple(x.shape)) for x in (pointers, columns, values))
+        message = f"the parts of a csr matrix: got shapes {shapes}"
+        raise ArgumentError(message, hint="m + 1 row pointers, and a column and value per element")
     shape = (len(pointers) - 1, count)
     return torch.sparse_csr_tensor(pointers, columns, values, shape, check_invariants=False)
 

@@ -16,11 +16,13 @@ from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
 from spcomp.tune.store import Store, user_store
 from spcomp.tune.suggestion import advised
-from spcomp.tune.winners import NONE, Asked, TunedBound, TunedKernel, Winner, Winners, is_matrix
+from spcomp.tune.winners import Asked, TunedBound, TunedKernel, Winner, Winners, is_matrix
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
     from spcomp.kernels.protocol import Runnable
+
+UNDECIDED = "inspected: nothing is chosen yet, since sizes come with the first call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Inspector(Winners):
         """Return what is expected to be fastest, and how far that is known."""
         advice = advised(asked, self.store or user_store(), self.calls)
         calls = "many calls" if self.calls is None else f"{self.calls} calls"
+        calls = "1 call" if self.calls == 1 else calls
         if advice.choice == Choice():
             return Winner(advice.choice, f"inspected for {calls}: the default is kept")
         known = "measured with such matrices" if advice.source == "store" else "expected"
@@ -52,10 +55,7 @@ class Inspector(Winners):
 class InspectingKernel(TunedKernel):
     """A TunedKernel that inspects matrices when they are bound; without bound ones a Kernel."""
 
-    @property
-    def note(self) -> str:
-        """What was decided last, when matrices were bound; empty if none was."""
-        return "" if self.decided == NONE else self.decided
+    undecided = UNDECIDED
 
     def decide(self, named: Any) -> Runnable | None:  # noqa: ARG002
         """Return None: nothing is bound, so that nothing is converted."""
@@ -92,6 +92,11 @@ def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable
     options, inspector = kernel.options, Inspector(inspection.calls)
     if options.trace is None and options.target.kind == "cpu":
         if isinstance(kernel, NotationKernel):
+            if decided := [name for name in kernel.formats if name in kernel.arguments]:
+                raise ArgumentError(
+                    f"{kernel.name}: the format of {', '.join(decided)} is decided already",
+                    hint="leave it out of formats=, or bind without calls= and inspect=",
+                )
             steady = {name: _copied(arg) for name, arg in named.items()}
             return kernel.with_options(replace(options, tuned=inspector)).bind(**steady)
         if isinstance(kernel.program, Func):

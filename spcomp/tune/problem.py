@@ -17,6 +17,7 @@ from spcomp.codegen.llvm.module import LLVM_VERSION
 from spcomp.ir.printer.program import print_program
 from spcomp.runtime.cuda.driver import device_properties, missing
 from spcomp.target import Target
+from spcomp.tensors.tensor import Tensor
 from spcomp.tune.machine import machine_of
 from spcomp.tune.statistics import MatrixStatistics, matrix_statistics
 
@@ -69,9 +70,25 @@ def digest(func: Func, options: Options) -> str:
 
 
 def statistics_of(matrices: Mapping[str, Any]) -> tuple[tuple[str, MatrixStatistics], ...]:
-    """Return the statistics of those *matrices* that have two dimensions; raises ArgumentError."""
-    flat = {name: m for name, m in matrices.items() if len(getattr(m, "shape", ())) == 2}
+    """Return the statistics of those *matrices* that have two dimensions; raises ArgumentError.
+
+    One whose level has offsets of diagonals in the place of coordinates has none.
+    """
+    flat = {
+        name: m
+        for name, m in matrices.items()
+        if len(getattr(m, "shape", ())) == 2 and not _has_shared_offsets(m)
+    }
     return tuple((name, matrix_statistics(matrix)) for name, matrix in sorted(flat.items()))
+
+
+def _has_shared_offsets(matrix: Any) -> bool:
+    """Whether *matrix* is what index notation makes of diagonals: all rows share one array."""
+    levels = matrix.levels if isinstance(matrix, Tensor) else ()
+    return any(
+        level is not None and level.kind == "fixed" and level.arrays[0].ndim == 1
+        for level in levels
+    )
 
 
 def _distance(mine: Mapping[str, float], other: Mapping[str, float]) -> float:

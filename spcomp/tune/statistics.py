@@ -224,7 +224,8 @@ def _rows_of(matrix: Any) -> _Rows:
         pointers = validate.index_array("matrix.indptr", np.asarray(matrix.indptr))
         indices = validate.index_array("matrix.indices", np.asarray(matrix.indices))
     else:
-        return _rows_of(convert(matrix, "csr", duplicates="keep"))
+        halves = str(getattr(matrix, "dtype", "")).endswith("float16")  # in Tensors, once each
+        return _rows_of(convert(matrix, "csr", duplicates="sum" if halves else "keep"))
     assert pointers is not None
     assert indices is not None
     m, n = map(int, matrix.shape)

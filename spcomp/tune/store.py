@@ -17,13 +17,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from spcomp.compiler.variants import inner_extents
 from spcomp.errors import ArgumentError, FileError, ScheduleError, warn
 from spcomp.locks import Lock
 from spcomp.runtime import cache as disk
 from spcomp.tune.choice import Choice
-from spcomp.tune.problem import NEAR, Problem
+from spcomp.tune.problem import NEAR, Problem, digest
+
+if TYPE_CHECKING:
+    from spcomp.compiler.options import Options
+    from spcomp.ir.func import Func
 
 Kind: TypeAlias = Literal["measured", "any", "as_is"]
 KINDS: tuple[Kind, ...] = ("measured", "any", "as_is")
@@ -59,6 +64,29 @@ class Record:
     conversion: float = 0.0
     features: str = "{}"
     created: float = 0.0
+
+    def told(self, distance: float) -> str:
+        """Return what won, and what was measured of it, for matrices at *distance*."""
+        choice = Choice.from_json(self.choice)
+        like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"
+        when = time.strftime("%Y-%m-%d", time.localtime(self.created))
+        text = (
+            f"{choice}; {self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
+            f" times as fast as the default, measured on {when} with {like}"
+        )
+        return text if choice != Choice() else f"{text}: it is the default"
+
+    @property
+    def waiting(self) -> str:
+        """What is said of a choice that matrices that may change do not get; else nothing."""
+        choice = Choice.from_json(self.choice)
+        if not choice.formats:
+            return ""
+        bound = ", ".join(f"{name}=..." for name, _ in choice.formats)
+        return (
+            f"; {choice} was {self.speedup:.2f} times as fast: it waits for matrices whose arrays"
+            f" are read-only, or bind({bound}, calls=...)"
+        )
 
     def checked(self) -> Record:
         """Return the record, whose numbers are floats, all texts readable; raises ArgumentError."""
@@ -117,6 +145,24 @@ _FORGET = (
 _SELECT = f"SELECT {', '.join(_NAMES)} FROM records"
 
 
+@dataclass(frozen=True, slots=True)
+class KnownProblem(Problem):
+    """A Problem with the keys *earlier* that versions before this one kept it under."""
+
+    earlier: tuple[Problem, ...] = ()
+
+
+def digests(func: Func, options: Options) -> tuple[str, ...]:
+    """Return the digest of a program, and that of earlier versions if it was another one.
+
+    A size of a dense operand is none of its constants: a call may tell the same size.
+    """
+    sizes = inner_extents(func)
+    rest = {name: value for name, value in options.constants.items() if name not in sizes}
+    found = digest(func, replace(options, constants=rest))
+    return (found,) if len(rest) == len(options.constants) else (found, digest(func, options))
+
+
 class Store:
     """The records in the file *path*; in memory if it is None. Threads and processes may share it.
 
@@ -151,9 +197,13 @@ class Store:
         self, problem: Problem, machine: str, versions: str, kind: Kind
     ) -> tuple[Record, float] | None:
         """Return the winner for *problem* or the nearest one, and its distance; None if far."""
-        key = (kind, problem.program, problem.extents_text, machine, versions)
         places = "kind = ? AND program = ? AND extents = ? AND machine = ? AND versions = ?"
-        records = [Record(*row) for row in self._rows(f"{_SELECT} WHERE {places}", key)]
+        earlier = problem.earlier if isinstance(problem, KnownProblem) else ()
+        rows: list[tuple[Any, ...]] = []
+        for known in (problem, *earlier):
+            key = (kind, known.program, known.extents_text, machine, versions)
+            rows += self._rows(f"{_SELECT} WHERE {places}", key)
+        records = [Record(*row) for row in rows]
         near = [(problem.distance(json.loads(record.matrices)), record) for record in records]
         near = [(distance, record) for distance, record in near if distance <= NEAR]
         if not near:

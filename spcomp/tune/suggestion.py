@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spcomp.errors import front_door
+import numpy as np
+
+from spcomp.errors import ArgumentError, expect, front_door
 from spcomp.tune.bound import Bounds
 from spcomp.tune.choice import Choice
 from spcomp.tune.model import Model, has_xgboost
@@ -53,7 +55,7 @@ class Suggestion:
 
     def compile(self) -> Runnable:
         """Return the kernel; it is called like that of the program."""
-        return self.choice.kernel(self.task.func, self.task.options)
+        return self.task.kernel(self.choice)
 
     def __str__(self) -> str:
         return f"{self.choice}: {self.speedup:.2f} times as fast as the default ({self.source})"
@@ -88,6 +90,13 @@ def suggest(
     Raises:
         SpcompError: As ``tune`` does.
     """
+    if calls is not None:
+        whole = isinstance(calls, (int, np.integer)) and not isinstance(calls, bool)
+        if not whole or calls < 1:
+            raise ArgumentError(
+                f"argument calls: got {calls!r}, expected a whole number of calls, at least 1"
+            )
+    expect("options", options, (Mapping, type(None)), "options of compile by name")
     task = Task.of(program, named, **(options or {}))
     return Suggestion(task, *advised(task.asked, store or user_store(), calls))
 

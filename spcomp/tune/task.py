@@ -23,9 +23,9 @@ from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
-from spcomp.tensors.libraries.scipy import is_scipy
+from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, scipy_of_attributes
 from spcomp.tensors.tensor import Tensor
-from spcomp.tune.winners import Asked, is_matrix
+from spcomp.tune.winners import Asked, FixedWinner, is_matrix
 
 if TYPE_CHECKING:
     from spcomp.arrays import Array
@@ -132,6 +132,22 @@ class Task:
         """The arguments that are given at each call."""
         return {name: arg for name, arg in self.arguments.items() if name not in self.matrices}
 
+    def kernel(self, choice: Choice) -> Runnable:
+        """Return the program compiled as *choice* says; it is called like the user's."""
+        options = self.options
+        if self.func is self.program:
+            return choice.kernel(self.func, options)
+        kernel: Runnable = compiled(
+            self.program,
+            target=options.target,
+            name=options.name,
+            threads=options.threads,
+            check=options.check,
+            fast_math=options.fast_math,
+            tuned=FixedWinner(choice),
+        )
+        return kernel
+
     def bind(self, kernel: Runnable, choice: Choice, parts: dict[Any, Parts]) -> Runnable:
         """Return *kernel*, compiled as *choice* says, with the matrices bound.
 
@@ -232,7 +248,20 @@ def _absolute(arg: Any) -> Any:
     kind = np.asarray(arg).dtype.kind if not is_matrix(arg) else arg.dtype.kind
     if kind != "f":
         return arg
-    return abs(arg.copy() if is_scipy(arg) else arg)  # scipy's abs sums duplicates in place
+    if is_scipy(arg):  # whose own abs refuses arrays that calls take, and sums duplicates in place
+        return _absolute_of_scipy(arg)
+    if isinstance(arg, Tensor):
+        return arg.with_values(np.abs(arg.values))
+    return abs(arg)
+
+
+def _absolute_of_scipy(arg: Any) -> Any:
+    names = {"coo": ("coords",), "dia": ("offsets",)}.get(arg.format, ("indptr", "indices"))
+    if not all(hasattr(arg, name) for name in names):  # lil and dok have no arrays of values
+        return abs(arg.copy())
+    matrix = native_scipy(arg)
+    arrays = {name: getattr(matrix, name) for name in names}
+    return scipy_of_attributes(type(matrix), matrix.shape, data=np.abs(matrix.data), **arrays)
 
 
 def flatten(result: Any) -> list[Array]:

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import localtime, strftime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spcomp.compiler.compiled import Compiled
 from spcomp.compiler.variants import inner_extents
@@ -21,25 +20,29 @@ from spcomp.errors import (
     refuse_deep_nests,
 )
 from spcomp.kernels.calls import Calls
-from spcomp.kernels.decomposed.kernel import immutable_arrays
+from spcomp.kernels.decomposed.choose import ChoosingKernel
+from spcomp.kernels.decomposed.kernel import FormatKernel, immutable_arrays
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import BoundKernel, Kernel, frozen
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import Lock, cached_property
 from spcomp.tensors.parts.parts import Parts
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
-from spcomp.tune.problem import Problem, digest, fingerprint, statistics_of, versions
-from spcomp.tune.store import Kind, Store, user_store
+from spcomp.tune.problem import Problem, fingerprint, statistics_of, versions
+from spcomp.tune.store import KnownProblem, Store, digests, user_store
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
+    from spcomp.formats.rules import ComposableFormat
     from spcomp.ir.func import Func
+    from spcomp.schedule.step import Trace
 
 Extents: TypeAlias = tuple[tuple[str, int], ...]
 
 MOST = 32  # kinds of arguments for which a kernel remembers what it does
 NONE = "tuned: nothing was found for this program with matrices like these"
+UNDECIDED = "tuned: calls decide; none has yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,21 @@ class Winner:
 
     choice: Choice
     note: str
+
+
+class Decision(NamedTuple):
+    """The *kernel* for some arguments, None for the default one, and a *note* that says why."""
+
+    kernel: Runnable | None
+    note: str
+
+    @property
+    def formats(self) -> Mapping[str, ComposableFormat]:
+        """The formats in which the kernel stores matrices, by name."""
+        kernel = self.kernel.kernel if isinstance(self.kernel, Bound) else self.kernel
+        if isinstance(kernel, ChoosingKernel):
+            return kernel.last_chosen
+        return kernel.program.formats if isinstance(kernel, FormatKernel) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +92,10 @@ class Asked:
 
     @cached_property
     def extents(self) -> Extents:
-        """The sizes that this version has compiled in."""
-        own = self.kernel.options.constants
+        """The sizes of dense operands that this version has compiled in, constants among them."""
+        others = self.kernel.options.constants.keys() - {*inner_extents(self.func)}
         found = self.version.options.constants.items()
-        return tuple(sorted((name, int(value)) for name, value in found if name not in own))
+        return tuple(sorted((name, int(value)) for name, value in found if name not in others))
 
     @property
     def machine(self) -> str:
@@ -85,10 +103,13 @@ class Asked:
         return fingerprint(self.kernel.options.target)
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> KnownProblem:
         """The key of the call in a store."""
-        program = digest(self.func, self.kernel.options)
-        return Problem(program, self.extents, statistics_of(self.matrices))
+        own, known = self.kernel.options.constants, statistics_of(self.matrices)
+        program, *older = digests(self.func, self.kernel.options)
+        rest = tuple((name, size) for name, size in self.extents if name not in own)
+        earlier = tuple(Problem(text, rest, known) for text in older)
+        return KnownProblem(program, self.extents, known, earlier)
 
 
 class Winners(ABC):
@@ -127,21 +148,15 @@ class StoredWinners(Winners):
 
     def find(self, asked: Asked) -> Winner | None:
         """Return the stored winner for the same matrices or near ones, on such a machine."""
+        key = asked.problem, asked.machine, versions()
+        best, as_is = self._store.winner(*key, "any"), self._store.winner(*key, "as_is")
         kept = all(map(_is_kept, asked.matrices.values()))
-        kinds: tuple[Kind, ...] = ("any", "as_is") if kept else ("as_is",)
-        for kind in kinds:
-            found = self._store.winner(asked.problem, asked.machine, versions(), kind)
-            if found is not None:
-                record, distance = found
-                like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"
-                when = strftime("%Y-%m-%d", localtime(record.created))
-                choice = Choice.from_json(record.choice)
-                note = (
-                    f"tuned: {choice}; {record.speedup:.2f} ({record.low:.2f} to {record.high:.2f})"
-                    f" times as fast as the default, measured on {when} with {like}"
-                )
-                return Winner(choice, note if choice != Choice() else f"{note}: it is the default")
-        return None
+        waits = "" if kept or best is None else best[0].waiting
+        found = best if kept and best is not None else as_is
+        if found is not None:
+            record, distance = found
+            return Winner(Choice.from_json(record.choice), f"tuned: {record.told(distance)}{waits}")
+        return Winner(Choice(), f"tuned: {Choice()}{waits}") if waits else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredWinners, ()  # a connection cannot be pickled
@@ -169,14 +184,16 @@ class TunedKernel(Kernel):
 
     It decides at the first call with arguments of these shapes. A winner that stores a matrix in
     another format is for matrices whose arrays are all read-only, since others may change between
-    calls. ``explain`` says what was decided last.
+    calls. ``explain``, ``trace``, ``stage`` and ``source`` say what was decided last.
     """
+
+    undecided = UNDECIDED  # what is said before anything is decided
 
     def __init__(self, func: Func, options: Options, winners: Winners) -> None:
         super().__init__(Compiled.of(func, options), options, func)
         self._func, self._winners = func, winners
-        self._decisions: OrderedDict[object, tuple[Runnable | None, str]] = OrderedDict()
-        self.decided = NONE  # what was decided last
+        self._decisions: OrderedDict[object, Decision] = OrderedDict()
+        self.last = Decision(None, self.undecided)
         self._choosing = Lock()
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
@@ -195,15 +212,16 @@ class TunedKernel(Kernel):
         """Return the kernel for the arguments *named*; None if the default one is the best."""
         key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
         try:
-            kernel, self.decided = self._decisions[key]
+            decision = self._decisions[key]
         except KeyError:
             with self._choosing:
-                kernel, self.decided = self._decisions[key] = self.decision(named)
+                decision = self._decisions[key] = self.decision(named)
                 while len(self._decisions) > MOST:
                     self._decisions.popitem(last=False)
         except TypeError:  # an argument of no known kind: the call says what is wrong
             return None
-        return kernel
+        self.last = decision
+        return decision.kernel
 
     def bind(self, **named: Any) -> BoundKernel | TunedBound:  # type: ignore[override]
         """Return a callable for the other arguments, as Kernels do; it decides at its first call.
@@ -224,22 +242,69 @@ class TunedKernel(Kernel):
         """The names of the sizes that a version may have compiled in."""
         return inner_extents(self._func)
 
+    @cached_property
+    def default(self) -> Kernel:
+        """The kernel that runs where nothing better is known."""
+        return Kernel(self._compiled, self._options, self._func)
+
+    @property
+    def latest(self) -> Runnable:
+        """The kernel that was decided for last."""
+        return self.default if self.last.kernel is None else self.last.kernel
+
+    @property
+    def last_chosen(self) -> Mapping[str, ComposableFormat]:
+        """The formats in which that kernel stores matrices, by name."""
+        return self.last.formats
+
+    def choose(self, **named: Any) -> Runnable:
+        """Return the kernel that a call with *named* runs, for any sizes that it can have."""
+        kernel = self.decide(named)
+        if kernel is None:
+            return self.default
+        return kernel.choose(**named) if isinstance(kernel, ChoosingKernel) else kernel
+
     def specialize(self, **named: Any) -> Runnable:  # type: ignore[override]
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
-        kernel = self.decide(named)
-        return super().specialize(**named) if kernel is None else kernel.specialize(**named)
+        return self.choose(**named).specialize(**named)
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call with *named* of the kernel that is decided for."""
+        return self.choose(**named).inner_call(named)
+
+    interpret, profile = Runnable.interpret, Runnable.profile  # of what is decided for
 
     def explain(self, **named: Any) -> str:
         """Return what won and where, the signature and the steps."""
-        if not named:
-            return super().explain()
-        kernel = self.specialize(**named)
-        return f"{self.decided}\n{kernel.explain()}"
+        kernel = self.specialize(**named) if named else self.latest
+        return "\n".join(text for text in (self.note, kernel.explain()) if text)
 
     @property
     def note(self) -> str:
         """What won for the arguments of the last call, and when that was measured."""
-        return self.decided
+        return self.last.note
+
+    @property
+    def trace(self) -> Trace:
+        """The schedule steps of the kernel that was decided for last."""
+        return self.latest.trace
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each step of compilation took, of the kernel that was decided for last."""
+        return self.latest.timings
+
+    def stage(self, name: str) -> str:
+        """Return the program at *name* of the kernel that was decided for last."""
+        return self.latest.stage(name)
+
+    def source(self, kind: str = "llvm") -> str:
+        """Return what was generated for the kernel that was decided for last."""
+        return self.latest.source(kind)
+
+    def kernels(self) -> tuple[Runnable, ...]:  # type: ignore[override]
+        """Return those of the kernel that was decided for last."""
+        return self.latest.kernels()
 
     def decision(
         self,
@@ -247,20 +312,20 @@ class TunedKernel(Kernel):
         bound: Mapping[str, Any] | None = None,
         *,
         whole: bool = True,
-    ) -> tuple[Runnable | None, str]:
-        """Return the kernel for *named*, None for the default one, and the reason.
+    ) -> Decision:
+        """Return what is decided for *named*.
 
         *bound*: those of the arguments that the kernel has bound, if it is to be bound. *whole*: as
         in Asked.
         """
-        if not self._winners.knows(digest(self._func, self._options)):
-            return None, NONE
+        if not any(map(self._winners.knows, digests(self._func, self._options))):
+            return Decision(None, NONE)
         asked = Asked(self, self._func, named, whole=whole)
         winner = self._winners.find(asked)
         if winner is None:
-            return None, NONE
+            return Decision(None, NONE)
         if winner.choice == Choice():
-            return None, winner.note
+            return Decision(None, winner.note)
         try:
             kernel: Runnable = winner.choice.kernel(self._func, self._options)
             if bound is not None:
@@ -268,8 +333,9 @@ class TunedKernel(Kernel):
             elif winner.choice.formats:
                 kernel.bind(**asked.matrices)  # whether the format suits the matrix
         except (ScheduleError, ArgumentError, LoweringError, FormatError) as error:
-            return None, f"{winner.note}\nit does not fit, so the default is used: {error.message}"
-        return kernel, winner.note
+            why = f"it does not fit, so the default is used: {error.message}"
+            return Decision(None, f"{winner.note}\n{why}")
+        return Decision(kernel, winner.note)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._func, self._options, self._winners)
@@ -292,12 +358,13 @@ class TunedBound(Bound):
         super().__init__(kernel, arguments)
         self.kernel: TunedKernel = kernel
         self._default = default
-        self._chosen: OrderedDict[object, tuple[Runnable, str]] = OrderedDict()
-        self._only: Runnable | None = None  # what serves calls of all kinds
+        self._chosen: OrderedDict[object, Decision] = OrderedDict()
+        self._only: Decision | None = None  # what serves calls of all kinds
+        self.last = Decision(None, kernel.undecided)
         self._choosing = Lock()
         self._straight: Calls | None = None  # of the only kernel, if a call is nothing else
         if at_once and not kernel.extents:
-            self._only, kernel.decided = self._decision({}, whole=False)
+            self._only = self.last = kernel.decision(self.arguments, self.arguments, whole=False)
             self._straight = self.only_calls
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
@@ -306,51 +373,83 @@ class TunedBound(Bound):
             result = self._straight.learned(out, named)
             if result is not NotImplemented:
                 return result
-        return self.chosen(named)(out=out, **named)
+        kernel = self.decide(named).kernel
+        return (self._default if kernel is None else kernel)(out=out, **named)
 
     @property
     def only_calls(self) -> Calls | None:
         """The calls of the kernel that served all calls so far; None: there were more."""
         only = self._only
         if only is None and len(self._chosen) == 1:
-            ((only, _),) = self._chosen.values()
-        return getattr(only, "only_calls", None)
+            (only,) = self._chosen.values()
+        if only is None:
+            return None
+        return getattr(self._default if only.kernel is None else only.kernel, "only_calls", None)
 
-    def chosen(self, named: Mapping[str, Any]) -> Runnable:
-        """Return the bound kernel for calls with arguments like *named*."""
+    def decide(self, named: Mapping[str, Any]) -> Decision:
+        """Return what is decided for calls with arguments like *named*."""
         if self._only is not None:
             return self._only
         self.refuse_bound(named)
         key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
         try:
-            found, self.kernel.decided = self._chosen[key]
+            decision = self._chosen[key]
         except KeyError:
             with self._choosing:
-                found, self.kernel.decided = self._chosen[key] = self._decision(named)
+                known = {**self.arguments, **named}
+                decision = self._chosen[key] = self.kernel.decision(known, self.arguments)
                 while len(self._chosen) > MOST:
                     self._chosen.popitem(last=False)
         except TypeError:  # an argument of no known kind: the call says what is wrong
-            return self._default
-        return found
+            return Decision(None, NONE)
+        self.last = decision
+        return decision
 
-    def _decision(self, named: Mapping[str, Any], *, whole: bool = True) -> tuple[Runnable, str]:
-        known = {**self.arguments, **named}
-        found, note = self.kernel.decision(known, self.arguments, whole=whole)
-        return self._default if found is None else found, note
+    @property
+    def note(self) -> str:
+        """What was decided last, and why."""
+        return self.last.note
+
+    @property
+    def latest(self) -> Runnable:
+        """The kernel that was decided for last: the default one, or one with arguments bound."""
+        return self.kernel.default if self.last.kernel is None else self.last.kernel
+
+    @property
+    def last_chosen(self) -> Mapping[str, ComposableFormat]:
+        """The formats in which that kernel stores matrices, by name."""
+        return self.last.formats
+
+    def choose(self, **named: Any) -> Runnable:
+        """Return the kernel that a call with *named* runs, with nothing bound."""
+        kernel = self.decide(named).kernel
+        return kernel.kernel if isinstance(kernel, Bound) else self.kernel.default
 
     def specialize(self, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
-        return self.chosen(named).specialize(**named)
+        kernel = self.decide(named).kernel
+        if kernel is None:
+            return self.kernel.default.specialize(**self._with_bound(named))
+        return kernel.specialize(**named)
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of the kernel that a call with *named* comes down to."""
+        kernel = self.decide(named).kernel
+        if kernel is None:
+            return self.kernel.default.inner_call(self._with_bound(named))
+        return kernel.inner_call(named)
+
+    def kernels(self) -> tuple[Runnable, ...]:
+        """Return those of the kernel that was decided for last."""
+        return self.latest.kernels()
 
     def explain(self, **named: Any) -> str:
         """Return what was decided for arguments like *named*, or last, then the steps of that."""
         if named:
-            chosen = self.chosen(named)
-            return f"{self.kernel.decided}\n{chosen.explain(**named)}"
-        last = next((found for found, _ in reversed(self._chosen.values())), self._only)
-        if not isinstance(last, Bound) or last is self._default:
-            return self.kernel.explain()
-        return f"{self.kernel.decided}\n{last.kernel.explain()}"
+            kernel = self.choose(**named)
+            return f"{self.note}\n{kernel.explain(**self._with_bound(named))}"
+        latest = self.latest
+        return f"{self.note}\n{(latest.kernel if isinstance(latest, Bound) else latest).explain()}"
 
     def __getattr__(self, name: str) -> Any:
         """Other attributes are those of the default kernel with these arguments bound."""

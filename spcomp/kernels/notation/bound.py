@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from spcomp.kernels.notation.explained import explained
 from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
+from spcomp.kernels.notation.specialized import SpecializedKernel
 from spcomp.kernels.notation.stored import look_at
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.notation.layout import Layout
 from spcomp.notation.nodes import Program, accesses
 from spcomp.notation.vectors import vectors_of
@@ -33,6 +34,9 @@ from spcomp.tensors.libraries.foreign import arrays_of, bridge, is_torch
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.storage import is_parts
 from spcomp.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from spcomp.compiler.interface import Signature
 
 _NONE: Mapping[str, Any] = {}
 _COMPRESSED = ("indices", "indptr")
@@ -87,13 +91,48 @@ class BoundNotation(Bound):
         """
         missing = [name for name in self._runner.arguments if name not in self.arguments]
         if named or not missing:
-            return super().explain(**named)
-        if self._bound.latest is not None:
-            return explained(self._runner, self._bound.latest, {})
+            call = self._tuned_call(named)
+            if call is None:
+                return super().explain(**named)
+            getattr(call.kernel, "choose", dict)(**call.arguments)
+            return explained(self._runner, self._runner.last, {}, call.kernel)
+        if (latest := self._bound.latest) is not None:
+            return explained(self._runner, latest, {}, self._bound.kernels.get(latest))
         raise ArgumentError(
             f"{self.name}: formats and dtypes of {', '.join(missing)} are not known yet",
             hint="call it first, or give the arguments here",
         )
+
+    def specialize(self, **named: Any) -> Any:
+        """Return the kernel that a call with arguments like these runs; compiled if need be."""
+        call = self._tuned_call(named)
+        choose = None if call is None else getattr(call.kernel, "choose", None)
+        if call is None or choose is None:
+            return super().specialize(**named)
+        return SpecializedKernel(self.kernel, choose(**call.arguments))
+
+    def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
+        """Return the call of another kernel that a call with *named* comes down to."""
+        return self._tuned_call(named) or super().inner_call(named)
+
+    def _tuned_call(self, named: Mapping[str, Any]) -> InnerCall | None:
+        """Return the call of the kernel for which a tuner decides; None if there is none."""
+        if self._runner.options.tuned is None:
+            return None
+        self.refuse_bound(named)
+        rest = dict(named)
+        sizes = {} if "sizes" in self._runner.arguments else rest.pop("sizes", {})
+        return self._runner.kernel_call(None, arrays_of(rest), self._bound, sizes)
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the kernel that ran last, without the bound arguments."""
+        return self._only_kernel().signature.without(self.arguments)
+
+    def kernels(self) -> tuple[Runnable, ...]:
+        """Return the kernels that ran last, in order. Raises ArgumentError if none has."""
+        ran = self._bound.kernels.get(self._bound.latest)
+        return ran.kernels() if isinstance(ran, Runnable) else super().kernels()
 
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""

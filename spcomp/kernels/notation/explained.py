@@ -14,24 +14,31 @@ from spcomp.notation.explain import explain
 
 
 def explained(
-    runner: Runner, version: CompiledVersion | SplitVersion, arguments: CallArguments
+    runner: Runner,
+    version: CompiledVersion | SplitVersion,
+    arguments: CallArguments,
+    bound: Any = None,
 ) -> str:
-    """Return the decisions of *version*, which runs for *arguments* if there are any."""
+    """Return the decisions of *version*, which runs for *arguments* if there are any.
+
+    *bound*: its kernel with arguments bound, if a tuner decides for these.
+    """
     if isinstance(version, SplitVersion):
         runners = (piece.runner for piece in version.pieces)
         return "\n".join(explained(piece, piece.last, {}) for piece in runners)
     runner.chosen(version, arguments)
     planned, planner, options = version.planned, runner.planner, runner.options
     operands = {name: argument.operand for name, argument in planned.arguments.items()}
-    stored = format_texts(version.kernel, version.stored)
+    kernel = version.kernel if bound is None else bound
+    stored = format_texts(kernel, version.stored)
     levels = version.stored.keys() & (planner.wanted.keys() - planner.stored.keys())
     stored |= {name: str(planner.wanted[name]) for name in levels}
     text = explain(planned.plans, operands, planned.converted, planner.semiring, stored)
     text = f"floats in any order (fast_math)\n{text}" if options.fast_math else text
-    if options.tuned is not None and isinstance(version.kernel, Kernel):
-        if values := _values(runner, version, arguments):
-            version.kernel.specialize(**values)  # so that it decides what it notes
-        text = f"{version.kernel.note}\n{text}"
+    if options.tuned is not None:
+        kept = f"{', '.join(stored)} comes in a format that is kept"
+        kept = kept if stored else "the arrays of a bound matrix may change"
+        text = f"{getattr(kernel, 'note', f'nothing is chosen: {kept}')}\n{text}"
     if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, options)):
         text = f"{text}\n{rows}"
     return _on_device(runner, version, arguments, text)

@@ -26,11 +26,16 @@ LARGEST = 64  # values of a block, of which only one may be an element
 
 
 def format_texts(kernel: Any, stored: PartFormats) -> dict[str, str]:
-    """Return the formats of the operands that *kernel* has *stored*, chosen last, as text."""
+    """Return the formats of the operands that *kernel* has *stored*, chosen last, as text.
+
+    A tuned one chooses for operands that are not *stored* otherwise.
+    """
     chosen = getattr(kernel, "last_chosen", stored)
     return {
-        name: f"{layout}, iterated as csr" if isinstance(chosen[name], Kept) else str(chosen[name])
-        for name, layout in stored.items()
+        name: f"{stored.get(name, layout)}, iterated as csr"
+        if isinstance(layout, Kept)
+        else str(layout)
+        for name, layout in chosen.items()
     }
 
 

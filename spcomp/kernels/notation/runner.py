@@ -371,10 +371,10 @@ class Runner:
     def _check_names(self, arguments: CallArguments) -> None:
         for name in arguments:
             if name not in self._operands:
-                raise ArgumentError(
-                    f"unexpected argument {name} of {self.name}",
-                    hint=f"its arguments are {', '.join(self.arguments)}",
-                )
+                hint = f"its arguments are {', '.join(self.arguments)}"
+                if name in self.planner.prepared.targets:
+                    hint = f'for what the program has in between, give out={{"{name}": ...}}'
+                raise ArgumentError(f"unexpected argument {name} of {self.name}", hint=hint)
         for name in self._operands:
             if name not in arguments and name not in self.planner.prepared.accumulated:
                 raise ArgumentError(f"missing argument {name} of {self.name}")
@@ -444,15 +444,16 @@ class Runner:
         return plain and version.takes(arguments)
 
     def chosen(self, version: CompiledVersion, arguments: CallArguments) -> Any:
-        """Return the Kernel of *version*; where matrices decide the format, that for *arguments*.
+        """Return the Kernel of *version*; where arguments decide it, that for *arguments*.
 
-        Raises ArgumentError.
+        The matrix decides its format, and all of them what a tuner knows. Raises ArgumentError.
         """
-        choose = getattr(version.kernel, "choose", None)
-        in_parts = [a for a in version.arguments if a.name in version.stored]
-        if choose is None or not all(a.source in arguments for a in in_parts):
+        choose, stored = getattr(version.kernel, "choose", None), version.stored
+        deciding = [a for a in version.arguments if a.name in stored or not stored]
+        known = all(a.source in arguments for a in deciding)
+        if choose is None or not known or (self.scatters.rows and not stored):
             return version.kernel
-        return choose(**{name: make(arguments[source].value) for name, source, make in in_parts})
+        return choose(**{name: make(arguments[source].value) for name, source, make in deciding})
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,10 @@ class Adjoint:
         return frozenset(dense | {names[n] for n in kept})
 
 
+class NoDependenceError(ScriptError):
+    """No result of a program changes with its operands but in steps."""
+
+
 def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
     """Return the adjoint of *program*, of ordinary sums and products, with respect to *wrt*.
 
@@ -201,7 +205,7 @@ def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
     results = tuple(name for name in prepared.results if name in active)
     if not results:
         last = forward.statements[-1]
-        raise ScriptError(
+        raise NoDependenceError(
             f"{last.target.name} does not depend on {', '.join(wrt)} by a derivative",
             last.at or last.target.at,
             hint="coordinates, comparisons and rounded values change in steps",

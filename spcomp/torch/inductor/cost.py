@@ -1,7 +1,8 @@
-"""In graphs of torch.compile: whether an aggregation is worth a kernel of ours."""
+"""In graphs of torch.compile: whether aggregations are worth a kernel of ours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -31,26 +32,37 @@ class Costs:
     sorting: float = 0.6
     fresh: float = 12
 
-    def decline(self, node: torch.fx.Node, count: Any, rows: Any) -> str | None:
-        """Return why *node* is left to torch; None: it is not, or sizes are not known.
+    def dense(self, node: torch.fx.Node, count: Any, rows: Any) -> str | None:
+        """Return why *node* is left to torch if almost all nodes are neighbours, else None.
 
         *count*: of edges. *rows*: of what is gathered at their other ends, None if nothing is.
         """
-        made = value(node)
-        edges, places = hint(count), hint(made.shape[0])
-        width = [hint(size) for size in made.shape[1:]]
-        if edges is None or places is None or None in width:
-            return None
-        numbers = edges * prod(size for size in width if size is not None)
+        edges, places = hint(count), hint(value(node).shape[0])
         sources = None if rows is None else hint(rows)
-        if sources is not None and edges > self.density * places * sources:
+        if edges is None or places is None or sources is None:
+            return None
+        if edges > self.density * places * sources:
             return f"has {edges} edges between {sources} and {places} nodes, which is dense"
-        is_atomic = node.target in (aten.index_put.default, aten.index_add.default)
-        theirs = numbers * (self.atomic if is_atomic else self.sorting)
-        again = 1 if isinstance(count, int) else self.fresh
-        if theirs < again * (self.call + edges * self.edge) + numbers * self.element:
-            return f"is small: {numbers} numbers"
         return None
+
+    def small(self, nodes: Sequence[torch.fx.Node], count: Any) -> str | None:
+        """Return why *nodes*, which would be one call of ours, are left to torch, else None.
+
+        They aggregate along the same edges, *count* of them. None also if sizes are not known.
+        """
+        edges, sizes = hint(count), [[hint(n) for n in value(node).shape] for node in nodes]
+        if edges is None or any(None in shape for shape in sizes):
+            return None
+        numbers = [edges * prod(n for n in shape[1:] if n is not None) for shape in sizes]
+        theirs = sum(n * self._each(node) for node, n in zip(nodes, numbers, strict=True))
+        again = 1 if isinstance(count, int) else self.fresh
+        ours = again * (self.call + edges * self.edge) + sum(numbers) * self.element
+        return f"is small: {sum(numbers)} numbers" if theirs < ours else None
+
+    def _each(self, node: torch.fx.Node) -> float:
+        """Return what torch needs for a number that *node* aggregates."""
+        is_atomic = node.target in (aten.index_put.default, aten.index_add.default)
+        return self.atomic if is_atomic else self.sorting
 
 
 USUAL = Costs()

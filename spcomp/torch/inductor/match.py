@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from spcomp.torch.inductor.shapes import (
 
 _DTYPES = (torch.float32, torch.float64)
 _REDUCES = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
+_OPEN = {"max": -inf, "min": inf}
 _OTHERS = (aten.index_reduce.default, aten.segment_reduce.default)  # which we leave alone
 
 
@@ -35,8 +37,9 @@ class Index:
 class Aggregation:
     """What *node* does: rows of *message* are reduced, row e goes to place ``index[e]``.
 
-    *message*: None where only elements are counted. *base*: what is there before; None: zeros.
-    *includes*: it counts as an element.
+    *message*: None where only elements are counted. *base*: what is there before; None: zeros, or
+    with *is_open* what no extreme is beyond, which places without elements keep. *includes*: it
+    counts as an element.
     """
 
     node: torch.fx.Node
@@ -45,6 +48,7 @@ class Aggregation:
     message: torch.fx.Node | None
     base: torch.fx.Node | None
     includes: bool
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ def aggregation_of(node: torch.fx.Node) -> Aggregation | str | None:
         return "has an index that is no integer"
     if not same(written.shape, (*value(write.index.node).shape[:1], *made.shape[1:])):
         return "writes to a part of each row"
+    if write.includes and constant(write.base) == _OPEN.get(write.reduce, nan):
+        return Aggregation(node, write.reduce, write.index, write.source, None, False, is_open=True)
     base = None if constant(write.base) == 0 else write.base
     adds = write.includes or base is None
     if constant(write.source) == 1 and write.reduce == "sum" and adds:

@@ -21,7 +21,7 @@ _LIBRARY.define("degree(Tensor index, Tensor key, SymInt size, bool wraps) -> Te
 _LIBRARY.define(
     "aggregate(Tensor[] inputs, Tensor index, Tensor key, SymInt size, bool wraps,"
     " Tensor? source, Tensor? source_key, SymInt rows, bool source_wraps,"
-    " SymInt[] widths, int[] ranks, str reduces, str program) -> Tensor[]",
+    " SymInt[] widths, int[] ranks, str filled, str program) -> Tensor[]",
     tags=_TAGS,
 )
 
@@ -48,14 +48,14 @@ def _aggregate(
     source_wraps: bool,  # noqa: FBT001
     widths: list[int],
     ranks: list[int],
-    reduces: str,
+    filled: str,
     program: str,
 ) -> list[torch.Tensor]:
     """Return what *program* reduces along edges, which go to *size* places by *index*.
 
     *source*: the other ends of the edges, of *rows*. *inputs*: the arguments of the program.
-    *reduces*: the reductions of results, by commas. *widths*, *ranks*: shapes of their rows, and
-    after those of what is kept for each edge. A place without edges is 0.
+    *filled*: a digit for each result, 1: places without edges become 0. *widths*, *ranks*: shapes
+    of their rows, and after those of what is kept for each edge.
     """
     _refuse_forward_mode()
     places = _places(index, key, size, wraps)
@@ -63,7 +63,7 @@ def _aggregate(
     if source is not None:
         assert source_key is not None
         origin = _places(source, source_key, rows, source_wraps)
-    count = reduces.count(",") + 1
+    count = len(filled)
     shapes = _shapes(size, widths, ranks)
     if not all(map(prod, shapes[:count])):
         return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
@@ -76,8 +76,8 @@ def _aggregate(
         arrays[f"P{n}"] = MEMORY.array((len(index) * prod(width),), dtype)
     places.bound(program, origin)(**arrays, **made)
     results = [torch.from_numpy(array) for array in made.values()]
-    for result, reduce in zip(results, reduces.split(","), strict=True):
-        if reduce in ("max", "min") and len(places.empty):
+    for result, is_filled in zip(results, filled, strict=True):
+        if is_filled == "1" and len(places.empty):
             result.index_fill_(0, places.empty, 0)
     return results
 
@@ -123,10 +123,10 @@ def _fake_aggregate(
     _source_wraps: Any,
     widths: list[Any],
     ranks: list[int],
-    reduces: str,
+    filled: str,
     _program: str,
 ) -> list[torch.Tensor]:
-    shapes = _shapes(size, widths, ranks)[: reduces.count(",") + 1]
+    shapes = _shapes(size, widths, ranks)[: len(filled)]
     return [inputs[0].new_empty(shape) for shape in shapes]
 
 

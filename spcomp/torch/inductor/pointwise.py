@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -102,17 +102,26 @@ def is_compared(node: Any) -> bool:
     )
 
 
-def is_the_same(node: Any) -> bool:
-    """Whether *node* is the same to the bit wherever it is computed: it is rounded once or less."""
-    return _roundings(unviewed_node(node)) < 2
+def compared(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Return the tensors that *node* compares: none if it is no comparison."""
+    is_comparison = node.target in _COMPARED
+    return [arg for arg in node.args if is_comparison and value(arg) is not None]
 
 
-def _roundings(node: Any) -> int:
-    inner = [_roundings(unviewed_node(arg)) for arg in node.args if value(arg) is not None]
+def roundings_of(node: torch.fx.Node, inner: Mapping[torch.fx.Node, int]) -> int:
+    """Return how often *node* is rounded on its way from what is not a function of elements.
+
+    2: twice or more. Otherwise it is the same to the bit wherever it is computed. *inner*: of what
+    it is made of.
+    """
+    own = unviewed_node(node)
+    if own is not node:
+        return inner[own]
+    before = max((inner[arg] for arg in node.args if value(arg) is not None), default=0)
     if node.target in _EXACT:
-        return max(inner, default=0)
+        return before
     if node.target in _ROUNDED:
-        return 1 if not any(inner) else 2
+        return min(before + 1, 2)
     return 2 if text_of(node) is not None or node.target is aten.sum.dim_IntList else 0
 
 

@@ -36,7 +36,7 @@ class Buffer:
 
     *lead*: what its rows are, ``I`` places, ``N`` rows of the source, ``E`` edges in their order,
     ``J`` edges by place; or nothing. *sizes*: of its other dimensions. *whole*: nothing is missing
-    that becomes part of the result after the program.
+    that becomes part of the result after the program. *filled*: places without edges become 0.
     """
 
     name: str
@@ -130,7 +130,8 @@ class Program:
         term = self._edge(found.message, subs, len(loops))
         whole = found.base is None and found.reduce != "mean"
         whole &= found.reduce == "sum" or not found.includes
-        buffer = Buffer(f"Y{len(self.results)}", "I", shape, whole, found.reduce in ("max", "min"))
+        filled = found.reduce in ("max", "min") and not found.is_open
+        buffer = Buffer(f"Y{len(self.results)}", "I", shape, whole, filled)
         reduce = "sum" if found.reduce == "mean" else found.reduce
         self.statements.append(Statement(_read(buffer, subs), term, loops, reduce))
         self.index = Index(self.index.node, wraps=self.index.wraps and found.index.wraps)
@@ -269,7 +270,7 @@ class Program:
             return _read(result, subs)
         text = text_of(node)
         can_follow = self._follows_rows and self._steps <= MOST_STEPS and self._has_numbers(node)
-        if node not in self.after or text is None or not can_follow:
+        if node not in self.after or text is None or not can_follow or node in self.apart:
             return self._input("I", node, subs)
         self._steps += 1
         args = enumerate(arguments_of(node))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from spcomp.torch.inductor.cost import Costs
 from spcomp.torch.inductor.match import Aggregation
 from spcomp.torch.inductor.program import Program
 from spcomp.torch.inductor.shapes import identity, same, value
@@ -45,8 +46,8 @@ class Regions:
         up = [n for n in graph.nodes if n.op == "placeholder" and "tangents" in str(n.target)]
         return cls(_below(up, {}))
 
-    def add(self, found: Aggregation, alone: Program) -> int:
-        """Add *found*, with the program *alone* if none shares it; return its region's number."""
+    def add(self, found: Aggregation, alone: Program) -> None:
+        """Add *found*, with the program *alone* if none shares it."""
         key = identity(found.index.node), found.node in self.backward
         region = self._last.get(key)
         if region is not None:
@@ -56,18 +57,27 @@ class Regions:
                 region.program = program
                 region.found.append(found)
                 self._of[found.node] = region
-                return self.made.index(region) + 1
+                return
         region = self._last[key] = self._of[found.node] = Region(alone, [found])
         self.made.append(region)
-        return len(self.made)
 
-    def finish(self) -> None:
-        """Let each program compute what alone is made of a sum, such as that with a bias."""
+    def finished(self, costs: Costs, left: dict[torch.fx.Node, str]) -> list[Region]:
+        """Return the regions that pay, to *left* add the nodes of others, and why they do not.
+
+        Each program also computes what alone is made of a sum, such as that with a bias.
+        """
+        for region in self.made:
+            nodes = [found.node for found in region.found]
+            if (why := costs.small(nodes, region.program.count)) is not None:
+                left.update(dict.fromkeys(nodes, why))
+        self._of = {node: region for node, region in self._of.items() if node not in left}
+        self.made = [region for region in self.made if region.found[0].node not in left]
         for region in self.made:
             for found in region.found:
                 region.ends[found.node] = end = found.node
                 while found.reduce == "sum" and (user := self._finished(region, end)):
                     region.ends[found.node] = end = user
+        return self.made
 
     def _finished(self, region: Region, end: torch.fx.Node) -> torch.fx.Node | None:
         """Return what alone uses the result *end*, if the program computes it now."""

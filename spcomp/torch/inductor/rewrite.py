@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import getitem
+from functools import reduce
+from operator import getitem, or_
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from spcomp.torch.inductor import operators
 from spcomp.torch.inductor.cost import Costs
 from spcomp.torch.inductor.emit import script
 from spcomp.torch.inductor.match import Aggregation, Index, aggregation_of, gathered
-from spcomp.torch.inductor.pointwise import is_compared, is_the_same
+from spcomp.torch.inductor.pointwise import compared, roundings_of
 from spcomp.torch.inductor.program import Program
 from spcomp.torch.inductor.regions import Region, Regions
 from spcomp.torch.inductor.shapes import aten, hint, identity, unviewed_node, value
@@ -37,41 +38,66 @@ class Finding:
 
 def rewrite(graph: torch.fx.Graph, costs: Costs) -> list[Finding]:
     """Replace the aggregations in *graph*, in place, and return what was found."""
-    findings, writer, regions = [], _Writer(graph), Regions.of(graph)
     every = {n: found for n in graph.nodes if (found := aggregation_of(n)) is not None}
-    apart = frozenset(_apart(every.values()))
+    apart = frozenset(_apart(graph) if every else ())
+    writer, regions, told = _Writer(graph), Regions.of(graph), dict[torch.fx.Node, str]()
+    left = {node: found for node, found in every.items() if isinstance(found, str)}
     for node, found in every.items():
-        why, alone = (found, None) if isinstance(found, str) else (None, _program(found, apart))
-        if isinstance(found, Aggregation):
-            count = value(found.index.node).shape[0]
-            why = costs.decline(node, count, alone.rows if alone else None)
-            if alone is not None and not alone.inputs:
-                why = "reduces one number"
-        by = None
-        if why is None and isinstance(found, Aggregation):
-            by = "degrees"
-            if alone is None:
-                writer.degree(found)
-            else:
-                number = regions.add(found, alone)
-                by = f"program {number}, the {found.reduce} of {_told(found, alone)}"
-        findings.append(Finding(node.name, str(node.target), by, why))
-    regions.finish()
-    for region in regions.made:
+        if isinstance(found, str):
+            continue
+        alone = _program(found, apart)
+        count = value(found.index.node).shape[0]
+        why = costs.dense(node, count, alone.rows if alone else None)
+        if alone is None:
+            why = why or costs.small([node], count)
+        elif not alone.inputs:
+            why = "reduces one number"
+        if why is not None:
+            left[node] = why
+        elif alone is None:
+            told[node] = "degrees"
+            writer.degree(found)
+        else:
+            told[node] = f"the {found.reduce} of {_told(found, alone)}"
+            regions.add(found, alone)
+    for number, region in enumerate(regions.finished(costs, left), start=1):
         writer.region(region)
+        for found in region.found:
+            told[found.node] = f"program {number}, {told[found.node]}"
+    findings = [
+        Finding(node.name, str(node.target), None if node in left else told[node], left.get(node))
+        for node in every
+    ]
     if any(finding.by for finding in findings):
         stable_topological_sort(graph)
         graph.eliminate_dead_code()
     return findings
 
 
-def _apart(every: Iterable[Aggregation | str]) -> Iterator[torch.fx.Node]:
-    """Yield messages that are compared with their extremes, and might be rounded differently."""
-    for found in every:
-        if isinstance(found, Aggregation) and found.reduce in ("max", "min"):
-            assert found.message is not None
-            if is_compared(found.message) and not is_the_same(found.message):
-                yield unviewed_node(found.message)
+def _apart(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Yield what is compared with a number made of it, such as its maximum.
+
+    Computed twice, it might be rounded differently, and no longer be the maximum.
+    """
+    roundings: dict[torch.fx.Node, int] = {}
+    sources: dict[torch.fx.Node, int] = {}  # a bit for each node whose bits may differ
+    for at, node in enumerate(graph.nodes):
+        roundings[node] = roundings_of(node, roundings)
+        own = 0 if roundings[node] < 2 else 1 << at
+        sources[node] = reduce(or_, (sources[n] for n in node.all_input_nodes), own)
+        sides = compared(node)
+        if len(sides) == 2 and sources[sides[0]] & sources[sides[1]]:
+            yield from (side for side in map(_computed, sides) if roundings[side] > 1)
+
+
+def _computed(node: torch.fx.Node) -> torch.fx.Node:
+    """Return the node of which *node* gathers rows, or shows them in another shape."""
+    while True:
+        inner = unviewed_node(node)
+        found = gathered(inner)
+        if found is None:
+            return inner
+        node = found[0]
 
 
 def _program(found: Aggregation, apart: frozenset[torch.fx.Node]) -> Program | None:
@@ -124,7 +150,7 @@ class _Writer:
                 *source,
                 [n for width in widths for n in width],
                 [len(width) for width in widths],
-                ",".join("sum" if f.reduce == "mean" else f.reduce for f in region.found),
+                "".join("01"[program.results[region.ends[f.node]].filled] for f in region.found),
                 script(program),
             )
             for at, (found, shape) in enumerate(zip(region.found, shapes, strict=True)):
