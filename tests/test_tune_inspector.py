@@ -293,3 +293,20 @@ def test_features_are_those_of_the_largest_matrix_by_no_name():
     features = {"B.nnz": 3.0, "B.mean": 1.0, "A.nnz": 4.0, "A.mean": 2.0, "lanes": 8.0}
     assert of_any_name(features) == {"matrix.nnz": 4.0, "matrix.mean": 2.0, "lanes": 8.0}
     assert of_any_name({"lanes": 8.0}) == {"lanes": 8.0}
+
+
+def test_a_matrix_with_billions_of_columns_is_bound_as_it_is():
+    columns = 5 * 10**9
+    at = np.array([0, columns // 2, columns - 1]), np.array([0, 1, 3])
+    wide = sps.csr_array((np.array([1.0, 2, 3]), *at), shape=(2, columns))
+    bound = spcomp.compile("y[i] = sum(j, A[i, j])").bind(A=wide, calls=100)
+    np.testing.assert_array_equal(bound(), [1, 5])
+
+
+def test_coordinates_out_of_range_are_named_like_those_of_a_plain_bind():
+    matrix = sps.coo_array(np.eye(4))
+    matrix.coords[0][1] = 1 << 30
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
+    for how in ({}, {"inspect": True}):
+        with pytest.raises(ArgumentError, match=r"argument A.coords\[0\]: got 1073741824"):
+            kernel.bind(A=matrix, **how)(x=np.ones(4))

@@ -12,6 +12,7 @@ from spcomp.ir.func import Func
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import Kernel, frozen
 from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.tensors.libraries.scipy import in_range, is_scipy
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
 from spcomp.tune.store import Store, user_store
@@ -65,13 +66,16 @@ class InspectingKernel(TunedKernel):
         """Return a callable for the other arguments; matrices in it are copies."""
         if (inspection := Inspection.take(named, self.takes)) is not None:
             return Inspector(inspection.calls).kernel(self._func, self._options).bind(**named)
-        steady = {name: _copied(arg) for name, arg in named.items()}
+        steady = {name: _copied(name, arg) for name, arg in named.items()}
         default = Kernel.bind(self, **steady)  # what is wrong is refused now
         return TunedBound(self, default, steady, at_once=True)
 
 
-def _copied(arg: Any) -> Any:
-    """Return *arg*; a matrix as a copy that nobody changes."""
+def _copied(name: str, arg: Any) -> Any:
+    """Return *arg*, called *name*; a matrix as a copy that nobody changes.
+
+    Raises ArgumentError for arrays that scipy's copies would refuse in words of their own.
+    """
     if isinstance(arg, Tensor):  # its levels cannot change
         return arg.with_values(np.array(arg.values))
     if not is_matrix(arg):
@@ -80,6 +84,8 @@ def _copied(arg: Any) -> Any:
         steady = frozen(arg)
         steady.data = np.array(arg.data)
         return steady
+    if is_scipy(arg) and arg.format == "coo":
+        in_range(arg, f"{name}.")
     copy = getattr(arg, "copy", None) or getattr(arg, "clone", None)
     return arg if copy is None else copy()
 
@@ -97,7 +103,7 @@ def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable
                     f"{kernel.name}: the format of {', '.join(decided)} is decided already",
                     hint="leave it out of formats=, or bind without calls= and inspect=",
                 )
-            steady = {name: _copied(arg) for name, arg in named.items()}
+            steady = {name: _copied(name, arg) for name, arg in named.items()}
             return kernel.with_options(replace(options, tuned=inspector)).bind(**steady)
         if isinstance(kernel.program, Func):
             return inspector.kernel(kernel.program, options).bind(**named)

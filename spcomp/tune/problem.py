@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spcomp.ir.func import Func
 
 NEAR = 0.25  # at this distance a matrix is still near enough for what was found with another
+VAST = 1 << 30  # columns whose marks take gigabytes
 _SIZES = ("rows", "columns", "nnz")  # a tenth of their difference counts: they only scale the work
 _SHAPES = ("mean", "longest", "ell", "hyb", "sliced", "dia")  # compared as ratios
 _SHARES = ("block_fill", "reuse")  # compared as differences
@@ -72,12 +73,13 @@ def digest(func: Func, options: Options) -> str:
 def statistics_of(matrices: Mapping[str, Any]) -> tuple[tuple[str, MatrixStatistics], ...]:
     """Return the statistics of those *matrices* that have two dimensions; raises ArgumentError.
 
-    One whose level has offsets of diagonals in the place of coordinates has none.
+    One whose level has offsets of diagonals in the place of coordinates has none, nor one with so
+    many columns that their marks would take far more memory than its elements.
     """
     flat = {
         name: m
         for name, m in matrices.items()
-        if len(getattr(m, "shape", ())) == 2 and not _has_shared_offsets(m)
+        if len(getattr(m, "shape", ())) == 2 and not _has_shared_offsets(m) and max(m.shape) < VAST
     }
     return tuple((name, matrix_statistics(matrix)) for name, matrix in sorted(flat.items()))
 
