@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -266,3 +267,9 @@ def test_a_suggestion_is_the_winner_or_the_default(store):
     np.testing.assert_allclose(
         found.compile()(A=matrix(), B=dense()), matrix() @ dense(), rtol=1e-4
     )
+
+
+def test_a_record_without_statistics_does_not_speak_of_the_same_matrices():
+    known = Record("any", "p", "{}", "{}", "m", "v", Choice().to_json(), 1e-3, 1.5, 1.4, 1.6)
+    assert "with tensors of which no statistics are known" in known.told(0.0)
+    assert "with the same matrices" in replace(known, matrices='{"A": {}}').told(0.0)

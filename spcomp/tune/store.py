@@ -69,6 +69,7 @@ class Record:
         """Return what won, and what was measured of it, for matrices at *distance*."""
         choice = Choice.from_json(self.choice)
         like = "the same matrices" if distance == 0 else f"matrices {distance:.2f} away"
+        like = like if json.loads(self.matrices) else "tensors of which no statistics are known"
         when = time.strftime("%Y-%m-%d", time.localtime(self.created))
         text = (
             f"{choice}; {self.speedup:.2f} ({self.low:.2f} to {self.high:.2f})"
