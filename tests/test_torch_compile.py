@@ -379,7 +379,7 @@ def test_operators_pass_the_checks_of_torch() -> None:
     rows = numbers(E, F).detach()
     for call, args in (
         (ops.degree, (ei[1], key, M, False)),
-        (ops.aggregate, ([rows], ei[1], key, M, False, None, None, 0, False, [F], [1], "sum", SUM)),
+        (ops.aggregate, ([rows], ei[1], key, M, False, None, None, 0, False, [F], [1], "0", SUM)),
     ):
         assert set(torch.library.opcheck(call, args, test_utils=checks).values()) == {"SUCCESS"}
 

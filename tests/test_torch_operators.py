@@ -240,20 +240,17 @@ def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
         spmm(rows, columns, values, 3, dense)
 
 
-def test_a_name_that_gets_another_program_warns_and_its_former_operator_is_refused() -> None:
+def test_a_name_stays_with_its_program() -> None:
     x = torch.ones(3)
-    twice = op("y[i] = 2 * x[i]", name="spcomp_tests::again")
-    same = op("y[i] = 2 * x[i]", name="spcomp_tests::again")  # as a cell of a notebook run twice
-    assert torch.equal(twice(x), same(x))
-    with pytest.warns(UserWarning, match="spcomp_tests::again was another program"):
-        thrice = op("y[i] = 3 * x[i]", name="spcomp_tests::again")
-    assert torch.equal(thrice(x), 3 * x)
-    with pytest.raises(ArgumentError, match="spcomp_tests::again is another program now"):
-        twice(x)
+    twice = op("y[i] = 2 * x[i]", name="spcomp_test::twice")
+    assert op("y[i] = 2 * x[i]", name="spcomp_test::twice") is twice  # a cell that is run again
+    with pytest.raises(ArgumentError, match="spcomp_test::twice is another program already"):
+        op("y[i] = 3 * x[i]", name="spcomp_test::twice")
+    assert torch.equal(twice(x), 2 * x)
 
 
 def test_parts_that_are_no_matrix_and_tensors_elsewhere_are_refused() -> None:
-    product = op("C[i, k] = A[i, j] * B[j, k]", name="spcomp_tests::parts", formats={"A": "csr"})
+    product = op("C[i, k] = A[i, j] * B[j, k]", name="spcomp_test::parts", formats={"A": "csr"})
     rows, columns, values = torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2)
     dense = torch.ones(2, 3)
     for parts, message in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from spcomp.torch.derivative import Derivative
 from spcomp.torch.transforms import Step, StepFunction
 
 _PARTS = ("crow_indices", "col_indices", "values", "columns")  # of a csr matrix
-_REGISTERED: dict[str, Operator] = {}
+_REGISTERED: dict[str, TransformableOp] = {}
 Shape = tuple[Any, ...]  # of ints, which torch.compile may not know yet
 
 
@@ -267,9 +266,8 @@ def op(
 
     Args:
         program: Index notation, without parts of tensors, that assigns its results.
-        name: ``library::name``, or a name in the library ``spcomp``. If it is registered again
-            with another program, a warning says so: models that were compiled with the operator
-            then run the new one, and what was returned before is refused.
+        name: ``library::name``, or a name in the library ``spcomp``. It is registered once: the
+            same program under the same name is the same operator.
         formats: The operands that are ``"csr"``; others are dense. The operator takes a csr matrix
             A as ``A_crow_indices, A_col_indices, A_values, A_columns``, its number of columns;
             arguments come in the order of the program. A result with the pattern of a matrix is
@@ -277,13 +275,18 @@ def op(
         sizes: The lengths of results at index vectors, by name, where no operand has them.
 
     Raises:
-        ArgumentError: For programs and formats that are no such operator.
+        ArgumentError: For programs and formats that are no such operator, and names of others.
     """
     expect("name", name, str, "a name", hint='write name="mylib::spmm"')
     if not all(part.isidentifier() for part in name.split("::")) or name.count("::") > 1:
         raise ArgumentError(f"argument name: got {name!r}", hint='write name="mylib::spmm"')
     full = name if "::" in name else f"spcomp::{name}"
-    operator = _registered(full, _operator(program, dict(formats or {}), dict(sizes or {})))
+    operator = _operator(program, dict(formats or {}), dict(sizes or {}))
+    if (known := _REGISTERED.get(full)) is not None:  # compiled models may have it, so it stays
+        if known.operator.is_like(operator):
+            return known
+        hint = "give this program a name of its own"
+        raise ArgumentError(f"argument name: {full} is another program already", hint=hint)
     schema, count = operator.schema(), len(operator.program.results)
     results = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
     define = partial(torch.library.custom_op, mutates_args=(), device_types="cpu")
@@ -302,19 +305,8 @@ def op(
     )
     made.__class__ = TransformableOp
     made.operator, made.gradients = operator, back
+    _REGISTERED[full] = made
     return made
-
-
-def _registered(name: str, operator: Operator) -> Operator:
-    """Return *operator*, or its like that is called *name* by now; warns if that was another."""
-    known = _REGISTERED.setdefault(name, operator)
-    if not known.is_like(operator):
-        warnings.warn(
-            f"{name} was another program; models that were compiled with it run the new one now",
-            stacklevel=3,
-        )
-        known = _REGISTERED[name] = operator
-    return known
 
 
 class TransformableOp(CustomOpDef):  # type: ignore[misc]
@@ -324,16 +316,8 @@ class TransformableOp(CustomOpDef):  # type: ignore[misc]
     gradients: Any  # the operator of gradients
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator; raises ArgumentError for derivatives that it does not have.
-
-        And if another program has its name now.
-        """
-        if torch.compiler.is_compiling():
-            return super().__call__(*args, **kwargs)
-        if _REGISTERED[self._qualname] is not self.operator:
-            hint = "call what spcomp.torch.op returned last, or give each program a name"
-            raise ArgumentError(f"{self._qualname} is another program now", hint=hint)
-        if kwargs or not is_transformed(args):
+        """Run the operator; raises ArgumentError for derivatives that it does not have."""
+        if torch.compiler.is_compiling() or kwargs or not is_transformed(args):
             return super().__call__(*args, **kwargs)
         at = [k for k, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
 
