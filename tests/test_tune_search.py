@@ -142,6 +142,16 @@ def test_a_wrong_budget_is_refused(store, budget):
         tuned(budget=budget)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"options": 5}, {"arguments": 5}, {"store": 5}, {"space": 5}, {"space": lambda *_, **__: 5}],
+)
+def test_options_of_a_wrong_kind_are_refused(store, wrong):
+    (name,) = wrong
+    with pytest.raises(ArgumentError, match=f"argument {name}: got int"):
+        spcomp.tune(spmm, A=matrix(), B=dense(), budget=1, **{"store": store, **wrong})
+
+
 def test_a_program_with_a_schedule_is_refused(store):
     schedule = spcomp.Schedule(spmm).lower_sparse_iter().parallel("i")
     with pytest.raises(ArgumentError, match="decided already"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
@@ -77,9 +77,8 @@ def tune(
 ) -> Tuned:
     """Return the fastest way to run *program* on arguments like these that is found in *budget*.
 
-    Candidates are timed in turns with the fastest so far, after their results were compared with
-    those of the default. What is measured is kept in a store, from which ``compile(...,
-    tuned=True)`` takes the winner.
+    Candidates are timed in turns with the fastest so far, if their results are the default's. What
+    is measured is kept in a store, where ``compile(..., tuned=True)`` finds the winner.
 
     Args:
         program: A function without a schedule, or a line of index notation.
@@ -102,6 +101,7 @@ def tune(
             leaves what was found in the store.
     """
     begin = perf_counter()
+    _check_kinds(options, arguments, store, space)
     task = Task.of(program, {**(arguments or {}), **named}, **(options or {}))
     session = Session(
         task,
@@ -120,6 +120,15 @@ def tune(
         session.result("interrupted")
         raise
     return session.result()
+
+
+def _check_kinds(options: Any, arguments: Any, store: Any, space: Any) -> None:
+    """Raise ArgumentError for arguments of ``tune`` of a wrong kind."""
+    none = type(None)
+    expect("options", options, (Mapping, none), "options of compile by name")
+    expect("arguments", arguments, (Mapping, none), "arguments of the program by name")
+    expect("store", store, (Store, none), "a Store")
+    expect("space", space, (Callable, none), "a function that yields candidates")  # type: ignore[arg-type]
 
 
 class Session:
@@ -433,7 +442,9 @@ def _require_device(target: Target) -> None:
 def _user_candidates(space: UserSpace, task: Task) -> Iterator[Candidate]:
     """Yield the candidates of a user's space; raises ArgumentError for what is none."""
     extents = task.problem.extents
-    for item in space(task.program, **task.arguments):
+    yielded = space(task.program, **task.arguments)
+    expect("space", yielded, Iterable, "a function that yields candidates")
+    for item in yielded:
         formats, trace = (None, item.trace) if isinstance(item, Schedule) else _pair(item)
         texts: list[tuple[str, str]] = []
         rules: list[tuple[str, ComposableFormat]] = []
