@@ -415,9 +415,9 @@ def test_one_version_per_kind_of_arguments_and_any_size():
     for m, n in ((3, 4), (8, 2), (0, 5), (1, 1)):
         matrix, vector = sparse(m, n), RNG.random(n)
         np.testing.assert_allclose(kernel(A=csr(matrix), x=vector), matrix @ vector)
-    assert len(kernel._runner._versions) == 1
+    assert len(kernel._runner.versions) == 1
     kernel(A=as_format(A, "csc"), x=x)
-    assert len(kernel._runner._versions) == 2
+    assert len(kernel._runner.versions) == 2
     again = pickle.loads(pickle.dumps(kernel))
     np.testing.assert_allclose(again(A=csr(A), x=x), A @ x)
 

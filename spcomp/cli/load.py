@@ -83,7 +83,7 @@ def _programs(variable: str, value: object) -> list[Program] | str:
     names = value.arguments if isinstance(value, NotationKernel) else ()
     call = f"{variable}.specialize({', '.join(f'{name}=...' for name in names) or '...'})"
     notation = _notation(value)
-    kinds = 0 if notation is None else len(notation._runner._versions)  # noqa: SLF001
+    kinds = 0 if notation is None else notation.kinds
     if kinds > 1:
         return f"it was compiled for {kinds} kinds of arguments; name the kernel of one, k = {call}"
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -160,7 +161,8 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
 
         like = {adjoint.names[n]: x for n, x in call.nested.items() if n in adjoint.results}
         nested = {**call.jagged, **like}
-        results = _gradients(kernel.differentiable, named, run, sizes, nested)
+        compute = partial(_follow, kernel.differentiable, named, run, sizes, nested)
+        results = _gradients(compute, named)
         found = dict(zip(adjoint.wrt, results, strict=True))
         return None, *(
             _stored_as(found[name].to(dtype), layout) if name in found else None
@@ -184,18 +186,14 @@ class Steps(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _gradients(
-    program: Differentiable,
-    named: Mapping[str, Any],
-    run: Run,
-    sizes: Mapping[str, int],
-    jagged: Mapping[str, Jagged],
+    compute: Callable[[], tuple[Sequence[Any], Any]], named: Mapping[str, Any]
 ) -> Sequence[Any]:
-    """Return the results of *program*, an adjoint. Of any order, gradients have gradients."""
+    """Return what *compute* does, an adjoint on the arguments *named*; they have gradients, too."""
     try:
-        results, _ = _follow(program, named, run, sizes, jagged)
+        results, _ = compute()
     except NoDependenceError:
         with torch.no_grad():
-            results, _ = _follow(program, named, run, sizes, jagged)
+            results, _ = compute()
     tensors = (x for x in named.values() if isinstance(x, torch.Tensor) and x.requires_grad)
     dense = [x for x in tensors if x.layout == torch.strided]
     if not torch.is_grad_enabled() or not dense:

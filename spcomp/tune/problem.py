@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.cpu.machine import resolve
 from spcomp.codegen.llvm.module import LLVM_VERSION
+from spcomp.compiler.variants import inner_extents
 from spcomp.ir.printer.program import print_program
 from spcomp.runtime.cuda.driver import device_properties, missing
 from spcomp.target import Target
@@ -37,12 +38,14 @@ class Problem:
     """A program with matrices, as the store keeps it.
 
     *program*: a digest of it and of the options that change its code. *extents*: the sizes that are
-    compiled in, by name. *matrices*: their statistics, by argument.
+    compiled in, by name. *matrices*: their statistics, by argument. *earlier*: the keys that
+    versions before this one kept it under.
     """
 
     program: str
     extents: tuple[tuple[str, int], ...]
     matrices: tuple[tuple[str, MatrixStatistics], ...]
+    earlier: tuple[Problem, ...] = field(default=(), compare=False)
 
     @property
     def extents_text(self) -> str:
@@ -68,6 +71,17 @@ def digest(func: Func, options: Options) -> str:
     how = constants, options.fast_math, options.check == "off", str(options.target)
     text = f"{print_program(func)}\n{how}"  # printed: traces refer to loops by name
     return sha256(text.encode()).hexdigest()
+
+
+def digests(func: Func, options: Options) -> tuple[str, ...]:
+    """Return the digest of a program, and that of earlier versions if it was another one.
+
+    A size of a dense operand is none of its constants: a call may tell the same size.
+    """
+    sizes = inner_extents(func)
+    rest = {name: value for name, value in options.constants.items() if name not in sizes}
+    found = digest(func, replace(options, constants=rest))
+    return (found,) if len(rest) == len(options.constants) else (found, digest(func, options))
 
 
 def statistics_of(matrices: Mapping[str, Any]) -> tuple[tuple[str, MatrixStatistics], ...]:

@@ -17,18 +17,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from spcomp.compiler.variants import inner_extents
 from spcomp.errors import ArgumentError, FileError, ScheduleError, warn
 from spcomp.locks import Lock
 from spcomp.runtime import cache as disk
 from spcomp.tune.choice import Choice
-from spcomp.tune.problem import NEAR, Problem, digest
-
-if TYPE_CHECKING:
-    from spcomp.compiler.options import Options
-    from spcomp.ir.func import Func
+from spcomp.tune.problem import NEAR, Problem
 
 Kind: TypeAlias = Literal["measured", "any", "as_is"]
 KINDS: tuple[Kind, ...] = ("measured", "any", "as_is")
@@ -146,24 +141,6 @@ _FORGET = (
 _SELECT = f"SELECT {', '.join(_NAMES)} FROM records"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownProblem(Problem):
-    """A Problem with the keys *earlier* that versions before this one kept it under."""
-
-    earlier: tuple[Problem, ...] = ()
-
-
-def digests(func: Func, options: Options) -> tuple[str, ...]:
-    """Return the digest of a program, and that of earlier versions if it was another one.
-
-    A size of a dense operand is none of its constants: a call may tell the same size.
-    """
-    sizes = inner_extents(func)
-    rest = {name: value for name, value in options.constants.items() if name not in sizes}
-    found = digest(func, replace(options, constants=rest))
-    return (found,) if len(rest) == len(options.constants) else (found, digest(func, options))
-
-
 class Store:
     """The records in the file *path*; in memory if it is None. Threads and processes may share it.
 
@@ -199,9 +176,8 @@ class Store:
     ) -> tuple[Record, float] | None:
         """Return the winner for *problem* or the nearest one, and its distance; None if far."""
         places = "kind = ? AND program = ? AND extents = ? AND machine = ? AND versions = ?"
-        earlier = problem.earlier if isinstance(problem, KnownProblem) else ()
         rows: list[tuple[Any, ...]] = []
-        for known in (problem, *earlier):
+        for known in (problem, *problem.earlier):
             key = (kind, known.program, known.extents_text, machine, versions)
             rows += self._rows(f"{_SELECT} WHERE {places}", key)
         records = [Record(*row) for row in rows]

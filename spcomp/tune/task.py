@@ -23,7 +23,7 @@ from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.locks import cached_property
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
-from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, scipy_of_attributes
+from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, with_values
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.winners import Asked, FixedWinner, is_matrix
 
@@ -248,20 +248,14 @@ def _absolute(arg: Any) -> Any:
     kind = np.asarray(arg).dtype.kind if not is_matrix(arg) else arg.dtype.kind
     if kind != "f":
         return arg
+    if is_scipy(arg) and arg.format in ("lil", "dok"):
+        return abs(arg.copy())
     if is_scipy(arg):  # whose own abs refuses arrays that calls take, and sums duplicates in place
-        return _absolute_of_scipy(arg)
+        matrix = native_scipy(arg)
+        return with_values(matrix, np.abs(matrix.data))
     if isinstance(arg, Tensor):
         return arg.with_values(np.abs(arg.values))
     return abs(arg)
-
-
-def _absolute_of_scipy(arg: Any) -> Any:
-    names = {"coo": ("coords",), "dia": ("offsets",)}.get(arg.format, ("indptr", "indices"))
-    if not all(hasattr(arg, name) for name in names):  # lil and dok have no arrays of values
-        return abs(arg.copy())
-    matrix = native_scipy(arg)
-    arrays = {name: getattr(matrix, name) for name in names}
-    return scipy_of_attributes(type(matrix), matrix.shape, data=np.abs(matrix.data), **arrays)
 
 
 def flatten(result: Any) -> list[Array]:

@@ -29,8 +29,8 @@ from spcomp.locks import Lock, cached_property
 from spcomp.tensors.parts.parts import Parts
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
-from spcomp.tune.problem import Problem, fingerprint, statistics_of, versions
-from spcomp.tune.store import KnownProblem, Store, digests, user_store
+from spcomp.tune.problem import Problem, digests, fingerprint, statistics_of, versions
+from spcomp.tune.store import Store, user_store
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
@@ -103,13 +103,13 @@ class Asked:
         return fingerprint(self.kernel.options.target)
 
     @cached_property
-    def problem(self) -> KnownProblem:
+    def problem(self) -> Problem:
         """The key of the call in a store."""
         own, known = self.kernel.options.constants, statistics_of(self.matrices)
         program, *older = digests(self.func, self.kernel.options)
         rest = tuple((name, size) for name, size in self.extents if name not in own)
         earlier = tuple(Problem(text, rest, known) for text in older)
-        return KnownProblem(program, self.extents, known, earlier)
+        return Problem(program, self.extents, known, earlier)
 
 
 class Winners(ABC):
@@ -149,10 +149,9 @@ class StoredWinners(Winners):
     def find(self, asked: Asked) -> Winner | None:
         """Return the stored winner for the same matrices or near ones, on such a machine."""
         key = asked.problem, asked.machine, versions()
-        best, as_is = self._store.winner(*key, "any"), self._store.winner(*key, "as_is")
-        kept = all(map(_is_kept, asked.matrices.values()))
+        best, kept = self._store.winner(*key, "any"), all(map(_is_kept, asked.matrices.values()))
         waits = "" if kept or best is None else best[0].waiting
-        found = best if kept and best is not None else as_is
+        found = (best if kept else None) or self._store.winner(*key, "as_is")
         if found is not None:
             record, distance = found
             return Winner(Choice.from_json(record.choice), f"tuned: {record.told(distance)}{waits}")

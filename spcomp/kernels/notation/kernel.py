@@ -82,6 +82,11 @@ class NotationKernel(Runnable):
         """The name given to ``compile``, else the text of its first result as an identifier."""
         return self._runner.name
 
+    @property
+    def kinds(self) -> int:
+        """For how many kinds of arguments it was compiled."""
+        return len(self._runner.versions)
+
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns. Raises ArgumentError."""
         if args:

@@ -74,7 +74,7 @@ class Runner:
         self.name = options.name or first.name
         self._intake = Intake(self.name, prepared, places, self.scatters)
         self._delivery = Delivery(prepared, planner.formats, planner.wanted)
-        self._versions: dict[object, CompiledVersion | SplitVersion] = {}
+        self.versions: dict[object, CompiledVersion | SplitVersion] = {}
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
         self.latest: CompiledVersion | SplitVersion | None = None
         self.fast_path = FastPath(self)
@@ -358,13 +358,13 @@ class Runner:
         *asked*: the tensors that the call wants beside the results.
         """
         key = (asked, *[(name, kind) for name, kind, _ in arguments.values()])
-        version = self._versions.get(key)
+        version = self.versions.get(key)
         if version is None:
             say(self.name, f"is planned for {', '.join(map(str, arguments.values()))}")
             version = self._compile(arguments, asked)
-            while len(self._versions) >= MOST_VERSIONS:
-                self._versions.pop(next(iter(self._versions)), None)
-            self._versions[key] = version
+            while len(self.versions) >= MOST_VERSIONS:
+                self.versions.pop(next(iter(self.versions)), None)
+            self.versions[key] = version
         self.latest = version
         return version
 

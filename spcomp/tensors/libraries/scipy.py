@@ -90,6 +90,13 @@ def native_scipy(matrix: Any, who: str = "") -> Any:
     return matrix
 
 
+def with_values(matrix: Any, values: Array) -> Any:
+    """Return *matrix*, what :func:`native_scipy` returns, with *values* in the place of its own."""
+    _, names = _ARRAYS[matrix.format]
+    arrays = {name: getattr(matrix, name) for name in names}
+    return scipy_of_attributes(type(matrix), matrix.shape, data=values, **arrays)
+
+
 def _is_read(array: Any, rank: int) -> bool:
     """Whether *array* has *rank* dimensions and is as machine code reads it."""
     plain = type(array) is np.ndarray and array.ndim == rank
