@@ -72,6 +72,44 @@ def test_messages_are_computed_where_they_are_added() -> None:
     assert told.replaced[0].by == "program 1, the sum of rows computed of gathered ones"
 
 
+def left_by(model: Callable[..., Any], *args: Any) -> list[str]:
+    """The functions of the graph of *model* and its gradients that are not in programs of ours."""
+    backend: Any = pytest.importorskip("spcomp.torch.inductor.backend")
+    graphs, rewrite = [], backend.rewrite
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backend, "rewrite", lambda *g: (graphs.append(g[0]), rewrite(*g))[1])
+        st.explain(model, *args, costs=ALWAYS)
+    calls = (node for graph in graphs for node in graph.nodes if node.op == "call_function")
+    return [str(node.target).split(".")[1] for node in calls if "." in str(node.target)]
+
+
+def test_what_only_the_end_of_a_program_needs_is_part_of_it() -> None:
+    def model(x: Any, y: Any, eps: Any, ei: Any) -> Any:
+        sums = torch.zeros(M, F).index_add(0, ei[1], torch.relu(x)[ei[0]])
+        return sums + (1 + eps) * torch.exp(y)
+
+    x, y, eps = numbers(N, F), numbers(M, F, seed=1), numbers(1, seed=2)
+    both(model, compiled(model), x, y, eps, edges())
+    left = left_by(model, x.detach(), y.detach(), eps.detach(), edges())
+    assert not {"mul", "exp", "zeros", "full"} & set(left)
+    assert left.count("add") == 1  # of two numbers
+    assert "where" not in left_by(model, x, y, eps, edges())  # the gradient of relu
+    assert left_by(model, x, y, eps, edges()).count("exp") == 1  # its gradient needs it again
+
+
+def test_what_others_need_as_well_is_computed_once_and_not_for_each_edge() -> None:
+    def model(x: Any, ei: Any) -> Any:
+        both_ends = torch.exp(x)
+        rows = both_ends[ei[0]] * torch.tanh(x)[ei[1]]
+        sums = torch.zeros(N, F).index_add(0, ei[0], rows)
+        return sums * torch.sigmoid(both_ends)
+
+    x, ei = numbers(N, F).detach(), edges()
+    both(model, compiled(model), x, ei)
+    left = left_by(model, x, ei)
+    assert (left.count("exp"), left.count("tanh"), left.count("sigmoid")) == (1, 1, 0)
+
+
 def functions(x: Any, y: Any, ei: Any) -> Any:
     a, b = x[ei[0]], y[ei[1]]
     rows = torch.exp(-a.abs()) + torch.log1p(b * b) - (a.abs() + 1).sqrt() * (b.abs() + 1).rsqrt()
@@ -244,27 +282,6 @@ def test_numbers_that_are_all_the_same_stay() -> None:
     both(model, compiled(model), numbers(N, F), edges())
     told = st.explain(model, numbers(N, F), edges(), costs=ALWAYS)
     assert "stays: it reduces one number" in str(told)
-
-
-def test_memory_of_results_that_are_gone_is_used_again() -> None:
-    memory: Any = pytest.importorskip("spcomp.torch.inductor.memory")
-    kept = memory.Memory()
-    shape = (1 << 10, 1 << 9)
-    one = kept.array(shape, np.dtype(np.float32))
-    one[:] = 1
-    address, view = one.ctypes.data, torch.from_numpy(one)[5:]
-    del one
-    other = kept.array(shape, np.dtype(np.float32))
-    assert other.ctypes.data != address  # a view is left
-    assert view.sum() == view.numel()
-    del view
-    assert kept.array(shape, np.dtype(np.int32)).ctypes.data == address
-    assert kept.array((0, 3), np.dtype(np.float64)).shape == (0, 3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "MOST_BYTES", 5 << 20)
-        several = [kept.array(shape, np.dtype(np.float64)) for _ in range(3)]
-        del several
-        assert kept._bytes <= 5 << 20
 
 
 def test_weights_that_change_in_place_are_seen() -> None:

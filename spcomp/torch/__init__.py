@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     from spcomp.torch.inductor.backend import enable as enable
     from spcomp.torch.inductor.backend import explain as explain
     from spcomp.torch.inductor.cost import Costs as Costs
+    from spcomp.torch.inductor.memory import empty_cache as empty_cache
 
 _HOME = {
     "Costs": "spcomp.torch.inductor.cost",
+    "empty_cache": "spcomp.torch.inductor.memory",
     **dict.fromkeys(("disable", "enable", "explain"), "spcomp.torch.inductor.backend"),
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "attention",
     "Costs",
     "disable",
+    "empty_cache",
     "enable",
     "explain",
     "from_torch",

@@ -63,6 +63,7 @@ def backend(
     patches.pop("spcomp", None)
     from torch._inductor.compile_fx import compile_fx  # loads slowly
 
+    _register()
     if mode not in (None, "default"):
         patches = {**list_mode_options(mode), **patches}
     others = (p for p in _passes() if not isinstance(p, Pass))
@@ -124,12 +125,24 @@ def _passes() -> list[Any]:
     return list(get_custom_graph_passes(config.joint_custom_pre_pass))
 
 
+def is_ours() -> bool:
+    """Whether what inductor compiles now is for this backend."""
+    return any(isinstance(known, Pass) for known in _passes())
+
+
+def _register() -> None:
+    from spcomp.torch.inductor.wrapper import register  # loads slowly
+
+    register()
+
+
 def enable() -> None:
     """Let ``torch.compile`` without a backend give aggregation along edges to our kernels.
 
     What was compiled before stays as it is.
     """
-    if not any(isinstance(known, Pass) for known in _passes()):
+    _register()
+    if not is_ours():
         config.joint_custom_pre_pass = [*_passes(), Pass()]
 
 

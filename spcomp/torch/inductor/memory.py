@@ -6,24 +6,33 @@ on the CPU back to the system, so a model would get new pages for each result in
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import prod
 from typing import Any
 
 import numpy as np
+import torch
+from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor
 
 from spcomp.arrays import Array
 from spcomp.locks import Lock
 
 LEAST_BYTES = 1 << 20  # of an array; smaller ones the C library keeps itself
-MOST_BYTES = 1 << 29  # of memory that is kept and not in use
+ALIGNMENT = 64  # bytes, as PyTorch's own: a vector lies in one line of the cache
 
 
 class Memory:
-    """Blocks of memory that are kept for arrays to come."""
+    """Blocks of memory that are kept for arrays to come.
+
+    Together with those in use they are never more than were in use at once before: of what would
+    be more, the blocks that have not been used for longest go back to the system.
+    """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[Array]] = {}
-        self._bytes = 0
+        self._free: OrderedDict[int, list[Array]] = OrderedDict()  # by size, last used last
+        self._bytes = 0  # of free blocks
+        self._used = 0  # bytes
+        self._most = 0  # bytes that were in use at once
         self._lock = Lock()  # reentrant: an array may be freed while its own thread holds it
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -31,24 +40,47 @@ class Memory:
         size = prod(shape) * dtype.itemsize
         if size < LEAST_BYTES:
             return np.empty(shape, dtype)
+        return self.leased(size)[:size].view(dtype).reshape(shape)
+
+    def leased(self, size: int) -> Array:
+        """Return *size* bytes or up to an eighth more, which come back as in :meth:`array`."""
+        step = 1 << max(size.bit_length() - 4, 12)
+        size = -(-size // step) * step  # sizes that differ little share blocks
         with self._lock:
             blocks = self._free.get(size)
             block = blocks.pop() if blocks else None
+            self._used += size
+            self._most = max(self._most, self._used)
             if block is not None:
                 self._bytes -= size
+            self._trim(self._most)
         if block is None:
-            block = np.empty(size, np.uint8)
-        return np.asarray(_Lease(self, block)).view(dtype).reshape(shape)
+            block = _aligned(size)
+        return np.asarray(_Lease(self, block))
 
     def give(self, block: Array) -> None:
-        """Keep *block* for others, unless that is too much; the largest are given up first."""
+        """Keep *block* for others."""
+        size = len(block)
         with self._lock:
-            self._free.setdefault(len(block), []).append(block)
-            self._bytes += len(block)
-            while self._bytes > MOST_BYTES:
-                largest = max(size for size, blocks in self._free.items() if blocks)
-                self._bytes -= len(self._free[largest].pop())
-            self._free = {size: blocks for size, blocks in self._free.items() if blocks}
+            self._free.setdefault(size, []).append(block)
+            self._free.move_to_end(size)
+            self._bytes += size
+            self._used -= size
+
+    def clear(self) -> None:
+        """Give what is not in use back to the system."""
+        with self._lock:
+            self._most = self._used
+            self._trim(self._used)
+
+    def _trim(self, most: int) -> None:
+        while self._free and self._used + self._bytes > most:
+            size, blocks = next(iter(self._free.items()))
+            if blocks:
+                blocks.pop()
+                self._bytes -= size
+            else:
+                del self._free[size]
 
 
 class _Lease:
@@ -63,4 +95,30 @@ class _Lease:
         self._memory.give(self._block)
 
 
+def _aligned(size: int) -> Array:
+    block = np.empty(size + ALIGNMENT, np.uint8)
+    start = -block.ctypes.data % ALIGNMENT
+    return block[start : start + size]
+
+
 MEMORY = Memory()
+
+
+def empty_cache() -> None:
+    """Give the memory of earlier results of compiled models that are gone back to the system.
+
+    It is kept for later ones otherwise, as ``torch.cuda`` does.
+    """
+    MEMORY.clear()
+
+
+def empty_strided(
+    sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a tensor of anything on the CPU; a large one in memory that is kept."""
+    last = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
+    size = (last + 1) * dtype.itemsize
+    if size < LEAST_BYTES or 0 in sizes:
+        return _empty_strided_cpu(sizes, strides, dtype)
+    whole = torch.frombuffer(MEMORY.leased(size), dtype=dtype)
+    return _reinterpret_tensor(whole, sizes, strides, 0)  # no view, which torch would follow

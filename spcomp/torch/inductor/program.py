@@ -270,12 +270,17 @@ class Program:
             return _read(result, subs)
         text = text_of(node)
         can_follow = self._follows_rows and self._steps <= MOST_STEPS and self._has_numbers(node)
-        if node not in self.after or text is None or not can_follow or node in self.apart:
+        if not self._is_own(node) or text is None or not can_follow or node in self.apart:
             return self._input("I", node, subs)
         self._steps += 1
         args = enumerate(arguments_of(node))
         texts = [(self._beside(arg, node, subs), arg, node, at) for at, arg in args]
         return str(text(*(as_number(*each) for each in texts)))
+
+    def _is_own(self, node: Any) -> bool:
+        """Whether *node* must be computed here, or is needed nowhere else and best computed here."""
+        is_condition = value(node).dtype == torch.bool
+        return node in self.after or self._is_everywhere and (is_condition or len(node.users) == 1)
 
     def _has_numbers(self, node: Any) -> bool:
         """Whether *node* takes numbers of our type, and conditions only where it can."""

@@ -45,6 +45,7 @@ _RESHAPES = (
     aten.squeeze.dims,
     aten.squeeze.default,
 )
+_CONSTANTS = (aten.full.default, aten.scalar_tensor.default)
 _COPIES = (aten.alias.default, aten.clone.default, aten.slice.Tensor)
 
 
@@ -87,9 +88,8 @@ def constant(node: Any) -> float | None:
     node = unexpanded(node)
     if value(node) is None:
         return None
-    if node.target is aten.full.default and isinstance(node.args[1], (int, float)):
-        return float(node.args[1])
-    return None
+    number = node.args[-1] if node.target in _CONSTANTS else None
+    return float(number) if isinstance(number, (int, float)) else None
 
 
 def identity(node: Any) -> Any:
