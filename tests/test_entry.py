@@ -18,6 +18,7 @@ from spcomp import script as T
 from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import Kernel
 from spcomp.runtime.replay import entry
+from spcomp.script.parse import parse
 from tests.mutations import ARRAYS, BAD_ARRAYS, BAD_SPARSE, SPARSE, Evil, mutate
 from tests.test_api import row_stats, scale, scale_blocks, spmm
 
@@ -79,12 +80,41 @@ def copy_pattern(
         B[i, j] = A[i, j]
 
 
+def powers_args(rng):
+    return {"A": csr(rng), "Y1": np.full(30, 7, "float32")}
+
+
+def powers(count):
+    """A program whose results are *count* sums of powers of each row."""
+    letters = ", ".join(f"y{k}: T.handle" for k in range(count))
+    text = f"""
+from spcomp import script as T
+
+@T.prim_func
+def powers(a: T.handle, p: T.handle, q: T.handle, {letters}, m: T.int32, n: T.int32,
+           nnz: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (p, q), "int32")
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+"""
+    for k in range(count):
+        text += f"""
+    Y{k} = T.match_sparse_buffer(y{k}, (I,), "float32")
+    with T.sp_iter([I, J], "SR", "step{k}") as [i, j]:
+        with T.init():
+            Y{k}[i] = 0.0
+        Y{k}[i] = Y{k}[i] + {" * ".join(["A[i, j]"] * (k + 1))}
+"""
+    return parse(text)
+
+
 CASES = {
     "spmm": (spmm, spmm_args),
     "scale": (scale, scale_args),
     "scale_blocks": (scale_blocks, block_args),
     "tensor": (scale, tensor_args),
     "several": (row_stats, ragged_args),
+    "nine": (powers(9), powers_args),
     "raw": (spmm, raw_args),
 }
 
@@ -199,6 +229,20 @@ def test_a_plan_can_be_read():
     assert lines[-1].startswith("return 1")
 
 
+@pytest.mark.parametrize("count", [2, 6, 7, 40])
+def test_any_number_of_results_is_returned_in_order(count):
+    a = csr(np.random.default_rng(1))
+    kernel = learnt(spcomp.compile(powers(count)), lambda: {"A": a})
+    assert count < 40 or len(kernel._calls.repeats[0].plan.steps) > 64
+    found = kernel(A=a)
+    assert len(found) == count
+    for power, (name, sums) in enumerate(zip(found._fields, found, strict=True)):
+        assert name == f"Y{power}"
+        np.testing.assert_allclose(
+            sums, (a ** (power + 1)).sum(axis=1) if power else a.sum(axis=1), rtol=1e-4
+        )
+
+
 def test_other_sizes_get_a_plan_of_their_own():
     kernel = spcomp.compile(spmm)
     rng = np.random.default_rng(1)
@@ -311,6 +355,7 @@ def test_no_reference_is_kept_or_lost(case):
     program, make = CASES[case]
     args = make(np.random.default_rng(6))
     args.pop("C", None)
+    args.pop("Y1", None)
     kernel = learnt(spcomp.compile(program), lambda: args)
     watched = [*args.values(), None, NotImplemented, args["A"].dtype]
     watched += [getattr(args["A"], n) for n in ("indptr", "values") if hasattr(args["A"], n)]

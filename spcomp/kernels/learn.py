@@ -22,9 +22,9 @@ from spcomp.ir.module import Launch, Return
 from spcomp.ir.visitor import walk
 from spcomp.kernels.results import new_array
 from spcomp.knobs import knobs_of
-from spcomp.runtime.native.entry_ir import LIMIT, STEP, Op
+from spcomp.runtime.native.entry_ir import LIMIT, Op
 from spcomp.runtime.replay.entry import reach, width
-from spcomp.runtime.replay.plan import Instruction, Plan
+from spcomp.runtime.replay.plan import Instruction, Plan, Words
 from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.tensors.checks import TABLES, Apart, Condition, Coordinates, Distinct, Element, Pointers
 from spcomp.tensors.storage import Source
@@ -59,8 +59,8 @@ def _obstacles(record: CallRecord) -> Iterator[str]:
         yield str(code.executable)
     if code.is_measured:
         yield "a person wrote its function, whose arrays are measured at every call"
-    if len(code.funcs[launches[0]].params) > LIMIT or len(record.wraps) > STEP - 2:
-        yield "it has too many parameters or results"
+    if len(code.funcs[launches[0]].params) > LIMIT:
+        yield "it has too many parameters"
     reasons = (_argument_obstacle(record, name, arg) for name, arg in record.named.items())
     yield from filter(None, reasons)
     yield from _result_obstacles(record)
@@ -210,7 +210,7 @@ class _Transcript:
         self._write(self.checks)
         self.plan.add(Op.CALL, record.code.executable.address(launch.func))  # type: ignore[union-attr]
         results = [self.outputs[plan.handle] for plan in self.frame.interface.outputs]
-        self.plan.add(Op.RETURN, len(results), *results)
+        self.plan.add(Op.RETURN, len(results), Words(results))
 
     def _write(self, instructions: list[Instruction]) -> None:
         for op, operands in dict.fromkeys(instructions):

@@ -54,12 +54,13 @@ class Op(IntEnum):
     ELEMENT32 = 17  # k, position, value: holds this value there
     ELEMENT64 = 18
     CALL = 19  # function
-    RETURN = 20  # count, k...: nothing, one object, or a tuple (at most six)
+    RETURN = 20  # count, numbers (their word): nothing, one object, or a tuple of several
 
 
 API = {  # of Python's stable ABI: name -> result and parameters
     "PyTuple_GetItem": "ptr (ptr, i64)",
-    "PyTuple_Pack": "ptr (i64, ...)",
+    "PyTuple_New": "ptr (i64)",
+    "PyTuple_SetItem": "i32 (ptr, i64, ptr)",
     "PyBytes_AsString": "ptr (ptr)",
     "PyDict_Size": "i64 (ptr)",
     "PyDict_GetItemWithError": "ptr (ptr, ptr)",
@@ -374,23 +375,27 @@ return.none:
   %none = call ptr @pointer(ptr %words, i64 3)
   br label %return.own
 return.one:
-  %one.at = getelementptr inbounds ptr, ptr %objects, i64 %o2
-  %one = load ptr, ptr %one.at, align 8
+  %one.number = call i64 @word(ptr %words, i64 %o2)
+  %one = call ptr @pointer(ptr %objects, i64 %one.number)
   br label %return.own
 return.own:
   %owned = phi ptr [ %none, %return.none ], [ %one, %return.one ], [ %not.mine, %miss ]
   call void @Py_IncRef(ptr %owned)
   br label %leave
 return.tuple:
-  %r2 = call ptr @pointer(ptr %objects, i64 %o2)
-  %r3 = call ptr @pointer(ptr %objects, i64 %o3)
-  %r4 = call ptr @pointer(ptr %objects, i64 %o4)
-  %r5 = call ptr @pointer(ptr %objects, i64 %o5)
-  %r6 = call ptr @pointer(ptr %objects, i64 %o6)
-  %r7 = call ptr @pointer(ptr %objects, i64 %o7)
-  %several = call ptr (i64, ...) @PyTuple_Pack(i64 %k, ptr %r2, ptr %r3, ptr %r4, ptr %r5, ptr %r6,
-                                               ptr %r7)
-  br label %leave
+  %several = call ptr @PyTuple_New(i64 %k)
+  %no.tuple = icmp eq ptr %several, null
+  br i1 %no.tuple, label %leave, label %fill
+fill:
+  %f = phi i64 [ 0, %return.tuple ], [ %f.next, %fill ]
+  %f.at = add i64 %o2, %f
+  %f.number = call i64 @word(ptr %words, i64 %f.at)
+  %f.object = call ptr @pointer(ptr %objects, i64 %f.number)
+  call void @Py_IncRef(ptr %f.object)      ; the tuple takes this reference
+  %f.status = call i32 @PyTuple_SetItem(ptr %several, i64 %f, ptr %f.object)
+  %f.next = add i64 %f, 1
+  %f.left = icmp slt i64 %f.next, %k
+  br i1 %f.left, label %fill, label %leave
 failed:
   call void @relock(ptr %state)
   %stopped = call ptr @PyErr_Occurred()    ; a signal's handler has raised
@@ -406,7 +411,7 @@ miss:
   %is.miss = icmp eq ptr %interrupted, null
   br i1 %is.miss, label %return.own, label %leave
 leave:
-  %result = phi ptr [ %owned, %return.own ], [ %several, %return.tuple ],
+  %result = phi ptr [ %owned, %return.own ], [ %several, %fill ], [ null, %return.tuple ],
     [ %status.int, %tell ], [ null, %which ], [ null, %failed ], [ null, %miss ]
   br label %drop
 drop:

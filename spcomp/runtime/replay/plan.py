@@ -20,13 +20,13 @@ WARNS = 0x80000000  # numpy wants to warn of a write
 _MASK = (1 << 64) - 1
 
 
-class Extents(tuple[int, ...]):
-    """The extents of an array: words of a program, where another tuple is an object."""
+class Words(tuple[int, ...]):
+    """Numbers of one operand, such as extents of an array; another tuple is an object."""
 
     __slots__ = ()
 
 
-Operand: TypeAlias = int | Extents | Any  # what is neither is an object, by reference
+Operand: TypeAlias = int | Words | Any  # what is neither is an object, by reference
 Instruction: TypeAlias = tuple[Op, tuple[Operand, ...]]
 
 
@@ -78,7 +78,7 @@ class Plan:
         """
         wanted = C_CONTIGUOUS | ALIGNED | (WRITEABLE if written else 0)
         mask = wanted | (WARNS if written else 0)
-        return Op.ARRAY, (k, like.dtype, like.ndim, Extents(like.shape), mask, wanted, slot)
+        return Op.ARRAY, (k, like.dtype, like.ndim, Words(like.shape), mask, wanted, slot)
 
     @property
     def fits(self) -> bool:
@@ -99,7 +99,7 @@ class Plan:
             for place, arg in enumerate(step.args):
                 if type(arg) is int and not (place and step.op is Op.LIKE):
                     operands.append(arg)
-                elif type(arg) is Extents:
+                elif type(arg) is Words:
                     operands.append(base + len(pool))
                     pool += arg
                 else:
