@@ -1,9 +1,8 @@
-"""Memory that compiled models keep for later results: whose it is, how much, and that it is used."""
+"""Memory that compiled models keep for later results: whose it is, how much, and its use."""
 
 from __future__ import annotations
 
 import gc
-import re
 import threading
 from typing import Any
 
@@ -56,18 +55,20 @@ def test_a_block_is_at_most_an_eighth_too_long(size: int) -> None:
     assert size <= len(block) <= size * 9 / 8
 
 
-def test_no_more_is_kept_than_was_in_use_at_once() -> None:
+def test_half_as_much_again_is_kept_as_was_in_use_at_once() -> None:
     kept = memory.Memory()
     two = [kept.array((4 * MEGABYTE,), BYTES) for _ in range(2)]
     two.clear()
     assert kept._bytes == 8 * MEGABYTE
-    six = kept.array((6 * MEGABYTE,), BYTES)  # of another size: one of the two is given up
-    assert kept._used + kept._bytes <= 8 * MEGABYTE
-    del six
+    other = kept.array((4 * MEGABYTE - MEGABYTE // 2,), BYTES)
+    assert kept._used + kept._bytes == 23 * MEGABYTE // 2  # nothing is given up
+    more = kept.array((MEGABYTE,), BYTES)
+    assert kept._used + kept._bytes == 17 * MEGABYTE // 2
+    del other, more
     assert kept._used == 0
     for size in range(1, 9):
         kept.array((size * MEGABYTE,), BYTES)
-        assert kept._bytes <= 8 * MEGABYTE
+        assert kept._bytes <= 12 * MEGABYTE
     kept.clear()
     assert kept._bytes == 0
     assert kept.array((MEGABYTE,), BYTES).shape == (MEGABYTE,)
@@ -78,7 +79,8 @@ def test_the_memory_that_was_not_used_for_longest_is_given_up() -> None:
     old, new = kept.array((4 * MEGABYTE,), BYTES), kept.array((2 * MEGABYTE,), BYTES)
     at = address(new)
     del old, new
-    kept.array((3 * MEGABYTE,), BYTES)
+    kept.array((5 * MEGABYTE,), BYTES)
+    assert kept._bytes == 7 * MEGABYTE
     assert address(kept.array((2 * MEGABYTE,), BYTES)) == at
 
 
@@ -132,19 +134,21 @@ def test_code_of_inductor_uses_memory_again(monkeypatch: pytest.MonkeyPatch) -> 
     from torch._inductor.utils import run_and_get_code
 
     monkeypatch.setattr(memory, "MEMORY", memory.Memory())
+    torch.manual_seed(0)
     ei = torch.from_numpy(np.random.default_rng(0).integers(3000, size=(2, 9000)))
-    x, w = torch.randn(3000, 200), torch.randn(200, 100, requires_grad=True)
+    x = torch.randn(3000, 200, dtype=torch.float64)
+    w = torch.randn(200, 100, dtype=torch.float64, requires_grad=True)
     torch._dynamo.reset()
     ours = torch.compile(model, backend="spcomp", options={"spcomp": ALWAYS})
     results, codes = run_and_get_code(lambda: ours(x, w, ei))
-    assert len(re.findall("import empty_strided as empty_strided_cpu", "".join(codes))) == 1
+    assert all(code.count("import empty_strided as empty_strided_cpu") == 1 for code in codes)
     wanted = model(x, w, ei)
     (theirs,) = torch.autograd.grad(wanted.sum(), w)
     for _ in range(3):
         results = ours(x, w, ei)
         (found,) = torch.autograd.grad(results.sum(), w, retain_graph=True)
-        assert torch.allclose(results, wanted, atol=1e-3)
-        assert torch.allclose(found, theirs, rtol=1e-4, atol=1e-2)
+        assert torch.allclose(results, wanted)
+        assert torch.allclose(found, theirs)
     bytes_used = memory.MEMORY._most
     assert bytes_used > 0
     kept = results.detach().clone()

@@ -7,12 +7,13 @@ on the CPU back to the system, so a model would get new pages for each result in
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
-from torch._C._dynamo.guards import _empty_strided_cpu, _reinterpret_tensor
+from torch._C._dynamo import guards
 
 from spcomp.arrays import Array
 from spcomp.locks import Lock
@@ -24,8 +25,8 @@ ALIGNMENT = 64  # bytes, as PyTorch's own: a vector lies in one line of the cach
 class Memory:
     """Blocks of memory that are kept for arrays to come.
 
-    Together with those in use they are never more than were in use at once before: of what would
-    be more, the blocks that have not been used for longest go back to the system.
+    Together with those in use they are at most half as much again as was in use at once before: of
+    what would be more, the blocks that have not been used for longest go back to the system.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Memory:
             self._most = max(self._most, self._used)
             if block is not None:
                 self._bytes -= size
-            self._trim(self._most)
+            self._trim(self._most * 3 // 2)  # not all sizes are in use at once
         if block is None:
             block = _aligned(size)
         return np.asarray(_Lease(self, block))
@@ -102,6 +103,9 @@ def _aligned(size: int) -> Array:
 
 
 MEMORY = Memory()
+_GUARDS: Any = guards  # what inductor's code calls
+_empty: Callable[..., torch.Tensor] = _GUARDS._empty_strided_cpu  # noqa: SLF001
+_shaped: Callable[..., torch.Tensor] = _GUARDS._reinterpret_tensor  # noqa: SLF001
 
 
 def empty_cache() -> None:
@@ -119,6 +123,6 @@ def empty_strided(
     last = sum((n - 1) * stride for n, stride in zip(sizes, strides, strict=True))
     size = (last + 1) * dtype.itemsize
     if size < LEAST_BYTES or 0 in sizes:
-        return _empty_strided_cpu(sizes, strides, dtype)
+        return _empty(sizes, strides, dtype)
     whole = torch.frombuffer(MEMORY.leased(size), dtype=dtype)
-    return _reinterpret_tensor(whole, sizes, strides, 0)  # no view, which torch would follow
+    return _shaped(whole, sizes, strides, 0)  # no view, which torch would follow

@@ -278,9 +278,11 @@ class Program:
         return str(text(*(as_number(*each) for each in texts)))
 
     def _is_own(self, node: Any) -> bool:
-        """Whether *node* must be computed here, or is needed nowhere else and best computed here."""
-        is_condition = value(node).dtype == torch.bool
-        return node in self.after or self._is_everywhere and (is_condition or len(node.users) == 1)
+        """Whether *node* is computed here: it must be, or nothing else needs it."""
+        if node in self.after:
+            return True
+        can_be = value(node).dtype == torch.bool or len(node.users) == 1
+        return can_be and self._is_everywhere  # not once for each edge
 
     def _has_numbers(self, node: Any) -> bool:
         """Whether *node* takes numbers of our type, and conditions only where it can."""

@@ -17,7 +17,7 @@ _IMPORT = f"from {memory.__name__} import {memory.empty_strided.__name__} as emp
 
 
 class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
-    """The writer of that function; for other backends than ours it writes what it is derived from."""
+    """The writer of that function; for other backends than ours it changes nothing."""
 
     @staticmethod
     def create(is_subgraph: bool, *args: Any) -> PythonWrapperCodegen:  # noqa: FBT001 (inductor's)
