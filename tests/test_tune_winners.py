@@ -15,10 +15,11 @@ from spcomp.compiler.options import Tuner
 from spcomp.errors import ArgumentError
 from spcomp.schedule.step import Trace
 from spcomp.tune.choice import Choice
+from spcomp.tune.decisions import NONE
 from spcomp.tune.problem import digest, fingerprint, versions
 from spcomp.tune.store import Record
 from spcomp.tune.task import Task
-from spcomp.tune.winners import NONE, FixedWinner, StoredWinners, TunedKernel
+from spcomp.tune.winners import FixedWinner, StoredWinners, TunedKernel
 from tests.test_tune_space import spmm
 from tests.tune_helpers import (
     FEAT,

@@ -15,9 +15,10 @@ from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.tensors.libraries.scipy import in_range, is_scipy
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
+from spcomp.tune.decisions import is_matrix
 from spcomp.tune.store import Store, user_store
 from spcomp.tune.suggestion import advised
-from spcomp.tune.winners import Asked, TunedBound, TunedKernel, Winner, Winners, is_matrix
+from spcomp.tune.winners import Asked, TunedBound, TunedKernel, Winner, Winners
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options

@@ -25,7 +25,8 @@ from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
 from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, with_values
 from spcomp.tensors.tensor import Tensor
-from spcomp.tune.winners import Asked, FixedWinner, is_matrix
+from spcomp.tune.decisions import is_matrix
+from spcomp.tune.winners import Asked, FixedWinner
 
 if TYPE_CHECKING:
     from spcomp.arrays import Array

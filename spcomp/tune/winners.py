@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.compiled import Compiled
 from spcomp.compiler.variants import inner_extents
@@ -21,14 +20,12 @@ from spcomp.errors import (
 )
 from spcomp.kernels.calls import Calls
 from spcomp.kernels.decomposed.choose import ChoosingKernel
-from spcomp.kernels.decomposed.kernel import FormatKernel, immutable_arrays
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import BoundKernel, Kernel, frozen
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
-from spcomp.locks import Lock, cached_property
-from spcomp.tensors.parts.parts import Parts
-from spcomp.tensors.tensor import Tensor
+from spcomp.locks import cached_property
 from spcomp.tune.choice import Choice
+from spcomp.tune.decisions import NONE, Decision, Decisions, is_kept, is_matrix
 from spcomp.tune.problem import Problem, digests, fingerprint, statistics_of, versions
 from spcomp.tune.store import Store, user_store
 
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
 
 Extents: TypeAlias = tuple[tuple[str, int], ...]
 
-MOST = 32  # kinds of arguments for which a kernel remembers what it does
-NONE = "tuned: nothing was found for this program with matrices like these"
 UNDECIDED = "tuned: calls decide; none has yet"
 
 
@@ -51,21 +46,6 @@ class Winner:
 
     choice: Choice
     note: str
-
-
-class Decision(NamedTuple):
-    """The *kernel* for some arguments, None for the default one, and a *note* that says why."""
-
-    kernel: Runnable | None
-    note: str
-
-    @property
-    def formats(self) -> Mapping[str, ComposableFormat]:
-        """The formats in which the kernel stores matrices, by name."""
-        kernel = self.kernel.kernel if isinstance(self.kernel, Bound) else self.kernel
-        if isinstance(kernel, ChoosingKernel):
-            return kernel.last_chosen
-        return kernel.program.formats if isinstance(kernel, FormatKernel) else {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +129,7 @@ class StoredWinners(Winners):
     def find(self, asked: Asked) -> Winner | None:
         """Return the stored winner for the same matrices or near ones, on such a machine."""
         key = asked.problem, asked.machine, versions()
-        best, kept = self._store.winner(*key, "any"), all(map(_is_kept, asked.matrices.values()))
+        best, kept = self._store.winner(*key, "any"), all(map(is_kept, asked.matrices.values()))
         waits = "" if kept or best is None else best[0].waiting
         found = (best if kept else None) or self._store.winner(*key, "as_is")
         if found is not None:
@@ -191,9 +171,7 @@ class TunedKernel(Kernel):
     def __init__(self, func: Func, options: Options, winners: Winners) -> None:
         super().__init__(Compiled.of(func, options), options, func)
         self._func, self._winners = func, winners
-        self._decisions: OrderedDict[object, Decision] = OrderedDict()
-        self.last = Decision(None, self.undecided)
-        self._choosing = Lock()
+        self._decisions = Decisions(self.decision, self.undecided)
 
     def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program as Kernels do; calls by position run the default steps."""
@@ -209,18 +187,12 @@ class TunedKernel(Kernel):
 
     def decide(self, named: Mapping[str, Any]) -> Runnable | None:
         """Return the kernel for the arguments *named*; None if the default one is the best."""
-        key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
-        try:
-            decision = self._decisions[key]
-        except KeyError:
-            with self._choosing:
-                decision = self._decisions[key] = self.decision(named)
-                while len(self._decisions) > MOST:
-                    self._decisions.popitem(last=False)
-        except TypeError:  # an argument of no known kind: the call says what is wrong
-            return None
-        self.last = decision
-        return decision.kernel
+        return self._decisions.of(named).kernel
+
+    @property
+    def last(self) -> Decision:
+        """What was decided last."""
+        return self._decisions.last
 
     def bind(self, **named: Any) -> BoundKernel | TunedBound:  # type: ignore[override]
         """Return a callable for the other arguments, as Kernels do; it decides at its first call.
@@ -357,13 +329,11 @@ class TunedBound(Bound):
         super().__init__(kernel, arguments)
         self.kernel: TunedKernel = kernel
         self._default = default
-        self._chosen: OrderedDict[object, Decision] = OrderedDict()
+        self._decisions = Decisions(self._decision, kernel.undecided)
         self._only: Decision | None = None  # what serves calls of all kinds
-        self.last = Decision(None, kernel.undecided)
-        self._choosing = Lock()
         self._straight: Calls | None = None  # of the only kernel, if a call is nothing else
         if at_once and not kernel.extents:
-            self._only = self.last = kernel.decision(self.arguments, self.arguments, whole=False)
+            self._only = kernel.decision(self.arguments, self.arguments, whole=False)
             self._straight = self.only_calls
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
@@ -378,9 +348,7 @@ class TunedBound(Bound):
     @property
     def only_calls(self) -> Calls | None:
         """The calls of the kernel that served all calls so far; None: there were more."""
-        only = self._only
-        if only is None and len(self._chosen) == 1:
-            (only,) = self._chosen.values()
+        only = self._only or self._decisions.only
         if only is None:
             return None
         return getattr(self._default if only.kernel is None else only.kernel, "only_calls", None)
@@ -390,19 +358,15 @@ class TunedBound(Bound):
         if self._only is not None:
             return self._only
         self.refuse_bound(named)
-        key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
-        try:
-            decision = self._chosen[key]
-        except KeyError:
-            with self._choosing:
-                known = {**self.arguments, **named}
-                decision = self._chosen[key] = self.kernel.decision(known, self.arguments)
-                while len(self._chosen) > MOST:
-                    self._chosen.popitem(last=False)
-        except TypeError:  # an argument of no known kind: the call says what is wrong
-            return Decision(None, NONE)
-        self.last = decision
-        return decision
+        return self._decisions.of(named)
+
+    def _decision(self, named: Mapping[str, Any]) -> Decision:
+        return self.kernel.decision({**self.arguments, **named}, self.arguments)
+
+    @property
+    def last(self) -> Decision:
+        """What was decided last."""
+        return self._only or self._decisions.last
 
     @property
     def note(self) -> str:
@@ -457,32 +421,6 @@ class TunedBound(Bound):
         return getattr(self._default, name)
 
 
-def is_matrix(arg: Any) -> bool:
-    """Whether *arg* is a tensor that stores some elements only, in any library."""
-    if isinstance(arg, (Tensor, Parts)):
-        return True
-    return hasattr(arg, "nnz") or getattr(arg, "is_sparse", False) is True
-
-
-def _kind(arg: Any) -> tuple[Any, ...]:
-    """Return what tells an argument from others: its type, shape, elements, and if it may change.
-
-    A matrix of the same shape with as many elements is taken for the same.
-    """
-    shape = getattr(arg, "shape", None)
-    if shape is None:
-        return type(arg), arg if isinstance(arg, int) else None
-    if not is_matrix(arg):
-        return (shape,)
-    stored = arg.values.size if isinstance(arg, Tensor) else getattr(arg, "nnz", 0)
-    return type(arg), tuple(shape), stored, _is_kept(arg)
-
-
-def _is_kept(arg: Any) -> bool:
-    """Whether none of the arrays of the matrix *arg* can change."""
-    return bool(immutable_arrays(("A",), {"A": arg}))
-
-
 def _is_steady(arg: Any) -> bool:
     """Whether later changes of *arg* by its owner are none of index arrays."""
-    return not is_matrix(arg) or getattr(arg, "format", "") in ("csr", "bsr") or _is_kept(arg)
+    return not is_matrix(arg) or getattr(arg, "format", "") in ("csr", "bsr") or is_kept(arg)
