@@ -5,6 +5,7 @@ Around its kernels inductor writes a Python function, which allocates what they 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from torch._inductor.codegen.common import device_codegens, init_backend_registration
@@ -12,8 +13,10 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from spcomp.torch.inductor import memory
 from spcomp.torch.inductor.backend import is_ours
+from spcomp.torch.inductor.memory import LEAST_BYTES
 
-_IMPORT = f"from {memory.__name__} import {memory.empty_strided.__name__} as empty_strided_cpu"
+THEIRS, OURS = "empty_strided_cpu(", "empty_strided_kept("  # calls that allocate
+_IMPORT = f"from {memory.__name__} import {memory.empty_strided.__name__} as {OURS[:-1]}"
 
 
 class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
@@ -21,7 +24,7 @@ class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
 
     @staticmethod
     def create(is_subgraph: bool, *args: Any) -> PythonWrapperCodegen:  # noqa: FBT001 (inductor's)
-        """Return a writer; that of a part of a graph shares the head of the whole."""
+        """Return a writer; that of a part of a graph is inductor's."""
         return PythonWrapperCodegen.create(is_subgraph, *args) if is_subgraph else Wrapper()
 
     def write_header(self) -> None:
@@ -29,6 +32,15 @@ class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
         super().write_header()
         if is_ours():
             self.header.writeline(_IMPORT)
+
+    def make_allocation(
+        self, name: str, device: Any, dtype: Any, shape: Any, stride: Any, *args: Any, **named: Any
+    ) -> str:
+        """Return the line that allocates the buffer *name*."""
+        line = super().make_allocation(name, device, dtype, shape, stride, *args, **named)
+        size = prod(shape) * dtype.itemsize
+        is_small = getattr(size, "is_number", True) and size < LEAST_BYTES
+        return str(line) if is_small or not is_ours() else str(line).replace(THEIRS, OURS)
 
 
 def register() -> None:
