@@ -18,16 +18,14 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sps
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.machine import describe
-from benchmarks.torch_models import LAYERS, Network, scattered
+from benchmarks.torch_models import Network
 
 Tensor = torch.Tensor
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TOOLS = {"spcomp": "#2a7f62", "inductor": "#c8553d", "eager": "#555577"}
-TYPES = 3  # of edges, for RGCN
 MOST = 10  # neighbours of a node that a sample has
 
 
@@ -80,24 +78,6 @@ def drawn(nodes: int, count: int, classes: int = 40, features: int = 128) -> Gra
         every,
         min(4096, nodes // 4),
     )
-
-
-class RGCN(nn.Module):
-    """The mean of neighbours along each type of edge, each times a matrix, and the node itself."""
-
-    def __init__(self, inner: int, outer: int) -> None:
-        super().__init__()
-        self.products = nn.ModuleList(nn.Linear(inner, outer, bias=False) for _ in range(TYPES))
-        self.own = nn.Linear(inner, outer)
-
-    def forward(self, x: Tensor, edges: Tensor, _: Tensor) -> Tensor:
-        """Return the new features of each node; types of edges follow each other."""
-        total = self.own(x)
-        for product, part in zip(self.products, edges.chunk(TYPES, dim=1), strict=True):
-            degree = scattered(x.new_ones(part.shape[1]), part[1], len(x)).clamp(min=1)
-            rows = scattered(x.index_select(0, part[0]), part[1], len(x))
-            total = total + product(rows / degree.view(-1, 1))
-        return total
 
 
 def whole(graph: Graph, _: Any) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
@@ -224,7 +204,7 @@ def table(found: Found, steps: int, hidden: int, note: str) -> str:
     return head + "".join(rows)
 
 
-def graphs(quick: bool) -> Iterator[Graph]:  # noqa: FBT001
+def graphs(*, quick: bool) -> Iterator[Graph]:
     """Yield the graphs that there are."""
     try:
         yield cora()
@@ -246,9 +226,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="the page to write, a picture beside it")
     args = parser.parse_args(given)
     torch.set_num_threads(2)
-    LAYERS["RGCN"] = RGCN
     found: Found = {}
-    for graph in graphs(args.quick):
+    for graph in graphs(quick=args.quick):
         for kind in args.only:
             trained = found[graph.name, kind] = courses(kind, graph, args.hidden, args.steps)
             times = {tool: round(course.warm * 1e3, 2) for tool, course in trained.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")
@@ -24,3 +25,33 @@ def test_a_page_has_a_line_for_each_case_and_way(tmp_path: Any, monkeypatch: Any
             assert f"| {case}, F=4, 30 nodes, 90 edges | {way} | " in text
     line = benchmark.Line("x", "forward", {"spcomp": 2.0, "inductor": 5.0, "eager": 1.0}, 0.0)
     assert line.ratio("inductor") == 2.5
+
+
+def test_networks_are_trained_side_by_side(tmp_path: Any, monkeypatch: Any) -> None:
+    training: Any = pytest.importorskip("benchmarks.torch_training")
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
+    small = training.drawn(60, 400, classes=3, features=5)
+    monkeypatch.setattr(training, "graphs", lambda *, quick: iter([small]))
+    out = tmp_path / "training.md"
+    assert training.main(["--steps", "5", "--hidden", "4", "--quick", "--out", str(out)]) == 0
+    text = out.read_text()
+    for kind in training.KINDS:
+        assert f"| {kind}, arxiv's size | " in text
+    assert text.count("0e+00 |\n") == len(training.KINDS)  # all are the same network here
+    assert "<svg" in (tmp_path / "training.svg").read_text()
+
+
+def test_a_sample_is_a_part_of_the_graph() -> None:
+    training: Any = pytest.importorskip("benchmarks.torch_training")
+    graph = training.drawn(80, 500, classes=3, features=5)
+    rng = np.random.default_rng(1)
+    known = set(map(tuple, graph.edges.T.tolist()))
+    for _ in range(5):
+        (x, edges, _), at, labels = training.sampled(graph, rng)
+        assert len(at) == len(labels) == 20
+        rows = [int((graph.x == row).all(1).nonzero()[0, 0]) for row in x]  # nodes by their rows
+        assert graph.labels[rows][at].tolist() == labels.tolist()
+        assert {(rows[a], rows[b]) for a, b in edges.T.tolist()} <= known
+        counts = np.bincount(edges[1].numpy())
+        assert counts.max() <= 2 * training.MOST
