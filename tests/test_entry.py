@@ -108,11 +108,40 @@ def powers(a: T.handle, p: T.handle, q: T.handle, {letters}, m: T.int32, n: T.in
     return parse(text)
 
 
+@T.prim_func
+def heads(
+    a: T.handle,
+    x: T.handle,
+    y: T.handle,
+    p: T.handle,
+    q: T.handle,
+    m: T.int32,
+    n: T.int32,
+    nnz: T.int32,
+    h: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (p, q), "int32")
+    N = T.dense_fixed(n)
+    H = T.dense_fixed(h)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    X = T.match_sparse_buffer(x, (N, H), "float32")
+    Y = T.match_sparse_buffer(y, (I, J, H), "float32")
+    with T.sp_iter([I, J, H], "SSS", "heads") as [i, j, k]:
+        Y[i, j, k] = A[i, j] * X[j, k]
+
+
+def heads_args(rng):
+    a = spcomp.Tensor.from_scipy(csr(rng))
+    return {"A": a, "X": rng.random((20, 3)).astype("float32")}
+
+
 CASES = {
     "spmm": (spmm, spmm_args),
     "scale": (scale, scale_args),
     "scale_blocks": (scale_blocks, block_args),
     "tensor": (scale, tensor_args),
+    "heads": (heads, heads_args),
     "several": (row_stats, ragged_args),
     "nine": (powers(9), powers_args),
     "raw": (spmm, raw_args),

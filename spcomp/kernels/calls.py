@@ -168,10 +168,12 @@ def _maker(
     """Return a function of an array and a pattern, and the argument with the pattern, or it."""
     if wrap is None:
         return None, None, None
-    for name, arg in record.named.items():
-        if arg is wrap.owner:
-            return wrap._replace(pattern=None, owner=None).of, name, None  # not kept alive
-    return wrap.of, None, wrap.pattern  # of a bound argument
+    names = [name for name, arg in record.named.items() if arg is wrap.owner]
+    found = wrap.found() if names else None
+    if found is None:
+        return wrap.of, None, wrap.pattern  # of a bound argument
+    of = wrap._replace(pattern=None, owner=None).of  # not kept alive
+    return lambda values, owner: of(values, found(owner)), names[0], None
 
 
 def _kind(record: CallRecord) -> Kind:

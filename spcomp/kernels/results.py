@@ -145,6 +145,26 @@ class Wrap(NamedTuple):
             return matrix
         return pattern.with_values(values) if look == "same" else Tensor(shape, pattern, values)
 
+    def found(self) -> Callable[[Any], Any] | None:
+        """Return what finds the pattern in arguments like *owner*; None: not all of it is there."""
+        if self.look != "tensor":
+            return lambda owner: owner
+        if not isinstance(self.owner, Tensor):
+            return None
+        known = [None if level is None else _arrays(level) for level in self.owner.levels]
+        wanted = [None if level is None else _arrays(level) for level in self.pattern]
+        if not all(arrays is None or arrays in known for arrays in wanted):
+            return None
+        places = [arrays and known.index(arrays) for arrays in wanted]
+        return lambda owner: tuple([None if at is None else owner.levels[at] for at in places])
+
+
+def _arrays(level: Level) -> tuple[Any, ...]:
+    """Return where the arrays of *level* lie, and what they are."""
+    arrays = level.indptr, level.indices
+    places = (None if a is None else (a.ctypes.data, a.dtype, a.shape) for a in arrays)
+    return level.kind, *places
+
 
 def result_wraps(frame: Frame, arrays: Mapping[str, Array]) -> tuple[Wrap | None, ...]:
     """Return how each result is made; None: it is the array, or what was given for it.
