@@ -322,3 +322,42 @@ def test_index_vectors_of_short_integers(dtype):
         assert torch.equal(call(rows, pointers.to(short)), call(rows, pointers))
     with pytest.raises(ArgumentError, match="ascending"):
         st.segment_csr(src, torch.tensor([0, 2, 1], dtype=short))
+
+
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduce", ["min", "max"])
+def test_extremes_are_the_same_whether_torch_follows_them_or_not(dtype: str, reduce: str) -> None:
+    rng = np.random.default_rng(4)
+    kind = getattr(torch, dtype)
+    src = torch.from_numpy(rng.integers(0, 9, size=(60, 21)).astype(np.float64)).to(kind)
+    if kind.is_floating_point:
+        src[rng.random(src.shape) < 0.03] = torch.nan
+        src[3] = -torch.inf
+        src[5] = torch.inf
+    index = torch.from_numpy(rng.choice([0, 1, 3, 4, 7], 60))
+    values, places = (
+        st.scatter_max(src, index, 0) if reduce == "max" else st.scatter_min(src, index, 0)
+    )
+    for at in range(8):
+        rows = src[index == at].double().numpy()
+        if not len(rows):
+            assert not values[at].any()
+            assert (places[at] == 60).all()
+            continue
+        first = (rows.argmax if reduce == "max" else rows.argmin)(0)
+        np.testing.assert_array_equal(values[at].double(), rows[first, range(21)])
+        np.testing.assert_array_equal(places[at], np.flatnonzero(index == at)[first])
+    alone = st.scatter(src, index, 0, reduce=reduce)
+    edges = torch.stack([torch.arange(60), index])
+    gathered = st.gather_scatter(src, edges, reduce, dim_size=8)
+    for other in (alone, gathered):
+        assert other.dtype == values.dtype == kind
+        assert torch.equal(other.nan_to_num(9), values.nan_to_num(9))
+    if kind.is_floating_point:
+        followed = st.scatter(src.requires_grad_(), index, 0, reduce=reduce)
+        assert torch.equal(followed.detach().nan_to_num(9), values.nan_to_num(9))
+        followed.sum().backward()
+        assert src.grad.sum() == 5 * 21  # one element of each segment

@@ -93,7 +93,7 @@ def scatter(
     Raises:
         ArgumentError: For an index out of range, and what does not fit.
     """
-    return scattered(src, index, dim, out, dim_size, known(reduce))[0]
+    return scattered(src, index, dim, out, dim_size, known(reduce), elements=False)[0]
 
 
 @opaque
@@ -108,7 +108,7 @@ def segment_csr(
     That dimension is the last one of *indptr*; those before it are src's, or 1. *out* is
     overwritten. *reduce* is that of :func:`scatter`. Raises ArgumentError.
     """
-    return segmented(src, indptr, out, known(reduce))[0]
+    return segmented(src, indptr, out, known(reduce), elements=False)[0]
 
 
 @opaque
@@ -242,7 +242,7 @@ def gather_scatter(
     if name == "mul":
         raise ArgumentError("argument reduce: mul is for scatter", hint="gather rows, and scatter")
     pattern = of_edges(edge_index, len(x) if dim_size is None else dim_size, len(x))
-    found, _ = reduced(_rows(x), pattern, name, "weighted")
+    found, _ = reduced(_rows(x), pattern, name, "weighted", elements=False)
     return found.reshape(len(found), *x.shape[1:])
 
 
@@ -254,18 +254,23 @@ def scattered(
     out: torch.Tensor | None = None,
     dim_size: int | None = None,
     reduce: str = "sum",
+    *,
+    elements: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what scatter does, and for min and max the elements; raises ArgumentError."""
+    """Return what scatter does, and for min and max the elements; raises ArgumentError.
+
+    *elements*: whether anybody asks for these.
+    """
     dim = checked_dim(dim, src)
     places = Places.of(src, index, dim, length_along(dim, out, src, dim_size))
     rows, pattern, count = places.rows, places.pattern(), places.count
     if out is None:
-        return _reduced(src, rows, pattern, reduce, count)
+        return _reduced(rows.of_src(src), rows, pattern, reduce, count, elements=elements)
     if reduce == "mean":  # what is there already takes part in the sum
-        found, arg = _reduced(src, rows, pattern, "sum", count)
+        found, arg = _reduced(rows.of_src(src), rows, pattern, "sum", count)
         sizes = segments.counts(pattern)[:, None].expand(-1, rows.width)
         return out.copy_(divided(out + found, rows.back(sizes, count))), arg
-    found, arg = _reduced(src, rows, pattern, reduce, count)
+    found, arg = _reduced(rows.of_src(src), rows, pattern, reduce, count)
     if reduce in ("min", "max"):
         beats = (found < out if reduce == "min" else found > out) & (arg < rows.size)
         return out.copy_(torch.where(beats, found, out)), torch.where(beats, arg, rows.size)
@@ -274,26 +279,43 @@ def scattered(
 
 @opaque
 def segmented(
-    src: torch.Tensor, indptr: torch.Tensor, out: torch.Tensor | None = None, reduce: str = "sum"
+    src: torch.Tensor,
+    indptr: torch.Tensor,
+    out: torch.Tensor | None = None,
+    reduce: str = "sum",
+    *,
+    elements: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what segment_csr does, and for min and max the elements; raises ArgumentError."""
+    """Return what segment_csr does, and for min and max the elements; raises ArgumentError.
+
+    *elements*: whether anybody asks for these.
+    """
     rows = Rows.of(src, indptr, leading("indptr", indptr, src))
     pattern = of_pointers(rows.of_index(indptr), rows.size)
-    found, arg = _reduced(src, rows, pattern, reduce, indptr.shape[-1] - 1)
+    count = indptr.shape[-1] - 1
+    found, arg = _reduced(rows.of_src(src), rows, pattern, reduce, count, elements=elements)
     return result_into(out, found), arg
 
 
 def _reduced(
-    src: torch.Tensor, rows: Rows, pattern: Tensor, reduce: str, count: int
+    src: torch.Tensor,
+    rows: Rows,
+    pattern: Tensor,
+    reduce: str,
+    count: int,
+    *,
+    elements: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the *rows* of *src* reduced, and the elements that are the least or greatest.
+    """Return the rows *src* reduced, and the elements that are the least or greatest.
 
     *count*: how many segments there are along the dimension that is reduced.
     """
-    found, arg = reduced(rows.of_src(src), pattern, reduce)
+    found, arg = reduced(src, pattern, reduce, elements=elements)
     if found is not arg:
-        size = rows.size
-        arg = rows.back(torch.where(arg < size * rows.copies, arg % max(size, 1), size), count)
+        size, copies = rows.size, rows.copies
+        if copies > 1:
+            arg = torch.where(arg < size * copies, arg % max(size, 1), size)
+        arg = rows.back(arg, count)
     found = rows.back(found, count)
     return found, arg
 
