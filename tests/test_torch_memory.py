@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.torch_graphs import ALWAYS, st, torch
+from tests.torch_graphs import ALWAYS, compiled, st, torch
 
 memory: Any = pytest.importorskip("spcomp.torch.inductor.memory")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -129,6 +129,23 @@ def model(x: Any, w: Any, ei: Any) -> Any:
     return torch.zeros_like(hidden).index_add(0, ei[1], hidden[ei[0]]) * 2 + hidden.cumsum(0)
 
 
+def test_what_is_kept_can_be_given_back() -> None:
+    sorting: Any = pytest.importorskip("spcomp.torch.inductor.sorting")
+    ei = torch.from_numpy(np.random.default_rng(0).integers(9000, size=(2, 9000)))
+    x = torch.randn(9000, 64, dtype=torch.float64, requires_grad=True)
+    call = compiled(lambda x, ei: torch.zeros_like(x).index_add(0, ei[1], x.sin()[ei[0]]))
+    pending = call(x, ei)
+    first = torch.autograd.grad(call(x, ei).sum(), x)[0]
+    assert memory.MEMORY._bytes > 0
+    assert sorting._VECTORS._made
+    st.empty_cache()
+    assert memory.MEMORY._bytes == 0
+    assert not sorting._VECTORS._made
+    again = torch.autograd.grad(pending.sum(), x)[0]
+    assert torch.equal(first, again)
+    assert torch.equal(first, torch.autograd.grad(call(x, ei).sum(), x)[0])
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_code_of_inductor_uses_memory_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +179,6 @@ def test_code_of_inductor_uses_memory_again(monkeypatch: pytest.MonkeyPatch) -> 
     del results
     gc.collect()
     assert memory.MEMORY._used == 0
-    st.empty_cache()
-    assert memory.MEMORY._bytes == 0
 
     torch._dynamo.reset()
     _, codes = run_and_get_code(torch.compile(model), x, w.detach(), ei)

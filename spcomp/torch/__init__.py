@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from spcomp.torch.inductor.backend import disable as disable
     from spcomp.torch.inductor.backend import enable as enable
     from spcomp.torch.inductor.backend import explain as explain
+    from spcomp.torch.inductor.cache import empty_cache as empty_cache
     from spcomp.torch.inductor.cost import Costs as Costs
-    from spcomp.torch.inductor.memory import empty_cache as empty_cache
 
 _HOME = {
     "Costs": "spcomp.torch.inductor.cost",
-    "empty_cache": "spcomp.torch.inductor.memory",
+    "empty_cache": "spcomp.torch.inductor.cache",
     **dict.fromkeys(("disable", "enable", "explain"), "spcomp.torch.inductor.backend"),
 }
 

@@ -108,14 +108,6 @@ _empty: Callable[..., torch.Tensor] = _GUARDS._empty_strided_cpu  # noqa: SLF001
 _shaped: Callable[..., torch.Tensor] = _GUARDS._reinterpret_tensor  # noqa: SLF001
 
 
-def empty_cache() -> None:
-    """Give the memory of earlier results of compiled models that are gone back to the system.
-
-    It is kept for later ones otherwise, as ``torch.cuda`` does.
-    """
-    MEMORY.clear()
-
-
 def empty_strided(
     sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:

@@ -19,7 +19,8 @@ from spcomp.errors import ArgumentError
 from spcomp.torch.inductor.kernels import kernel
 
 MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
-MOST_ELEMENTS = 1 << 24  # of these vectors together, unless there are fewer than four
+MOST_ELEMENTS = 1 << 22  # of these vectors together, unless there are fewer than four; with all
+# that is made of them, an element takes some 80 bytes
 _MOST_USES = 8  # of a vector, or of a sorted one, that are kept
 _MADE = TypeVar("_MADE")
 _FIRST = int.from_bytes(os.urandom(7), "little")  # no key is that of another process
@@ -52,6 +53,12 @@ class _Few(Generic[_MADE]):
                 len(self._made) > 4 and sum(self._sizes.values()) > MOST_ELEMENTS
             ):
                 self._sizes.pop(self._made.popitem(last=False)[0])
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._made.clear()
+            self._sizes.clear()
 
     def of(self, key: Any, make: Callable[[], _MADE]) -> _MADE:
         """Return what was made for *key*, or *make* it."""
@@ -198,6 +205,12 @@ def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if compare is None or one.shape != other.shape or one.dtype != other.dtype:
         return bool(torch.equal(one, other))
     return compare(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
+
+
+def forget() -> None:
+    """Forget all vectors; one that is needed again is sorted again."""
+    _VECTORS.clear()
+    _RECENT.clear()
 
 
 def vector_of(index: torch.Tensor, key: int) -> Vector:
