@@ -163,15 +163,25 @@ def test_negative_indices_and_those_out_of_range() -> None:
     x, ei = numbers(N, F), edges()
     behind = ei - torch.tensor([[N], [M]])
     both(by_index_put, compiled(by_index_put), x, behind)
-    for model, wrong in (
-        (by_index_put, ei + M),
-        (by_scatter_add, ei + torch.tensor([[0], [M]])),
-        (by_scatter_add, torch.stack([ei[0], behind[1]])),
+    first = int(ei[1].argmin())
+    for model, wrong, message in (
+        (by_index_put, ei + torch.tensor([[N], [0]]), "expected -7..6, rows that are gathered"),
+        (by_index_put, ei + M, "expected -5..4, places that rows are added to"),
+        (by_scatter_add, ei + torch.tensor([[0], [M]]), "expected 0..4, places"),
+        (by_scatter_add, torch.stack([ei[0], behind[1]]), f"got -5 at position {first}, expected"),
     ):
         with pytest.raises((ArgumentError, IndexError, RuntimeError)):
             model(x, wrong)
-        with pytest.raises(ArgumentError, match="argument index: has"):
+        with pytest.raises(ArgumentError, match="an index vector of a compiled model: got") as info:
             compiled(model)(x, wrong)
+        assert message in info.value.message
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("call", -1), ("density", "a"), ("edge", True)])
+def test_costs_are_numbers_from_0_on(name: str, wrong: Any) -> None:
+    with pytest.raises(ArgumentError) as info:
+        st.Costs(**{name: wrong})
+    assert info.value.message == f"argument {name}: got {wrong!r}, expected a number from 0 on"
 
 
 def test_options_that_are_none_are_refused() -> None:

@@ -213,7 +213,7 @@ def test_wrong_programs_and_arguments_are_refused(spmm: Any) -> None:
     for program, name, formats, message in (
         (line, "a b", None, "argument name"),
         (line, "x", {"A": "bsr(2)"}, "argument formats"),
-        (line, "x", {"D": "csr"}, "argument formats"),
+        (line, "x", {"D": "csr"}, "argument formats: the program has no D"),
         ("y[i] = x[i, 0]", "x", None, "argument program"),
         ("y[i] += x[i]", "x", None, "argument program"),
         ("C[i, j] = A[i, j] * A_values[i, j]", "x", {"A": "csr"}, "operand A_values"),

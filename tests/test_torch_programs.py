@@ -110,6 +110,20 @@ def test_what_others_need_as_well_is_computed_once_and_not_for_each_edge() -> No
     assert (left.count("exp"), left.count("tanh"), left.count("sigmoid")) == (1, 1, 0)
 
 
+def test_messages_of_tensors_for_each_edge_are_computed_by_torch() -> None:
+    def model(a: Any, b: Any, ei: Any) -> Any:
+        return torch.zeros(M, F).index_add(0, ei[1], torch.sigmoid(a) * torch.relu(b))
+
+    def scaled(a: Any, w: Any, ei: Any) -> Any:
+        return torch.zeros(M, F).index_add(0, ei[1], torch.sigmoid(a) * w[:, None])
+
+    a, b, w = numbers(E, F), numbers(E, F, seed=1), numbers(E, seed=2)
+    both(model, compiled(model), a, b, edges())
+    both(scaled, compiled(scaled), a, w, edges())
+    assert "sigmoid" in left_by(model, a.detach(), b.detach(), edges())
+    assert "sigmoid" not in left_by(scaled, a.detach(), w.detach(), edges())  # one row, one pass
+
+
 def functions(x: Any, y: Any, ei: Any) -> Any:
     a, b = x[ei[0]], y[ei[1]]
     rows = torch.exp(-a.abs()) + torch.log1p(b * b) - (a.abs() + 1).sqrt() * (b.abs() + 1).rsqrt()

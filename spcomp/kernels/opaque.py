@@ -12,12 +12,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 _WAITING: list[CodeType] = []  # until torch is loaded
 
 
+_REASON = (
+    "spcomp runs machine code; spcomp.torch.op(program, name=...) makes an operator of a program,"
+    " which torch.compile takes"
+)
+
+
 def opaque(function: F) -> F:
     """Return *function*, marked as ``torch.compiler.disable`` marks one.
 
     That would load torch; this costs a call nothing.
     """
-    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "spcomp runs machine code"}
+    marks = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": _REASON}
     vars(function).update(marks)  # where torch traces a call of it
     _WAITING.append(function.__code__)
     tell_torch()

@@ -11,7 +11,7 @@ import torch
 from torch._library.custom_ops import CustomOpDef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from spcomp.errors import ArgumentError, SpcompError, expect
+from spcomp.errors import ArgumentError, SpcompError, expect, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.gradients import Differentiable, is_transformed
 from spcomp.kernels.notation.kernel import NotationKernel
@@ -353,6 +353,10 @@ def _operator(program: Any, formats: dict[str, str], sizes: dict[str, int]) -> O
     sparse = frozenset(n for n in kernel.arguments if formats.get(n) == "csr")
     wide = {n: text for n, text in formats.items() if n in prepared.results and text == "dense"}
     for unknown in formats.keys() - wide.keys() - sparse:
+        names = [*kernel.arguments, *prepared.results]
+        if unknown not in names:
+            hint = nearest_or_all(unknown, names)
+            raise ArgumentError(f"argument formats: the program has no {unknown}", hint=hint)
         raise ArgumentError(
             f"argument formats: got {formats[unknown]!r} for {unknown}",
             hint='an operand may be "csr", and a result "dense"',

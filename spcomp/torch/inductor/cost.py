@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from spcomp.errors import ArgumentError
 from spcomp.torch.inductor.shapes import aten, hint, value
 
 
@@ -31,6 +32,12 @@ class Costs:
     atomic: float = 2.5
     sorting: float = 0.6
     fresh: float = 12
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+                raise ArgumentError(f"argument {name}: got {number!r}, expected a number from 0 on")
 
     def dense(self, node: torch.fx.Node, count: Any, rows: Any) -> str | None:
         """Return why *node* is left to torch if almost all nodes are neighbours, else None.

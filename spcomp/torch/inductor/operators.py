@@ -33,7 +33,7 @@ def _index_key(index: torch.Tensor) -> torch.Tensor:
 
 def _degree(index: torch.Tensor, key: torch.Tensor, size: int, wraps: bool) -> torch.Tensor:  # noqa: FBT001
     """Return how often each number from 0 to *size* occurs in *index*."""
-    return _places(index, key, size, wraps).counts.clone()
+    return _places(index, key, size, wraps, "places that are counted").counts.clone()
 
 
 def _aggregate(
@@ -58,11 +58,11 @@ def _aggregate(
     of their rows, and after those of what is kept for each edge.
     """
     _refuse_forward_mode()
-    places = _places(index, key, size, wraps)
+    places = _places(index, key, size, wraps, "places that rows are added to")
     origin = None
     if source is not None:
         assert source_key is not None
-        origin = _places(source, source_key, rows, source_wraps)
+        origin = _places(source, source_key, rows, source_wraps, "rows that are gathered")
     count = len(filled)
     shapes = _shapes(size, widths, ranks)
     if not all(map(prod, shapes[:count])):
@@ -99,8 +99,8 @@ def _shapes(size: Any, widths: list[Any], ranks: list[int]) -> list[tuple[Any, .
     return found
 
 
-def _places(index: torch.Tensor, key: torch.Tensor, size: int, wraps: bool) -> Places:  # noqa: FBT001
-    return vector_of(index, int(key)).places(size, wraps=wraps)
+def _places(index: torch.Tensor, key: torch.Tensor, size: int, wraps: bool, use: str) -> Places:  # noqa: FBT001
+    return vector_of(index, int(key)).places(size, wraps=wraps, use=use)
 
 
 def _fake_index_key(index: torch.Tensor) -> torch.Tensor:

@@ -95,7 +95,7 @@ class Program:
             made, count = value(found.node), value(found.index.node).shape[0]
             empty = cls(found.index, count, made.shape[0], made.dtype, apart)
             program = empty._with(found, steps)
-            if program is not None:
+            if program is not None and (steps or not program.reads_scattered):
                 break
         assert program is not None  # the second time, the message is an input
         return program
@@ -117,6 +117,15 @@ class Program:
             after=after,
         )
         return program._with(found, 0)  # noqa: SLF001 (its own)
+
+    @property
+    def reads_scattered(self) -> bool:
+        """Whether it reads several rows for each edge, in the order of places, and nothing else.
+
+        PyTorch goes through them in their own order, and then there is one row for an edge.
+        """
+        leads = [lead for lead, _ in self.inputs if lead != "J"]
+        return leads.count("E") > 1 and not {"I", "N"} & {*leads}
 
     # -- statements -------------------------------------------------------------------------------
 

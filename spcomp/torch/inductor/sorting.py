@@ -79,14 +79,19 @@ class Vector:
         least, most = (x.item() for x in torch.aminmax(index)) if len(index) else (0, -1)
         self._least, self._most = least, most
 
-    def places(self, size: int, *, wraps: bool) -> Places:
+    def places(self, size: int, *, wraps: bool, use: str) -> Places:
         """Return the vector as places from 0 to *size*; raises ArgumentError.
 
-        *wraps*: places below 0 are counted from the end.
+        *wraps*: places below 0 are counted from the end. *use*: what they are.
         """
-        if self._least < (-size if wraps else 0) or self._most >= size:
+        low = -size if wraps else 0
+        if self._least < low or self._most >= size:
             wrong = self._most if self._most >= size else self._least
-            raise ArgumentError(f"argument index: has {wrong}, expected 0 to {size - 1}")
+            at = int((self.contents == wrong).nonzero()[0, 0])
+            raise ArgumentError(
+                f"an index vector of a compiled model: got {wrong} at position {at}, expected"
+                f" {low}..{size - 1}, {use}"
+            )
         return self._places.of((size, wraps), lambda: self._wrapped(size))
 
     def _wrapped(self, size: int) -> Places:
