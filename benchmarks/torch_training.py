@@ -223,7 +223,8 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--quick", action="store_true", help="a small graph instead of a large one")
     parser.add_argument("--note", default="", help="what else ran on the machine")
-    parser.add_argument("--out", type=Path, help="the page to write, a picture beside it")
+    parser.add_argument("--out", type=Path, help="the page to write; by default none")
+    parser.add_argument("--picture", type=Path, help="the picture to write; by default none")
     args = parser.parse_args(given)
     torch.set_num_threads(2)
     found: Found = {}
@@ -234,10 +235,9 @@ def main(given: list[str] | None = None) -> int:
             sys.stdout.write(f"{kind}, {graph.name}: {times} ms, {trained['spcomp'].losses[-1]}\n")
             sys.stdout.flush()
     text = table(found, args.steps, args.hidden, args.note)
+    if args.picture:
+        draw(found, args.picture)
     if args.out:
-        picture = args.out.with_suffix(".svg")
-        draw(found, picture)
-        text += f"\n![The loss over seconds of warm steps]({picture.name})\n"
         args.out.write_text(text)
     sys.stdout.write(text)
     return 0

@@ -33,13 +33,14 @@ def test_networks_are_trained_side_by_side(tmp_path: Any, monkeypatch: Any) -> N
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     small = training.drawn(60, 400, classes=3, features=5)
     monkeypatch.setattr(training, "graphs", lambda *, quick: iter([small]))
-    out = tmp_path / "training.md"
-    assert training.main(["--steps", "5", "--hidden", "4", "--quick", "--out", str(out)]) == 0
+    out, picture = tmp_path / "training.md", tmp_path / "training.svg"
+    written = ["--out", str(out), "--picture", str(picture)]
+    assert training.main(["--steps", "5", "--hidden", "4", "--quick", *written]) == 0
     text = out.read_text()
     for kind in training.KINDS:
         assert f"| {kind}, arxiv's size | " in text
     assert text.count("0e+00 |\n") == len(training.KINDS)  # all are the same network here
-    assert "<svg" in (tmp_path / "training.svg").read_text()
+    assert "<svg" in picture.read_text()
 
 
 def test_a_sample_is_a_part_of_the_graph() -> None:
