@@ -169,11 +169,11 @@ def _maker(
     if wrap is None:
         return None, None, None
     names = [name for name, arg in record.named.items() if arg is wrap.owner]
-    found = wrap.found() if names else None
-    if found is None:
+    find = wrap.found()
+    if not names or find is None:
         return wrap.of, None, wrap.pattern  # of a bound argument
     of = wrap._replace(pattern=None, owner=None).of  # not kept alive
-    return lambda values, owner: of(values, found(owner)), names[0], None
+    return lambda values, owner: of(values, find(owner)), names[0], None
 
 
 def _kind(record: CallRecord) -> Kind:

@@ -95,7 +95,7 @@ def _result_obstacles(record: CallRecord) -> Iterator[str]:
         kinds = {type(arg) for arg in record.named.values() if not isinstance(arg, dense)}
         if len(owners) > 1 or len(kinds) > 1:
             yield f"whose pattern {plan.name} has may depend on the order of the arguments"
-        if owners and wrap.found() is None:
+        if wrap.found() is None:
             yield f"{plan.name} is made of levels of several arrays"
 
 

@@ -85,7 +85,8 @@ def scatter(
         index: Whole numbers of any order, one for each element along *dim*, or of the shape of src,
             or of one that can be expanded to it.
         dim: The dimension that is reduced.
-        out: A tensor whose elements are reduced with those of src, in place.
+        out: A tensor whose elements are reduced with those of src, in place. For ``mean`` they are
+            part of the sum and not counted, as in pytorch_scatter.
         dim_size: The length of the result along *dim*; by default the greatest index plus 1.
         reduce: ``sum``, ``add``, ``mean``, ``mul``, ``min`` or ``max``. Where no element goes, the
             result is 0, and 1 for ``mul``.
