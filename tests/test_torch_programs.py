@@ -74,10 +74,10 @@ def test_messages_are_computed_where_they_are_added() -> None:
 
 def left_by(model: Callable[..., Any], *args: Any) -> list[str]:
     """The functions of the graph of *model* and its gradients that are not in programs of ours."""
-    backend: Any = pytest.importorskip("spcomp.torch.inductor.backend")
-    graphs, rewrite = [], backend.rewrite
+    passes: Any = pytest.importorskip("spcomp.torch.inductor.passes")
+    graphs, rewrite = [], passes.rewrite
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "rewrite", lambda *g: (graphs.append(g[0]), rewrite(*g))[1])
+        patch.setattr(passes, "rewrite", lambda *g: (graphs.append(g[0]), rewrite(*g))[1])
         st.explain(model, *args, costs=ALWAYS)
     calls = (node for graph in graphs for node in graph.nodes if node.op == "call_function")
     return [str(node.target).split(".")[1] for node in calls if "." in str(node.target)]

@@ -4,46 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._dynamo import reset
 from torch._inductor import config, list_mode_options
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_custom_graph_passes
 
-import spcomp
 from spcomp.errors import ArgumentError, expect
 from spcomp.torch.inductor.cost import USUAL, Costs
-from spcomp.torch.inductor.rewrite import Finding, rewrite
-
-
-class Pass(CustomGraphPass):  # type: ignore[misc]
-    """What inductor calls on a graph before it is parted into forward and backward."""
-
-    def __init__(
-        self, costs: Costs = USUAL, heard: Callable[[list[Finding]], None] | None = None
-    ) -> None:
-        self.costs = costs
-        self._heard = heard
-
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        """Replace the aggregations in *graph*."""
-        findings = rewrite(graph, self.costs)
-        if self._heard is not None:
-            self._heard(findings)
-
-    def uuid(self) -> str:
-        """Return what compiled graphs in torch's caches depend on."""
-        return f"spcomp {spcomp.__version__} {_hash()} {self.costs}"
-
-
-@cache
-def _hash() -> str:
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+from spcomp.torch.inductor.passes import Pass, is_ours, passes
+from spcomp.torch.inductor.rewrite import Finding
 
 
 def backend(
@@ -66,7 +36,7 @@ def backend(
     _register()
     if mode not in (None, "default"):
         patches = {**list_mode_options(mode), **patches}
-    others = (p for p in _passes() if not isinstance(p, Pass))
+    others = (p for p in passes() if not isinstance(p, Pass))
     patches["joint_custom_pre_pass"] = [*others, ours]
     return compile_fx(module, inputs, config_patches=patches)
 
@@ -121,15 +91,6 @@ def _eager(ours: Pass) -> Any:
     )
 
 
-def _passes() -> list[Any]:
-    return list(get_custom_graph_passes(config.joint_custom_pre_pass))
-
-
-def is_ours() -> bool:
-    """Whether what inductor compiles now is for this backend."""
-    return any(isinstance(known, Pass) for known in _passes())
-
-
 def _register() -> None:
     from spcomp.torch.inductor.wrapper import register  # loads slowly
 
@@ -143,12 +104,12 @@ def enable() -> None:
     """
     _register()
     if not is_ours():
-        config.joint_custom_pre_pass = [*_passes(), Pass()]
+        config.joint_custom_pre_pass = [*passes(), Pass()]
 
 
 def disable() -> None:
     """Undo :func:`enable`, for what is compiled from now on."""
-    others = [known for known in _passes() if not isinstance(known, Pass)]
+    others = [known for known in passes() if not isinstance(known, Pass)]
     config.joint_custom_pre_pass = others or None
 
 

@@ -12,8 +12,8 @@ from torch._inductor.codegen.common import device_codegens, init_backend_registr
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from spcomp.torch.inductor import memory
-from spcomp.torch.inductor.backend import is_ours
 from spcomp.torch.inductor.memory import LEAST_BYTES
+from spcomp.torch.inductor.passes import is_ours
 
 THEIRS, OURS = "empty_strided_cpu(", "empty_strided_kept("  # calls that allocate
 _IMPORT = f"from {memory.__name__} import {memory.empty_strided.__name__} as {OURS[:-1]}"
