@@ -158,3 +158,11 @@ def test_operators() -> None:
         func.jvp(call, (LINE[0],), (LINE[1],))
     with pytest.raises(ArgumentError, match="no second derivatives"):
         func.grad(lambda x: func.grad(lambda x: call(x).sum())(x).sum())(LINE[0])
+
+
+def test_gradients_of_attention_under_a_mask_of_bools() -> None:
+    mask = torch.eye(3).bool().to_sparse_csr()
+    query = torch.randn(3, 2, dtype=torch.float64)
+    value = torch.randn(3, 2, dtype=torch.float64)
+    found = torch.func.grad(lambda v: st.attention(query, query, v, mask).sum())(value)
+    torch.testing.assert_close(found, torch.ones_like(value))

@@ -324,6 +324,61 @@ def test_index_vectors_of_short_integers(dtype):
         st.segment_csr(src, torch.tensor([0, 2, 1], dtype=short))
 
 
+def test_a_nan_is_the_extreme_beside_what_is_there() -> None:
+    index = torch.zeros(3, dtype=torch.int64)
+    src = torch.tensor([1.0, torch.nan, 2.0])
+    for named, reduce in ((st.scatter_max, "amax"), (st.scatter_min, "amin")):
+        for there in (0.0, torch.nan, 9.0):
+            out = torch.full((1,), there)
+            wanted = out.clone().scatter_reduce(0, index, src, reduce)
+            values, places = named(src, index, out=out)
+            torch.testing.assert_close(values, wanted, equal_nan=True)
+            assert places.item() == (3 if there != there else 1)
+        kept = named(src[::2], index[:2], out=torch.tensor([torch.nan]))
+        assert kept[0].isnan().all()
+        assert kept[1].item() == 2
+
+
+@pytest.mark.parametrize("reduce", ["min", "max"])
+@pytest.mark.parametrize("signs", [[0.0, -0.0, 1.0], [-0.0, 0.0, -1.0], [-0.0, -0.0, 0.0]])
+def test_zeros_have_the_same_sign_whether_torch_follows_them_or_not(
+    reduce: str, signs: list[float]
+) -> None:
+    src, index = torch.tensor(signs).repeat(40), torch.arange(120) // 3
+    named = st.scatter_min if reduce == "min" else st.scatter_max
+    seen = [st.scatter(src, index, reduce=reduce), named(src, index)[0]]
+    seen.append(st.scatter(src.requires_grad_(), index, reduce=reduce).detach())
+    assert seen[0].signbit().tolist() == seen[1].signbit().tolist() == seen[2].signbit().tolist()
+
+
+def test_bools_stay_bools() -> None:
+    src, index = torch.tensor([True, False, True]), torch.tensor([0, 0, 1])
+    assert st.scatter(src, index, reduce="min").tolist() == [False, True]
+    values, places = st.scatter_max(src, index)
+    assert (values.dtype, values.tolist(), places.tolist()) == (torch.bool, [True, True], [0, 2])
+
+
+def test_what_is_there_can_be_followed_into_a_logarithm() -> None:
+    index = torch.tensor([0, 0, 1])
+    src = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    there = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda src, there: st.scatter_logsumexp(src, index, out=there.clone()), (src, there)
+    )
+
+
+def test_a_softmax_with_an_infinity_is_that_of_torch() -> None:
+    src = torch.tensor([1.0, torch.inf, 2.0, 3.0])
+    index = torch.tensor([0, 0, 1, 1])
+    for ours, theirs in (
+        (st.scatter_softmax, torch.softmax),
+        (st.scatter_log_softmax, torch.log_softmax),
+    ):
+        wanted = torch.cat([theirs(src[:2], 0), theirs(src[2:], 0)])
+        torch.testing.assert_close(ours(src, index), wanted, equal_nan=True)
+    assert st.scatter_logsumexp(src, index)[0] == torch.inf
+
+
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64", "int8", "uint8"]
 
 

@@ -80,7 +80,9 @@ def scatter_logsumexp(
     places = Places.of(_floats(src), index, dim, length_along(dim, out, src, dim_size))
     nothing = 0.0 if out is None else -inf
     found = _segments("logsumexp", src, places, eps=eps, nothing=nothing)
-    return result_into(out, found if out is None else torch.logaddexp(out, found))
+    if out is not None:
+        found = torch.logaddexp(out.clone(), found)  # a gradient needs what out was
+    return result_into(out, found)
 
 
 @opaque
@@ -117,7 +119,9 @@ def _run(name: str, src: torch.Tensor, places: Places, **more: Any) -> torch.Ten
     rows, numbers = places.rows.of_src(src), places.numbers
     if name != "std":
         largest = segments.kernel("largest")(X=rows.detach(), P=places.pattern())
-        more["m"] = torch.where(largest.isfinite(), largest, 0)
+        # with an infinity a softmax is NaN, as torch's, and the logarithm of a sum is infinite
+        kept = largest.isfinite() if name == "logsumexp" else largest != -inf
+        more["m"] = torch.where(kept, largest, 0)
     found: torch.Tensor = _compiled(_LINES[name])(X=rows, d=numbers, **more)
     return found.to(src.dtype)
 

@@ -184,7 +184,8 @@ def rgcn(
 
 def _pattern(mask: Any) -> Any:
     """Return *mask*, whose values are not read, without its gradients."""
-    return mask.detach() if isinstance(mask, torch.Tensor) else mask
+    follows = isinstance(mask, torch.Tensor) and mask.requires_grad
+    return mask.detach() if follows else mask
 
 
 def _expect(who: str, tensor: torch.Tensor, dims: int, *, at_least: bool = False) -> None:

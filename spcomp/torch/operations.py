@@ -273,7 +273,8 @@ def scattered(
         return out.copy_(divided(out + found, rows.back(sizes, count))), arg
     found, arg = _reduced(rows.of_src(src), rows, pattern, reduce, count)
     if reduce in ("min", "max"):
-        beats = (found < out if reduce == "min" else found > out) & (arg < rows.size)
+        beats = (found < out if reduce == "min" else found > out) | (found.isnan() & ~out.isnan())
+        beats &= arg < rows.size
         return out.copy_(torch.where(beats, found, out)), torch.where(beats, arg, rows.size)
     return (out.mul_ if reduce == "mul" else out.add_)(found), arg
 

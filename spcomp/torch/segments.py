@@ -201,20 +201,21 @@ def reduced(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the *rows* reduced by segments, and for min and max which element it was.
 
-    Empty segments are 0, of a product 1; their element is the number of rows. *add* names the
+    Empty segments are 0, of a product 1; their element is the number of rows. A least or greatest
+    -0.0 is 0.0. *add* names the
     kernel that adds: ``weighted`` counts elements as often as *pattern* says. Without *elements*
     nobody asks which they are, and the result stands in their place.
     """
     if reduce in _EXTREMES:
         first, extreme = _EXTREMES[reduce]
-        if len(rows) and not is_followed(rows):
+        if len(rows) and rows.dtype != torch.bool and not is_followed(rows):
             return _extremes(rows, pattern, first if elements else extreme)
         arg = kernel(first)(X=rows.detach(), P=pattern)
         if not len(rows):  # a sum of nothing, of which gradients can be asked
             return rows.sum(dtype=rows.dtype).expand(arg.shape), torch.zeros_like(arg)
         empty, arg = arg >= len(rows), arg.clamp(max=len(rows))
         found = rows.gather(0, arg.clamp(max=len(rows) - 1)).masked_fill(empty, 0)
-        return found, arg
+        return (found + 0.0 if found.is_floating_point() else found), arg
     found = kernel("mul" if reduce == "mul" else add)(X=rows, P=pattern)
     if reduce == "mean":
         found = divided(found, counts(pattern, weighted=add == "weighted")[:, None])
@@ -224,13 +225,17 @@ def reduced(
 def _extremes(rows: torch.Tensor, pattern: Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what ``reduced`` does by the kernel *name*, where torch follows nothing."""
     if name not in _FIRSTS:
-        found = kernel(name)(X=rows, P=pattern)
-        found.masked_fill_((counts(pattern) == 0)[:, None], 0)
-        return found, found
-    found = rows.new_empty(pattern.shape[0], rows.shape[1])
-    arg = kernel(name)(X=rows, P=pattern, out={"M": found})
-    found.masked_fill_(arg >= len(rows), 0)
-    return found, arg.clamp_(max=len(rows))
+        found = arg = kernel(name)(X=rows, P=pattern)
+        empty = (counts(pattern) == 0)[:, None]
+    else:
+        found = rows.new_empty(pattern.shape[0], rows.shape[1])
+        arg = kernel(name)(X=rows, P=pattern, out={"M": found})
+        empty = arg >= len(rows)
+        arg.clamp_(max=len(rows))
+    found.masked_fill_(empty, 0)
+    if found.is_floating_point():
+        found += 0.0  # of 0.0 and -0.0 the vectors find any
+    return found, arg
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
