@@ -203,6 +203,18 @@ def test_an_spmm_takes_every_row_order_of_scipy_and_returns_a_dense_array(make):
     np.testing.assert_allclose(C, A @ B, rtol=1e-5)
 
 
+@pytest.mark.parametrize("make", [sps.coo_array, sps.coo_matrix])
+@pytest.mark.parametrize("count", [(1 << 15) - 1, 1 << 15, 50_000])
+def test_a_coo_of_any_size_is_sorted_and_summed(make, count):
+    rng = np.random.default_rng(count)
+    at = rng.integers(300, size=count), rng.integers(7, size=count)
+    coo = make((rng.random(count, "float32"), at), shape=(300, 7))
+    want = coo.toarray() @ B
+    kernel = spcomp.compile(spmm)
+    np.testing.assert_allclose(kernel(A=coo, B=B), want, rtol=1e-4)
+    np.testing.assert_allclose(kernel.bind(A=coo)(B=B), want, rtol=1e-4)
+
+
 def test_an_unsorted_coo_with_repeated_coordinates_is_summed():
     coo = sps.coo_array(
         (np.array([1, 2, 4, 8], "float32"), ([1, 0, 1, 1], [2, 1, 0, 2])), shape=(6, 7)

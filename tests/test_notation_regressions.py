@@ -254,3 +254,21 @@ def test_a_product_of_three_multiplies_no_sums_that_are_empty(dtype, semiring, e
     C = kernel(A=A, B=B, D=D)
     np.testing.assert_array_equal(full(C)[:, 0], want)
     assert C.nnz == 2
+
+
+@pytest.mark.parametrize("order", ["oonnnn", "oonoonn", "noonnn", "nnnoonn"])
+@pytest.mark.parametrize("bound", [False, True])
+def test_calls_with_a_sparse_result_to_write_to_say_nothing_about_others(order, bound):
+    """The kernel returns a bsr array, which becomes a Tensor, where no result is given."""
+    A = sps.random_array((5, 4), density=0.5, format="csr", rng=0)
+    X, W = np.ones((4, 3)), np.ones((2, 3))
+    text = "Y[i, j, h, k] = A[i, j] * X[j, h] * W[k, h]"
+    first = spcomp.compile(text)(A=A, X=X, W=W)
+    kernel = spcomp.compile(text)
+    call = kernel.bind(A=A) if bound else lambda **more: kernel(A=A, **more)
+    for kind in order:
+        out = {"out": first.with_values(np.zeros(first.values.shape))} if kind == "o" else {}
+        found = call(X=X, W=W, **out)
+        assert type(found) is spcomp.Tensor
+        assert found.shape == (5, 4, 3, 2)
+        np.testing.assert_array_equal(found.to_dense(), first.to_dense())

@@ -215,7 +215,8 @@ def _from_scipy(arg: Any, plan: BufferPlan, *, verify: bool) -> Storage:
     if kind == "coo" and plan.layout == "csr" and plan.role == "in":
         for axis, coords in enumerate(matrix.coords):
             validate.in_range(f"{plan.name} coords[{axis}]", coords, 0, arg.shape[axis] - 1)
-        matrix = _in_order(matrix, plan) or matrix.tocsr()
+        ordered = _in_order(matrix, plan)
+        matrix = matrix.tocsr() if ordered is None else ordered
     elif kind != plan.layout:
         raise _wrong_format(kind, plan)
     style: Style = "matrix" if is_matrix(arg) else "array"

@@ -112,6 +112,17 @@ class FastPath:
             self.refused = (way.calls, *self.refused[: MAX_PLANS - 1])
 
 
+def tells_all(given: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
+    """Whether a call with *given*, *outputs* among it, says how all results are returned.
+
+    Dense results are returned as arrays. A sparse one that was given says nothing about one that
+    the kernel makes, which may be of another class, unless all that is sparse is scipy's csr.
+    """
+    if all(isinstance(output, _ndarray) for output in outputs.values()):
+        return True
+    return all(getattr(value, "format", "csr") == "csr" for value in given.values())
+
+
 class Handover(NamedTuple):
     """What a user has *given*, a kernel *taken* and *returned*, and the user gets as *result*."""
 

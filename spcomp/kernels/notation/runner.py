@@ -19,7 +19,7 @@ from spcomp.kernels.notation.arguments import (
     call_arguments,
 )
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
-from spcomp.kernels.notation.fast_path import FastPath, Handover, Way
+from spcomp.kernels.notation.fast_path import FastPath, Handover, Way, tells_all
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
 from spcomp.kernels.notation.places import Places
@@ -201,7 +201,8 @@ class Runner:
         returned = kernel(**named)
         results = self._delivery.results(planned, returned, arguments, call.outputs)
         path = self.fast_path if call.bound is NOTHING_BOUND else call.bound.fast_path
-        if path is not None and (calls := path.news(kernel)) is not None:
+        tells = tells_all(call.given, call.outputs)
+        if tells and path is not None and (calls := path.news(kernel)) is not None:
             handover = Handover(call.given, named, returned, self._named(results))
             plain = self._takes_wholes and self._delivery.is_plain(planned) and handover.is_plain
             path.consider(Way(calls, version), plain=plain)
