@@ -166,3 +166,24 @@ def test_gradients_of_attention_under_a_mask_of_bools() -> None:
     value = torch.randn(3, 2, dtype=torch.float64)
     found = torch.func.grad(lambda v: st.attention(query, query, v, mask).sum())(value)
     torch.testing.assert_close(found, torch.ones_like(value))
+
+
+def test_second_derivatives_of_what_is_linear_are_those_of_torch() -> None:
+    func, index = torch.func, torch.tensor([0, 1, 1])
+    x = torch.randn(3, dtype=torch.float64)
+    dense = torch.randn(4, 3, dtype=torch.float64).relu()
+    matrix = dense.to_sparse_csr()
+    kernel = spcomp.compile("Y[i] = A[i, j] * x[j]")
+    pairs: list[tuple[Any, Any]] = [
+        (lambda x: st.gather_coo(x, index), lambda x: x[index]),
+        (lambda x: st.scatter(x, index), lambda x: x.new_zeros(2).index_add(0, index, x)),
+        (lambda x: kernel(A=matrix, x=x), lambda x: dense @ x),
+    ]
+    for ours, theirs in pairs:
+        for outer in (func.jacrev, func.jacfwd):
+            for inner in (func.jacrev, func.jacfwd):
+                assert torch.equal(outer(inner(ours))(x), outer(inner(theirs))(x))
+        for squares in (lambda f: lambda x: f(x).pow(2).sum(), lambda f: lambda x: f(x).pow(3)):
+            found, wanted = (func.jacrev(func.jacfwd(squares(f)))(x) for f in (ours, theirs))
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(func.hessian(squares(ours))(x), wanted)

@@ -24,7 +24,7 @@ class Differentiable:
 
     *results*: their names, in order. *formats*: of its tensors, where the user asked for some.
     *derive* returns the adjoint by operands. *saves*: whether its forward pass may keep values.
-    *derivatives*: what was derived, by operands.
+    *derivatives*: what was derived, by operands; *dependent*: which of them results depend on.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Differentiable:
     derive: Callable[[tuple[str, ...]], Adjoint]
     saves: bool = False
     derivatives: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    dependent: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
 
 def require_gradients(args: Iterable[Any]) -> bool:

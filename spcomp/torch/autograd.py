@@ -208,14 +208,17 @@ def follow(
     named: Mapping[str, Any],
     run: Run,
     sizes: Mapping[str, int] = MappingProxyType({}),
+    *,
+    partly: bool = False,
 ) -> Any:
     """Return the results of *program* on the arguments *named* as tensors with their gradients.
 
-    *run* computes them from arrays, in these *sizes*. Raises SpcompError.
+    *run* computes them from arrays, in these *sizes*. *partly*: nothing may depend on some
+    arguments, whose gradients are 0. Raises SpcompError.
     """
     jagged = jagged_of(dict(named))
     values = {name: named[name].values() for name in jagged}
-    results, nested = _follow(program, {**named, **values}, run, sizes, jagged)
+    results, nested = _follow(program, {**named, **values}, run, sizes, jagged, partly=partly)
     pairs = zip(program.results, results, strict=True)
     made = tuple(nested[name].nested(x) if name in nested else x for name, x in pairs)
     return Results.of(program.results, made) if len(made) > 1 else made[0]
@@ -227,6 +230,8 @@ def _follow(
     run: Run,
     sizes: Mapping[str, int],
     jagged: Mapping[str, Jagged],
+    *,
+    partly: bool = False,
 ) -> tuple[Sequence[Any], Mapping[str, Jagged]]:
     """Return the results of *program*, and how those are stored that are as nested arguments.
 
@@ -238,10 +243,11 @@ def _follow(
     if is_transformed(tensors.values()):
         tensors = {name: x for name, x in tensors.items() if x.layout == torch.strided}
         others = {name: x for name, x in named.items() if name not in tensors}
-        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed)
+        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed, partly)
         return TransformedFunction.apply(inner, *tensors.values()), {}
-    if wrt and torch.is_grad_enabled():
-        derivative = Derivative.of(program, wrt)
+    find = Derivative.where_dependent if partly else Derivative.of
+    derivative = find(program, wrt) if wrt and torch.is_grad_enabled() else None
+    if derivative is not None:
         others = {name: x for name, x in named.items() if name not in tensors}
         call = Followed(program, derivative, run, tuple(tensors), others, sizes, jagged, {})
         return Function.apply(call, *tensors.values()), call.nested
@@ -250,10 +256,8 @@ def _follow(
     return [operands.as_torch(x) for x in found.values()], operands.nestings(found)
 
 
-def _followed(
-    program: Differentiable, named: Mapping[str, Any], run: Run, sizes: Mapping[str, int]
-) -> Sequence[Any]:
-    return several(follow(program, named, run, sizes))
+def _followed(*args: Any, partly: bool) -> Sequence[Any]:
+    return several(follow(*args, partly=partly))
 
 
 def several(results: Any) -> Sequence[Any]:

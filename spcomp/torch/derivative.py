@@ -8,7 +8,16 @@ from spcomp.formats.hyb import composable
 from spcomp.kernels.adjoint.kernel import AdjointKernel
 from spcomp.kernels.gradients import Differentiable
 from spcomp.kernels.notation.kernel import NotationKernel
+from spcomp.notation.adjoint.adjoint import NoDependenceError, NoOperandError
 from spcomp.notation.semiring import ORDINARY
+
+
+def _depends(program: Differentiable, name: str) -> bool:
+    try:
+        program.derive((name,))
+    except (NoDependenceError, NoOperandError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +55,17 @@ class Derivative:
             known = cls(kernel, saves, forward, frozenset(adjoint.needed))
             program.derivatives[wrt] = known
         return known
+
+    @classmethod
+    def where_dependent(cls, program: Differentiable, wrt: tuple[str, ...]) -> Derivative | None:
+        """Return the derivative by those of *wrt* that results depend on, None if they do not.
+
+        They do not depend on operands that only sizes are taken of, nor on those in steps.
+        """
+        if wrt not in program.dependent:
+            program.dependent[wrt] = tuple(name for name in wrt if _depends(program, name))
+        kept = program.dependent[wrt]
+        return cls.of(program, kept) if kept else None
 
     def tangents(self) -> AdjointKernel:
         """Return the kernel that takes tangents of operands to those of the results."""

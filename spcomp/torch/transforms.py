@@ -17,9 +17,7 @@ from spcomp.kernels.adjoint.kernel import AdjointKernel
 from spcomp.kernels.gradients import Differentiable, Run
 from spcomp.torch.derivative import Derivative
 
-Follow = Callable[
-    [Differentiable, Mapping[str, Any], Run, Mapping[str, int]], Sequence[torch.Tensor]
-]
+Follow = Callable[..., Sequence[torch.Tensor]]  # of autograd.follow's arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +25,7 @@ class Transformed:
     """A call of *program* on the tensors *names* and the arguments *others*.
 
     *sizes*: the lengths of results at index vectors. *follow* runs a program on arguments by name.
+    *partly*: the program is a derivative, of which some arguments may be unimportant.
     """
 
     program: Differentiable
@@ -35,11 +34,16 @@ class Transformed:
     others: Mapping[str, Any]
     sizes: Mapping[str, int]
     follow: Follow
+    partly: bool = False
+
+    def derivative(self, wrt: tuple[str, ...]) -> Derivative | None:
+        """Return the derivative by *wrt*, None if that is 0; raises SpcompError."""
+        return (Derivative.where_dependent if self.partly else Derivative.of)(self.program, wrt)
 
     def results(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return the results for these *tensors*."""
         named = {**dict(zip(self.names, tensors, strict=True)), **self.others}
-        found = self.follow(self.program, named, self.run, self.sizes)
+        found = self.follow(self.program, named, self.run, self.sizes, partly=self.partly)
         for name, result in zip(self.program.results, found, strict=True):
             if result.layout != torch.strided:
                 raise ArgumentError(
@@ -56,7 +60,7 @@ class Transformed:
         def run(arrays: dict[str, Any]) -> Any:
             return kernel.run(None, {**arrays, **more})
 
-        found = self.follow(kernel.differentiable, taken, run, self.sizes)
+        found = self.follow(kernel.differentiable, taken, run, self.sizes, partly=True)
         return dict(zip(kernel.adjoint.wrt, found, strict=True))
 
 
@@ -84,7 +88,10 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         named, _ = _kept(ctx)
         needed = zip(call.names, ctx.needs_input_grad[1:], strict=True)
         wrt = tuple(name for name, is_needed in needed if is_needed)
-        kernel = Derivative.of(call.program, wrt).kernel
+        derivative = call.derivative(wrt)
+        if derivative is None:
+            return (None,) * (1 + len(named))
+        kernel = derivative.kernel
         adjoint = kernel.adjoint
         by_result = dict(zip(call.program.results, grads, strict=True))
         given = {adjoint.names[name]: by_result[name] for name in adjoint.results}
@@ -105,13 +112,13 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
         known = {
             name: t for name, t in by_name if t is not None and named[name].is_floating_point()
         }
-        if not known:
+        derivative = call.derivative(tuple(known)) if known else None
+        if derivative is None:
             return (None,) * len(results)
-        derivative = Derivative.of(call.program, tuple(known))
         forward, backward = derivative.tangents(), derivative.kernel.adjoint
         likes = {backward.names[name]: results[name].detach() for name in backward.results}
         names = forward.adjoint.names  # without those of operands that no value is read of
-        pairs = ((names.get(backward.names[n]), t) for n, t in known.items())
+        pairs = ((names.get(backward.names[n]), known[n]) for n in backward.wrt)
         given = {name: t for name, t in pairs if name is not None}
         found = call.derived(forward, {**call.others, **named, **likes, **given})
         grads = {name: backward.names[name] for name in backward.results}

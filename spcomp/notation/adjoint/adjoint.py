@@ -183,6 +183,10 @@ class NoDependenceError(ScriptError):
     """No result of a program changes with its operands but in steps."""
 
 
+class NoOperandError(ArgumentError):
+    """A derivative by what is no operand of the program."""
+
+
 def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
     """Return the adjoint of *program*, of ordinary sums and products, with respect to *wrt*.
 
@@ -194,7 +198,7 @@ def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
     for name in wrt:
         if name not in operands or name in prepared.accumulated:
             known = [n for n in operands if n not in prepared.accumulated]
-            raise ArgumentError(
+            raise NoOperandError(
                 f"argument wrt: {name} is no operand of the program",
                 hint=nearest_or_all(name, known),
             )
