@@ -165,6 +165,19 @@ def table(
     return f"{head}{body}\nGeometric means against inductor: {', '.join(means)}.\n"
 
 
+def add_page(parser: argparse.ArgumentParser) -> None:
+    """Let *parser* take what a page of results says beside figures, and where it goes."""
+    parser.add_argument("--note", default="", help="what else ran on the machine")
+    parser.add_argument("--out", type=Path, help="the page to write; by default none")
+
+
+def publish(text: str, path: Path | None) -> None:
+    """Print the page *text*, and write it to *path*, if there is one."""
+    if path:
+        path.write_text(text)
+    sys.stdout.write(text)
+
+
 def main(given: list[str] | None = None) -> int:
     """Measure what the command line says, and write a page of results."""
     import torch
@@ -177,8 +190,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--widths", type=int, nargs="*", default=[32, 64, 128, 256])
     parser.add_argument("--nodes", type=int, default=RFC[0])
     parser.add_argument("--edges", type=int, default=RFC[1])
-    parser.add_argument("--note", default="", help="what else ran on the machine")
-    parser.add_argument("--out", type=Path, help="the file to write; by default none")
+    add_page(parser)
     args = parser.parse_args(given)
     torch.set_num_threads(2)
     found = []
@@ -187,9 +199,7 @@ def main(given: list[str] | None = None) -> int:
         sys.stdout.flush()
         found.append(line)
     text = table(found, describe(2), args.note)
-    if args.out:
-        args.out.write_text(text)
-    sys.stdout.write(text)
+    publish(text, args.out)
     return 0
 
 

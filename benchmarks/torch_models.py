@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, elu, leaky_relu
 
 from benchmarks.machine import describe
-from benchmarks.torch import graph, measured, table
+from benchmarks.torch import add_page, graph, measured, publish, table
 
 Tensor = torch.Tensor
 TYPES = 3  # of edges, for RGCN
@@ -193,8 +192,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--sizes", choices=SIZES, nargs="*", default=list(SIZES))
     parser.add_argument("--ways", choices=WAYS, nargs="*", default=list(WAYS))
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--note", default="", help="what else ran on the machine")
-    parser.add_argument("--out", type=Path, help="the file to write; by default none")
+    add_page(parser)
     args = parser.parse_args(given)
     torch.set_num_threads(2)
     found = []
@@ -209,9 +207,7 @@ def main(given: list[str] | None = None) -> int:
                 sys.stdout.write(f"{found[-1]}\n")
                 sys.stdout.flush()
     text = table(found, describe(2), args.note, "python -m benchmarks.torch_models")
-    if args.out:
-        args.out.write_text(text)
-    sys.stdout.write(text)
+    publish(text, args.out)
     return 0
 
 

@@ -21,6 +21,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.machine import describe
+from benchmarks.torch import add_page, publish
 from benchmarks.torch_models import Network
 
 Tensor = torch.Tensor
@@ -222,8 +223,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=KINDS, nargs="*", default=list(KINDS))
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--quick", action="store_true", help="a small graph instead of a large one")
-    parser.add_argument("--note", default="", help="what else ran on the machine")
-    parser.add_argument("--out", type=Path, help="the page to write; by default none")
+    add_page(parser)
     parser.add_argument("--picture", type=Path, help="the picture to write; by default none")
     args = parser.parse_args(given)
     torch.set_num_threads(2)
@@ -237,9 +237,7 @@ def main(given: list[str] | None = None) -> int:
     text = table(found, args.steps, args.hidden, args.note)
     if args.picture:
         draw(found, args.picture)
-    if args.out:
-        args.out.write_text(text)
-    sys.stdout.write(text)
+    publish(text, args.out)
     return 0
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,6 @@ import torch
 
 from spcomp.kernels.gradients import Differentiable, Run, is_transformed
 from spcomp.kernels.results import Results
-from spcomp.notation.adjoint.adjoint import NoDependenceError
 from spcomp.tensors.libraries.torch import argument, half_of
 from spcomp.tensors.tensor import Tensor
 from spcomp.tensors.torch import to_torch
@@ -161,8 +159,8 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
 
         like = {adjoint.names[n]: x for n, x in call.nested.items() if n in adjoint.results}
         nested = {**call.jagged, **like}
-        compute = partial(_follow, kernel.differentiable, named, run, sizes, nested)
-        results = _gradients(compute, named)
+        results, _ = _follow(kernel.differentiable, named, run, sizes, nested, partly=True)
+        results = _with_steps(results, named)
         found = dict(zip(adjoint.wrt, results, strict=True))
         return None, *(
             _stored_as(found[name].to(dtype), layout) if name in found else None
@@ -185,15 +183,8 @@ class Steps(torch.autograd.Function):  # type: ignore[misc]
         return None, *(torch.zeros((), dtype=dtype).expand(shape) for shape, dtype in ctx.likes)
 
 
-def _gradients(
-    compute: Callable[[], tuple[Sequence[Any], Any]], named: Mapping[str, Any]
-) -> Sequence[Any]:
-    """Return what *compute* does, an adjoint on the arguments *named*; they have gradients, too."""
-    try:
-        results, _ = compute()
-    except NoDependenceError:
-        with torch.no_grad():
-            results, _ = compute()
+def _with_steps(results: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """Return *results* of an adjoint on the arguments *named*; all have gradients, or zeros."""
     tensors = (x for x in named.values() if isinstance(x, torch.Tensor) and x.requires_grad)
     dense = [x for x in tensors if x.layout == torch.strided]
     if not torch.is_grad_enabled() or not dense:
@@ -251,9 +242,10 @@ def _follow(
         others = {name: x for name, x in named.items() if name not in tensors}
         call = Followed(program, derivative, run, tuple(tensors), others, sizes, jagged, {})
         return Function.apply(call, *tensors.values()), call.nested
-    operands = Operands(named, jagged)
-    found = dict(zip(program.results, several(run(operands.arrays)), strict=True))
-    return [operands.as_torch(x) for x in found.values()], operands.nestings(found)
+    with torch.no_grad():  # nothing depends on what requires gradients
+        operands = Operands(named, jagged)
+        found = dict(zip(program.results, several(run(operands.arrays)), strict=True))
+        return [operands.as_torch(x) for x in found.values()], operands.nestings(found)
 
 
 def _followed(*args: Any, partly: bool) -> Sequence[Any]:

@@ -187,7 +187,6 @@ def counts(pattern: Tensor, *, weighted: bool = False) -> torch.Tensor:
     return torch.from_numpy(np.diff(level.indptr.astype(np.int64)))
 
 
-_FIRSTS = ("least", "greatest")
 _EXTREMES = {"min": ("least", "smallest"), "max": ("greatest", "largest")}
 
 
@@ -207,9 +206,9 @@ def reduced(
     nobody asks which they are, and the result stands in their place.
     """
     if reduce in _EXTREMES:
-        first, extreme = _EXTREMES[reduce]
         if len(rows) and rows.dtype != torch.bool and not is_followed(rows):
-            return _extremes(rows, pattern, first if elements else extreme)
+            return _extremes(rows, pattern, reduce, elements=elements)
+        first, _ = _EXTREMES[reduce]
         arg = kernel(first)(X=rows.detach(), P=pattern)
         if not len(rows):  # a sum of nothing, of which gradients can be asked
             return rows.sum(dtype=rows.dtype).expand(arg.shape), torch.zeros_like(arg)
@@ -222,16 +221,19 @@ def reduced(
     return found, found
 
 
-def _extremes(rows: torch.Tensor, pattern: Tensor, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what ``reduced`` does by the kernel *name*, where torch follows nothing."""
-    if name not in _FIRSTS:
-        found = arg = kernel(name)(X=rows, P=pattern)
-        empty = (counts(pattern) == 0)[:, None]
-    else:
+def _extremes(
+    rows: torch.Tensor, pattern: Tensor, reduce: str, *, elements: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what ``reduced`` does by min or max, where torch follows nothing."""
+    first, extreme = _EXTREMES[reduce]
+    if elements:
         found = rows.new_empty(pattern.shape[0], rows.shape[1])
-        arg = kernel(name)(X=rows, P=pattern, out={"M": found})
+        arg = kernel(first)(X=rows, P=pattern, out={"M": found})
         empty = arg >= len(rows)
         arg.clamp_(max=len(rows))
+    else:
+        found = arg = kernel(extreme)(X=rows, P=pattern)
+        empty = (counts(pattern) == 0)[:, None]
     found.masked_fill_(empty, 0)
     if found.is_floating_point():
         found += 0.0  # of 0.0 and -0.0 the vectors find any

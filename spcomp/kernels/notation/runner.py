@@ -201,8 +201,8 @@ class Runner:
         returned = kernel(**named)
         results = self._delivery.results(planned, returned, arguments, call.outputs)
         path = self.fast_path if call.bound is NOTHING_BOUND else call.bound.fast_path
-        tells = tells_all(call.given, call.outputs)
-        if tells and path is not None and (calls := path.news(kernel)) is not None:
+        calls = None if path is None else path.news(kernel)
+        if path is not None and calls is not None and tells_all(call.given, call.outputs):
             handover = Handover(call.given, named, returned, self._named(results))
             plain = self._takes_wholes and self._delivery.is_plain(planned) and handover.is_plain
             path.consider(Way(calls, version), plain=plain)
