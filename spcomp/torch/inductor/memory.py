@@ -41,7 +41,7 @@ class Memory:
         size = prod(shape) * dtype.itemsize
         if size < LEAST_BYTES:
             return np.empty(shape, dtype)
-        return self.leased(size)[:size].view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, self.leased(size))
 
     def leased(self, size: int) -> Array:
         """Return *size* bytes or up to an eighth more, which come back as in :meth:`array`."""

@@ -142,7 +142,7 @@ class _Writer:
                     rows = steps.size(self._new.get(at, at), 0)
                 source = (*self._vector(program.source, steps), rows, program.source.wraps)
             made = steps.add(
-                operators.aggregate,
+                operators.AGGREGATE,
                 [self._new.get(node, node) for _, node in program.inputs],
                 *self._vector(program.index, steps),
                 shapes[0][0],
@@ -217,7 +217,7 @@ class _Writer:
 
     def _degree(self, found: Aggregation, size: Any, steps: _Steps) -> torch.fx.Node:
         vector, key = self._vector(found.index, steps)
-        count = steps.add(operators.degree, vector, key, size, found.index.wraps)
+        count = steps.add(operators.DEGREE, vector, key, size, found.index.wraps)
         dtype = value(found.node).dtype
         return steps.add(torch.ops.prims.convert_element_type.default, count, dtype)
 
@@ -229,7 +229,7 @@ class _Writer:
             vector = index.node
             while value(vector).dim() > 1:
                 vector = steps.add(aten.select.int, vector, 1, 0)
-            known = self.vectors[name] = vector, steps.add(operators.index_key, vector)
+            known = self.vectors[name] = vector, steps.add(operators.INDEX_KEY, vector)
         return known
 
     def _sizes(self, found: Aggregation, steps: _Steps) -> list[Any]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, cached_property
 from itertools import count
-from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +13,8 @@ import torch
 
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
+from spcomp.locks import Lock, cached_property
+from spcomp.torch.inductor.equal import are_equal
 from spcomp.torch.inductor.kernels import kernel
 
 MOST_VECTORS = 128  # kept in memory; the least recently used is forgotten
@@ -70,14 +69,15 @@ class _Few(Generic[_MADE]):
 
 
 class Vector:
-    """A private copy of an index vector. *key*: a number that no other one has."""
+    """A private copy of an index vector, of 32 bits if that does. *key*: a number of its own."""
 
     def __init__(self, index: torch.Tensor, key: int) -> None:
-        self.contents = index.to(torch.int64, copy=True).contiguous()
-        self.key = key
-        self._places: _Few[Places] = _Few(_MOST_USES)
         least, most = (x.item() for x in torch.aminmax(index)) if len(index) else (0, -1)
         self._least, self._most = least, most
+        dtype = torch.int32 if max(-least, most) < 1 << 31 else torch.int64
+        self.contents = index.to(dtype, copy=True).contiguous()
+        self.key = key
+        self._places: _Few[Places] = _Few(_MOST_USES)
 
     def places(self, size: int, *, wraps: bool, use: str) -> Places:
         """Return the vector as places from 0 to *size*; raises ArgumentError.
@@ -96,7 +96,10 @@ class Vector:
 
     def _wrapped(self, size: int) -> Places:
         at = self.contents
-        return Places(torch.where(at < 0, at + size, at) if self._least < 0 else at, size)
+        if self._least < 0:
+            at = at.to(torch.int64)
+            at = torch.where(at < 0, at + size, at)
+        return Places(at, size)
 
 
 class Places:
@@ -139,7 +142,7 @@ class Places:
         bits = flat.view(torch.int64 if flat.dtype == torch.float64 else torch.int32)
         key = flat.dtype, flat.data_ptr()
         known = self._numbers.get(key)
-        if known is not None and _are_equal(known[0], bits):
+        if known is not None and are_equal(bits, known[0]):
             return known[1]
         made = flat[self.order]
         self._numbers.put(key, (bits.clone(), made))
@@ -179,37 +182,14 @@ def key_of(index: torch.Tensor) -> int:
     """
     length = len(index)
     recent = _RECENT.get(length) or ()
-    wide = index if index.dtype == torch.int64 else index.to(torch.int64)
     for key in recent:
         vector = _VECTORS.get(key)
-        if vector is not None and _are_equal(wide, vector.contents):
+        if vector is not None and are_equal(index, vector.contents):
             return key
     made = Vector(index, next(_KEYS))
     _VECTORS.put(made.key, made, length)
     _RECENT.put(length, (made.key, *recent)[:_MOST_USES])
     return made.key
-
-
-@cache
-def _memcmp() -> Callable[[int, int, int], int] | None:
-    try:
-        found = ctypes.CDLL(None).memcmp
-    except (OSError, TypeError, AttributeError):  # the C library is no part of the process
-        return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    return found
-
-
-def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one type of integers hold the same numbers.
-
-    They are compared on this thread: threads of torch that took part would wait on their
-    processors for more work while the kernel runs.
-    """
-    compare = _memcmp() if one.is_contiguous() and other.is_contiguous() else None
-    if compare is None or one.shape != other.shape or one.dtype != other.dtype:
-        return bool(torch.equal(one, other))
-    return compare(one.data_ptr(), other.data_ptr(), one.nbytes) == 0
 
 
 def forget() -> None:

@@ -1,6 +1,7 @@
-"""At the end of inductor: its code for the CPU has large arrays in memory that is kept.
+"""At the end of inductor: its code for the CPU keeps memory, and calls our operators directly.
 
-Around its kernels inductor writes a Python function, which allocates what they write to.
+Around its kernels inductor writes a Python function, which allocates what they write to and calls
+operators through torch's dispatcher. That takes tens of microseconds for a call.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ from typing import Any
 from torch._inductor.codegen.common import device_codegens, init_backend_registration
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-from spcomp.torch.inductor import memory
+from spcomp.torch.inductor import memory, operators
 from spcomp.torch.inductor.memory import LEAST_BYTES
 from spcomp.torch.inductor.passes import is_ours
 
 THEIRS, OURS = "empty_strided_cpu(", "empty_strided_kept("  # calls that allocate
-_IMPORT = f"from {memory.__name__} import {memory.empty_strided.__name__} as {OURS[:-1]}"
+_IMPORTS = (
+    f"from {memory.__name__} import {memory.empty_strided.__name__} as {OURS[:-1]}",
+    f"import {operators.__name__} as spcomp_operators",
+)
+_DIRECT = {
+    f"torch.ops.{operators.LIBRARY}.{call}.default": f"spcomp_operators.{call}"
+    for call in ("index_key", "degree", "aggregate")
+}
 
 
 class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
@@ -31,7 +39,13 @@ class Wrapper(PythonWrapperCodegen):  # type: ignore[misc]
         """Write what the function imports."""
         super().write_header()
         if is_ours():
-            self.header.writeline(_IMPORT)
+            self.header.writelines(_IMPORTS)
+
+    def generate_fallback_kernel(self, node: Any) -> None:
+        """Write the call of the operator of *node*."""
+        if is_ours():
+            node.python_kernel_name = _DIRECT.get(node.python_kernel_name, node.python_kernel_name)
+        super().generate_fallback_kernel(node)
 
     def make_allocation(
         self, name: str, device: Any, dtype: Any, shape: Any, stride: Any, *args: Any, **named: Any
