@@ -258,6 +258,8 @@ class GridKnobs:
     element_copies: int  # copies of the work on an element that a longer loop writes out
     entry_elements: int  # elements of an entry of a list that pay for a sum of its own
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
+    total_elements: int  # elements of a loop of its own that a warp adds up
+    column_elements: int  # elements of a column that a thread adds up
     thread_sums: int  # elements that a thread adds up in registers, at most
     scan_elements: int  # elements of an array that a thread adds up for its running sums
     compact_elements: int  # elements of a part of a buffer that becomes a buffer, at most
@@ -290,6 +292,8 @@ CUDA_GRID = GridKnobs(
     element_copies=8,
     entry_elements=16,
     thread_bytes=1024,
+    total_elements=2048,
+    column_elements=128,
     thread_sums=64,
     scan_elements=16,
     compact_elements=1 << 16,

@@ -297,7 +297,7 @@ def total(a: T.handle, y: T.handle, spare: T.handle, n: T.int32, scale: T.float6
     with T.sp_iter([I], "R", "total") as [i]:
         with T.init():
             Y[0] = 0.0
-        Y[0] = Y[0] + T.cast(A[i], "float64") * scale
+        Y[0] = Y[0] * scale + T.cast(A[i], "float64")
 """
 
 
@@ -315,7 +315,7 @@ def test_a_program_without_a_parallel_loop_has_no_pool_in_its_library(tmp_path):
     pointers = (ctypes.c_void_p(array.ctypes.data) for array in (a, y))
     scalars = (ctypes.c_int32(5), ctypes.c_double(0.5))
     assert library.total(*pointers, None, *scalars) == 0
-    assert y[0] == 5.0
+    assert y[0] == 6.125
 
 
 KEYWORDS = """

@@ -165,7 +165,8 @@ def test_a_factor_below_one_is_refused():
 
 def test_partitioning_a_reduction_is_refused():
     error = refused(lambda: scheduled("csrmm").loop_partition("j", 4))
-    assert "the loop reduces, or its body cannot be copied" in error.message
+    assert "a reduction would start again in its second part" in error.message
+    assert error.hint == "decompose_reduction('csrmm1', 'j')"
 
 
 def test_reorder_of_loops_that_are_not_nested_directly_is_refused():

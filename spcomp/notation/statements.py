@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 from typing import cast as typed
@@ -40,6 +40,7 @@ from spcomp.ir.expr import (
 from spcomp.ir.promotion import Value, implicit, resolve
 from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
+from spcomp.notation.arguments import NOWHERE, repeats, same
 from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop, Place, levels
 from spcomp.notation.nodes import ARGUMENTS, Access, accesses
@@ -89,7 +90,7 @@ class Scope:
     def __init__(
         self, emitter: Emitter, nest: Nest, outer: Scope | None = None, depth: int = 0
     ) -> None:
-        self.emitter, self.nest, self.outer = emitter, nest, outer
+        self.emitter, self.nest, self.outer, self.depth = emitter, nest, outer, depth
         self.variables: dict[str, Expr] = dict(outer.variables) if outer else {}
         self.unit: Expr = outer.units[depth] if outer else ZERO
         self.units: list[Expr] = [self.unit]  # by depth: the coordinate on the axis of one
@@ -99,6 +100,7 @@ class Scope:
         self.value, self.cond = Value(ZERO), typed("Cond", None)
         self.under_root = False  # whether the result lies along the axis of one
         self.best: Buffer | None = None  # of argmax and argmin, the value at the coordinate
+        self.is_known = False  # the best value, before the loops
 
     # -- values -------------------------------------------------------------------------------
 
@@ -240,22 +242,53 @@ class Scope:
         value = resolve(self.value)
         name = self.emitter.unique(f"{buffer.name}_best")
         best = self.best = Buffer(name, None, (ONE,), value.dtype, "local")
-        start = Store(best, (ZERO,), identity(op, best.dtype)), Store(buffer, (ZERO,), const(-1))
-        return Alloc(best, seq(*start, self.build(SCALAR, buffer)))
+        self.is_known = self._is_simple() and self._is_in_order() and repeats(value)
+        if not self.is_known:
+            start = Store(best, (ZERO,), identity(op, best.dtype))
+            nowhere = Store(buffer, (ZERO,), const(-1))
+            return Alloc(best, seq(start, nowhere, self.build(SCALAR, buffer)))
+        extreme = Scope(self.emitter, replace(self.nest, op=op), self.outer, self.depth)
+        extreme.prepare()
+        found = Load(buffer, (ZERO,))
+        return Alloc(
+            best,
+            seq(
+                extreme.reduction(best),
+                Store(buffer, (ZERO,), NOWHERE),
+                self.build(SCALAR, buffer),
+                Store(buffer, (ZERO,), Select(BinOp("==", found, NOWHERE), const(-1), found)),
+            ),
+        )
+
+    def _is_simple(self) -> bool:
+        """Whether the nest is one loop without a search, and all that it meets counts."""
+        is_plain = all(loop.kind in ("dense", "one") for loop in self.nest.loops)
+        return is_plain and len(self.domains) == 1 and not self.inner and self._guard() is None
+
+    def _is_in_order(self) -> bool:
+        """Whether the loop passes through the elements of all operands in their order."""
+        (index,) = self.nest.over
+        for access in accesses(self.nest.value):
+            layout = self.emitter.layouts.get(access.name)  # None: an inner reduction's
+            outer = layout.order[:-1] if layout is not None and layout.is_dense else ()
+            if any(access.indices[dim] == index for dim in outer):
+                return False
+        return True
 
     def _improve(self, buffer: Buffer, best: Buffer) -> Stmt:
         """Return one step of the search: a better value replaces the *best* one."""
         value, coordinate = resolve(self.value), self.variables[self.nest.over[0]]
-        var = Var(self.emitter.unique(f"{buffer.name}_value"), value.dtype)
         best_coordinate, best_value = Load(buffer, (ZERO,)), Load(best, (ZERO,))
+        if self.is_known:
+            place = Select(same(value, best_value), coordinate, NOWHERE)
+            return Store(buffer, (ZERO,), BinOp("min", best_coordinate, place))
+        var = Var(self.emitter.unique(f"{buffer.name}_value"), value.dtype)
         op: BinOpKind = ">" if self.nest.op == "argmax" else "<"
         wins: Expr = BinOp(op, var, best_value)
-        same: Expr = BinOp("==", var, best_value)
         if value.dtype.is_float:  # the first NaN is what max and min are
             is_nan, was_nan = Call("isnan", (var,)), Call("isnan", (best_value,))
             wins = BinOp("or", wins, BinOp("and", is_nan, UnOp("not", was_nan)))
-            same = BinOp("or", same, BinOp("and", is_nan, was_nan))
-        earlier = BinOp("and", same, BinOp("<", coordinate, best_coordinate))
+        earlier = BinOp("and", same(var, best_value), BinOp("<", coordinate, best_coordinate))
         better = BinOp("or", wins, earlier)
         cond = _joined("and", [self._guard(), BinOp("or", binary("<", best_coordinate, 0), better)])
         update = seq(Store(best, (ZERO,), var), Store(buffer, (ZERO,), coordinate))

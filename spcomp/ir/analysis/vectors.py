@@ -37,7 +37,7 @@ def reads_memory(terms: list[Expr]) -> bool:
     return any(read_by(*terms))
 
 
-REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max"})
+REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max", "and", "or"})
 
 
 def lane_bits(dtype: DType) -> int:

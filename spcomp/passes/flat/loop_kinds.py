@@ -46,6 +46,7 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
+_ACROSS: dict[Combiner, Combiner] = {"and": "min", "or": "max"}  # lanes of bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ class _Vectorizer(Rewriter):
             return False
         bound_loads = {fingerprint(n) for n in walk(loop.end) if isinstance(n, Load)}
         bound_loads.add(fingerprint(Load(store.buffer, store.indices)))
-        safe = bool(nest) or all(n in lane_loads or fingerprint(n) in bound_loads for n in loads)
+        others = (n for n in loads if n not in lane_loads and not _is_private(n))
+        safe = bool(nest) or all(fingerprint(n) in bound_loads for n in others)
         return safe and not gathered(loop) and self.vector_bits >= self.knobs.mask_bits
 
     def _split(self, loop: For, lanes: int, body: Callable[[Expr], Stmt]) -> tuple[For, For]:
@@ -241,7 +243,7 @@ class _Vectorizer(Rewriter):
                 masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)
             remainder, last = seq(remainder, masked), None
         sums = _combined(op, [Load(acc, at(k)) for k in range(count)])
-        total: Stmt = Store(sum_, (ZERO,), Reduce(op, sums))
+        total: Stmt = Store(sum_, (ZERO,), Reduce(_ACROSS.get(op, op), sums))
         finish = store.replace(value=cast(so_far, store.buffer.dtype))
         ragged = self._is_ragged(loop)
         whole: Stmt = seq(*start, main, remainder, total, last)
@@ -272,6 +274,12 @@ class _Vectorizer(Rewriter):
 def _is_stored(node: Node) -> bool:
     """Whether *node* loads from the memory of a parameter."""
     return isinstance(node, Load) and node.buffer.data is not None
+
+
+def _is_private(load: Load) -> bool:
+    """Whether *load* reads a fixed element of a local buffer, which is sure to exist."""
+    is_fixed = all(isinstance(index, Const) for index in load.indices)
+    return is_fixed and isinstance(load.buffer, Buffer) and load.buffer.scope == "local"
 
 
 def _remainders(dot: For, lanes: int, count: int, least: int) -> list[int]:

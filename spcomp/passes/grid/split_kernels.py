@@ -28,8 +28,9 @@ class SplitKernels(Pass):
     """``f: nest; nest  ->  f_0: nest; f_1: nest; launch f_0; launch f_1``.
 
     Blocks of threads only wait for each other where a kernel ends, so each nest whose loops run on
-    blocks or in parallel is a kernel. What is between them is done by kernels of one thread.
-    Buffers that several kernels use are allocated by the host.
+    blocks or in parallel is a kernel; nests on the threads of one block that share a local buffer
+    are one. What is between them is done by kernels of one thread. Buffers that several kernels use
+    are allocated by the host.
     """
 
     name: ClassVar[str] = "split_kernels"
@@ -64,7 +65,7 @@ class _Parts:
 
     def cut(self, stmt: Stmt, around: tuple[Wrap, ...]) -> None:
         """Add kernels for *stmt*, each inside what the wraps *around* put around it."""
-        if not _has_grid(stmt) or isinstance(stmt, For):
+        if not _has_grid(stmt) or isinstance(stmt, For) or _is_one_block(stmt):
             self._add(stmt, around)
         elif isinstance(stmt, Seq):
             for part in _grouped(stmt):
@@ -171,6 +172,26 @@ def _has_grid(stmt: Stmt) -> bool:
     """Whether a loop in *stmt* runs on blocks or threads, or in parallel."""
     loops = (node for node in statements(stmt) if isinstance(node, For))
     return any(loop.kind in ("bound", "parallel") for loop in loops)
+
+
+def _is_one_block(stmt: Stmt) -> bool:
+    """Whether *stmt* runs on the threads of one block, which can wait for each other."""
+    match stmt:
+        case Seq(body=body):
+            return all(map(_is_one_block, body))
+        case Let(body=inner):
+            return _is_one_block(inner)
+        case Alloc(buffer=Buffer(scope="local" | "shared"), body=inner):
+            return _is_one_block(inner)
+        case For():
+            loops = [node for node in statements(stmt) if isinstance(node, For)]
+            on_threads = stmt.thread.startswith("threadIdx")
+            return on_threads and not any(map(_needs_blocks, loops))
+    return False
+
+
+def _needs_blocks(loop: For) -> bool:
+    return loop.kind == "parallel" or loop.thread.startswith("blockIdx")
 
 
 def _let(stmt: Let) -> Wrap:

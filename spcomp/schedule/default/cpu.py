@@ -33,8 +33,9 @@ from spcomp.schedule.default.plan import (
 )
 from spcomp.schedule.default.rows import row_fusion
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
-from spcomp.schedule.legality.dependence import loops_of
-from spcomp.schedule.legality.reductions import innermost
+from spcomp.schedule.default.totals import strip_totals
+from spcomp.schedule.legality.dependence import conflicts, loops_of
+from spcomp.schedule.legality.reductions import innermost, is_dot
 from spcomp.schedule.nests.nests import chain, reduction_loops, runs_once
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
@@ -150,12 +151,19 @@ class CpuPlan(Plan):
         yield Split(name, width)
         yield Reorder((f"{name}_o", *tile.reductions, *tile.rows, f"{name}_i"))
         yield CacheWrite(tile.block, at=f"{name}_o")
+        if self._is_outermost(f"{name}_o"):
+            yield Parallel(f"{name}_o")
         tiles = self.loop(f"{name}_o")
         for loop in loops_of(tiles) if tiles is not None else ():
             if loop.kind == "serial" and base_name(loop.var.name) == f"{name}_i":
                 yield Vectorize(loop.var.name)
             elif loop.kind == "serial" and base_name(loop.var.name) in tile.rows:
                 yield Unroll(loop.var.name)
+
+    def _is_outermost(self, name: str) -> bool:
+        """Whether no loop is around the loop *name*, whose iterations are independent."""
+        loop = next((x for x in outermost(self.func.body) if x.var.name == name), None)
+        return loop is not None and not runs_once(loop) and not conflicts(loop)
 
     def key_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that runs a reduction by sorted keys row by row, with each row's init."""
@@ -174,7 +182,10 @@ class CpuPlan(Plan):
             yield step
             yield from self.runs(step.loop)
         elif self.is_long_vector(nest):
-            yield from self.strips(nest.var.name)
+            if is_dot(*innermost(nest)):
+                yield from strip_totals(nest, self.knobs.chunk_elements)
+            else:
+                yield from self.strips(nest.var.name)
         elif (loop := outermost_legal(nest)) is not None:
             yield from self.rows(loop.var.name)
         elif (scatter := self.scatter(nest)) is not None:

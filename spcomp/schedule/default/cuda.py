@@ -6,16 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import read_by, variables
+from spcomp.ir.analysis.exprs import read_by
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.analysis.vectors import lane_bits
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc
 from spcomp.ir.stmt import MOST_TRIPS, WARPS, For, Store
-from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.default.by_elements import elements_of, stage_weights
 from spcomp.schedule.default.by_keys import key_parts
@@ -30,16 +27,27 @@ from spcomp.schedule.default.plan import (
 )
 from spcomp.schedule.default.rows import row_fusion, row_loop, softmax_turns
 from spcomp.schedule.default.scatter import Scatter, as_scatter, outermost
+from spcomp.schedule.default.shares import (
+    LANES,
+    WARP,
+    group_size,
+    neighbours,
+    parts_of,
+    reduces,
+    shares,
+)
+from spcomp.schedule.default.totals import column_totals, on_warp, warp_totals
 from spcomp.schedule.legality.dependence import conflicts, loops_of
-from spcomp.schedule.legality.reductions import innermost, is_dot
-from spcomp.schedule.nests.nests import blocks_of, chain, runs_once
+from spcomp.schedule.nests.nests import blocks_of, chain, reduction_loops, runs_once
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
+from spcomp.schedule.steps.blocks.decompose_reduction import DecomposeReduction
 from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope
 from spcomp.schedule.steps.blocks.rfactor import RFactor
 from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Fuse, Reorder, Split
+from spcomp.schedule.steps.sharing.partial_results import starts
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -51,7 +59,6 @@ if TYPE_CHECKING:
     from spcomp.target import Target
 
 ATOMIC = ("+", "min", "max", "and", "or")  # updates that the hardware has, for integers
-WARP, LANES = CUDA_GRID.warp_threads, CUDA_GRID.row_threads
 
 
 def default_schedule(
@@ -81,7 +88,7 @@ def default_schedule(
     plan.fuse()
     for loop in list(outermost(plan.func.body)):
         if loop.kind == "serial":
-            plan.attempt(key_parts(plan.func, loop, _shares)) or plan.attempt(plan.key_rows(loop))
+            plan.attempt(key_parts(plan.func, loop, shares)) or plan.attempt(plan.key_rows(loop))
     if facts.hubs:
         for nest in list(outermost(plan.func.body)):
             plan.attempt(stage_weights(plan.func, nest))
@@ -129,11 +136,11 @@ class _Plan(CpuPlan):
 
     def _is_dot(self, nest: For) -> bool:
         """Whether threads share the terms of the rows of *nest*."""
-        return any(_reduces(loop) for loop in loops_of(nest))
+        return any(reduces(loop) for loop in loops_of(nest))
 
     def lists(self) -> bool:
         """Let rows gather what lists have for them, if they can; whether any do."""
-        found = list(gathers(self.func, self.facts, self.grid, _shares))
+        found = list(gathers(self.func, self.facts, self.grid, shares))
         attempts = [self.attempt(gathered(self, *each, self.grid)) for each in found]
         return any(attempts)
 
@@ -175,6 +182,43 @@ class _Plan(CpuPlan):
             return False
         return not around or self.attempt([Bind("_".join(around), "blockIdx.z")])
 
+    def nest(self, nest: For) -> Iterator[Step]:
+        """Yield steps for a *nest* without rows."""
+        on_threads = self._terms, self._rows_on_groups
+        loops, _ = chain(nest)
+        reducing, dense = reduction_loops(self.func), not any(read_by(*(x.end for x in loops)))
+        if reduces(nest):
+            yield from warp_totals(nest, *on_threads)
+        elif dense and [x.var in reducing for x in loops] == [True, False]:
+            yield from column_totals(nest.var.name, loops[1].var.name, *on_threads)
+        else:
+            yield from super().nest(nest)
+
+    def total(self, name: str) -> Iterator[Step]:
+        """Yield steps for the nest *name*, which reduces into one element.
+
+        Warps reduce dense rows, threads equal parts of others; then warps combine the results.
+        """
+        nest = self.loop(name)
+        assert nest is not None
+        loops, _ = chain(nest)
+        dense = len(loops) == 2 and reduces(loops[1]) and not any(read_by(loops[1].end))
+        if not dense:
+            before = {x.var.name for x in loops_of(self.func.body)}
+            yield from super().total(name)
+            combining = [x for x in outermost(self.func.body) if x.var.name not in before]
+            for loop in filter(reduces, combining):
+                yield from on_warp(loop.var.name, self._terms)
+            return
+        for block in starts(nest):
+            yield DecomposeReduction(block.name, name)
+        yield RFactor(name)
+        yield from self._rows_on_groups(name, WARP)
+        yield from on_warp(loops[1].var.name, self._terms)
+        total = self.loop(f"{name}_1")
+        assert total is not None
+        yield from warp_totals(total, self._terms, self._rows_on_groups)
+
     def counts(self, nest: For) -> Iterator[Step]:
         """Yield steps that let threads update shared integers: the result is that of any order."""
         for block in blocks_of(nest):
@@ -197,7 +241,7 @@ class _Plan(CpuPlan):
         loop, tile = tiles[0]
         assert tile is not None
         columns = loop.var.name
-        width, threads = _shares(loop)
+        width, threads = shares(loop)
         yield from self._columns(columns, threads, width)
         yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
@@ -210,10 +254,10 @@ class _Plan(CpuPlan):
         inside = [] if elements is None else [x for x in loops_of(nest.body) if not runs_once(x)]
         if elements is not None and [x.var.name for x in inside] == [elements.inner]:
             yield from elements.on_threads(self.knobs.unrolled_group)
-        if elements is None or len(inside) != 2 or not _reduces(inside[1]):
+        if elements is None or len(inside) != 2 or not reduces(inside[1]):
             return
         dot = inside[1]
-        width, threads, loads = _parts_of(dot) or (1, LANES, self.grid.thread_loads)
+        width, threads, loads = parts_of(dot) or (1, LANES, self.grid.thread_loads)
         together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
         yield from elements.in_groups(1 << together.bit_length() - 1)
         if threads > 1:
@@ -229,14 +273,14 @@ class _Plan(CpuPlan):
         nest = self.loop(name)
         assert nest is not None
         row = outermost_legal(nest)
-        dots = [x for x in loops_of(nest) if _reduces(x)]
+        dots = [x for x in loops_of(nest) if reduces(x)]
         if row is None or len(dots) != 1:
             return
         (dot,) = dots
         block, loop = dot.body, dot.var.name
         if not isinstance(block, Block) or not _is_alone(nest, block) or dot is row:
             return
-        width, threads = _shares(dot) if is_contiguous(dot) else (1, LANES)
+        width, threads = shares(dot) if is_contiguous(dot) else (1, LANES)
         known = isinstance(dot.end, Const)
         threads = min(threads & -threads, LANES) if known else self.term_threads
         if threads == 1:
@@ -283,7 +327,7 @@ class _Plan(CpuPlan):
         inside = [x for x in loops_of(row.body) if not any(True for _ in loops_of(x.body))]
         leaves = [x for x in inside if not runs_once(x)]
         around = {x.body: x.var.name for x in loops_of(row.body) if isinstance(x.body, For)}
-        threads = _group_size(leaves, WARP if self.facts.few else self.row_threads)
+        threads = group_size(leaves, WARP if self.facts.few else self.row_threads)
         shared = [self._on_threads(leaf, threads, around.get(leaf)) for leaf in leaves]
         if any(shared) and self.attempt(self._rows_on_groups(row.var.name, threads)):
             return True
@@ -296,7 +340,7 @@ class _Plan(CpuPlan):
         Of sums, several iterations of the loop *around* load what they need at the same time.
         """
         name = loop.var.name
-        for width in dict.fromkeys((_neighbours(loop, threads), 1)):
+        for width in dict.fromkeys((neighbours(loop, threads), 1)):
             trips = self._pieces(name, width)[0]
             few = Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)  # by LLVM, too
             ragged = around is None and any(read_by(loop.end))
@@ -351,7 +395,7 @@ class _Plan(CpuPlan):
         Each takes *width* neighbours at a time.
         """
         loop = self.loop(name)
-        if loop is None or not _reduces(loop) or threads not in WARPS:
+        if loop is None or not reduces(loop) or threads not in WARPS:
             return
         block = loop.body
         assert isinstance(block, Block)
@@ -359,13 +403,14 @@ class _Plan(CpuPlan):
         yield Split(name, (None, threads, width) if own else threads)
         yield Reorder((lanes, trips, *own))
         others = {x.var.name for x in loops_of(self.func.body)} - {lanes}
+        partial = Names(self.func).unique(f"{block.name}_rf")
         yield RFactor(lanes)
         for piece in own:
             yield RFactor(piece, -1)
-            yield SetScope(f"{block.name}_rf_rf", 0, "local")
+            yield SetScope(f"{partial}_rf", 0, "local")
             yield Vectorize(piece)
             yield Unroll(f"{piece}_1")
-        yield SetScope(f"{block.name}_rf", 0, "local")
+        yield SetScope(partial, 0, "local")
         for part in list(loops_of(self.func.body)):  # the loop and its copies
             if lanes in (part.var.name, base_name(part.var.name)) and part.var.name not in others:
                 yield Bind(part.var.name, "threadIdx.x")
@@ -420,68 +465,3 @@ def _is_alone(nest: For, block: Block) -> bool:
             return False
         _, inner = chain(inner.body)
     return True
-
-
-def _reduces(loop: For) -> bool:
-    """Whether *loop* is innermost and reduces into one element."""
-    return isinstance(loop.body, Block) and not runs_once(loop) and is_dot(*innermost(loop))
-
-
-def _widths(loop: For) -> Iterator[int]:
-    """Yield how many neighbours of *loop*, of constant extent, one load may have, most first."""
-    body, var = innermost(loop)
-    accesses = (n for n in walk(body) if isinstance(n, Load | Store) and var in variables(n))
-    bits = max((lane_bits(n.buffer.dtype) for n in accesses), default=64)
-    return (w for w in (128 // bits, 64 // bits, 1) if w and _extent(loop) % w == 0)
-
-
-def _shares(loop: For) -> tuple[int, int]:
-    """Return how many neighbours of *loop* a thread has, and how many threads are side by side."""
-    if not isinstance(loop.end, Const):
-        return 1, WARP
-    extent = _extent(loop)
-    width = next(_widths(loop))
-    lanes = -(-extent // width)
-    if lanes <= WARP:
-        return width, max(1, lanes)
-    shares = [n for n in range(LANES, WARP + 1) if lanes % n == 0]
-    return width, max(shares, default=WARP)
-
-
-def _parts_of(dot: For) -> tuple[int, int, int] | None:
-    """Return how threads share a dot product of constant length; None if it is of another kind.
-
-    The neighbours that a thread has, the number of threads, and how many loads that are for each,
-    of both rows and the coordinate.
-    """
-    if not isinstance(dot.end, Const) or not is_contiguous(dot):
-        return None
-    width, threads = _shares(dot)
-    extent, most = _extent(dot), threads & -threads
-    if most == 1 and extent > width * LANES:
-        width, most = 1, LANES
-    threads = min(most, LANES)
-    while threads < most and extent > CUDA_GRID.row_loads * width * threads:
-        threads *= 2
-    return width, threads, 1 + 2 * -(-extent // (width * threads))
-
-
-def _group_size(leaves: list[For], otherwise: int) -> int:
-    """Return how many threads share the loops *leaves* of a row: a power of two."""
-    longest = max((x for x in leaves if isinstance(x.end, Const)), key=_extent, default=None)
-    if longest is None:
-        return otherwise
-    width = next((w for w in _widths(longest) if _extent(longest) >= w * LANES), 1)
-    return min(WARP, 1 << (-(-_extent(longest) // width) - 1).bit_length())
-
-
-def _neighbours(loop: For, threads: int) -> int:
-    """Return how many neighbours of *loop* each of *threads* has."""
-    whole = isinstance(loop.end, Const) and is_contiguous(loop)
-    fit = (w for w in _widths(loop) if _extent(loop) % (w * threads) == 0)
-    return next(fit, 1) if whole else 1
-
-
-def _extent(loop: For) -> int:
-    assert isinstance(loop.end, Const)
-    return int(loop.end.value)

@@ -188,7 +188,7 @@ def _count(loop: For) -> Expr:
 class LoopPartition(Step):
     """``for k in n: s  ->  d = n // m * m; for k in d: s; for r in n - d: s[k := d + r]``.
 
-    Legal unless the loop drives a reduction, whose init would then run twice, or is bound to a
+    Legal unless a reduction starts with the loop, which would be twice, or the loop is bound to a
     thread index, which both parts would then have with different extents.
     """
 
@@ -207,8 +207,11 @@ class LoopPartition(Step):
         if loop.kind == "bound":
             why = f"{self.loop!r} is bound to {loop.thread}, its parts would not run as often"
             raise self.error(why, loop)
-        if loop.var in reduction_loops(func) or not can_copy(loop.body):
-            raise self.error("the loop reduces, or its body cannot be copied", loop)
+        if (block := _starting(loop)) is not None:
+            hint = f"decompose_reduction({block.name!r}, {self.loop!r})"
+            raise self.error("a reduction would start again in its second part", loop, hint)
+        if not can_copy(loop.body):
+            raise self.error("its body cannot be copied", loop)
         _check_range(self, loop)
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
@@ -226,6 +229,16 @@ class LoopPartition(Step):
         parts = [part for part in (main, tail) if not _is_empty(part)]
         new = replace_stmt(func, loop, seq(*parts))
         return _check_claims(self, func, new, loop)
+
+
+def _starting(loop: For) -> Block | None:
+    """Return a block in *loop* that reduces over it, and starts with it."""
+    blocks = (n for n in walk(loop.body) if isinstance(n, Block) and n.init is not None)
+    return next((b for b in blocks if _reduces_over(b, loop.var)), None)
+
+
+def _reduces_over(block: Block, var: Var) -> bool:
+    return any(it.kind == "R" and var in variables(it.value) for it in block.iters)
 
 
 def _check_claims(step: Step, func: Func, new: Func, loop: For) -> Func:

@@ -24,7 +24,7 @@ from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block
+from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
@@ -173,9 +173,12 @@ def _partial(loop: For, reduction: Reduction, names: Names, most: Expr) -> Stmt:
         Store(parts, (loop.var,), Load(part, (ZERO,))),
     )
     at = names.var(loop.var.name)
+    place = BlockIter(names.var(f"v{at.name}"), loop.end, at, "R")
     so_far = cast(Load(reduction.buffer, reduction.indices), dtype)
-    total = cast(combine(op, so_far, Load(parts, (at,))), reduction.buffer.dtype)
-    add = For(at, ZERO, loop.end, Store(reduction.buffer, reduction.indices, total), span=loop.span)
+    total = cast(combine(op, so_far, Load(parts, (place.var,))), reduction.buffer.dtype)
+    store = Store(reduction.buffer, reduction.indices, total)
+    block = Block(names.unique(f"{wish}_total"), (place,), (), (), None, store)
+    add = For(at, ZERO, loop.end, block, span=loop.span)
     return Alloc(parts, annotate_regions(seq(loop.replace(body=Alloc(part, body)), add)))
 
 
