@@ -92,6 +92,7 @@ class Knobs:
     result_parts: int  # such parts, at most
     asks_rows: bool  # whether it matters how long rows are, in all programs
     packs_results: bool  # whether elements are made once, not counted and then made again
+    gathers_results: bool  # whether matrices are transposed where results would be scattered
     owns_temporaries: bool  # whether the program, not the call, allocates what no caller gets
     turn_elements: int  # elements of a row between two changes of a softmax's maximum; 0: no such
     gathers_apart: bool  # whether rows at coordinates, of two arrays, push each other out of cache
@@ -177,6 +178,7 @@ CPU_KNOBS = Knobs(
     result_parts=1 << 10,
     asks_rows=False,
     packs_results=True,
+    gathers_results=False,  # one thread is as fast as a transposition
     owns_temporaries=False,  # a call reuses the memory of results
     turn_elements=0,
     gathers_apart=True,
@@ -210,6 +212,7 @@ CUDA_KNOBS = replace(
     CPU_KNOBS,
     asks_rows=True,  # as many threads share a row
     packs_results=False,  # blocks cannot wait for each other to pass on where each begins
+    gathers_results=True,
     owns_temporaries=True,  # most turn out to need no memory
     turn_elements=32,  # one on each thread of a warp
     gathers_apart=False,  # so many rows are worked on at a time that no array stays there anyway

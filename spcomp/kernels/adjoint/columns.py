@@ -10,6 +10,8 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 from spcomp.formats.format import Format
+from spcomp.runtime.cuda.arrays import is_sparse, lies_there
+from spcomp.runtime.cuda.sparse import kind_of
 from spcomp.tensors.conversions.rows import How
 from spcomp.tensors.convert import to_tensor
 from spcomp.tensors.tensor import Tensor
@@ -47,11 +49,18 @@ class Columns:
         if isinstance(value, Tensor):
             kinds = tuple(level.kind if level else "dense" for level in value.levels)
             return value.ndim == 2 and kinds == _LEVELS
+        if lies_there(value):
+            return is_sparse(value) and kind_of(value) == "csr" and len(value.shape) == 2
         scipy = type(value).__module__.startswith("scipy.sparse")
         return scipy and getattr(value, "format", "") in ("csr", "csc") and value.ndim == 2
 
     def of(self, name: str, value: Any) -> Any:
-        """Return the matrix *value*, the argument *name*, stored the other way."""
+        """Return the matrix *value*, the argument *name*, stored the other way.
+
+        A matrix on a GPU is left to the kernel, which has it by columns there.
+        """
+        if lies_there(value):
+            return value
         arrays, values, order = _parts(value)
         shape = tuple(value.shape)
         known = self.patterns.get(name)

@@ -24,7 +24,9 @@ from spcomp.notation.adjoint.adjoint import Adjoint, Given
 from spcomp.notation.adjoint.columns import by_columns
 from spcomp.notation.prepare import prepare
 from spcomp.notation.semiring import ORDINARY
+from spcomp.runtime.cuda.arrays import is_sparse, lies_there
 from spcomp.tensors.convert import to_tensor
+from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -301,6 +303,8 @@ def _is_dense(value: Any) -> bool:
     layout = getattr(value, "layout", None)
     if layout is not None and type(value).__module__.partition(".")[0] == "torch":
         return str(layout) == "torch.strided"
+    if lies_there(value):
+        return not is_sparse(value) and not isinstance(value, DeviceTensor)
     return isinstance(value, (np.ndarray, np.generic, int, float))
 
 
@@ -316,7 +320,9 @@ def _half(result: Any) -> Any:
 
 def _outer(value: Any) -> int:
     """Return the dimension that has the rows of the matrix *value*."""
-    return value.order[0] if isinstance(value, Tensor) else int(value.format == "csc")
+    if isinstance(value, Tensor):
+        return value.order[0]
+    return int(getattr(value, "format", "csr") == "csc")
 
 
 def _kind(value: Any) -> object:

@@ -32,7 +32,9 @@ from spcomp.notation.layout import (
     iterable_layout,
 )
 from spcomp.notation.windows import Windows
-from spcomp.runtime.cuda.arrays import described, is_sparse, lies_there
+from spcomp.runtime.cuda.arrays import described, is_sparse, lies_there, place_of
+from spcomp.runtime.cuda.sparse import kind_of as sparse_kind
+from spcomp.runtime.cuda.sparse import sparse_from, sparse_of
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.elements import dense_array, elements_of, family_of
 from spcomp.tensors.conversions.keys import INT32
@@ -56,6 +58,7 @@ Adapt: TypeAlias = Callable[[Any], Any]
 COMPLEX = "there are no complex numbers here: compute with .real and .imag"
 LONG = (1 << 31) - 1  # beyond it, 32 bits do not hold a coordinate or position
 _ROW_MAJOR = Layout(("dense", "compressed"), (0, 1))
+_BY_COLUMNS = ("dense", "compressed"), (1, 0)
 
 
 class CallArgument(NamedTuple):
@@ -290,7 +293,8 @@ def _tensor(name: str, arg: Any, wanted: Layout | None) -> Argument:
 def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
     """Return the Argument that uses *arg*, an array or sparse matrix on a GPU, there.
 
-    csc and coo matrices are converted to csr, in each call unless they are bound.
+    csc and coo matrices are converted to csr, and all to csc where that is *wanted*, in each call
+    unless they are bound.
     """
     dtype = type_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
     layout: Layout = dense(len(arg.shape))
@@ -303,25 +307,35 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
                 hint="convert it on the host, or to csr",
             )
     elif is_sparse(arg):
-        kind = (getattr(arg, "format", None) or str(arg.layout)).removeprefix("torch.sparse_")
+        kind = sparse_kind(arg)
         if kind not in ("csr", "csc", "coo"):
             raise ArgumentError(
                 f"argument {name}: got {kind}, expected csr, csc, coo or a dense array on a GPU",
                 hint="convert it with .tocsr() of CuPy or .to_sparse_csr() of PyTorch",
             )
-        if kind == "csr":
+        by_columns = wanted is not None and (wanted.levels, wanted.order) == _BY_COLUMNS
+        if kind == "csr" and not by_columns:
             indices = arg.col_indices() if hasattr(arg, "col_indices") else arg.indices
             wide = str(indices.dtype).endswith("int64")
         else:
             stored = arg._nnz() if hasattr(arg, "_nnz") else arg.nnz  # noqa: SLF001 (of PyTorch)
-            wide, make = max(*arg.shape, stored) > INT32, partial(convert, format="csr")
-        layout = replace(_ROW_MAJOR, idtype=int64 if wide else int32)
+            wide = max(*arg.shape, stored) > INT32
+            make = _columns_there if by_columns else partial(convert, format="csr")
+        order = (1, 0) if by_columns else (0, 1)
+        layout = replace(_ROW_MAJOR, order=order, idtype=int64 if wide else int32)
     if wanted is not None and (wanted.levels, wanted.order) != (layout.levels, layout.order):
         raise ArgumentError(
             f"argument {name}: lies on a GPU as {layout}, and is not converted to {wanted} there",
             hint="give an array of the host",
         )
     return Argument(Operand(layout, dtype), make)
+
+
+def _columns_there(arg: Any) -> Any:
+    """Return a sparse matrix on a GPU as the csr matrix of its transpose."""
+    stored = sparse_of(convert(arg, "csc"), place_of([arg]))
+    assert stored.indptr is not None
+    return sparse_from("csr", stored.indptr, stored.indices[0], stored.data, stored.shape[::-1])
 
 
 def _is_foreign(arg: Any) -> bool:

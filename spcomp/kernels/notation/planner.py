@@ -35,6 +35,7 @@ from spcomp.notation.algebra import Windowed
 from spcomp.notation.asked import refuse_lost_answers, refuse_negated
 from spcomp.notation.direct import is_direct, misfit
 from spcomp.notation.emit import emit
+from spcomp.notation.gathers import transposes
 from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_hoisted
 from spcomp.notation.layout import Layout, is_bitmap, is_located
@@ -49,6 +50,7 @@ from spcomp.notation.split import fits_one, split_statements
 from spcomp.notation.temporaries import owned
 from spcomp.notation.types import Types
 from spcomp.notation.vectors import Scattered, check_vectors, only_vectors, with_scatters
+from spcomp.tensors.device_tensor import DeviceTensor
 
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
 
@@ -145,6 +147,7 @@ class Planner:
     wanted: Mapping[str, Layout]
     stored: Mapping[str, ComposableFormat]
     owns_temporaries: bool
+    gathers: bool
 
     @classmethod
     def of(
@@ -154,10 +157,12 @@ class Planner:
         semiring: Semiring,
         *,
         owns_temporaries: bool = False,
+        gathers: bool = False,
     ) -> Planner:
         """Return the planner of *program*; raises SpcompError if it is wrong for all arguments.
 
-        *owns_temporaries*: the program allocates what no caller gets.
+        *owns_temporaries*: the program allocates what no caller gets. *gathers*: matrices are
+        transposed where results would be scattered.
         """
         if any(map(composable, formats.values())):
             program = with_inner_hoisted(program)
@@ -179,6 +184,7 @@ class Planner:
             wanted,
             stored,
             owns_temporaries,
+            gathers,
         )
 
     def decide(
@@ -240,7 +246,24 @@ class Planner:
             if not further or not further.keys() <= arguments.keys():
                 break
             converts = {**converts, **further}
-        return attempt
+        return self._gathering(attempt, candidate, operands) if self.gathers else attempt
+
+    def _gathering(self, attempt: _Attempt, candidate: Candidate, operands: _Operands) -> _Attempt:
+        """Return *attempt* over matrices by columns where that gathers all that it scatters."""
+        fixed = {*self.wanted, *attempt.converts, *self.rows}
+        for name, argument in operands.from_call.items():
+            if argument.format is not None or isinstance(argument.value, DeviceTensor):
+                fixed.add(name)
+        further = transposes(attempt.plans, attempt.layouts)
+        if not further or not fixed.isdisjoint(operands.sources[n].name for n in further):
+            return attempt
+        converts = {**attempt.converts, **further}
+        arguments = operands.arguments(converts, candidate.direct)
+        plans = self._plans(arguments)
+        if isinstance(plans, Reason) or any(plan.converts for plan in plans):
+            return attempt
+        gathering = _Attempt(arguments, plans, converts)
+        return attempt if transposes(plans, gathering.layouts) else gathering
 
     def _plans(self, arguments: Mapping[str, Argument]) -> tuple[Plan, ...] | Reason:
         """Return the plan of each statement over *arguments*, or why there is none."""

@@ -62,8 +62,9 @@ class Runner:
     ) -> None:
         self.options = options
         self._on_gpu = on_gpu(options.target)
-        owns = knobs_of(options.target).owns_temporaries
-        self.planner = planner = Planner.of(program, formats, semiring, owns_temporaries=owns)
+        knobs = knobs_of(options.target)
+        chosen = {"owns_temporaries": knobs.owns_temporaries, "gathers": knobs.gathers_results}
+        self.planner = planner = Planner.of(program, formats, semiring, **chosen)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)

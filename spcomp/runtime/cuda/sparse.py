@@ -41,8 +41,7 @@ def sparse_of(arg: Any, place: Place, who: str = "x", *, written: bool = False) 
         raise ArgumentError(
             f"argument {who}: got {type(arg).__name__}, expected a sparse matrix on a GPU"
         )
-    torch = library_of(arg) == "torch"
-    kind = str(arg.layout).removeprefix("torch.sparse_") if torch else str(arg.format)
+    torch, kind = library_of(arg) == "torch", kind_of(arg)
     if kind not in get_args(Format):
         raise ArgumentError(
             f"argument {who}: got the format {kind}", hint="convert it with .tocsr()"
@@ -71,6 +70,11 @@ def sparse_of(arg: Any, place: Place, who: str = "x", *, written: bool = False) 
         unique,
         arg,
     )
+
+
+def kind_of(arg: Any) -> str:
+    """Return the name of the format of *arg*, a sparse matrix of cupyx or tensor of PyTorch."""
+    return str(getattr(arg, "format", None) or arg.layout).removeprefix("torch.sparse_")
 
 
 def _of_torch(tensor: Any, kind: str) -> tuple[Any, tuple[Any, ...], Any]:

@@ -183,7 +183,7 @@ class CpuPlan(Plan):
             yield from self.runs(step.loop)
         elif self.is_long_vector(nest):
             if is_dot(*innermost(nest)):
-                yield from strip_totals(nest, self.knobs.chunk_elements)
+                yield from strip_totals(self, nest, self.knobs.chunk_elements)
             else:
                 yield from self.strips(nest.var.name)
         elif (loop := outermost_legal(nest)) is not None:

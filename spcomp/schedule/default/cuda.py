@@ -23,6 +23,7 @@ from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
     outermost_legal,
+    pieces,
     tile_nest,
 )
 from spcomp.schedule.default.rows import row_fusion, row_loop, softmax_turns
@@ -188,9 +189,9 @@ class _Plan(CpuPlan):
         loops, _ = chain(nest)
         reducing, dense = reduction_loops(self.func), not any(read_by(*(x.end for x in loops)))
         if reduces(nest):
-            yield from warp_totals(nest, *on_threads)
+            yield from warp_totals(self, nest, *on_threads)
         elif dense and [x.var in reducing for x in loops] == [True, False]:
-            yield from column_totals(nest.var.name, loops[1].var.name, *on_threads)
+            yield from column_totals(self, nest.var.name, loops[1].var.name, *on_threads)
         else:
             yield from super().nest(nest)
 
@@ -212,12 +213,12 @@ class _Plan(CpuPlan):
             return
         for block in starts(nest):
             yield DecomposeReduction(block.name, name)
+        before = {x.var.name for x in loops_of(self.func.body)}
         yield RFactor(name)
+        total = next(x for x in loops_of(self.func.body) if x.var.name not in before)
         yield from self._rows_on_groups(name, WARP)
         yield from on_warp(loops[1].var.name, self._terms)
-        total = self.loop(f"{name}_1")
-        assert total is not None
-        yield from warp_totals(total, self._terms, self._rows_on_groups)
+        yield from warp_totals(self, total, self._terms, self._rows_on_groups)
 
     def counts(self, nest: For) -> Iterator[Step]:
         """Yield steps that let threads update shared integers: the result is that of any order."""
@@ -386,8 +387,7 @@ class _Plan(CpuPlan):
 
         They run over blocks or turns, threads, and, where each takes several, *width* neighbours.
         """
-        names = Names(self.func)
-        return tuple(names.var(f"{name}_{end}").name for end in ("012" if width > 1 else "oi"))
+        return pieces(self.func, name, "012" if width > 1 else "oi")
 
     def _terms(self, name: str, threads: int, width: int = 1) -> Iterator[Step]:
         """Yield steps that let threads share the iterations of the loop *name*, which reduces.

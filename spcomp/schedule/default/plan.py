@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import from_zero, uncast, variables
+from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
@@ -146,6 +147,12 @@ def picks(block: Block) -> set[Var]:
 def loops_down(loop: For) -> list[For]:
     """Return *loop* and the loops nested perfectly in it, outermost first."""
     return chain(loop)[0]
+
+
+def pieces(func: Func, loop: str, ends: str) -> tuple[str, ...]:
+    """Return the names of the loops in which *loop* is split, each with one of *ends*."""
+    names = Names(func)
+    return tuple(names.var(f"{loop}_{end}").name for end in ends)
 
 
 def base_name(name: str) -> str:

@@ -1,12 +1,14 @@
-"""In position space: default schedules of a single loop that reduces into one element."""
+"""In position space: default schedules of loops that reduce into one element, or into one row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeAlias
 
 from spcomp.ir.stmt import MOST_TRIPS, For
 from spcomp.knobs import CUDA_GRID
+from spcomp.schedule.default.plan import Plan, pieces
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.blocks.decompose_reduction import DecomposeReduction
 from spcomp.schedule.steps.blocks.rfactor import RFactor
@@ -16,45 +18,48 @@ from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Spl
 from spcomp.schedule.steps.sharing.partial_results import PartialResults, starts
 
 OnThreads: TypeAlias = Callable[[str, int], Iterator[Step]]  # of a loop and a number of threads
+Named: TypeAlias = Generator[Step, None, list[str]]  # gives the names of loops at last
 
 
-def strip_totals(loop: For, size: int) -> Iterator[Step]:
+def strip_totals(plan: Plan, loop: For, size: int) -> Iterator[Step]:
     """Yield steps by which threads reduce strips of *size* iterations of *loop*.
 
     Strips have partial results, which are combined in order.
     """
-    name = loop.var.name
-    yield from _in_strips(loop, size)
-    yield PartialResults(f"{name}_o")
-    yield Parallel(f"{name}_o")
+    strips, *_ = yield from _in_strips(plan, loop, size)
+    yield PartialResults(strips)
+    yield Parallel(strips)
 
 
-def warp_totals(loop: For, terms: OnThreads, rows: OnThreads) -> Iterator[Step]:
+def warp_totals(plan: Plan, loop: For, terms: OnThreads, rows: OnThreads) -> Iterator[Step]:
     """Yield steps by which warps reduce strips of *loop*.
 
     One warp combines their partial results, another reduces what is left. *terms* lets so many
     threads share a loop, *rows* gives each group of so many an iteration.
     """
-    name = loop.var.name
-    yield from _in_strips(loop, CUDA_GRID.total_elements)
-    yield RFactor(f"{name}_o")
-    yield from rows(f"{name}_o", CUDA_GRID.warp_threads)
-    for part in (f"{name}_i", f"{name}_o_1", f"{name}_rest"):
+    strips, *parts = yield from _in_strips(plan, loop, CUDA_GRID.total_elements)
+    parts += yield from _factored(plan, strips)
+    yield from rows(strips, CUDA_GRID.warp_threads)
+    for part in parts:
         yield from on_warp(part, terms)
 
 
-def column_totals(row: str, column: str, terms: OnThreads, rows: OnThreads) -> Iterator[Step]:
+def column_totals(
+    plan: Plan, row: str, column: str, terms: OnThreads, rows: OnThreads
+) -> Iterator[Step]:
     """Yield steps by which threads reduce pieces of columns: those of *column*, along *row*.
 
     Then a warp combines the partial results of each column.
     """
+    outer, inner = pieces(plan.func, row, "oi")
     yield Split(row, CUDA_GRID.column_elements)
-    yield RFactor(f"{row}_o")
-    yield Reorder((f"{row}_o", column, f"{row}_i"))
-    yield Fuse((f"{row}_o", column))
-    yield Parallel(f"{row}_o_{column}")
-    yield from on_warp(f"{row}_o_1", terms)
-    yield from rows(f"{column}_1", CUDA_GRID.warp_threads)
+    columns, combining = yield from _factored(plan, outer)
+    yield Reorder((outer, column, inner))
+    before = _names(plan)
+    yield Fuse((outer, column))
+    yield Parallel(next(name for name in _names(plan) if name not in before))
+    yield from on_warp(combining, terms)
+    yield from rows(columns, CUDA_GRID.warp_threads)
 
 
 def on_warp(name: str, terms: OnThreads) -> Iterator[Step]:
@@ -64,9 +69,31 @@ def on_warp(name: str, terms: OnThreads) -> Iterator[Step]:
     yield Annotate(f"{name}_o", MOST_TRIPS, CUDA_GRID.element_copies)
 
 
-def _in_strips(loop: For, size: int) -> Iterator[Step]:
+def _in_strips(plan: Plan, loop: For, size: int) -> Named:
+    """Yield steps that cut *loop* into strips of *size*; gives the loops over and in these.
+
+    After them comes the loop over what is left, if there is one.
+    """
     name = loop.var.name
     for block in starts(loop):
         yield DecomposeReduction(block.name, name)
+    before = _names(plan)
     yield LoopPartition(name, size)
+    rest = [other for other in _names(plan) if other not in before]
+    outer, inner = pieces(plan.func, name, "oi")
     yield Split(name, size)
+    return [outer, inner, *rest]
+
+
+def _factored(plan: Plan, name: str) -> Named:
+    """Yield a step that gives iterations of the loop *name* partial results.
+
+    Gives the loops that combine them, outermost first.
+    """
+    before = _names(plan)
+    yield RFactor(name)
+    return [other for other in _names(plan) if other not in before]
+
+
+def _names(plan: Plan) -> list[str]:
+    return [loop.var.name for loop in loops_of(plan.func.body)]

@@ -1,0 +1,69 @@
+"""Index notation, decisions: matrices to store by columns, so that results are gathered.
+
+``y[j] = A[i, j] * x[i]`` over rows of A adds to y at coordinates in no order, which threads cannot
+share. Over its columns, each element of y is a sum of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from spcomp.dtypes import DType
+from spcomp.formats.format import Format
+from spcomp.notation.layout import Layout, is_list
+from spcomp.notation.loops import Loop
+from spcomp.notation.nodes import accesses
+from spcomp.notation.plan import Nest, Plan
+
+_BY_COLUMNS = Format(("dense", "compressed"), (1, 0))
+
+
+def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str, Layout]:
+    """Return the matrices along which *plans* scatter, in the order that gathers.
+
+    Only for types that hardware does not add up in memory with the same result in any order, and
+    where no result has the order of the matrix.
+    """
+    found: dict[str, Layout] = {}
+    ordered = {
+        access.name
+        for plan in plans
+        if plan.output.storage != "dense"
+        for access in accesses(plan.stmt.value)
+    }
+    for plan in plans:
+        if plan.output.storage != "dense" or _is_word(plan.dtype):
+            continue
+        for nest in plan.nests:
+            for loop in _scattering(nest):
+                name = loop.parts[0].name
+                layout = layouts.get(name)  # None: an earlier result's
+                if name in ordered or layout is None:
+                    continue
+                if (by_columns := _transposed(layout)) is not None:
+                    found[name] = by_columns
+    return found
+
+
+def _scattering(nest: Nest) -> Iterator[Loop]:
+    """Yield the loops of *nest* over stored coordinates of the result, inside a reduced one."""
+    reduced = False
+    for loop in nest.loops if nest.op is not None else ():
+        if loop.index in nest.over:
+            reduced = True
+        elif reduced and loop.kind == "one" and loop.index in nest.target.indices:
+            yield loop
+
+
+def _transposed(layout: Layout) -> Layout | None:
+    """Return the layout of a matrix by its other dimension; None if it is no csr, csc or list."""
+    if layout.levels == _BY_COLUMNS.levels:
+        return replace(layout, order=layout.order[::-1])
+    if is_list(layout) and layout.rank == 2 and layout.order == (0, 1):
+        return replace(_BY_COLUMNS, idtype=layout.idtype)
+    return None
+
+
+def _is_word(dtype: DType) -> bool:
+    return dtype.is_integer and dtype.bits in (32, 64)
