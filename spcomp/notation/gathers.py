@@ -7,16 +7,13 @@ share. Over its columns, each element of y is a sum of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from spcomp.dtypes import DType
 from spcomp.formats.format import Format
-from spcomp.notation.layout import Layout, is_list
+from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop
 from spcomp.notation.nodes import accesses
 from spcomp.notation.plan import Nest, Plan
-
-_BY_COLUMNS = Format(("dense", "compressed"), (1, 0))
 
 
 def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str, Layout]:
@@ -41,7 +38,7 @@ def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str
                 layout = layouts.get(name)  # None: an earlier result's
                 if name in ordered or layout is None:
                     continue
-                if (by_columns := _transposed(layout)) is not None:
+                if (by_columns := _by_columns(layout)) is not None:
                     found[name] = by_columns
     return found
 
@@ -56,13 +53,11 @@ def _scattering(nest: Nest) -> Iterator[Loop]:
             yield loop
 
 
-def _transposed(layout: Layout) -> Layout | None:
-    """Return the layout of a matrix by its other dimension; None if it is no csr, csc or list."""
-    if layout.levels == _BY_COLUMNS.levels:
-        return replace(layout, order=layout.order[::-1])
-    if is_list(layout) and layout.rank == 2 and layout.order == (0, 1):
-        return replace(_BY_COLUMNS, idtype=layout.idtype)
-    return None
+def _by_columns(layout: Layout) -> Layout | None:
+    """Return the layout of the same matrix by its inner dimension; None if it is no matrix."""
+    if layout.is_dense or sorted(layout.order) != [0, 1]:
+        return None
+    return Format(("dense", "compressed"), layout.order[::-1], layout.idtype)
 
 
 def _is_word(dtype: DType) -> bool:
