@@ -19,16 +19,9 @@ from spcomp.notation.plan import Nest, Plan
 def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str, Layout]:
     """Return the matrices along which *plans* scatter, in the order that gathers.
 
-    Only for types that hardware does not add up in memory with the same result in any order, and
-    where no result has the order of the matrix.
+    Only for types that hardware does not add up in memory with the same result in any order.
     """
     found: dict[str, Layout] = {}
-    ordered = {
-        access.name
-        for plan in plans
-        if plan.output.storage != "dense"
-        for access in accesses(plan.stmt.value)
-    }
     for plan in plans:
         if plan.output.storage != "dense" or _is_word(plan.dtype):
             continue
@@ -36,11 +29,15 @@ def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str
             for loop in _scattering(nest):
                 name = loop.parts[0].name
                 layout = layouts.get(name)  # None: an earlier result's
-                if name in ordered or layout is None:
-                    continue
-                if (by_columns := _by_columns(layout)) is not None:
+                if layout is not None and (by_columns := _by_columns(layout)) is not None:
                     found[name] = by_columns
     return found
+
+
+def ordering(plans: Sequence[Plan]) -> frozenset[str]:
+    """Return the operands in whose order a result of *plans* may be stored."""
+    sparse = (plan for plan in plans if plan.output.storage != "dense")
+    return frozenset(access.name for plan in sparse for access in accesses(plan.stmt.value))
 
 
 def _scattering(nest: Nest) -> Iterator[Loop]:

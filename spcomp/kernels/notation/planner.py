@@ -35,7 +35,7 @@ from spcomp.notation.algebra import Windowed
 from spcomp.notation.asked import refuse_lost_answers, refuse_negated
 from spcomp.notation.direct import is_direct, misfit
 from spcomp.notation.emit import emit
-from spcomp.notation.gathers import transposes
+from spcomp.notation.gathers import ordering, transposes
 from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_hoisted
 from spcomp.notation.layout import Layout, is_bitmap, is_located
@@ -212,6 +212,8 @@ class Planner:
                 reason = _no_pieces(attempt.plans)
                 if reason is None:
                     return self.split(attempt.plans, refusals)
+            if reason is None and self._reads_both_ways(attempt, operands):
+                return self.split(attempt.plans, refusals)
             if reason is None:
                 return self._program(name, from_call, attempt, refusals, asked)
             tried = frozenset(n for n, layout in attempt.layouts.items() if is_direct(layout))
@@ -246,16 +248,12 @@ class Planner:
             if not further or not further.keys() <= arguments.keys():
                 break
             converts = {**converts, **further}
-        return self._gathering(attempt, candidate, operands) if self.gathers else attempt
+        return self._gathering(attempt, candidate, operands)
 
     def _gathering(self, attempt: _Attempt, candidate: Candidate, operands: _Operands) -> _Attempt:
         """Return *attempt* over matrices by columns where that gathers all that it scatters."""
-        fixed = {*self.wanted, *attempt.converts, *self.rows}
-        for name, argument in operands.from_call.items():
-            if argument.format is not None or isinstance(argument.value, DeviceTensor):
-                fixed.add(name)
-        further = transposes(attempt.plans, attempt.layouts)
-        if not further or not fixed.isdisjoint(operands.sources[n].name for n in further):
+        further = self._transposes(attempt, operands)
+        if not further or not ordering(attempt.plans).isdisjoint(further):
             return attempt
         converts = {**attempt.converts, **further}
         arguments = operands.arguments(converts, candidate.direct)
@@ -264,6 +262,20 @@ class Planner:
             return attempt
         gathering = _Attempt(arguments, plans, converts)
         return attempt if transposes(plans, gathering.layouts) else gathering
+
+    def _reads_both_ways(self, attempt: _Attempt, operands: _Operands) -> bool:
+        """Whether statements need a matrix by rows and others by columns; each has its own then."""
+        several = len(attempt.plans) > 1 and not self.parts and not self.prepared.accumulated
+        return several and bool(self._transposes(attempt, operands))
+
+    def _transposes(self, attempt: _Attempt, operands: _Operands) -> dict[str, Layout]:
+        """Return the matrices to transpose for *attempt*; none if one of them stays as it is."""
+        further = transposes(attempt.plans, attempt.layouts) if self.gathers else {}
+        fixed = {*self.wanted, *attempt.converts, *self.rows}
+        for name, argument in operands.from_call.items():
+            if argument.format is not None or isinstance(argument.value, DeviceTensor):
+                fixed.add(name)
+        return further if fixed.isdisjoint(operands.sources[n].name for n in further) else {}
 
     def _plans(self, arguments: Mapping[str, Argument]) -> tuple[Plan, ...] | Reason:
         """Return the plan of each statement over *arguments*, or why there is none."""
