@@ -48,7 +48,7 @@ from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Fuse, Reorder, Split
-from spcomp.schedule.steps.sharing.partial_results import starts
+from spcomp.schedule.steps.sharing.partial_results import shared_update, starts
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
@@ -192,6 +192,8 @@ class _Plan(CpuPlan):
             yield from warp_totals(self, nest, *on_threads)
         elif dense and [x.var in reducing for x in loops] == [True, False]:
             yield from column_totals(self, nest.var.name, loops[1].var.name, *on_threads)
+        elif shared_update(nest) is not None:
+            yield from self.total(nest.var.name)
         else:
             yield from super().nest(nest)
 
@@ -209,7 +211,7 @@ class _Plan(CpuPlan):
             yield from super().total(name)
             combining = [x for x in outermost(self.func.body) if x.var.name not in before]
             for loop in filter(reduces, combining):
-                yield from on_warp(loop.var.name, self._terms)
+                yield from on_warp(self, loop.var.name, self._terms)
             return
         for block in starts(nest):
             yield DecomposeReduction(block.name, name)
@@ -217,7 +219,7 @@ class _Plan(CpuPlan):
         yield RFactor(name)
         total = next(x for x in loops_of(self.func.body) if x.var.name not in before)
         yield from self._rows_on_groups(name, WARP)
-        yield from on_warp(loops[1].var.name, self._terms)
+        yield from on_warp(self, loops[1].var.name, self._terms)
         yield from warp_totals(self, total, self._terms, self._rows_on_groups)
 
     def counts(self, nest: For) -> Iterator[Step]:
@@ -243,8 +245,9 @@ class _Plan(CpuPlan):
         assert tile is not None
         columns = loop.var.name
         width, threads = shares(loop)
+        blocks = self._pieces(columns, width)[0]
         yield from self._columns(columns, threads, width)
-        yield Bind(f"{columns}_0" if width > 1 else f"{columns}_o", "blockIdx.y")
+        yield Bind(blocks, "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
     def elements(self, name: str) -> Iterator[Step]:
@@ -262,8 +265,8 @@ class _Plan(CpuPlan):
         together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
         yield from elements.in_groups(1 << together.bit_length() - 1)
         if threads > 1:
+            trips = self._pieces(dot.var.name, width)[0]
             yield from self._terms(dot.var.name, threads, width)
-            trips = f"{dot.var.name}_0" if width > 1 else f"{dot.var.name}_o"
             yield Unroll(trips)
             if not isinstance(dot.end, Const):
                 yield Annotate(trips, MOST_TRIPS, self.knobs.unrolled_group)
@@ -286,8 +289,12 @@ class _Plan(CpuPlan):
         threads = min(threads & -threads, LANES) if known else self.term_threads
         if threads == 1:
             return
+        loops = chain(nest)[0]
+        around = loops[: loops.index(row)] if row in loops else []
+        if around:  # which reduce, too
+            yield Reorder((row.var.name, *(x.var.name for x in around)))
+        trips = self._pieces(loop, width)[0]
         yield from self._terms(loop, threads, width)
-        trips = f"{loop}_0" if width > 1 else f"{loop}_o"
         yield Unroll(trips)
         short = 0 < self.facts.row < MOST_ROW and not self.facts.few
         if not known and short:  # in few registers, so that more threads run
@@ -309,10 +316,11 @@ class _Plan(CpuPlan):
         if groups == 1:
             yield Unroll(inner)
             return
+        turns, lanes = pieces(self.func, inner, "oi")
         yield Split(inner, groups)
-        yield Reorder((f"{inner}_i", f"{inner}_o"))
-        yield Unroll(f"{inner}_o")
-        yield Bind(f"{inner}_i", "threadIdx.y")
+        yield Reorder((lanes, turns))
+        yield Unroll(turns)
+        yield Bind(lanes, "threadIdx.y")
 
     def group(self, name: str) -> bool:
         """Run the rows of the nest *name* on groups of threads, and the loops inside on these.
@@ -443,9 +451,10 @@ class _Plan(CpuPlan):
 
     def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:
         """Yield steps that run each iteration of the loop *row* on a group of *threads*."""
+        blocks, groups = pieces(self.func, row, "oi")
         yield Split(row, max(1, self.grid.block_threads // threads))
-        yield Bind(f"{row}_o", "blockIdx.x")
-        yield Bind(f"{row}_i", "threadIdx.y")
+        yield Bind(blocks, "blockIdx.x")
+        yield Bind(groups, "threadIdx.y")
 
 
 def _is_word(dtype: DType) -> bool:

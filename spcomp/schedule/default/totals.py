@@ -41,7 +41,7 @@ def warp_totals(plan: Plan, loop: For, terms: OnThreads, rows: OnThreads) -> Ite
     parts += yield from _factored(plan, strips)
     yield from rows(strips, CUDA_GRID.warp_threads)
     for part in parts:
-        yield from on_warp(part, terms)
+        yield from on_warp(plan, part, terms)
 
 
 def column_totals(
@@ -58,15 +58,16 @@ def column_totals(
     before = _names(plan)
     yield Fuse((outer, column))
     yield Parallel(next(name for name in _names(plan) if name not in before))
-    yield from on_warp(combining, terms)
+    yield from on_warp(plan, combining, terms)
     yield from rows(columns, CUDA_GRID.warp_threads)
 
 
-def on_warp(name: str, terms: OnThreads) -> Iterator[Step]:
+def on_warp(plan: Plan, name: str, terms: OnThreads) -> Iterator[Step]:
     """Yield steps by which a warp shares the loop *name*, each thread with several loads."""
+    trips, _ = pieces(plan.func, name, "oi")
     yield from terms(name, CUDA_GRID.warp_threads)
-    yield Unroll(f"{name}_o")
-    yield Annotate(f"{name}_o", MOST_TRIPS, CUDA_GRID.element_copies)
+    yield Unroll(trips)
+    yield Annotate(trips, MOST_TRIPS, CUDA_GRID.element_copies)
 
 
 def _in_strips(plan: Plan, loop: For, size: int) -> Named:
