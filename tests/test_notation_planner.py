@@ -145,3 +145,25 @@ def test_of_an_operand_read_at_two_places_only_one_is_converted(text, layout):
         result = getattr(found, "C", found)
         dense = result.to_dense() if isinstance(result, Tensor) else result.toarray()
         np.testing.assert_array_equal(dense, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("s[i] = sum(j, (D[i, j] - m[i]) ** 2)", "i j"),
+        ("s[j] = sum(i, (D[i, j] - m[j]) ** 2)", "i j"),
+        ("s[i] = sum(j, (F[i, j] - m[i]) ** 2)", "j i"),
+        ("C[i, k] = D[i, j] * X[j, k]", "i j k"),
+        ("C[i, j] = H[i, k] * X[j, k]", "i j k"),
+        ("t[j] = sum((i, k), U[i, j, k])", "j i k"),
+        ("t[k] = sum((i, j), U[i, j, k])", "i j k"),
+        ("N[i, j] = F[i, j] * m[i]", "i j"),
+    ],
+)
+def test_the_innermost_loop_runs_along_the_operands_of_most_dimensions(text, order):
+    arrays = {"m": np.ones(3), "U": np.ones((3, 3, 3))}
+    arrays |= dict.fromkeys("DXH", np.ones((3, 3))) | {"F": np.asfortranarray(np.ones((3, 3)))}
+    planned = decide(text, **{name: a for name, a in arrays.items() if f"{name}[" in text})
+    (plan,) = planned.plans
+    (nest,) = plan.nests
+    assert " ".join(loop.index for loop in nest.loops) == order

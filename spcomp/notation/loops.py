@@ -202,12 +202,16 @@ def chain(access: Access, layout: Layout) -> tuple[str, ...]:
 
 
 def order_indices(
-    indices: Sequence[str], chains: Iterable[tuple[str, ...]], operands: Iterable[Access]
+    indices: Sequence[str],
+    chains: Iterable[tuple[str, ...]],
+    operands: Iterable[Access],
+    layouts: Mapping[str, Layout],
 ) -> tuple[str, ...]:
     """Return *indices* in the order of their loops.
 
     It follows as many of *chains* as fit together, earlier ones first. Indices of no chain come
-    last; the innermost is the one that is the last index of most accesses.
+    last; the innermost is the one along which most of *operands* with the most dimensions lie in
+    memory.
     """
     before: dict[str, set[str]] = {name: set() for name in indices}
     for names in chains:
@@ -218,10 +222,18 @@ def order_indices(
         if len(set(path)) == len(path) and _in_order(trial) is not None:
             before = trial
     chained = {name for names in chains for name in names}
-    last = [access.indices[-1] for access in operands if access.indices]
-    rank = {n: (n not in chained, last.count(n) if n not in chained else 0) for n in indices}
-    ready = sorted(indices, key=lambda name: rank[name])
+    lying = [(len(a.indices), _along_memory(a, layouts)) for a in operands if a.indices]
+    ranks = sorted({rank for rank, _ in lying}, reverse=True)
+    free = [name for name in indices if name not in chained]
+    innermost = max(reversed(free), key=lambda n: [lying.count((r, n)) for r in ranks], default="")
+    ready = sorted(indices, key=lambda name: (name not in chained, name == innermost))
     return _in_order(before, ready) or tuple(ready)
+
+
+def _along_memory(access: Access, layouts: Mapping[str, Layout]) -> str:
+    """Return the index along which neighbours of *access* lie in memory."""
+    layout = layouts.get(access.name)
+    return access.indices[-1 if layout is None else layout.order[-1]]
 
 
 def _in_order(

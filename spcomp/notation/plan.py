@@ -312,7 +312,7 @@ class _Planner:
         chains = [*hard, *(chain(a, self.layouts[a.name]) for a in _needed_first(formula))]
         operands = (target, *accesses(value, vectors=False))
         asked = [a for a in _outer_accesses(value) if a.name in self.sparse]
-        order = order_indices(indices, chains, operands)
+        order = order_indices(indices, chains, operands, self.layouts)
         loops: list[Loop] = []
         stages = [walk.inside()]
         for name in order:

@@ -299,7 +299,7 @@ class Chooser:
         target, operands = self.stmt.target, leaves(formula)
         over = () if reduced is None else reduced.indices
         chains = [chain(a, self.layouts[a.name]) for a in (*required(formula), *operands)]
-        order = order_indices((*target.indices, *over), chains, (target, *operands))
+        order = order_indices((*target.indices, *over), chains, (target, *operands), self.layouts)
         keys = Keys(order, None if reduced is None else reduced.op)
         return Output(self._natural(operands), "assembled", None, f"its pattern is {formula}", keys)
 
