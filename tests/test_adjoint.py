@@ -450,6 +450,10 @@ def test_wrong_calls_are_refused():
         kernel(A=a, B=b)
     with pytest.raises(ArgumentError, match="unexpected argument D"):
         kernel(A=a, B=b, D=b, grad_C=g)
+    two = spcomp.compile(spcomp.adjoint("y[j] = A[i, j] * x[i]; z[i] = A[i, j] * w[j]", "w"))
+    with pytest.raises(ArgumentError, match="unexpected argument grad_y") as caught:
+        two(A=a, x=g[:, 0], w=b[:, 0], grad_y=b[:, 0], grad_z=g[:, 0])
+    assert caught.value.hint.startswith("y does not depend on w")
     with pytest.raises(ArgumentError, match="by position"):
         kernel(a, b)
     with pytest.raises(ArgumentError, match="whole numbers"):

@@ -211,7 +211,7 @@ def order_indices(
 
     It follows as many of *chains* as fit together, earlier ones first. Indices of no chain come
     last; the innermost is the one along which most of *operands* with the most dimensions lie in
-    memory.
+    memory, the last one where two are as many.
     """
     before: dict[str, set[str]] = {name: set() for name in indices}
     for names in chains:
@@ -223,9 +223,9 @@ def order_indices(
             before = trial
     chained = {name for names in chains for name in names}
     lying = [(len(a.indices), _along_memory(a, layouts)) for a in operands if a.indices]
-    ranks = sorted({rank for rank, _ in lying}, reverse=True)
     free = [name for name in indices if name not in chained]
-    innermost = max(reversed(free), key=lambda n: [lying.count((r, n)) for r in ranks], default="")
+    votes = {n: [(rank, lying.count((rank, n))) for rank, at in lying if at == n] for n in free}
+    innermost = max(reversed(free), key=lambda n: max(votes[n], default=(0, 0)), default="")
     ready = sorted(indices, key=lambda name: (name not in chained, name == innermost))
     return _in_order(before, ready) or tuple(ready)
 

@@ -161,10 +161,11 @@ class AdjointKernel(Runnable):
     def _check_names(self, named: Mapping[str, Any]) -> None:
         known = {*self.arguments, *self.adjoint.saves}
         for name in (name for name in named if name not in known):
-            raise ArgumentError(
-                f"unexpected argument {name} of {self.name}",
-                hint=f"its arguments are {', '.join(self.arguments)}",
-            )
+            hint = f"its arguments are {', '.join(self.arguments)}"
+            result = name.removeprefix("grad_")
+            if result != name and result in prepare(self.adjoint.forward).results:
+                hint = f"{result} does not depend on {', '.join(self.adjoint.wrt)}; {hint}"
+            raise ArgumentError(f"unexpected argument {name} of {self.name}", hint=hint)
 
     def version(self, named: Mapping[str, Any], bound: Collection[str] = ()) -> Version:
         """Return the version for arguments like *named*; raises ArgumentError.
