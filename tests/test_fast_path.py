@@ -32,7 +32,8 @@ def parts(result):
     """Return the arrays of *result*: one, those of a matrix, or of several results."""
     if isinstance(result, tuple):
         return list(result)
-    return [result] if isinstance(result, np.ndarray) else [result.data, result.indices]
+    is_array = isinstance(result, (np.ndarray, np.generic))
+    return [result] if is_array else [result.data, result.indices]
 
 
 @pytest.fixture
@@ -54,10 +55,10 @@ STRAIGHT = [
     ("C[i, j] = A[i, j] * B[j, i]", {"A": matrix(), "B": dense(N, N)}),
     ("C[i, j] = A[i, j] * s", {"A": matrix(sps.csr_matrix), "s": 2.0}),
     ("y[i] = A[i, j] * x[j]; z[i] = A[i, j] + 1", {"A": matrix(), "x": dense(N)}),
+    ("s = A[i, j] * x[i]", {"A": matrix(), "x": dense(N)}),
 ]
 FULL = [
     ("y[i] = A[i, j] * x[j]", {"A": matrix(sps.csc_array), "x": dense(N)}),
-    ("s = A[i, j] * x[i]", {"A": matrix(), "x": dense(N)}),
     ("y[i] = x[i(0, 3)] * 2", {"x": dense(N)}),
     ("Y[d[e], f] = X[e, f]", {"d": np.array([1, 0, 1]), "X": dense(3, 2), "sizes": {"Y": 2}}),
     ("C[j, i] = A[i, j] * 2", {"A": matrix()}),
@@ -165,3 +166,19 @@ def test_wide_index_arrays_of_bound_tensors_are_narrowed_if_they_fit():
     wrong = torch.sparse_csr_tensor(pointers, columns, values, (1, 3), check_invariants=False)
     with pytest.raises(ArgumentError, match="A"):  # not column 0
         spcomp.compile("y[i] = A[i, j] * x[j]").bind(A=wrong)(x=torch.ones(3))
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_numbers_are_returned_by_learned_calls(bound, only_fast):
+    v = dense(N)
+    kernel = spcomp.compile("y = sum(i, v[i])")
+    call = kernel.bind(v=v) if bound else kernel
+    named = {} if bound else {"v": v}
+    assert learned(call, **named) == pytest.approx(v.sum())
+    out = np.zeros((), np.float32)
+    assert call(out=out, **named) is out  # an array for a number takes the full way
+    learned(call, **named)
+    only_fast()
+    found = call(**named)
+    assert type(found) is np.float32
+    assert found == pytest.approx(v.sum())

@@ -17,10 +17,14 @@ _ndarray = np.ndarray
 
 
 class Way(NamedTuple):
-    """The *calls* of the kernel of *version*, which are those of the user."""
+    """The *calls* of the kernel of *version*, which are those of the user.
+
+    *is_number*: the only result is a number, for which the kernel has an array.
+    """
 
     calls: Calls
     version: CompiledVersion
+    is_number: bool = False
 
 
 class Straight(NamedTuple):
@@ -29,6 +33,7 @@ class Straight(NamedTuple):
     repeat: Repeat
     only: Any  # str or None
     version: CompiledVersion
+    is_number: bool
 
 
 class Latest(Protocol):
@@ -62,9 +67,9 @@ class FastPath:
         """
         if self.straight is None:
             return self._search(out, named)
-        repeat, only, version = self.straight
+        repeat, only, version, is_number = self.straight
         if out is not None:
-            if only is None or type(out) is not _ndarray or only in named:
+            if is_number or only is None or type(out) is not _ndarray or only in named:
                 return self._search(out, named)
             named[only] = out
         result = repeat.entry(named)
@@ -77,24 +82,25 @@ class FastPath:
         for place in self.places:
             if place.latest is not version:
                 place.latest = version
-        return result
+        return result[0] if is_number else result
 
     def _search(self, out: Any, named: dict[str, Any]) -> Any:
         """Return what run does by any of the ways, and go straight to it next time."""
         for way in self.ways:
             calls, given = way.calls, named
             if out is not None:
-                only = calls.only
+                only = None if way.is_number else calls.only
                 if only is None or type(out) is not _ndarray or only in named:
                     continue
                 given = {**named, only: out}
             result = calls.repeat(given)
             if result is not NotImplemented:
                 self.ways = (way, *(other for other in self.ways if other is not way))
-                self.straight = Straight(calls.repeats[0], calls.only, way.version)
+                only, repeat = calls.only, calls.repeats[0]
+                self.straight = Straight(repeat, only, way.version, way.is_number)
                 for place in self.places:
                     place.latest = way.version
-                return result
+                return result[0] if way.is_number else result
         return NotImplemented
 
     def news(self, kernel: Any) -> Calls | None:
@@ -132,10 +138,16 @@ class Handover(NamedTuple):
     result: Any
 
     @property
+    def takes_given(self) -> bool:
+        """Whether the kernel takes what is given as it is."""
+        given, taken = self.given, self.taken
+        return given.keys() == taken.keys() and all(taken[n] is x for n, x in given.items())
+
+    @property
     def is_plain(self) -> bool:
         """Whether all is handed on as it is."""
-        given, taken, returned, result = self
-        if given.keys() != taken.keys() or any(taken[name] is not x for name, x in given.items()):
+        returned, result = self.returned, self.result
+        if not self.takes_given:
             return False
         if isinstance(result, Results) and isinstance(returned, Results):
             pairs = zip(returned, result, strict=True)

@@ -93,6 +93,12 @@ class Delivery:
             for name, output in outputs
         )
 
+    def is_number(self, planned: Planned) -> bool:
+        """Whether the kernel returns an array of one element, which is the user's only result."""
+        alone = not planned.unbound and planned.returned == tuple(self.prepared.results)
+        ranks = [self.prepared.ranks[name] for name in planned.returned]
+        return alone and ranks == [0] and all(plan.output.keys is None for plan in planned.plans)
+
     def results(
         self,
         planned: Planned,

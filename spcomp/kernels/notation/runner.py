@@ -205,8 +205,9 @@ class Runner:
         calls = None if path is None else path.news(kernel)
         if path is not None and calls is not None and tells_all(call.given, call.outputs):
             handover = Handover(call.given, named, returned, self._named(results))
-            plain = self._takes_wholes and self._delivery.is_plain(planned) and handover.is_plain
-            path.consider(Way(calls, version), plain=plain)
+            number = self._delivery.is_number(planned) and handover.takes_given
+            plain = number or (self._delivery.is_plain(planned) and handover.is_plain)
+            path.consider(Way(calls, version, number), plain=plain and self._takes_wholes)
         return results
 
     def kernel_call(
