@@ -16,11 +16,12 @@ NOWHERE = const(dtype_range(int64).high or 0, int64)  # behind all coordinates
 _EXACT_CALLS = frozenset({"abs", "sqrt", "isnan", "floor", "ceil", "trunc"})
 
 
-def repeats(value: Expr) -> bool:
+def repeats(value: Expr, *, exact: bool = True) -> bool:
     """Whether *value* has the same bits wherever it is computed: in a vector or alone.
 
     Not so for functions that are approximated, and for sums of products, which processors with fma
-    may round once or twice.
+    may round once or twice. Unless floats are *exact*, computed as they are written, a value may be
+    one sum or product.
     """
     nodes = [node for node in walk(value) if isinstance(node, Expr)]
     plain = (Var, Const, BinOp, UnOp, Cast, Call, Load, Select)
@@ -29,8 +30,16 @@ def repeats(value: Expr) -> bool:
     computes = any(isinstance(node, (BinOp, UnOp, Call)) for node in nodes)
     if computes and any(n.dtype.is_float and n.dtype.bits < 32 for n in nodes):
         return False
+    inexact = sum(map(_rounds, nodes))
+    if not exact and (inexact > 1 or any(isinstance(n, BinOp) and n.op == "/" for n in nodes)):
+        return False
     calls = (node.func for node in nodes if isinstance(node, Call))
     return all(name in _EXACT_CALLS for name in calls) and not any(map(_contracts, nodes))
+
+
+def _rounds(node: Expr) -> bool:
+    arithmetic = isinstance(node, BinOp) and node.op in ("+", "-", "*", "/")
+    return node.dtype.is_float and (arithmetic or (isinstance(node, Call) and node.func == "sqrt"))
 
 
 def _contracts(node: Expr) -> bool:

@@ -34,8 +34,11 @@ class Emitter:
         plans: Sequence[Plan],
         operands: Mapping[str, Operand],
         semiring: Semiring,
+        *,
+        exact: bool = True,
     ) -> None:
         self.name, self.plans, self.operands, self.semiring = name, plans, operands, semiring
+        self.exact = exact  # whether floats are computed as they are written
         self.taken = {name, *operands, *(plan.stmt.target.name for plan in plans)}
         self.handles: list[Var] = []
         self.scalars: dict[str, Var] = {}

@@ -25,13 +25,16 @@ def emit(
     operands: Mapping[str, Operand],
     semiring: Semiring,
     unseen: Collection[str] = (),
+    *,
+    exact: bool = True,
 ) -> tuple[CoordFunc, dict[str, str], tuple[Temporary, ...]]:
     """Return the program of *plans* over *operands*, the Python numbers by parameter, temporaries.
 
     Buffers have the names of the tensors. *unseen*: the tensors that are assigned, and that no
-    caller gets. Raises ScriptError where dtypes do not go together.
+    caller gets. *exact*: floats are computed as they are written. Raises ScriptError where dtypes
+    do not go together.
     """
-    emitter = Emitter(name, plans, operands, semiring)
+    emitter = Emitter(name, plans, operands, semiring, exact=exact)
     body: list[Stmt] = []
     for at, plan in enumerate(plans):
         emitter.sizes.statement = at

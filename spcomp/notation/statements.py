@@ -242,7 +242,8 @@ class Scope:
         value = resolve(self.value)
         name = self.emitter.unique(f"{buffer.name}_best")
         best = self.best = Buffer(name, None, (ONE,), value.dtype, "local")
-        self.is_known = self._is_simple() and self._is_in_order() and repeats(value)
+        repeatable = repeats(value, exact=self.emitter.exact)
+        self.is_known = repeatable and self._is_simple() and self._is_in_order()
         if not self.is_known:
             start = Store(best, (ZERO,), identity(op, best.dtype))
             nowhere = Store(buffer, (ZERO,), const(-1))

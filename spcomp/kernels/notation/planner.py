@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spcomp.compiler.options import Options
 from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError
 from spcomp.formats.hyb import composable
@@ -31,6 +32,7 @@ from spcomp.kernels.notation.planned import (
     Refusal,
     Split,
 )
+from spcomp.knobs import knobs_of
 from spcomp.notation.algebra import Windowed
 from spcomp.notation.asked import refuse_lost_answers, refuse_negated
 from spcomp.notation.direct import is_direct, misfit
@@ -134,7 +136,8 @@ class Planner:
     *written*: the program as the user wrote it; *inner*: the same, in which assigned *parts* are
     results of their own, and *rows* of index vectors are operands; *prepared*: *inner* with its
     names resolved. *wanted*: the requested layouts; *stored*: the requested formats of several
-    parts.
+    parts. *owns_temporaries*: the program allocates what no caller gets. *gathers*: matrices are
+    transposed where results would be scattered. *exact*: floats are computed as they are written.
     """
 
     written: Program
@@ -148,22 +151,13 @@ class Planner:
     stored: Mapping[str, ComposableFormat]
     owns_temporaries: bool
     gathers: bool
+    exact: bool
 
     @classmethod
     def of(
-        cls,
-        program: Program,
-        formats: Formats,
-        semiring: Semiring,
-        *,
-        owns_temporaries: bool = False,
-        gathers: bool = False,
+        cls, program: Program, formats: Formats, semiring: Semiring, options: Options
     ) -> Planner:
-        """Return the planner of *program*; raises SpcompError if it is wrong for all arguments.
-
-        *owns_temporaries*: the program allocates what no caller gets. *gathers*: matrices are
-        transposed where results would be scattered.
-        """
+        """Return the planner of *program*; raises SpcompError if it is wrong for all arguments."""
         if any(map(composable, formats.values())):
             program = with_inner_hoisted(program)
         inner, rows = with_scatters(program, semiring)
@@ -173,6 +167,7 @@ class Planner:
         assigned = (name for name in parts if prepared.ranks[name] and name not in formats)
         formats = {**formats, **dict.fromkeys(assigned, "dense")}
         wanted, stored = requested_layouts(formats, prepared)
+        knobs = knobs_of(options.target)
         return cls(
             program,
             inner,
@@ -183,8 +178,9 @@ class Planner:
             formats,
             wanted,
             stored,
-            owns_temporaries,
-            gathers,
+            owns_temporaries=knobs.owns_temporaries,
+            gathers=knobs.gathers_results,
+            exact=not options.fast_math,
         )
 
     def decide(
@@ -325,7 +321,9 @@ class Planner:
         seen = {*self.prepared.results, *self.prepared.accumulated, *asked}
         in_parts = self.stored or any(given.format is not None for given in from_call.values())
         unseen = [name for name in self.prepared.targets if name not in seen and not in_parts]
-        func, numbers, temporaries = emit(f"{name}_kernel", plans, operands, self.semiring, unseen)
+        func, numbers, temporaries = emit(
+            f"{name}_kernel", plans, operands, self.semiring, unseen, exact=self.exact
+        )
         if self.owns_temporaries:
             func, temporaries = owned(func, temporaries)
         used = {buffer.name for buffer in func.buffers} | {param.name for param in func.params}

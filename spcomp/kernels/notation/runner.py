@@ -36,7 +36,6 @@ from spcomp.kernels.notation.results import Delivery, as_kernel_argument, stores
 from spcomp.kernels.notation.scatters import Scatters, Sizes
 from spcomp.kernels.protocol import InnerCall, Runnable
 from spcomp.kernels.results import Results
-from spcomp.knobs import knobs_of
 from spcomp.log import say
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.nodes import Program
@@ -62,9 +61,7 @@ class Runner:
     ) -> None:
         self.options = options
         self._on_gpu = on_gpu(options.target)
-        knobs = knobs_of(options.target)
-        chosen = {"owns_temporaries": knobs.owns_temporaries, "gathers": knobs.gathers_results}
-        self.planner = planner = Planner.of(program, formats, semiring, **chosen)
+        self.planner = planner = Planner.of(program, formats, semiring, options)
         prepared = planner.prepared
         self._places = places = Places.of(planner.parts, prepared.results)
         self._operands = places.named(prepared.arguments)
