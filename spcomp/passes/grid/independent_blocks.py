@@ -203,7 +203,8 @@ def _check(body: Stmt, axis: str) -> None:
                     f"one block of {axis} may touch what another one writes to"
                     f" {write.node.buffer.name}",
                     other.node.span or write.node.span,
-                    hint="blocks do not wait for each other: bind a loop that is around both",
+                    hint="blocks do not wait for each other: bind a loop that is around both, or"
+                    " let a loop that is parallel inside of others run in order",
                 )
 
 
