@@ -36,9 +36,11 @@ class Emitter:
         semiring: Semiring,
         *,
         exact: bool = True,
+        loads_apart: bool = False,
     ) -> None:
         self.name, self.plans, self.operands, self.semiring = name, plans, operands, semiring
         self.exact = exact  # whether floats are computed as they are written
+        self.loads_apart = loads_apart  # what is at coordinates, one element after the other
         self.taken = {name, *operands, *(plan.stmt.target.name for plan in plans)}
         self.handles: list[Var] = []
         self.scalars: dict[str, Var] = {}

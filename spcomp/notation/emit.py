@@ -27,14 +27,16 @@ def emit(
     unseen: Collection[str] = (),
     *,
     exact: bool = True,
+    loads_apart: bool = False,
 ) -> tuple[CoordFunc, dict[str, str], tuple[Temporary, ...]]:
     """Return the program of *plans* over *operands*, the Python numbers by parameter, temporaries.
 
     Buffers have the names of the tensors. *unseen*: the tensors that are assigned, and that no
-    caller gets. *exact*: floats are computed as they are written. Raises ScriptError where dtypes
-    do not go together.
+    caller gets. *exact*: floats are computed as they are written. *loads_apart*: vectors at
+    coordinates are loaded one element after the other. Raises ScriptError where dtypes do not go
+    together.
     """
-    emitter = Emitter(name, plans, operands, semiring, exact=exact)
+    emitter = Emitter(name, plans, operands, semiring, exact=exact, loads_apart=loads_apart)
     body: list[Stmt] = []
     for at, plan in enumerate(plans):
         emitter.sizes.statement = at

@@ -267,13 +267,15 @@ class Scope:
         return is_plain and len(self.domains) == 1 and not self.inner and self._guard() is None
 
     def _is_in_order(self) -> bool:
-        """Whether the loop passes through the elements of all operands in their order."""
-        (index,) = self.nest.over
+        """Whether the loop loads vectors of all operands: in order, or at coordinates at once."""
+        (index,), (loop,) = self.nest.over, self.nest.loops
+        apart = loop.kind == "one" and self.emitter.loads_apart
         for access in accesses(self.nest.value):
             layout = self.emitter.layouts.get(access.name)  # None: an inner reduction's
-            outer = layout.order[:-1] if layout is not None and layout.is_dense else ()
-            if any(access.indices[dim] == index for dim in outer):
-                return False
+            if layout is not None and layout.is_dense:
+                slow = layout.order if apart else layout.order[:-1]
+                if any(access.indices[dim] == index for dim in slow):
+                    return False
         return True
 
     def _improve(self, buffer: Buffer, best: Buffer) -> Stmt:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from spcomp.compiler.backends import backend_of
 from spcomp.compiler.options import Options
 from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError
@@ -52,6 +53,7 @@ from spcomp.notation.split import fits_one, split_statements
 from spcomp.notation.temporaries import owned
 from spcomp.notation.types import Types
 from spcomp.notation.vectors import Scattered, check_vectors, only_vectors, with_scatters
+from spcomp.target import on_gpu
 from spcomp.tensors.device_tensor import DeviceTensor
 
 MOST_ROUNDS = 4  # in which operands are converted, until no loop needs another order
@@ -138,6 +140,7 @@ class Planner:
     names resolved. *wanted*: the requested layouts; *stored*: the requested formats of several
     parts. *owns_temporaries*: the program allocates what no caller gets. *gathers*: matrices are
     transposed where results would be scattered. *exact*: floats are computed as they are written.
+    *loads_apart*: vectors at coordinates are loaded one element after the other.
     """
 
     written: Program
@@ -152,6 +155,7 @@ class Planner:
     owns_temporaries: bool
     gathers: bool
     exact: bool
+    loads_apart: bool
 
     @classmethod
     def of(
@@ -167,7 +171,8 @@ class Planner:
         assigned = (name for name in parts if prepared.ranks[name] and name not in formats)
         formats = {**formats, **dict.fromkeys(assigned, "dense")}
         wanted, stored = requested_layouts(formats, prepared)
-        knobs = knobs_of(options.target)
+        target = backend_of(options.target.kind).resolve(options.target)
+        knobs = knobs_of(target)
         return cls(
             program,
             inner,
@@ -181,6 +186,7 @@ class Planner:
             owns_temporaries=knobs.owns_temporaries,
             gathers=knobs.gathers_results,
             exact=not options.fast_math,
+            loads_apart=not on_gpu(target) and not knobs.gathers(target.vector_bits),
         )
 
     def decide(
@@ -322,7 +328,13 @@ class Planner:
         in_parts = self.stored or any(given.format is not None for given in from_call.values())
         unseen = [name for name in self.prepared.targets if name not in seen and not in_parts]
         func, numbers, temporaries = emit(
-            f"{name}_kernel", plans, operands, self.semiring, unseen, exact=self.exact
+            f"{name}_kernel",
+            plans,
+            operands,
+            self.semiring,
+            unseen,
+            exact=self.exact,
+            loads_apart=self.loads_apart,
         )
         if self.owns_temporaries:
             func, temporaries = owned(func, temporaries)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import ClassVar, TypeAlias
 
-from spcomp.dtypes import int32, int64
+from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
@@ -24,6 +24,7 @@ from spcomp.ir.arith.simplify import Interval, coefficient, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import (
     BinOp,
+    BinOpKind,
     Broadcast,
     Const,
     Expr,
@@ -46,7 +47,9 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
-_ACROSS: dict[Combiner, Combiner] = {"and": "min", "or": "max"}  # lanes of bools
+MASK_REGISTER_BITS = 512  # processors with such vectors have registers for masks
+_BITWISE: dict[Combiner, BinOpKind] = {"and": "&", "or": "|"}  # what evaluates both sides
+_ACROSS: dict[Combiner, Combiner] = {"and": "min", "or": "max"}  # lanes of 0 and 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +202,15 @@ class _Vectorizer(Rewriter):
         reduction = as_reduction(store)
         if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
             return loop.replace(kind="serial")
-        op, dtype = reduction.combiner, accumulator(store.buffer.dtype)
+        op, dtype = reduction.combiner, self._accumulator(loop, reduction.combiner, store)
+        merge = _BITWISE.get(op, op)
         before = cast(Load(store.buffer, store.indices), dtype)
         is_short = bool(gathered(loop)) or self._is_ragged(loop)
         count = 1 if is_short else self.knobs.dot_accumulators
-        acc = self._local(store.buffer, "acc", count * lanes)
-        sum_ = self._local(store.buffer, "sum", 1)
+        acc = self._local(store.buffer, "acc", dtype, count * lanes)
+        sum_ = self._local(store.buffer, "sum", dtype, 1)
         so_far = Load(sum_, (ZERO,))
-        scalar_step = Store(sum_, (ZERO,), BinOp(op, so_far, cast(reduction.value, dtype)))
+        scalar_step = Store(sum_, (ZERO,), BinOp(merge, so_far, cast(reduction.value, dtype)))
 
         def at(k: int) -> tuple[Expr, ...]:
             return (Ramp(const(k * lanes), 1, lanes),)
@@ -217,7 +221,7 @@ class _Vectorizer(Rewriter):
         def update(k: int, width: int, base: Expr) -> Stmt:
             value = cast_lanes(Widen(loop, base, width).rewrite(reduction.value), dtype)
             part = (Ramp(const(k * lanes), 1, width),)
-            step = Store(acc, part, BinOp(op, Load(acc, part), wide(value, width)))
+            step = Store(acc, part, BinOp(merge, Load(acc, part), wide(value, width)))
             return inside(NamedReads(self.names, value).name(step))
 
         def update_all(base: Expr) -> Stmt:
@@ -237,12 +241,12 @@ class _Vectorizer(Rewriter):
         if self._masks(loop):
             last_loop = tail.replace(var=loop.var, body=loop.body)
             masked = LastLanes(last_loop, lanes, self.names).reduce(
-                reduction.value, acc, op, inside
+                reduction.value, acc, op, merge, inside
             )
             if nest:  # elements read for all lanes are sure to exist only if a lane runs
                 masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)
             remainder, last = seq(remainder, masked), None
-        sums = _combined(op, [Load(acc, at(k)) for k in range(count)])
+        sums = _combined(merge, [Load(acc, at(k)) for k in range(count)])
         total: Stmt = Store(sum_, (ZERO,), Reduce(_ACROSS.get(op, op), sums))
         finish = store.replace(value=cast(so_far, store.buffer.dtype))
         ragged = self._is_ragged(loop)
@@ -255,10 +259,20 @@ class _Vectorizer(Rewriter):
         result: Stmt = Alloc(acc, Alloc(sum_, body), span=loop.span)
         return self._along_fiber(loop, result) if ragged and not adds_local(loop) else result
 
-    def _local(self, of: AnyBuffer, what: str, size: int) -> Buffer:
-        """Return a local buffer in which elements of *of* are accumulated."""
+    def _accumulator(self, loop: For, op: Combiner, store: Store) -> DType:
+        """Return the type in which *loop* reduces what *store* updates.
+
+        Conditions are numbers 0 and 1, as wide as what is compared, where no register holds masks.
+        """
+        masks = self.vector_bits >= MASK_REGISTER_BITS
+        if op in _BITWISE and store.buffer.dtype == bool_ and not masks:
+            return DType("int", _bits(loop))
+        return accumulator(store.buffer.dtype)
+
+    def _local(self, of: AnyBuffer, what: str, dtype: DType, size: int) -> Buffer:
+        """Return a local buffer of *dtype* in which elements of *of* are accumulated."""
         name = self.names.unique(f"{of.name}_{what}")
-        return Buffer(name, None, (const(size),), accumulator(of.dtype), "local")
+        return Buffer(name, None, (const(size),), dtype, "local")
 
     def _one_by_one(self, loop: For, step: Stmt) -> For:
         """Return *step* in a serial copy of *loop*."""
@@ -293,7 +307,7 @@ def _remainders(dot: For, lanes: int, count: int, least: int) -> list[int]:
     return widths
 
 
-def _combined(op: Combiner, values: list[Expr]) -> Expr:
+def _combined(op: BinOpKind, values: list[Expr]) -> Expr:
     """Return *values*, a power of two of them, combined in pairs."""
     while len(values) > 1:
         values = [BinOp(op, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]

@@ -169,17 +169,23 @@ class LastLanes(Widen):
         super().__init__(loop, loop.begin, lanes, mask=self.runs)
 
     def reduce(
-        self, value: Expr, acc: Buffer, op: Combiner, inside: Callable[[Stmt], Stmt]
+        self,
+        value: Expr,
+        acc: Buffer,
+        op: Combiner,
+        merge: BinOpKind,
+        inside: Callable[[Stmt], Stmt],
     ) -> Stmt:
         """Return the statement that combines *value*, in the lanes that run, with *acc*.
 
-        *inside* puts a statement into the loops around *value*.
+        *op* combines numbers, and *merge* the elements of *acc*. *inside* puts a statement into the
+        loops around *value*.
         """
         at = (Ramp(ZERO, 1, self.lanes),)
         terms = wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
         term = self.names.var(f"{self.var.name}_term", terms.dtype)
         masked = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
-        stmt = Store(acc, at, BinOp(op, Load(acc, at), masked))
+        stmt = Store(acc, at, BinOp(merge, Load(acc, at), masked))
         count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
         runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
         return Let(self.runs, runs, inside(Let(term, terms, stmt)))
