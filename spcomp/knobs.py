@@ -105,6 +105,7 @@ class Knobs:
     far_bytes: int  # larger arrays are gathered from by twice as many lanes; 0: never
     short_lanes: int  # lanes of gathered vectors on narrower registers, and along short rows
     mask_bits: int  # registers with at least so many bits load the last vector under a mask
+    condition_bits: int  # processors with registers of so many bits have others for conditions
 
     # code
     single_lanes: int  # up to so many lanes are loaded one by one, not gathered
@@ -189,6 +190,7 @@ CPU_KNOBS = Knobs(
     far_bytes=0,
     short_lanes=4,
     mask_bits=256,  # under a mask of 32 bits a lane or more
+    condition_bits=512,
     single_lanes=4,
     run_lanes=8,
     unrolled_copies=256,

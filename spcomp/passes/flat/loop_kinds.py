@@ -47,7 +47,6 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
-MASK_REGISTER_BITS = 512  # processors with such vectors have registers for masks
 _BITWISE: dict[Combiner, BinOpKind] = {"and": "&", "or": "|"}  # what evaluates both sides
 _ACROSS: dict[Combiner, Combiner] = {"and": "min", "or": "max"}  # lanes of 0 and 1
 
@@ -262,10 +261,11 @@ class _Vectorizer(Rewriter):
     def _accumulator(self, loop: For, op: Combiner, store: Store) -> DType:
         """Return the type in which *loop* reduces what *store* updates.
 
-        Conditions are numbers 0 and 1, as wide as what is compared, where no register holds masks.
+        Conditions are numbers 0 and 1, as wide as what is compared, where none but these registers
+        could hold them.
         """
-        masks = self.vector_bits >= MASK_REGISTER_BITS
-        if op in _BITWISE and store.buffer.dtype == bool_ and not masks:
+        wide = self.vector_bits < self.knobs.condition_bits
+        if op in _BITWISE and store.buffer.dtype == bool_ and wide:
             return DType("int", _bits(loop))
         return accumulator(store.buffer.dtype)
 
