@@ -36,6 +36,11 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
+    def is_word(self) -> bool:
+        """Whether values are integers that processors add up in memory, of 32 or 64 bits."""
+        return self.is_integer and self.bits in (32, 64)
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element in memory."""
         return 1 if self.kind == "bool" else self.bits // 8

@@ -7,8 +7,9 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -128,3 +129,15 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert not changed, f"{name} differs (pytest --update-golden accepts it):\n{changed}"
 
     return compare
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A GPU that is not there, whose kernels the emulator runs, with PyTorch and CuPy on it."""
+    from tests import fake_cuda, fake_libraries
+    from tests.fake_launches import emulate
+
+    with fake_cuda.installed() as fake:
+        emulate(fake, monkeypatch)
+        fake_libraries.install(monkeypatch, fake)
+        yield fake

@@ -7,9 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from tests import fake_cuda, fake_libraries
 from tests.emulated import ORDERS, order
-from tests.fake_launches import emulate
 from tests.test_cuda_kernels import Cupy
 from tests.test_gpu_conversions import there
 
@@ -71,14 +69,6 @@ def test_cpus_scatter():
     kernel = spcomp.compile("y[j] = A[i, j] * x[i]")
     np.testing.assert_allclose(kernel(A=A, x=x), A.T @ x, rtol=1e-5)
     assert ", converted" not in kernel.explain()
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 @pytest.mark.parametrize("layout", ["csr", "csc", "coo"])

@@ -14,20 +14,11 @@ from spcomp.target import target
 from spcomp.tensors import verdict as there
 from spcomp.tensors.checks import ANY, Coordinates, Pointers
 from spcomp.tensors.verdict import Verdict
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
+from tests import fake_libraries
 from tests.programs import BY_NAME
 from tests.test_cuda_kernels import Torch, kinds
 
 TARGET = "cuda:sm_90"
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 def csr(seed, kind, rows=70, columns=40):

@@ -11,20 +11,10 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.errors import ArgumentError
 from spcomp.tensors.conversions import digits
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
 from tests.fake_libraries import Matrix, SparseTensor
 from tests.test_cuda_kernels import Cupy, Torch, kinds
 
 SHAPE = (300, 5000)
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 def elements(seed=0, n=900, *, distinct=True, shape=SHAPE, dtype="float32"):

@@ -17,18 +17,9 @@ from benchmarks.gpu import graphs, ours
 from spcomp import script as T
 from spcomp.errors import ArgumentError
 from spcomp.runtime.cuda import timing
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
+from tests import fake_cuda
 from tests.fake_libraries import Tensor
 from tests.test_cuda_kernels import TARGET, WAITS, Torch, both, compiled, kinds, operands
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 def test_calls_with_bound_matrices_are_repeated_with_other_arrays(gpu):

@@ -7,19 +7,9 @@ import pytest
 
 import spcomp
 from spcomp.errors import ArgumentError
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
 from tests.test_cuda_kernels import TARGET, Torch, both, kinds
 
 EDGES, ROWS, FEATURES = 700, 90, 5
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 def operands(dtype="int32", seed=3, edges=EDGES):

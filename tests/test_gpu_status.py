@@ -9,20 +9,10 @@ import spcomp
 from spcomp.errors import ArgumentError, SpcompWarning
 from spcomp.runtime.cuda.status import Status
 from spcomp.runtime.cuda.timing import capture
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
 from tests.programs import BY_NAME
 from tests.test_cuda_kernels import Torch, kinds
 
 TARGET = "cuda:sm_90"
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 @pytest.fixture

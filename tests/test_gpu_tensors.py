@@ -10,18 +10,8 @@ import spcomp
 from spcomp.errors import ArgumentError
 from spcomp.tensors.conversions import digits
 from spcomp.tensors.device_tensor import DeviceTensor
-from tests import fake_cuda, fake_libraries
-from tests.fake_launches import emulate
 from tests.test_cuda_kernels import TARGET, Torch, both, kinds
 from tests.test_gpu_conversions import there as on_gpu
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    with fake_cuda.installed() as gpu:
-        emulate(gpu, monkeypatch)
-        fake_libraries.install(monkeypatch, gpu)
-        yield gpu
 
 
 def matrix(seed=0, shape=(40, 30), density=0.15):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from spcomp.dtypes import DType
 from spcomp.formats.format import Format
 from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop
@@ -23,7 +22,7 @@ def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str
     """
     found: dict[str, Layout] = {}
     for plan in plans:
-        if plan.output.storage != "dense" or _is_word(plan.dtype):
+        if plan.output.storage != "dense" or plan.dtype.is_word:
             continue
         for nest in plan.nests:
             for loop in _scattering(nest):
@@ -55,7 +54,3 @@ def _by_columns(layout: Layout) -> Layout | None:
     if layout.is_dense or sorted(layout.order) != [0, 1]:
         return None
     return Format(("dense", "compressed"), layout.order[::-1], layout.idtype)
-
-
-def _is_word(dtype: DType) -> bool:
-    return dtype.is_integer and dtype.bits in (32, 64)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Combiner: TypeAlias = Literal["+", "*", "min", "max", "and", "or"]
 
+# The operators that evaluate both sides: lanes do together what they do, and exchange.
+EAGER: dict[Combiner, BinOpKind] = {"and": "&", "or": "|"}
 _COMBINERS: frozenset[str] = frozenset(get_args(Combiner))
 
 

@@ -12,7 +12,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Combiner, accumulator, as_reduction, identity
+from spcomp.ir.analysis.reduction import EAGER, Combiner, accumulator, as_reduction, identity
 from spcomp.ir.analysis.vectors import (
     REDUCIBLE,
     adds_local,
@@ -47,7 +47,6 @@ from spcomp.passes.flat.unswitch import NamedReads, unswitch
 from spcomp.passes.flat.widen import LastLanes, Widen, cast_lanes, pieces, wide
 
 Nest: TypeAlias = tuple[For, ...]
-_BITWISE: dict[Combiner, BinOpKind] = {"and": "&", "or": "|"}  # what evaluates both sides
 _ACROSS: dict[Combiner, Combiner] = {"and": "min", "or": "max"}  # lanes of 0 and 1
 
 
@@ -202,7 +201,7 @@ class _Vectorizer(Rewriter):
         if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
             return loop.replace(kind="serial")
         op, dtype = reduction.combiner, self._accumulator(loop, reduction.combiner, store)
-        merge = _BITWISE.get(op, op)
+        merge = EAGER.get(op, op)
         before = cast(Load(store.buffer, store.indices), dtype)
         is_short = bool(gathered(loop)) or self._is_ragged(loop)
         count = 1 if is_short else self.knobs.dot_accumulators
@@ -265,7 +264,7 @@ class _Vectorizer(Rewriter):
         could hold them.
         """
         wide = self.vector_bits < self.knobs.condition_bits
-        if op in _BITWISE and store.buffer.dtype == bool_ and wide:
+        if op in EAGER and store.buffer.dtype == bool_ and wide:
             return DType("int", _bits(loop))
         return accumulator(store.buffer.dtype)
 

@@ -17,10 +17,10 @@ from spcomp.ir.analysis.exprs import (
 )
 from spcomp.ir.analysis.grid import THREADS, not_constant
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
+from spcomp.ir.analysis.reduction import EAGER, Reduction, as_reduction, combine
 from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
-from spcomp.ir.expr import BinOp, BinOpKind, Const, Expr, UnOp, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Const, Expr, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
@@ -28,8 +28,6 @@ from spcomp.ir.stmt import WARPS, Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import children, statements, walk
 from spcomp.passes.base import FuncPass, Stage
-
-_EAGER: dict[BinOpKind, BinOpKind] = {"and": "&", "or": "|"}  # all lanes read of another, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ class _Reducer(Rewriter):
             after = Buffer(name, None, partial.shape, partial.dtype, WARP)
             var = self.names.var(loop.var.name)
             there = Load(before, (binary("^", var, size),))
-            op = _EAGER.get(reduction.combiner, reduction.combiner)
+            op = EAGER.get(reduction.combiner, reduction.combiner)
             value = BinOp(op, Load(before, (var,)), there)
             add = Store(after, (var,), value, span=loop.span)
             stages.append(_threads(loop, var, lanes, add))

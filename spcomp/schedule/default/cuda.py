@@ -37,23 +37,21 @@ from spcomp.schedule.default.shares import (
     reduces,
     shares,
 )
-from spcomp.schedule.default.totals import column_totals, on_warp, warp_totals
+from spcomp.schedule.default.totals import column_totals, matrix_totals, on_warp, warp_totals
 from spcomp.schedule.legality.dependence import conflicts, loops_of
 from spcomp.schedule.nests.nests import blocks_of, chain, reduction_loops, runs_once
 from spcomp.schedule.steps.blocks.blocks import LiftLoop
-from spcomp.schedule.steps.blocks.decompose_reduction import DecomposeReduction
 from spcomp.schedule.steps.blocks.memory import CacheWrite, SetScope
 from spcomp.schedule.steps.blocks.rfactor import RFactor
 from spcomp.schedule.steps.loops.annotate import Annotate
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
 from spcomp.schedule.steps.loops.tiling import Fuse, Reorder, Split
-from spcomp.schedule.steps.sharing.partial_results import shared_update, starts
+from spcomp.schedule.steps.sharing.partial_results import shared_update
 from spcomp.schedule.steps.sharing.split_rows import split_rows
 from spcomp.schedule.steps.sharing.workspaces import has_workspace
 
 if TYPE_CHECKING:
-    from spcomp.dtypes import DType
     from spcomp.ir.func import Func
     from spcomp.knobs import GridKnobs, Knobs
     from spcomp.schedule.steps.base import Step
@@ -213,20 +211,13 @@ class _Plan(CpuPlan):
             for loop in filter(reduces, combining):
                 yield from on_warp(self, loop.var.name, self._terms)
             return
-        for block in starts(nest):
-            yield DecomposeReduction(block.name, name)
-        before = {x.var.name for x in loops_of(self.func.body)}
-        yield RFactor(name)
-        total = next(x for x in loops_of(self.func.body) if x.var.name not in before)
-        yield from self._rows_on_groups(name, WARP)
-        yield from on_warp(self, loops[1].var.name, self._terms)
-        yield from warp_totals(self, total, self._terms, self._rows_on_groups)
+        yield from matrix_totals(self, nest, loops[1], self._terms, self._rows_on_groups)
 
     def counts(self, nest: For) -> Iterator[Step]:
         """Yield steps that let threads update shared integers: the result is that of any order."""
         for block in blocks_of(nest):
             update = as_reduction(block.body) if isinstance(block.body, Store) else None
-            if update is not None and update.combiner in ATOMIC and _is_word(update.buffer.dtype):
+            if update is not None and update.combiner in ATOMIC and update.buffer.dtype.is_word:
                 yield Annotate(block.name, "atomic", value=True)
         yield Parallel(nest.var.name)
 
@@ -455,11 +446,6 @@ class _Plan(CpuPlan):
         yield Split(row, max(1, self.grid.block_threads // threads))
         yield Bind(blocks, "blockIdx.x")
         yield Bind(groups, "threadIdx.y")
-
-
-def _is_word(dtype: DType) -> bool:
-    """Whether *dtype* is an integer that the hardware updates in memory."""
-    return dtype.is_integer and dtype.bits in (32, 64)
 
 
 def _holds(loop: For, inner: For) -> bool:

@@ -62,6 +62,23 @@ def column_totals(
     yield from rows(columns, CUDA_GRID.warp_threads)
 
 
+def matrix_totals(
+    plan: Plan, nest: For, row: For, terms: OnThreads, rows: OnThreads
+) -> Iterator[Step]:
+    """Yield steps by which warps reduce the dense rows of *nest*, each in the loop *row*.
+
+    What they found is reduced as the numbers of one row.
+    """
+    name = nest.var.name
+    yield from _started_before(nest)
+    (found,) = yield from _factored(plan, name)
+    yield from rows(name, CUDA_GRID.warp_threads)
+    yield from on_warp(plan, row.var.name, terms)
+    total = plan.loop(found)
+    assert total is not None
+    yield from warp_totals(plan, total, terms, rows)
+
+
 def on_warp(plan: Plan, name: str, terms: OnThreads) -> Iterator[Step]:
     """Yield steps by which a warp shares the loop *name*, each thread with several loads."""
     trips, _ = pieces(plan.func, name, "oi")
@@ -76,14 +93,18 @@ def _in_strips(plan: Plan, loop: For, size: int) -> Named:
     After them comes the loop over what is left, if there is one.
     """
     name = loop.var.name
-    for block in starts(loop):
-        yield DecomposeReduction(block.name, name)
+    yield from _started_before(loop)
     before = _names(plan)
     yield LoopPartition(name, size)
     rest = [other for other in _names(plan) if other not in before]
     outer, inner = pieces(plan.func, name, "oi")
     yield Split(name, size)
     return [outer, inner, *rest]
+
+
+def _started_before(loop: For) -> Iterator[Step]:
+    for block in starts(loop):
+        yield DecomposeReduction(block.name, loop.var.name)
 
 
 def _factored(plan: Plan, name: str) -> Named:
