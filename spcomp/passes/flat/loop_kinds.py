@@ -239,7 +239,7 @@ class _Vectorizer(Rewriter):
         if self._masks(loop):
             last_loop = tail.replace(var=loop.var, body=loop.body)
             masked = LastLanes(last_loop, lanes, self.names).reduce(
-                reduction.value, acc, op, merge, inside
+                reduction.value, acc, op, inside
             )
             if nest:  # elements read for all lanes are sure to exist only if a lane runs
                 masked = If(BinOp("<", last_loop.begin, last_loop.end), masked)

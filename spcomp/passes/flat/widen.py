@@ -9,7 +9,7 @@ from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Combiner, identity
+from spcomp.ir.analysis.reduction import EAGER, Combiner, identity
 from spcomp.ir.arith.bounds import bounds_of
 from spcomp.ir.arith.simplify import Interval, simplify
 from spcomp.ir.axis import Buffer
@@ -173,19 +173,17 @@ class LastLanes(Widen):
         value: Expr,
         acc: Buffer,
         op: Combiner,
-        merge: BinOpKind,
         inside: Callable[[Stmt], Stmt],
     ) -> Stmt:
         """Return the statement that combines *value*, in the lanes that run, with *acc*.
 
-        *op* combines numbers, and *merge* the elements of *acc*. *inside* puts a statement into the
-        loops around *value*.
+        *inside* puts a statement into the loops around *value*.
         """
         at = (Ramp(ZERO, 1, self.lanes),)
         terms = wide(cast_lanes(self.rewrite(value), acc.dtype), self.lanes)
         term = self.names.var(f"{self.var.name}_term", terms.dtype)
         masked = Select(self.runs, term, Broadcast(identity(op, acc.dtype), self.lanes))
-        stmt = Store(acc, at, BinOp(merge, Load(acc, at), masked))
+        stmt = Store(acc, at, BinOp(EAGER.get(op, op), Load(acc, at), masked))
         count = cast(binary("max", binary("-", self.end, self.base), 0), int32)
         runs = BinOp("<", Ramp(const(0, int32), 1, self.lanes), Broadcast(count, self.lanes))
         return Let(self.runs, runs, inside(Let(term, terms, stmt)))
