@@ -261,6 +261,7 @@ class GridKnobs:
     few_loops: int  # loops of a kernel, at most, that leave registers to unroll some more
     resident_threads_many: int  # the same as resident_threads in kernels with more loops
     element_copies: int  # copies of the work on an element that a longer loop writes out
+    fiber_copies: int  # elements of an entry that load at the same time
     entry_elements: int  # elements of an entry of a list that pay for a sum of its own
     thread_bytes: int  # bytes of a buffer that a thread keeps to itself, at most
     total_elements: int  # elements of a loop of its own that a warp adds up
@@ -295,6 +296,7 @@ CUDA_GRID = GridKnobs(
     few_loops=5,  # with more, registers hold the values between them
     resident_threads_many=768,  # several loads in flight need some, too
     element_copies=8,
+    fiber_copies=4,
     entry_elements=16,
     thread_bytes=1024,
     total_elements=2048,

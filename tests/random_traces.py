@@ -262,7 +262,10 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     "split_nnz": lambda c: (c.loop(), c.rng.randint(1, 8)),
     "split_hubs": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
     "split_rows": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4)),
-    "split_positions": lambda c: (c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
+    "split_positions": lambda c: (
+        *(c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
+        *(c.rng.choice((1, 3)), c.rng.choice((0, 0, 2))),
+    ),
     "stage_products": lambda c: (
         *(c.loop(), c.loop(), c.rng.randint(1, 4), c.rng.randint(1, 9)),
         *(c.rng.choice((0, 5)), c.rng.choice((0, 0, 2))),

@@ -88,10 +88,12 @@ def test_the_step_means_the_same_program(name, idtype):
     func = Schedule(source(name, "float32", idtype)).lower_sparse_iter().func
     for size, turns, parts in ((1, 1, 1), (3, 2, 1), (2, 9, 4), (1, 3, 1000)):
         split = SplitPositions("i", "j", size, turns, parts=parts).apply(func)
+        listed = SplitPositions("i", "j", size, turns, parts=parts, listed=turns).apply(func)
         for case in program.cases:
             inputs = program.inputs(case, "float32", idtype)
-            results = interpreted(split, fresh(inputs))
-            program.check(inputs, results, "float32", f"{turns} times {size}, {case}")
+            for changed in (split, listed):
+                results = interpreted(changed, fresh(inputs))
+                program.check(inputs, results, "float32", f"{turns} times {size}, {case}")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,7 @@ def test_the_step_means_the_same_program(name, idtype):
     [
         ("sddmm", SplitPositions("i", "j", 0, 1), "at least 1"),
         ("sddmm", SplitPositions("i", "j", 1, 0), "size, turns and parts"),
+        ("sddmm", SplitPositions("i", "j", 1, 1, listed=-1), "listed at least 0"),
         ("sddmm", SplitPositions("i", "k", 4, 9), "does not run over the fiber"),
         ("sddmm", SplitPositions("j", "k", 4, 9), "no loop over all rows"),
         ("csrmm", SplitPositions("i", "j", 4, 9), "may write the same element"),
@@ -128,7 +131,9 @@ def test_index_notation_shares_out_elements_too():
     x, y = rng.random((40, 32), np.float32), rng.random((50, 32), np.float32)
     made = kernel(A=a, X=x, Y=y)
     np.testing.assert_allclose(made.toarray(), a.multiply(x @ y.T).toarray(), rtol=1e-4)
-    assert "split_positions('i', 'j', 4, 16, parts=65536)" in kernel.explain(A=a, X=x, Y=y)
+    assert "split_positions('i', 'j', 4, 16, parts=65536, listed=4)" in kernel.explain(
+        A=a, X=x, Y=y
+    )
 
 
 @pytest.mark.ptxas
@@ -138,6 +143,6 @@ def test_sampled_products_keep_what_they_load_in_registers(feat):
     emitted = nvvm.emit(
         lower(source("sddmm"), goal, {"feat": feat}, facts=Facts(row=16)).flat, goal
     )
-    (usage,) = assemble(nvvm.ptx(emitted.llvm_ir, goal), "sm_90").usage.values()
-    assert usage.spilled == 0
-    assert usage.registers <= 64
+    usages = assemble(nvvm.ptx(emitted.llvm_ir, goal), "sm_90").usage.values()
+    assert len(usages) == 2
+    assert all(usage.spilled == 0 and usage.registers <= 64 for usage in usages)

@@ -233,15 +233,18 @@ class LoopPrimitives(Sampling):
         """
         return self.apply(SplitRows(loop, inner, size))
 
-    def split_positions(self, loop: str, inner: str, size: int, turns: int, parts: int = 1) -> Self:
+    def split_positions(
+        self, loop: str, inner: str, size: int, turns: int, parts: int = 1, listed: int = 0
+    ) -> Self:
         """``for i: for j in row(i): s  ->  for i_c: for i_t: rows of a group; for j in size: s``.
 
-        A part has *turns* groups, or fewer; see :class:`SplitPositions`.
+        A part has *turns* groups, or fewer. *listed*: a nest before finds the rows, of so many
+        elements at a time. See :class:`SplitPositions`.
 
         >>> sddmm.split_positions("i", "j", 4, 8).loops
         ('i_c', 'i_t', 'j_row', 'j', 'k')
         """
-        return self.apply(SplitPositions(loop, inner, size, turns, parts=parts))
+        return self.apply(SplitPositions(loop, inner, size, turns, parts=parts, listed=listed))
 
     def stage_products(
         self, loop: str, inner: str, rows: int, most: int, least: int = 0, abreast: int = 0

@@ -15,6 +15,7 @@ from spcomp.ir.analysis.sizes import array_name
 from spcomp.ir.module import HostAlloc, Launch
 from spcomp.ir.visitor import walk
 from spcomp.kernels.gpu.frame import DeviceFrame
+from spcomp.kernels.gpu.kept import Op, needed
 from spcomp.kernels.gpu.temporaries import Temporaries, temporaries_of
 from spcomp.runtime.cuda import memory
 from spcomp.runtime.cuda.arrays import producers_of
@@ -134,8 +135,9 @@ def record(
     if not _may_repeat(code, frame, values, named):
         return None
     face, device = frame.interface, frame.memory.place.device
-    names = [op.buffer.name for op in code.host if isinstance(op, HostAlloc)]
-    temporaries = temporaries_of(code.host, values, device) if names else None
+    ops = needed(code, frame, values)
+    names = [op.buffer.name for op in ops if isinstance(op, HostAlloc)]
+    temporaries = temporaries_of(ops, values, device) if names else None
     if names and temporaries is None:
         return None
     numbers = {
@@ -144,7 +146,7 @@ def record(
         if name not in face.scalars
     }
     own = {name: len(named) + k for k, name in enumerate(names)}
-    launches, status = _launches(code, frame, values, numbers | own)
+    launches, status = _launches(ops, code, frame, values, numbers | own)
     there = {h: v.array for h, v in values.items() if isinstance(v, Resident)}
     sizes = [0] * len(named)
     for handle, number in numbers.items():
@@ -185,12 +187,16 @@ def _are_fixed(sizes: Iterable[Expr], frame: DeviceFrame, values: Mapping[str, A
 
 
 def _launches(
-    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any], numbers: Mapping[str, int]
+    ops: Sequence[Op],
+    code: Compiled,
+    frame: DeviceFrame,
+    values: Mapping[str, Any],
+    numbers: Mapping[str, int],
 ) -> tuple[Launches, Status | None]:
-    """Return the launches of *code*, whose handles of the call have *numbers*, and their status."""
+    """Return the launches of *ops*, whose handles of the call have *numbers*, and their status."""
     place, kernels = frame.memory.place, code.loaded
     assert isinstance(kernels, LoadedKernels)
-    abis = [code.emitted[op.func] for op in code.host if isinstance(op, Launch)]
+    abis = [code.emitted[op.func] for op in ops if isinstance(op, Launch)]
     may_fail = (abi.name for abi in abis if abi.grid is not None and abi.grid.may_fail)
     failing = list(dict.fromkeys(may_fail))
     status = Status(failing, place.device, place.stream) if failing else None

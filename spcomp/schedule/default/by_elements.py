@@ -30,11 +30,10 @@ class Elements:
     inner: str
     knobs: GridKnobs
 
-    def in_groups(self, size: int) -> Iterator[Step]:
-        """Yield the step that gives each part groups of *size* elements."""
-        yield SplitPositions(
-            self.row, self.inner, size, self.knobs.part_turns, parts=self.knobs.parts
-        )
+    def in_groups(self, size: int, listed: int) -> Iterator[Step]:
+        """Yield the step that gives each part groups of *size* elements, whose rows are listed."""
+        turns, parts = self.knobs.part_turns, self.knobs.parts
+        yield SplitPositions(self.row, self.inner, size, turns, parts=parts, listed=listed)
 
     def on_threads(self, size: int) -> Iterator[Step]:
         """Yield the steps that give each thread *size* elements, which follow each other."""

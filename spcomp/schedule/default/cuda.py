@@ -254,7 +254,11 @@ class _Plan(CpuPlan):
         dot = inside[1]
         width, threads, loads = parts_of(dot) or (1, LANES, self.grid.thread_loads)
         together = min(self.knobs.unrolled_group, max(1, self.grid.thread_loads // loads))
-        yield from elements.in_groups(1 << together.bit_length() - 1)
+        nests = {x.var.name for x in outermost(self.func.body)}
+        listed = self.knobs.unrolled_group if nest.var.name in nests else 0
+        yield from elements.in_groups(1 << together.bit_length() - 1, listed)
+        made = [x.var.name for x in outermost(self.func.body) if x.var.name not in nests]
+        yield from map(Parallel, made[:-1])  # which lists the rows
         if threads > 1:
             trips = self._pieces(dot.var.name, width)[0]
             yield from self._terms(dot.var.name, threads, width)

@@ -17,7 +17,7 @@ from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import runs_once
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Parallel, Unroll, Vectorize
-from spcomp.schedule.steps.loops.tiling import Split
+from spcomp.schedule.steps.loops.tiling import Reorder, Split
 from spcomp.schedule.steps.sharing.gather_rows import GatherRows
 from spcomp.schedule.steps.sharing.horizontal import siblings
 
@@ -87,13 +87,8 @@ def _on_groups(nest: For, width: int, threads: int, grid: GridKnobs) -> Iterator
     if width > 1:
         yield from (Vectorize(x.var.name) for x in lanes)
     for loop in around:
-        size = int(loop.end.value) if isinstance(loop.end, Const) else 0
-        copies = next(
-            (n for n in range(grid.element_copies, 1, -1) if size > n and size % n == 0), 0
-        )
-        if copies:
-            yield Split(loop.var.name, copies)
-        yield Unroll(f"{loop.var.name}_i" if copies else loop.var.name)
+        fiber = next((x for x in inside if x.body is loop and not isinstance(x.end, Const)), None)
+        yield from _copies(loop, fiber, grid)
     if threads > 1:
         tile = inside[0].var.name
         yield Split(tile, threads)
@@ -102,6 +97,26 @@ def _on_groups(nest: For, width: int, threads: int, grid: GridKnobs) -> Iterator
     yield Split(name, max(1, grid.block_threads // threads))
     yield Bind(f"{name}_o", "blockIdx.x")
     yield Bind(f"{name}_i", "threadIdx.y" if threads > 1 else "threadIdx.x")
+
+
+def _copies(loop: For, fiber: For | None, grid: GridKnobs) -> Iterator[Step]:
+    """Yield steps that write out trips of *loop*, each for several elements of the *fiber* around.
+
+    These load at the same time, and share what they read of others.
+    """
+    name, size = loop.var.name, int(loop.end.value) if isinstance(loop.end, Const) else 0
+    most = grid.element_copies if fiber is None else grid.element_copies // 2
+    copies = next((n for n in range(most, 1, -1) if size > n and size % n == 0), 0)
+    if not copies:
+        yield Unroll(name)
+        return
+    yield Split(name, copies)
+    yield Unroll(f"{name}_i")
+    if fiber is not None:
+        elements = fiber.var.name
+        yield Split(elements, grid.fiber_copies)
+        yield Reorder((f"{name}_o", f"{elements}_i", f"{name}_i"))
+        yield Unroll(f"{elements}_i")
 
 
 def _is_lane(loop: For) -> bool:

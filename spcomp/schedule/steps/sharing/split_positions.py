@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
@@ -25,6 +25,9 @@ from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Row
 from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
+if TYPE_CHECKING:
+    from spcomp.errors import Span
+
 
 @dataclass(frozen=True, slots=True)
 class SplitPositions(Step):
@@ -34,9 +37,10 @@ class SplitPositions(Step):
     into groups of *size*, and these into parts, so that long rows are shared and short ones
     gathered. A part has up to *turns* groups that follow each other: all parts equally many, and
     fewer where there would be fewer than *parts*. Where rows matter, a part finds that of its first
-    element by a binary search, and goes on from row to row. Legal where every iteration of both
-    loops is independent of the others, and a row does nothing but that for its elements. Source:
-    position splits in TACO (Senanayake et al., OOPSLA 2020).
+    element by a binary search, and goes on from row to row. If *listed* is not 0, a nest before
+    does that, for so many elements at a time, and leaves the row of each in an array. Legal where
+    every iteration of both loops is independent of the others, and a row does nothing but that for
+    its elements. Source: position splits in TACO (Senanayake et al., OOPSLA 2020).
     """
 
     name: ClassVar[str] = "split_positions"
@@ -45,6 +49,7 @@ class SplitPositions(Step):
     size: int
     turns: int
     parts: int = field(default=1, kw_only=True)
+    listed: int = field(default=0, kw_only=True)
 
     def plan(self, func: Func) -> _Elements:
         """Return how groups of elements find their rows."""
@@ -56,6 +61,31 @@ class SplitPositions(Step):
         return replace_stmt(func, plan.loop, plan.build(Names(func)))
 
 
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Elements in groups of *size*: in *parts*, over which *part* runs, of *turns* groups each."""
+
+    part: Var
+    parts: Expr
+    turn: Var
+    turns: Expr
+    size: Expr
+
+    @property
+    def first(self) -> Expr:
+        """The number of the first group of a part."""
+        return binary("*", self.part, self.turns)
+
+    def offset(self, element: Expr) -> Expr:
+        """Return how far behind the first of all an *element* of a group is."""
+        return binary("+", binary("*", binary("+", self.first, self.turn), self.size), element)
+
+    def nest(self, work: Stmt, span: Span | None) -> For:
+        """Return the loops around the *work* on a group."""
+        turns = For(self.turn, ZERO, self.turns, work, span=span)
+        return For(self.part, ZERO, self.parts, turns, span=span)
+
+
 class _Elements(Row):
     """A row whose elements are independent, and the nest that does the elements of all rows."""
 
@@ -63,8 +93,8 @@ class _Elements(Row):
 
     def __init__(self, step: SplitPositions, func: Func, loop: For, inner: For) -> None:
         super().__init__(step, func, loop, inner)
-        if min(step.size, step.turns, step.parts) < 1:
-            raise self.error("size, turns and parts must be at least 1")
+        if min(step.size, step.turns, step.parts) < 1 or step.listed < 0:
+            raise self.error("size, turns and parts must be at least 1, listed at least 0")
         if clashes := conflicts(inner):
             raise self.error(str(clashes[0]))
         total = positions(self.axis)
@@ -83,38 +113,64 @@ class _Elements(Row):
             body = body.body
 
     def build(self, names: Names) -> Stmt:
-        """Return the nest over parts, groups and elements."""
-        name, size = self.loop.var.name, const(self.step.size)
-        part, turn = (names.var(f"{name}_{what}") for what in ("c", "t"))
-        groups = ceil_div(self.total, size)
-        turns, least = const(self.step.turns), const(self.step.parts)
-        share: Expr = turns
-        parts: Expr = ceil_div(groups, turns)
-        if self.step.turns > 1:
-            share = BinOp("min", turns, ceil_div(groups, least))
-            parts = BinOp("max", parts, BinOp("min", groups, least))
-        parts = binary("*", parts, BinOp("min", self.loop.end, const(1)))  # no rows, no parts
-
-        def offset(element: Expr) -> Expr:
-            group = binary("+", binary("*", part, share), turn)
-            return binary("+", binary("*", group, size), element)
-
-        rows = Buffer(names.unique(f"{name}_rows"), None, (size,), self.axis.idtype, "local")
-        own = cast(Load(rows, (self.inner.var,)), int64)
-        block, needs_row = self._element(names, own, offset(self.inner.var))
-        work: Stmt = self.inner.replace(begin=ZERO, end=size, body=block)
+        """Return the nest over parts, groups and elements, after that which lists their rows."""
+        name, step, element = self.loop.var.name, self.step, self.inner.var
+        groups = self._groups(names, name, step.size, step.turns, step.parts)
+        offset = groups.offset(element)
+        shape, scope = (self.total, "global") if step.listed else (const(step.size), "local")
+        rows = Buffer(names.unique(f"{name}_rows"), None, (shape,), self.axis.idtype, scope)
+        own = Load(rows, (self._position(offset) if step.listed else element,))
+        block, needs_row = self._element(names, cast(own, int64), offset)
+        work = self.inner.replace(begin=ZERO, end=groups.size, body=block)
+        if needs_row and not step.listed:
+            return annotate_regions(self._walking(names, groups, rows, work))
+        nest = groups.nest(work, self.loop.span)
         if not needs_row:
-            work = For(turn, ZERO, share, work, span=self.loop.span)
-            return annotate_regions(For(part, ZERO, parts, work, span=self.loop.span))
-        place = Buffer(names.unique(f"{name}_at"), None, (const(2),), int64, "local")
-        find = names.var(f"{self.inner.var.name}_row")
-        search = For(find, ZERO, size, self._walk(place, rows, offset(find), find), "unroll")
-        work = For(turn, ZERO, share, Alloc(rows, seq(search, work)), span=self.loop.span)
-        first = plus(self.begin(ZERO), binary("*", binary("*", part, share), size))
+            return annotate_regions(nest)
+        return Alloc(rows, annotate_regions(seq(self._listing(names, rows), nest)))
+
+    def _groups(self, names: Names, name: str, size: int, turns: int, least: int) -> _Groups:
+        """Return how elements are cut into groups of *size*; its loops begin with *name*."""
+        groups = ceil_div(self.total, const(size))
+        share: Expr = const(turns)
+        parts: Expr = ceil_div(groups, share)
+        if turns > 1:
+            parts = BinOp("max", parts, BinOp("min", groups, const(least)))
+            share = BinOp("min", share, ceil_div(groups, const(least)))
+        parts = binary("*", parts, BinOp("min", self.loop.end, const(1)))  # no rows, no parts
+        part, turn = (names.var(f"{name}_{which}") for which in ("c", "t"))
+        return _Groups(part, parts, turn, share, const(size))
+
+    def _position(self, offset: Expr) -> Expr:
+        """Return where the element *offset* elements behind the first is in the array."""
+        return binary("+", self.begin(ZERO), offset)
+
+    def _listing(self, names: Names, rows: Buffer) -> Stmt:
+        """Return the nest that writes the row of each element into *rows*."""
+        name = rows.name
+        groups = self._groups(names, name, self.step.listed, 1, 1)
+        element, which, at = (names.var(n) for n in (f"{self.inner.var.name}_of", "vrow", "vat"))
+        own = Buffer(names.unique(f"{name}_of"), None, (groups.size,), rows.dtype, "local")
+        offset = groups.offset(element)
+        row = BlockIter(which, self.loop.end, cast(Load(own, (element,)), int64))
+        position = BlockIter(at, self.total, self._position(offset))
+        store = Store(rows, (at,), cast(which, rows.dtype))
+        where = self._is_stored(offset)
+        block = Block(names.unique(name), (row, position), (), (), None, store, where)
+        return self._walking(names, groups, own, For(element, ZERO, groups.size, block, "unroll"))
+
+    def _walking(self, names: Names, groups: _Groups, rows: Buffer, work: For) -> Stmt:
+        """Return the nest that puts the rows of each group in *rows* before *work* on it."""
+        place = Buffer(names.unique(f"{self.loop.var.name}_at"), None, (const(2),), int64, "local")
+        find = names.var(f"{work.var.name}_row")
+        walk = self._walk(place, rows, groups.offset(find), find)
+        search = For(find, ZERO, groups.size, walk, "unroll")
+        first = plus(self.begin(ZERO), binary("*", groups.first, groups.size))
         begins = cast(first, self.axis.idtype)  # if there is an element
         start = self.arrays.holder(self.axis, begins, ZERO, self.loop.end)
-        body = seq(*self._go_to(place, BinOp("max", start, ZERO)), work)
-        return annotate_regions(For(part, ZERO, parts, Alloc(place, body), span=self.loop.span))
+        nest = groups.nest(Alloc(rows, seq(search, work)), self.loop.span)
+        to_start = self._go_to(place, BinOp("max", start, ZERO))
+        return nest.replace(body=Alloc(place, seq(*to_start, nest.body)))
 
     def _go_to(self, place: Buffer, row: Expr) -> tuple[Stmt, Stmt]:
         """Return the stores of *row*, and of where it ends, in *place*."""
@@ -123,11 +179,15 @@ class _Elements(Row):
 
     def _walk(self, place: Buffer, rows: Buffer, offset: Expr, find: Var) -> Stmt:
         """Return the statement that goes on from the row in *place* to that of an element."""
-        at = binary("+", self.begin(ZERO), offset)
+        at = self._position(offset)
         row, end = Load(place, (ZERO,)), Load(place, (const(1),))
         further = Search("gallop", self.indptr, plus(row, 1), self.loop.end, plus(at, 1))
         moved = seq(*self._go_to(place, binary("-", further, const(1))))
         return seq(If(BinOp("<=", end, at), moved), Store(rows, (find,), cast(row, rows.dtype)))
+
+    def _is_stored(self, offset: Expr) -> Expr:
+        """Return whether there is an element *offset* elements behind the first."""
+        return BinOp("<", offset, binary("-", self.begin(self.loop.end), self.begin(ZERO)))
 
     def _element(self, names: Names, row: Expr, offset: Expr) -> tuple[Block, bool]:
         """Return the block that does the element *offset* elements behind the first.
@@ -139,9 +199,7 @@ class _Elements(Row):
         name = names.unique("elements") if outer is None or inside else outer.name
         which = names.var(f"v{self.loop.var.name}")
         at = names.var(f"v{self.loop.var.name}_{self.inner.var.name}")
-        position = BlockIter(at, self.total, binary("+", self.begin(ZERO), offset))
-        stored = binary("-", self.begin(self.loop.end), self.begin(ZERO))
-        where = BinOp("<", offset, stored)
+        position, where = BlockIter(at, self.total, self._position(offset)), self._is_stored(offset)
         body = _AtPosition(self, which, at).rewrite(self.inner.body)
         attrs = outer.attrs if outer is not None else ()
         needs_row = any(node is which for node in walk(body))
