@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp.codegen.functions.define import OF_TWO, WHOLE
 from spcomp.runtime import shared
 from tests.programs import BY_NAME
 from tests.test_places import TEN
@@ -51,6 +52,21 @@ def test_machine_code_is_the_same_with_and_without_places(name):
     plain = machine_code(name, debug=False)
     assert len(plain[b".text"]) > 100  # bytes
     assert machine_code(name, debug=True) == plain
+
+
+@pytest.mark.parametrize("func", sorted(WHOLE))
+def test_functions_have_places_where_they_are_called(func):
+    arguments = "x[i], x[i]" if func in OF_TWO else "x[i]"
+    x = np.full(20, 0.5)
+    for where in ("cpu", "cuda:sm_90,emulate"):
+        plain, marked = (
+            spcomp.compile(f"y[i] = {func}({arguments})", target=where, debug=debug)
+            for debug in (False, True)
+        )
+        for dtype in ("float32", "float64"):
+            y = marked(x=x.astype(dtype))
+            np.testing.assert_array_equal(y, plain(x=x.astype(dtype)))
+    assert "float64" in str(plain.explore())
 
 
 @in_files

@@ -59,6 +59,7 @@ def declare(unit: Unit, func: str, kind: str, facts: str = "") -> str:
     name = f"spcomp.{func}.{suffix(kind)}"
     if name not in unit.declarations:
         code = Code(unit)
+        code.lines = []  # without places: inlined, its instructions have that of the call
         args = ("%x", "%y") if func in OF_TWO else ("%x",)
         result = FUNCTIONS[func](*(Value(code, kind, arg) for arg in args))
         parameters = ", ".join(f"{kind} {arg}" for arg in args)
