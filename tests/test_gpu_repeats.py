@@ -18,8 +18,9 @@ from spcomp import script as T
 from spcomp.errors import ArgumentError
 from spcomp.runtime.cuda import timing
 from tests import fake_cuda
+from tests import test_gpu_conversions as conversions
 from tests.fake_libraries import Tensor
-from tests.test_cuda_kernels import TARGET, WAITS, Torch, both, compiled, kinds, operands
+from tests.test_cuda_kernels import TARGET, WAITS, Cupy, Torch, both, compiled, kinds, operands
 
 
 def test_calls_with_bound_matrices_are_repeated_with_other_arrays(gpu):
@@ -309,3 +310,16 @@ def test_all_kinds_of_calls_of_bound_notation_see_the_values_of_the_bind(gpu, of
         (a.data if sps.issparse(a) else a)[...] = 5
         result = call(x=np.ones(4, kind))
         np.testing.assert_array_equal(result.toarray() if sps.issparse(result) else result, 1)
+
+
+def test_a_matrix_that_is_read_in_two_orders_has_one_set_of_values(gpu):
+    there, (A, _, _) = Cupy(gpu), operands()
+    A = A[:, :20] + 0
+    x, y = np.random.default_rng(0).random((2, 20)).astype(np.float32)
+    matrix, out = conversions.there(there, A), there.put(np.zeros(20, np.float32))
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j] + A[j, i] * z[j]", target=TARGET)
+    bound = kernel.bind(A=matrix)
+    for _ in range(4):
+        bound(x=there.put(x), z=there.put(y), out=out)
+        np.testing.assert_allclose(there.get(out), A @ x + A.T @ y, rtol=1e-5)
+        there.get(matrix.data)[:] *= 10

@@ -108,6 +108,25 @@ def test_values_that_a_program_has_converted_are_those_of_the_bind(kind):
         np.testing.assert_allclose(changed(bound, operand, 2, vector), A @ x, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["csr", "csc", "tensor", "torch"])
+def test_an_operand_that_is_read_in_two_orders_has_one_set_of_values(kind):
+    dense = np.array([[0.0, 1.0, 0.0], [3.0, 0.0, 0.0], [0.0, 5.0, 2.0]])
+    if kind == "torch":
+        matrix = pytest.importorskip("torch").tensor(dense).to_sparse_csr()
+        values = matrix.values()
+    else:
+        matrix = (
+            spcomp.Tensor.from_scipy(csr(dense)) if kind == "tensor" else as_format(dense, kind)
+        )
+        values = matrix.values if kind == "tensor" else matrix.data
+    bound = spcomp.compile("C[i,j] = A[i,j] + A[j,i] * s").bind(A=matrix)
+    for _ in range(4):
+        result = bound(s=2.0)
+        result = result.to_dense() if kind == "torch" else result.toarray()
+        np.testing.assert_allclose(result, dense + 2 * dense.T)
+        values *= 10
+
+
 @pytest.mark.parametrize(
     ("name", "place", "wrong"),
     [("indptr", 2, 10**8), ("indptr", 2, -7), ("indptr", 6, 10**8), ("indices", 3, 10**8)],

@@ -299,6 +299,7 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
     dtype = type_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
     layout: Layout = dense(len(arg.shape))
     make: Adapt = _identity
+    converts = False
     if isinstance(arg, DeviceTensor):
         layout, make = _slots(arg), DeviceTensor.in_order
         if not has_slots(layout) and iterable_layout(layout).levels != layout.levels:
@@ -321,6 +322,7 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
             stored = arg._nnz() if hasattr(arg, "_nnz") else arg.nnz  # noqa: SLF001 (of PyTorch)
             wide = max(*arg.shape, stored) > INT32
             make = _columns_there if by_columns else partial(convert, format="csr")
+        converts = kind != ("csc" if by_columns else "csr")
         order = (1, 0) if by_columns else (0, 1)
         layout = replace(_ROW_MAJOR, order=order, idtype=int64 if wide else int32)
     if wanted is not None and (wanted.levels, wanted.order) != (layout.levels, layout.order):
@@ -328,7 +330,7 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
             f"argument {name}: lies on a GPU as {layout}, and is not converted to {wanted} there",
             hint="give an array of the host",
         )
-    return Argument(Operand(layout, dtype), make)
+    return Argument(Operand(layout, dtype), make, converts=converts)
 
 
 def _columns_there(arg: Any) -> Any:

@@ -19,7 +19,7 @@ from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.repeats import Repeats
 from spcomp.kernels.notation.runner import Runner
 from spcomp.kernels.notation.specialized import SpecializedKernel
-from spcomp.kernels.notation.stored import look_at
+from spcomp.kernels.notation.stored import INDEX_ARRAYS, copied, look_at
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.notation.layout import Layout
 from spcomp.notation.nodes import Program, accesses
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from spcomp.compiler.interface import Signature
 
 _NONE: Mapping[str, Any] = {}
-_COMPRESSED = ("indices", "indptr")
-_INDEX: Mapping[str, tuple[str, ...]] = {  # the index arrays of formats of scipy
-    **dict.fromkeys(("csr", "csc", "bsr"), _COMPRESSED),
-    "coo": ("coords",),
-    "dia": ("offsets",),
-}
 
 
 class BoundNotation(Bound):
@@ -54,7 +48,8 @@ class BoundNotation(Bound):
         planner = runner.planner
         kept = kept_arguments(planner.written, arguments, {**planner.wanted, **planner.stored})
         if on_gpu(runner.options.target):  # each kind of call puts values there for itself
-            kept = {n: x if n in runner.outputs else _copied(x) for n, x in kept.items()}
+            for name in kept.keys() - runner.outputs:
+                kept[name] = kept[name] if lies_there(kept[name]) else copied(kept[name])
         super().__init__(kernel, kept)
         self._runner, self._bound = runner, BoundArguments.of(kept)
         self._repeats = Repeats(runner, self._bound) if on_gpu(runner.options.target) else None
@@ -157,7 +152,7 @@ def kept_arguments(
         windows.setdefault(access.name, []).append(access.windows)
     for name in [n for n in kept if n in windows and n not in vectors]:
         if _is_converted(name, kept[name], formats.get(name), windows[name]):
-            kept[name] = _copied(kept[name])
+            kept[name] = copied(kept[name])
     for name, vector in arrays_of({n: kept[n] for n in vectors & kept.keys()}).items():
         _require_coordinates(name, vector)
     return kept
@@ -199,10 +194,10 @@ def _kept(who: str, arg: Any) -> Any:
     if not is_scipy(arg):
         is_foreign = hasattr(arg, "nnz") and hasattr(arg, "copy") and not isinstance(arg, Tensor)
         return arg.copy() if is_foreign else arg
-    if arg.format not in _INDEX:
+    if arg.format not in INDEX_ARRAYS:
         return arg.copy()
     kept = copy(arg)  # shallow: the values are those of the user
-    for name in _INDEX[arg.format]:
+    for name in INDEX_ARRAYS[arg.format]:
         array = getattr(arg, name)
         private = tuple(map(_private, array)) if name == "coords" else _private(array)
         setattr(kept, name, private)
@@ -258,19 +253,6 @@ def _is_in_order(who: str, arg: Any) -> bool:
         return True
     steps = np.flatnonzero(arg.indices[1:] <= arg.indices[:-1]) + 1
     return bool(np.isin(steps, arg.indptr).all())
-
-
-def _copied(arg: Any) -> Any:
-    """Return *arg*, one that is kept, with a copy of its values if these lie on the host."""
-    if isinstance(arg, np.ndarray):
-        return arg.copy()
-    if is_scipy(arg) and arg.format in _INDEX:
-        copied = copy(arg)
-        copied.data = arg.data.copy()
-        return copied
-    if isinstance(arg, Tensor):
-        return arg.with_values(np.array(arg.values))
-    return arg.clone() if is_torch(arg) and not lies_there(arg) else arg
 
 
 def _private(array: Any) -> Any:

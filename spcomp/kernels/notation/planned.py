@@ -11,6 +11,7 @@ from spcomp.errors import LoweringError
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import Adapt, Argument, CallArgument, CallArguments
 from spcomp.kernels.notation.formats import Formats
+from spcomp.kernels.notation.stored import copied
 from spcomp.notation.nodes import Program
 from spcomp.notation.plan import Plan
 from spcomp.notation.reason import Reason
@@ -161,6 +162,24 @@ class CompiledVersion:
             make = _maker(argument, arguments[argument.source], stored.get(name))
             kernel_arguments.append(KernelArgument(name, argument.source, make))
         return cls(planned, kernel, tuple(kernel_arguments), stored)
+
+    def bound_arguments(self, fixed: CallArguments) -> dict[str, Any]:
+        """Return the arguments of the kernel that are made of the *fixed* ones, by name.
+
+        One that is read as it is and converted, too, is copied: both have the same values then.
+        """
+        ways = {
+            (argument.source, argument.converts) for argument in self.planned.arguments.values()
+        }
+        values = {
+            name: copied(argument.value)
+            if {(name, True), (name, False)} <= ways
+            else argument.value
+            for name, argument in fixed.items()
+        }
+        return {
+            name: make(values[source]) for name, source, make in self.arguments if source in values
+        }
 
     def takes(self, arguments: CallArguments) -> bool:
         """Whether the kernel takes *arguments* of a call as they are."""

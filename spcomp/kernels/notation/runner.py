@@ -280,14 +280,9 @@ class Runner:
             sources = {argument.name: argument.source for argument in version.arguments}
             if any(sources[name] not in fixed for name in version.stored):
                 return version.kernel, ()
-            named = {
-                name: make(fixed[source].value)
-                for name, source, make in version.arguments
-                if source in fixed
-            }
             while len(bound.kernels) >= MOST_VERSIONS:
                 bound.kernels.pop(next(iter(bound.kernels)), None)
-            bound.kernels[key] = version.kernel.bind(**named)
+            bound.kernels[key] = version.kernel.bind(**version.bound_arguments(fixed))
         return bound.kernels[key], fixed
 
     def _interpretation(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -10,13 +11,17 @@ import numpy as np
 from spcomp.errors import ArgumentError
 from spcomp.notation.layout import Layout
 from spcomp.notation.windows import Windows, coordinates
-from spcomp.runtime.cuda.arrays import lies_there
+from spcomp.runtime.cuda.arrays import is_sparse, lies_there, place_of
+from spcomp.runtime.cuda.sparse import sparse_of, with_data
+from spcomp.runtime.residents import Residents
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions.elements import elements_of
+from spcomp.tensors.libraries.foreign import is_torch
 from spcomp.tensors.libraries.scipy import (
     by_scipy,
     class_like,
     in_range,
+    is_scipy,
     native_scipy,
     scipy_holds,
     stored_size,
@@ -24,6 +29,12 @@ from spcomp.tensors.libraries.scipy import (
 from spcomp.tensors.tensor import Level, Tensor, tensor_of_levels
 
 Coordinates: TypeAlias = list[Sequence[int] | int]  # by dimension; a number leaves it out
+_COMPRESSED = ("indices", "indptr")
+INDEX_ARRAYS: Mapping[str, tuple[str, ...]] = {  # the index arrays of formats of scipy
+    **dict.fromkeys(("csr", "csc", "bsr"), _COMPRESSED),
+    "coo": ("coords",),
+    "dia": ("offsets",),
+}
 LARGE = 1 << 15  # elements from which it pays to convert in parallel
 
 
@@ -74,6 +85,26 @@ def in_order(tensor: Tensor) -> Tensor:
         axes = tensor_of_levels(shape, tuple(map(_as_axis, levels)), tensor.values)
         tensor.as_axes = axes if levels[0] is None else rooted(axes)
     return tensor.as_axes.with_values(tensor.values)
+
+
+def copied(arg: Any) -> Any:
+    """Return *arg*, whose index arrays are private, with values of its own.
+
+    What lies on a GPU and is no sparse matrix is returned as it is: nothing converts it.
+    """
+    if isinstance(arg, np.ndarray):
+        return arg.copy()
+    if is_scipy(arg) and arg.format in INDEX_ARRAYS:
+        result = copy(arg)
+        result.data = arg.data.copy()
+        return result
+    if isinstance(arg, Tensor):
+        return arg.with_values(np.array(arg.values))
+    if lies_there(arg) and is_sparse(arg):
+        place = place_of([arg])
+        pattern = sparse_of(arg, place)
+        return with_data(pattern, Residents(place).clone(pattern.data))
+    return arg.clone() if is_torch(arg) and not lies_there(arg) else arg
 
 
 def mask_of(tensor: Tensor) -> Any:
