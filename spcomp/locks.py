@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
+ROOM = 256  # references to locks, dead ones too, beside twice those that were alive
 PATIENCE = 0.05  # seconds between looks of the main thread for signals that other threads got
 
 
@@ -31,7 +32,12 @@ class Lock(RLock):  # type: ignore[misc]  # final to mypy only
     __slots__ = ()
 
     def __init__(self) -> None:
-        _locks.add(self)
+        global _room
+        _locks.add(weakref.ref(self))  # without a callback: what a signal raises there is lost
+        if len(_locks) > _room:
+            for lock in [lock for lock in list(_locks) if lock() is None]:
+                _locks.discard(lock)
+            _room = 2 * len(_locks) + ROOM
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801 (it is used as a decorator)
@@ -102,7 +108,8 @@ class _Holdable(Protocol):
     def release(self) -> object: ...
 
 
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: set[weakref.ref[Lock]] = set()
+_room = ROOM  # references from which on dead ones are looked for
 _properties: list[Any] = []
 _running: set[threading.Lock] = set()  # a lock for each work in progress, free at its end
 _exiting = False  # whether the process is exiting
@@ -118,7 +125,7 @@ def hold_while_forking(lock: _Holdable) -> None:
 
 
 def _renew() -> None:
-    for lock in list(_locks):
+    for lock in filter(None, [lock() for lock in list(_locks)]):
         lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
     for each in _properties:
         each.lock = threading.RLock()

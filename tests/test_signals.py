@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from spcomp import locks
 from spcomp import script as T
 from spcomp.locks import Lock
 from tests.test_processes import POSIX, busy, compute, forked, fresh
@@ -323,3 +324,23 @@ def test_a_child_of_a_thread_is_interrupted_as_its_main_thread():
     thread.start()
     thread.join()
     assert children == [True]
+
+
+def test_no_code_of_python_runs_where_a_lock_dies():
+    """An exception that a signal handler raises in such code would be lost."""
+    made = [locks.Lock() for _ in range(3 * locks.ROOM)]
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name + event))
+    try:
+        made.clear()
+    finally:
+        sys.setprofile(None)
+    assert [name for name in called if name.endswith("call") and "c_call" not in name] == []
+
+
+def test_references_to_dead_locks_are_dropped():
+    kept = [locks.Lock() for _ in range(10)]
+    for _ in range(20 * locks.ROOM):
+        locks.Lock()
+    assert len(locks._locks) < 4 * locks.ROOM + 2 * sum(ref() is not None for ref in locks._locks)
+    assert {id(lock) for lock in kept} <= {id(ref()) for ref in locks._locks}
