@@ -218,3 +218,14 @@ def test_spcomp_torch_is_loaded_when_it_is_used(has_torch: bool) -> None:
     command = [sys.executable, "-c", "\n".join(code), str(has_torch)]
     result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert result.stdout.strip() == str(has_torch)
+
+
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr"])
+@pytest.mark.parametrize("other", ["sparse_coo", "sparse_csr", "sparse_csc"])
+def test_a_gradient_has_the_layout_of_its_tensor_where_others_ask_for_rows(torch, layout, other):
+    a = torch.tensor([[1.0, 0, 2], [0, 3, 0]]).to_sparse(layout=getattr(torch, layout))
+    d = torch.tensor([[0.0, 1, 0], [0, 0, 0]]).to_sparse(layout=getattr(torch, other))
+    kernel = spcomp.compile("y[j] = A[i, j] * u[i] if D[i, j] is None")
+    kernel(A=a.requires_grad_(), D=d, u=torch.tensor([5.0, 7.0])).sum().backward()
+    assert a.grad.layout == a.layout
+    torch.testing.assert_close(a.grad.to_dense(), torch.tensor([[5.0, 0, 5], [0, 7, 0]]))

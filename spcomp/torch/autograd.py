@@ -258,9 +258,10 @@ def several(results: Any) -> Sequence[Any]:
 
 
 def _stored_as(grad: torch.Tensor, layout: torch.layout) -> torch.Tensor:
-    """Return the gradient of a tensor in *layout*: formats asked for may have made it coo."""
-    by_rows = grad.layout == torch.sparse_coo and layout in (torch.sparse_csr, torch.sparse_csc)
-    return grad.to_sparse(layout=layout) if by_rows else grad
+    """Return *grad* in the *layout* of its tensor: formats and operands may ask for another."""
+    plain = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
+    differs = grad.layout != layout and {grad.layout, layout} <= {*plain}
+    return grad.to_sparse(layout=layout) if differs else grad
 
 
 def _coalesced(arg: Any) -> Any:
