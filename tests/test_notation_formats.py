@@ -394,3 +394,17 @@ def test_zeros_of_an_array_are_not_present_in_a_sparse_format(layout):
     ):
         found = spcomp.compile(text, formats={"A": layout})(A=A)
         np.testing.assert_allclose(full(found), want)
+
+
+@pytest.mark.parametrize("layout", ["dia", "ell", "hyb(1)"])
+def test_parts_that_another_operand_hangs_on_are_iterated_as_csr(layout):
+    """A runs over the columns of D, which a union hides in the loops."""
+    rng = np.random.default_rng(0)
+    A, B, D = (rng.random(shape) for shape in ((4, 3), (6, 4), (5, 4)))
+    D[rng.random(D.shape) < 0.5] = 0
+    kernel = spcomp.compile("R[l, k] = sum((i, j), (A[j, i] - B[k, j]) if D[l, j])")
+    in_parts = {name: spcomp.convert(sps.csr_array(x), layout) for name, x in (("A", A), ("D", D))}
+    made = kernel(**in_parts, B=sps.csr_array(B))
+    terms = A[None, None] - B[None, :, :, None]  # 1 or l, k, j, i
+    np.testing.assert_allclose(made, np.where(D[:, None, :, None] != 0, terms, 0).sum((2, 3)))
+    assert "D[l, j]: " in kernel.explain()

@@ -29,8 +29,10 @@ PROGRAMS = {
     "Y[dst[e], f] = w[e] * X[src[e], f]": ("Y",),
     "Y[dst[e], f] = V[e, f] * exp(w[e]) + X[src[e], f]": ("Y",),
     "Y[dst[e], f] = min(e, w[e] * X[src[e], f])": ("Y",),
+    "Y[dst[e], f] = prod(e, w[e] + X[src[e], f])": ("Y",),
     "Y[dst[e]] = sum(f, X[src[e], f] * V[e, f])": ("Y",),
     "c[dst[e]] = w[e]; Y[n, f] = c[n] * X[n, f]": (),
+    "c[dst[e]] = prod(e, w[e]); Y[n, f] = c[n] * X[n, f]": (),
     SOFTMAX: ("Y",),
 }
 

@@ -84,8 +84,8 @@ class Scattered:
     """The rows of an operand: row n has the positions at which the index vector *vector* has n.
 
     *places*: the results, and their dimensions, that have as many coordinates as there are rows.
-    *known*: the same of arguments. *read*: arguments that are read at the vector, which have as
-    many if nothing else says how many there are.
+    *known*: the same of arguments. *read*: arguments that are read at the vector, or as long as
+    results that are, which have as many if nothing else says how many there are.
     """
 
     vector: str
@@ -126,7 +126,9 @@ def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[s
         having = [key for key in sizes.having(*indices[name]) if key[0] != name]
         places = tuple(key for key in having if key[0] in targets)
         known = tuple(key for key in having if key[0] not in targets)
-        read = tuple(k for k in _read_at(vector, statements) if k[0] not in targets)
+        at_vector = _read_at(vector, statements)
+        same = (key for name, dim in at_vector for key in sizes.having(f"[{name}]", dim))
+        read = tuple(dict.fromkeys(key for key in same if key[0] not in targets))
         rows[name] = Scattered(vector, places, known, read)
     return Program(tuple(statements)), rows
 

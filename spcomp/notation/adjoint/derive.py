@@ -293,7 +293,9 @@ class Backward:
             names = {i: free_name(i, self.taken) for i in term.indices}
             other = joined("or", (Op("!=", tuple(map(IndexValue, pair))) for pair in names.items()))
             here = [stored(next(a for a in accesses(term.body) if i in a.indices)) for i in names]
-            cond = joined("and", dict.fromkeys((*here, other)))
+            vectors = (part for part in result.subscripts if isinstance(part, Access))
+            same = (Op("==", (vector, renamed(vector, names))) for vector in vectors)
+            cond = joined("and", dict.fromkeys((*here, other, *same)))
             rest = Reduce("*", tuple(names.values()), Masked(renamed(term.body, names), cond))
             self._back(term.body, RULES["*"](f, g, body, Value(rest))[0], scope)
             return

@@ -12,7 +12,17 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.simplify import simplify
-from spcomp.ir.axis import AnyBuffer, Attach, Axis, BufferDomain, Domain, SparseBuffer, domain_axes
+from spcomp.ir.axis import (
+    AnyBuffer,
+    Attach,
+    Axis,
+    BufferDomain,
+    Domain,
+    Intersect,
+    SparseBuffer,
+    Union,
+    domain_axes,
+)
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
@@ -235,7 +245,10 @@ def axes_used(func: Func) -> set[Axis]:
 def axes_of(*domains: Domain) -> list[Axis]:
     """Return the axes that *domains* mention."""
     axes = [axis for domain in domains for axis in domain_axes(domain)]
-    return axes + [domain.to for domain in domains if isinstance(domain, Attach)]
+    parts = [
+        part for d in domains for part in (d.parts if isinstance(d, Union | Intersect) else (d,))
+    ]
+    return axes + [part.to for part in parts if isinstance(part, Attach)]
 
 
 def params_used(func: Func) -> set[Var]:
