@@ -189,3 +189,34 @@ def total(a: T.handle, c: T.handle, k: T.handle, m: T.int32, n: T.int32) -> None
     with pytest.raises(ScheduleError) as caught:
         Schedule(func).partial_results("i")
     assert message in caught.value.message
+
+
+CONDITIONS = ("i >= j", "S[i, j] is None", "M[i, j]", "D[i, j] > 0.5")
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_addends_are_masked_one_by_one(condition):
+    """So that a sum of products is sparse under a mask that is everywhere."""
+    rng = np.random.default_rng(0)
+    S, M = (sps.random_array((13, 13), density=0.2, format="csr", rng=rng) for _ in range(2))
+    L = sps.random_array((13, 7), density=0.2, format="csr", rng=rng)
+    D = rng.random((13, 13))
+    rows, columns = np.indices(D.shape)
+    s, m, products = S.toarray(), M.toarray(), (L @ L.T).toarray()
+    holds = dict(zip(CONDITIONS, (rows >= columns, s == 0, m != 0, D > 0.5), strict=True))
+    for value, dense in (
+        ("S[i, j] + L[i, k] * L[j, k]", s + products),
+        ("S[i, j] * D[i, j] - 2 * L[i, k] * L[j, k] - S[j, i]", s * D - 2 * products - s.T),
+    ):
+        kernel = spcomp.compile(f"C[i, j] = ({value}) if {condition}")
+        known = {"S": S, "M": M, "L": L, "D": D}
+        made = kernel(**{name: known[name] for name in kernel.arguments})
+        assert sps.issparse(made)
+        np.testing.assert_allclose(made.toarray(), np.where(holds[condition], dense, 0))
+
+
+def test_a_mask_over_a_large_sum_of_products_takes_no_dense_memory():
+    L = sps.random_array((100_000, 20), density=1e-4, format="csr", rng=np.random.default_rng(3))
+    S = sps.eye_array(100_000, format="csr")
+    made = spcomp.compile("C[i, j] = (S[i, j] + L[i, k] * L[j, k]) if i >= j")(S=S, L=L)
+    assert abs(made - sps.tril(S + L @ L.T)).max() < 1e-12

@@ -216,6 +216,23 @@ def _mask_inside(term: Masked, semiring: Semiring) -> Expr:
     return term
 
 
+def masked_addends(value: Expr, semiring: Semiring) -> Expr:
+    """Return ``(x + sum(k, y)) if c`` as ``(x if c) + sum(k, y if c)``, other values as is."""
+    if not isinstance(value, Masked) or value.other is not None or semiring.add != "+":
+        return value
+    inner = value.value
+    sums = (isinstance(part, Reduce) and part.op == "+" for part, _ in addends(inner, semiring))
+    if not isinstance(inner, Op) or inner.op not in ("+", "-", "neg") or not any(sums):
+        return value
+
+    def masked(term: Expr) -> Expr:
+        if isinstance(term, Op) and term.op in ("+", "-", "neg"):
+            return replace(term, args=tuple(map(masked, term.args)))
+        return _mask_inside(replace(value, value=term), semiring)
+
+    return masked(inner)
+
+
 def addends(term: Expr, semiring: Semiring) -> list[tuple[Expr, bool]]:
     """Return the addends of *term*, and whether each is subtracted; literals alone are one."""
     match term:

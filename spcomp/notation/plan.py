@@ -14,6 +14,7 @@ from spcomp.notation.algebra import (
     addends,
     keep,
     leaves,
+    masked_addends,
     presence,
     rebuilt,
     required,
@@ -34,7 +35,7 @@ from spcomp.notation.nodes import (
 )
 from spcomp.notation.prepare import free_name
 from spcomp.notation.reason import Reason
-from spcomp.notation.results import Chooser, Output, adds_up, filters
+from spcomp.notation.results import Chooser, Output, adds_up, core, filters
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.types import Types
 
@@ -127,7 +128,7 @@ def plan_statement(
     can be multiplied in any order. *types*: the types of terms.
     Raises ScriptError where these do not go together.
     """
-    stmt = with_reductions(stmt, semiring)
+    stmt = _with_masked_addends(with_reductions(stmt, semiring), layouts, semiring)
     widens = types.widens(stmt)
     stmt = types.widened(stmt)
     chooser = Chooser(stmt, layouts, semiring, alike)
@@ -148,6 +149,18 @@ def plan_statement(
         rows = nests[0].loops[0].kind == "dense" and len(nests[0].loops) > 1
         output = replace(output, keys=replace(output.keys, rows=rows))
     return Plan(stmt, output, dtype, nests, converts)
+
+
+def _with_masked_addends(
+    stmt: Assignment, layouts: Mapping[str, Layout], semiring: Semiring
+) -> Assignment:
+    """Return *stmt*, in which addends are masked one by one if they, not the mask, are sparse."""
+    sparse = frozenset(name for name, layout in layouts.items() if not layout.is_dense)
+    value = masked_addends(stmt.value, semiring)
+    if value is stmt.value or presence(stmt.value, sparse) != ALWAYS:
+        return stmt
+    changed = replace(stmt, value=value)
+    return stmt if presence(core(value, semiring), sparse) == ALWAYS else changed
 
 
 def _is_one_nest(nest: Nest, output: Output, layouts: Mapping[str, Layout]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from spcomp.dtypes import DType
-from spcomp.notation.algebra import with_reductions
+from spcomp.notation.algebra import masked_addends, with_reductions
 from spcomp.notation.nodes import (
     Access,
     Assignment,
@@ -41,7 +41,8 @@ def pieces(
     *taken*. *widen_to*: the type that each part of a sum must have.
     """
     stmt = with_reductions(stmt, semiring)
-    target, value = stmt.target, stmt.value
+    target = stmt.target
+    value = stmt.value if is_dense else masked_addends(stmt.value, semiring)
     operands = frozenset(access.name for access in accesses(value))
     pair = None if stmt.accumulates or is_dense else first_pair(value, semiring, operands)
     if pair is not None:
