@@ -14,6 +14,7 @@ from spcomp.notation.nodes import (
     Assignment,
     Declared,
     Expr,
+    Number,
     Op,
     Program,
     Reduce,
@@ -38,8 +39,8 @@ def is_across(term: Reduce, stmt: Assignment) -> bool:
     """Whether *term*, in *stmt*, goes through an operand whose first index it reduces.
 
     Inside *stmt* that operand would be searched for each coordinate. A term of several indices
-    counts only if the result has all of them and no operand has two, so that the result is dense.
-    A division, which may fail, stays where it is.
+    counts only if the result has all of them and no operand of its addend has two, so that the
+    result is dense. A division, which may fail, stays where it is.
     """
     if any(isinstance(t, Op) and t.op in ("//", "%") for t in walk(term)):
         return False
@@ -47,10 +48,18 @@ def is_across(term: Reduce, stmt: Assignment) -> bool:
     inside = [t.indices for t in walk(term) if isinstance(t, Access)]
     if not any(first[0] in term.indices and indices & {*first} for first in inside if first):
         return False
-    outside = (t.indices for t in _outside_reductions(stmt.value) if isinstance(t, Access))
+    addend = _addend_with(term, stmt.value)
+    outside = (t.indices for t in _outside_reductions(addend) if isinstance(t, Access))
     return len(indices) <= 1 or (
         indices <= {*stmt.target.indices} and all(len(indices & {*names}) < 2 for names in outside)
     )
+
+
+def _addend_with(term: Reduce, value: Expr) -> Expr:
+    """Return the addend of *value* that *term* is in."""
+    while isinstance(value, Op) and value.op in _ADDS:
+        value = next((arg for arg in value.args if any(t == term for t in walk(arg))), Number(0))
+    return value
 
 
 def with_inner_hoisted(program: Program, takes: Takes = is_small) -> Program:
