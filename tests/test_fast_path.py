@@ -56,6 +56,10 @@ STRAIGHT = [
     ("C[i, j] = A[i, j] * s", {"A": matrix(sps.csr_matrix), "s": 2.0}),
     ("y[i] = A[i, j] * x[j]; z[i] = A[i, j] + 1", {"A": matrix(), "x": dense(N)}),
     ("s = A[i, j] * x[i]", {"A": matrix(), "x": dense(N)}),
+    ("y[i] = A[i, j] * x[j] - x[i]", {"A": matrix(), "x": dense(N)}),
+    ("s = x[i] * A[i, j] * x[j]", {"A": matrix(), "x": dense(N)}),
+    ("y[i] = A[i, j] * x[j] / n", {"A": matrix(), "x": dense(N), "n": 3}),
+    ("y[i] = A[i, j] * x[j] * s - x[i]", {"A": matrix(), "x": dense(N), "s": np.float32(2.5)}),
 ]
 FULL = [
     ("y[i] = A[i, j] * x[j]", {"A": matrix(sps.csc_array), "x": dense(N)}),
@@ -126,6 +130,27 @@ def test_what_a_call_checks_is_checked_in_a_learned_one():
     with pytest.raises(ArgumentError, match="A"):
         kernel(A=A, x=x)
     bound(x=x)  # has its own index arrays
+
+
+def test_one_array_at_two_indices_and_numbers_of_other_types_are_told_apart():
+    A, x = matrix(), dense(N)
+    kernel = spcomp.compile("y[i] = A[i, j] * x[j] * n - x[i]")
+    learned(kernel, A=A, x=x, n=3)
+    for n in (3, 4, -1, 2.5, np.float64(0.5), np.int32(7), True, 1 << 70):
+        for _ in range(3):
+            np.testing.assert_allclose(kernel(A=A, x=x, n=n), A @ x * float(n) - x, rtol=1e-4)
+    for named in ({"x_2": x}, {"n": 10**400}, {"n": "3"}, {"n": None}, {"x": x[:3]}, {"y": x}):
+        for _ in range(2):
+            with pytest.raises(SpcompError):
+                kernel(**{"A": A, "x": x, "n": 3, **named})
+    with pytest.raises(ArgumentError, match="n"):
+        kernel(A=A, x=x)
+    out = np.zeros(N, np.float32)
+    assert kernel(A=A, x=x, n=3, out=out) is out
+    assert kernel(A=A, x=x, n=3, out=out) is out
+    np.testing.assert_allclose(out, A @ x * 3 - x, rtol=1e-5)
+    with pytest.raises(ArgumentError, match="shares memory"):
+        kernel(A=A, x=x, n=3, out=x)
 
 
 def test_csr_and_csc_tensors_of_torch_are_used_as_they_are():

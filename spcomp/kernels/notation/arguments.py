@@ -251,7 +251,7 @@ def _scalar(name: str, arg: Any) -> Argument:
     if isinstance(arg, np.ndarray) and arg.ndim == 0:
         return Argument(Operand(dense(0), type_of(name, arg.dtype)), lambda a: a[()])
     if isinstance(arg, np.generic):
-        return Argument(Operand(dense(0), type_of(name, arg.dtype)), _identity)
+        return Argument(Operand(dense(0), type_of(name, arg.dtype)), np.generic.item)
     for python, dtype in ((bool, bool_), (int, int64), (float, float64)):
         if isinstance(arg, python):
             return Argument(Operand(dense(0), dtype, weak=True), _identity)

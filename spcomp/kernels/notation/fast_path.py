@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,23 +16,35 @@ if TYPE_CHECKING:
 _ndarray = np.ndarray
 
 
+class Taken(NamedTuple):
+    """What the kernel takes as *name*: the argument *source*, of type *kind*; *make* makes it."""
+
+    name: str
+    source: str
+    kind: type
+    make: Callable[[Any], Any] | None
+
+
 class Way(NamedTuple):
     """The *calls* of the kernel of *version*, which are those of the user.
 
-    *is_number*: the only result is a number, for which the kernel has an array.
+    *taken*: all that it takes, if that is not just what the user gives. *is_number*: the only
+    result is a number, for which the kernel has an array.
     """
 
     calls: Calls
     version: CompiledVersion
+    taken: tuple[Taken, ...] = ()
     is_number: bool = False
 
 
 class Straight(NamedTuple):
-    """The call that was repeated last: how, the name of the only output, and the version."""
+    """The call that was repeated last: how, the name of the only output, and the way."""
 
     repeat: Repeat
     only: Any  # str or None
     version: CompiledVersion
+    taken: tuple[Taken, ...]
     is_number: bool
 
 
@@ -48,7 +60,8 @@ class FastPath:
     A learned call of a kernel compares types, dtypes, extents and levels of its arguments with
     those of the call that it repeats. They decide which version of a program runs, how arguments
     are made for its kernel, and how results are returned. So where a version hands on all of them
-    as they are, a call that its kernel repeats needs nothing else. *places* keep which version
+    as they are, some perhaps under several names or as numbers of another type, a call that its
+    kernel repeats needs nothing else. *places* keep which version
     ran. Many threads may use it at once: *ways* and *straight* are replaced, never changed.
     """
 
@@ -67,12 +80,13 @@ class FastPath:
         """
         if self.straight is None:
             return self._search(out, named)
-        repeat, only, version, is_number = self.straight
+        repeat, only, version, taken, is_number = self.straight
         if out is not None:
             if is_number or only is None or type(out) is not _ndarray or only in named:
                 return self._search(out, named)
             named[only] = out
-        result = repeat.entry(named)
+        given = _as_taken(taken, named) if taken else named
+        result = NotImplemented if given is None else repeat.entry(given)
         if result is NotImplemented:
             if out is not None:
                 named.pop(only)
@@ -88,16 +102,18 @@ class FastPath:
         """Return what run does by any of the ways, and go straight to it next time."""
         for way in self.ways:
             calls, given = way.calls, named
+            taken: dict[str, Any] | None
             if out is not None:
                 only = None if way.is_number else calls.only
                 if only is None or type(out) is not _ndarray or only in named:
                     continue
                 given = {**named, only: out}
-            result = calls.repeat(given)
+            taken = _as_taken(way.taken, given) if way.taken else given
+            result = NotImplemented if taken is None else calls.repeat(taken)
             if result is not NotImplemented:
                 self.ways = (way, *(other for other in self.ways if other is not way))
                 only, repeat = calls.only, calls.repeats[0]
-                self.straight = Straight(repeat, only, way.version, way.is_number)
+                self.straight = Straight(repeat, only, way.version, way.taken, way.is_number)
                 for place in self.places:
                     place.latest = way.version
                 return result[0] if way.is_number else result
@@ -116,6 +132,19 @@ class FastPath:
             self.ways = (way, *self.ways[: MAX_PLANS - 1])
         else:
             self.refused = (way.calls, *self.refused[: MAX_PLANS - 1])
+
+
+def _as_taken(taken: tuple[Taken, ...], given: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what the kernel takes for what is *given*; None if that is of other types or names."""
+    result: dict[str, Any] = {}
+    sources = 0
+    for name, source, kind, make in taken:
+        value = given.get(source)
+        if type(value) is not kind:
+            return None
+        result[name] = value if make is None else make(value)
+        sources += name == source
+    return result if sources == len(given) else None
 
 
 def tells_all(given: Mapping[str, Any], outputs: Mapping[str, Any]) -> bool:
@@ -137,18 +166,30 @@ class Handover(NamedTuple):
     returned: Any
     result: Any
 
-    @property
-    def takes_given(self) -> bool:
-        """Whether the kernel takes what is given as it is."""
+    def takes(self, version: CompiledVersion) -> tuple[Taken, ...] | None:
+        """Return how all that the kernel takes comes from what is given.
+
+        Empty if it is that, None if it is more than other names, and numbers of other types.
+        """
         given, taken = self.given, self.taken
-        return given.keys() == taken.keys() and all(taken[n] is x for n, x in given.items())
+        if given.keys() == taken.keys() and all(taken[n] is x for n, x in given.items()):
+            return ()
+        makers = {name: (source, make) for name, source, make in version.arguments}
+        result = []
+        for name, value in taken.items():
+            source, make = makers.get(name, (name, None))
+            arg = given.get(source)
+            is_number = type(value) in (int, float) and isinstance(arg, (int, float, np.number))
+            if value is not arg and not is_number:
+                return None
+            result.append(Taken(name, source, type(arg), None if value is arg else make))
+        own = [each for each in result if each.name == each.source]
+        return tuple(result) if len(own) == len(given) else None
 
     @property
     def is_plain(self) -> bool:
-        """Whether all is handed on as it is."""
+        """Whether what is returned is handed on as it is."""
         returned, result = self.returned, self.result
-        if not self.takes_given:
-            return False
         if isinstance(result, Results) and isinstance(returned, Results):
             pairs = zip(returned, result, strict=True)
             return returned._fields == result._fields and all(a is b for a, b in pairs)

@@ -202,9 +202,10 @@ class Runner:
         calls = None if path is None else path.news(kernel)
         if path is not None and calls is not None and tells_all(call.given, call.outputs):
             handover = Handover(call.given, named, returned, self._named(results))
-            number = self._delivery.is_number(planned) and handover.takes_given
+            taken, number = handover.takes(version), self._delivery.is_number(planned)
             plain = number or (self._delivery.is_plain(planned) and handover.is_plain)
-            path.consider(Way(calls, version, number), plain=plain and self._takes_wholes)
+            plain = plain and self._takes_wholes and taken is not None
+            path.consider(Way(calls, version, taken or (), number), plain=plain)
         return results
 
     def kernel_call(
