@@ -152,7 +152,8 @@ def error_page() -> str:
         "# Errors",
         "",
         "A mistake that you can mend raises a `SpcompError`, which shows the place in your file, what is wrong, and what",
-        "to do about it. Any other exception is a bug of spcomp. This page is generated from the code: its messages are real ones.",
+        "to do about it. Python itself says where a function, or an argument of one, does not exist (AttributeError, TypeError). Any",
+        "other exception is a bug of spcomp. This page is generated from the code: its messages are real ones.",
         "",
         "| class of `spcomp.errors` | is also | what it means |",
         "|---|---|---|",
@@ -171,7 +172,7 @@ def error_page() -> str:
         "    print(error.message, error.span, error.hint)",
         "```",
         "",
-        "The traceback has the lines of your own files only; with `SPCOMP_DEBUG=1` it has those of spcomp, too.",
+        "The traceback has the lines of your own files, and the last one of spcomp; with `SPCOMP_DEBUG=1` it has all.",
     ]
     for title, code, advice in CASES:
         kind, message = _raised(code)

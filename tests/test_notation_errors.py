@@ -42,6 +42,7 @@ TEXTS = {
     "y[i] = sum(i, x[i])": (7, "reduced, and an index of the result"),
     "y[i] = x[i] + x[i,j]": (14, "2 indices here, and with 1"),
     "y[i] = y[i] + x[i]": (7, "read before it is assigned"),
+    "y[i] += x[i] * y[j]": (15, "read before it is assigned"),
     "i[i] = x[i]": (0, "is an index and a tensor"),
     "y[i] = lambda: 3": (7, "has no meaning here"),
     "y[i] = x[i]\nz[i] = q[i] @ x[i]": (7, "@ has no meaning"),
@@ -265,3 +266,24 @@ def test_arrays_of_bfloat16_are_refused():
     known = SimpleNamespace(name="bfloat16")  # numpy knows it by ml_dtypes only
     with pytest.raises(ArgumentError, match="argument A: got dtype bfloat16"):
         type_of("A", known)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("y(i) = A(i, j) * x(j)", "an element is written with brackets"),
+        ("y[i] += A[i, j] * y[j]", "+= reads y[i] itself: give other elements as another array"),
+        ("y[i] = A[i, j] ^ 2", "a power is written with **"),
+    ],
+)
+def test_a_hint_is_about_what_was_written(text, hint):
+    with pytest.raises(ScriptError) as caught:
+        spcomp.compile(text)(A=MATRIX)
+    assert hint in caught.value.hint
+    assert "==" not in caught.value.message
+
+
+def test_a_name_that_no_argument_has_is_answered_with_arguments_and_results():
+    with pytest.raises(ArgumentError, match="unexpected argument Out") as caught:
+        spcomp.compile("y[i] = A[i, j] * x[j]")(A=MATRIX, x=np.ones(3), Out=np.ones(3))
+    assert caught.value.hint == "its arguments are A, x; out= is for y"

@@ -184,6 +184,9 @@ def test_loops_do_not_exist_before_lowering():
     with pytest.raises(ScheduleError, match="no loops at this level") as caught:
         Schedule(csrmm).parallel("i")
     assert "lower the sparse iterations first" in caught.value.hint
+    with pytest.raises(ScheduleError, match="no loops at this level") as caught:
+        Schedule(position(csrmm)).lower_sparse_buffer().parallel("i")
+    assert "before lower_sparse_buffer" in caught.value.hint
 
 
 def test_blocks_and_their_loops_are_found_by_name():

@@ -144,6 +144,9 @@ def test_a_roofline_counts_operations_and_bytes():
     assert "FLOP/s" in str(found)
     ET.fromstring(found.svg)
     assert viz.roofline(spcomp.compile(csrmm), A=CSR, B=DENSE, operations=7).operations == 7
+    assert viz.roofline(kernel.bind(A=CSR), B=DENSE).operations == found.operations
+    scaled = spcomp.compile("C[i, k] = s * A[i, j] * B[j, k]")
+    assert viz.roofline(scaled, A=CSR, B=DENSE, s=2.5).operations > found.operations
     with pytest.raises(ArgumentError, match="argument operations"):
         viz.roofline(kernel, A=CSR, B=DENSE, operations=0)
     with pytest.raises(ArgumentError, match="no operations on floats"):

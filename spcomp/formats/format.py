@@ -288,5 +288,7 @@ def _unknown(text: str, rank: int | None) -> FormatError:
     hint = f"formats: {names}, or a level for each dimension: {', '.join(LEVELS)}"
     if text.startswith("hyb"):
         hint = 'hyb has several parts: formats={"A": "hyb"} of compile, or spcomp.convert(A, "hyb")'
+    if text.lower() in NAMED:
+        hint = f"names are in small letters: {text.lower()!r}"
     of = "" if rank is None else f" of {rank} dimensions"
     return FormatError(f"{text!r} is no format{of}", hint=hint)

@@ -312,7 +312,8 @@ class Frame:
             if name in face.scalars:
                 raise ArgumentError(
                     f"missing argument {name} of {face.name}: no array says what it is",
-                    hint=f"give the result that has it as out=, or {name}=... if it is a parameter",
+                    hint=f"give the result that has it as out=, or {name}=... if it is a parameter,"
+                    f" --const {name}=... on the command line",
                 )
             if name in face.index_of:
                 axis = face.index_of[name][0].name

@@ -283,7 +283,7 @@ class Bound(Runnable):
         return self.kernel.inner_call(self._with_bound(named))
 
     def __repr__(self) -> str:
-        return f"<{self.name} with {', '.join(self.arguments)} bound>"
+        return f"<{self.name} with {', '.join(self.arguments) or 'nothing'} bound>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _bound_again, (self.kernel, self.arguments)  # machine code is made again

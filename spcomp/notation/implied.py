@@ -45,8 +45,14 @@ def refuse_unclear(program: Program, semiring: Semiring) -> None:
                         f"the {SYMBOLS[term.op]} over {index} is not written, and could stand"
                         f" around {around} or inside",
                         around.at or term.at,
-                        hint=f"write {term}, or {inner}",
+                        hint=f"write {term}, or {inner}{_power(term)}",
                     )
+
+
+def _power(term: Expr) -> str:
+    """Return what a hint says of an exclusive or in *term* that may be meant as a power."""
+    words = (t for t in walk(term) if isinstance(t, Op) and t.op == "^")
+    return "; a power is written with **" if any(True for _ in words) else ""
 
 
 def refuse_dense(stmt: Assignment, names: AbstractSet[str], semiring: Semiring) -> None:

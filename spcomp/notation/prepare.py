@@ -72,6 +72,10 @@ def prepare(program: Program) -> Prepared:
                 read.append(term.name)
                 if term.name in targets and term.name not in assigned:
                     hint = f"write {stmt.target} += ..., which adds to what the call is given"
+                    if stmt.accumulates:
+                        hint = (
+                            f"+= reads {stmt.target} itself: give other elements as another array"
+                        )
                     raise ScriptError(
                         f"{term.name} is read before it is assigned",
                         term.at,

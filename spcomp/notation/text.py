@@ -61,6 +61,8 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
         hint = 'write "C[i, k] = A[i, j] * B[j, k]"'
         if any(sign in source for sign in ("&&", "||")):
             hint = 'write "and", "or"'
+        elif "function call" in what:
+            hint = f"an element is written with brackets: {hint.removeprefix('write ')}"
         raise ScriptError(f"this is no index notation: {what}", place, hint=hint) from None
     except RecursionError:
         raise ScriptError("the expression nests too deeply", text.place(1, 0)) from None
@@ -68,8 +70,13 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
 
 def _where(error: Exception) -> tuple[int, int, str]:
     if isinstance(error, SyntaxError):
-        return error.lineno or 1, max((error.offset or 1) - 1, 0), error.msg.lower()
+        return error.lineno or 1, max((error.offset or 1) - 1, 0), _said(error.msg)
     return 1, 0, str(error).lower()
+
+
+def _said(message: str) -> str:
+    """Return Python's *message* without its guesses, which are about Python."""
+    return message.lower().split(" here. maybe")[0].split(". maybe")[0]
 
 
 def _complete(source: str) -> tuple[str, tuple[tuple[int, int], ...]]:

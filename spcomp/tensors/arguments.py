@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spcomp.dtypes import DType
     from spcomp.tensors.device_tensor import DeviceTensor
 
+COMPLEX = "there are no complex numbers here: compute with .real and .imag"
 LARGE = 1 << 15  # elements from which it pays to convert in parallel
 ITSELF, TENSOR = Source(), Source("values", same=("_levels", "_shape"))
 COMPRESSED = Source("data", "indptr", "indices", extents="shape")  # csr and bsr of scipy
@@ -144,6 +145,8 @@ def _bits(who: str, dtype: DType, array: Array, *, written: bool) -> Array:
     expected = f"{dtype} (as uint16 bits)" if dtype.kind == "bfloat" else str(dtype)
     got = array.dtype if array.dtype.isnative else f"{array.dtype} (not in native byte order)"
     hint = f'convert it with .astype("{dtype}")'
+    if array.dtype.kind == "c":
+        hint = COMPLEX
     if written:
         hint = f'the result is {dtype}: give np.empty(shape, "{dtype}"), or convert the arguments'
     raise ArgumentError(f"argument {who}: got {got}, expected {expected}", hint=hint)

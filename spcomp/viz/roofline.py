@@ -14,7 +14,7 @@ from spcomp.display.picture import PARTS, Picture, drawing, label, line
 from spcomp.errors import ArgumentError, SpcompError, expect, front_door
 from spcomp.ir.program import CoordFunc
 from spcomp.kernels.compile import compile as compiled
-from spcomp.kernels.protocol import Runnable
+from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.runtime.pool import get_num_threads
 from spcomp.script.parse import parse
 from spcomp.tune.bound import rates
@@ -142,6 +142,8 @@ def roofline(
     expect("kernel", kernel, Runnable, "a kernel", hint="spcomp.compile returns one")
     results = kernel(**args)
     seconds = kernel.time_evaluator(number=1, repeat=9)(**args).median
+    if isinstance(kernel, Bound):  # whose loops read what is bound, too
+        kernel, args = kernel.kernel, {**kernel.arguments, **args}
     if operations is None:
         operations = _operations(kernel, args)
     if not operations > 0:
@@ -181,8 +183,13 @@ def _operations(kernel: Runnable, args: dict[str, Any]) -> float:
 
 
 def _sizes(kernel: Runnable, args: dict[str, Any]) -> dict[str, int]:
-    """Return the sizes that the shapes of arguments say, by the names of parameters."""
-    return {
+    """Return the numbers that arguments are, or their shapes say, by the names of parameters."""
+    whole = (int, np.integer)
+    given = {
+        name: arg for name, arg in args.items() if isinstance(arg, (*whole, float, np.floating))
+    }
+    numbers = {name: int(arg) if isinstance(arg, whole) else 0 for name, arg in given.items()}
+    return numbers | {
         name: int(extent)
         for param in kernel.signature.params
         if param.name in args

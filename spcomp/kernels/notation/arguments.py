@@ -36,6 +36,7 @@ from spcomp.runtime.cuda.arrays import described, is_sparse, lies_there, place_o
 from spcomp.runtime.cuda.sparse import kind_of as sparse_kind
 from spcomp.runtime.cuda.sparse import sparse_from, sparse_of
 from spcomp.tensors import checks as validate
+from spcomp.tensors.arguments import COMPLEX
 from spcomp.tensors.conversions.elements import dense_array, elements_of, family_of
 from spcomp.tensors.conversions.keys import INT32
 from spcomp.tensors.convert import convert
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from spcomp.formats.rules import ComposableFormat
 
 Adapt: TypeAlias = Callable[[Any], Any]
-COMPLEX = "there are no complex numbers here: compute with .real and .imag"
 LONG = (1 << 31) - 1  # beyond it, 32 bits do not hold a coordinate or position
 _ROW_MAJOR = Layout(("dense", "compressed"), (0, 1))
 _BY_COLUMNS = ("dense", "compressed"), (1, 0)

@@ -367,7 +367,8 @@ class Runner:
     def _check_names(self, arguments: CallArguments) -> None:
         for name in arguments:
             if name not in self._operands:
-                hint = f"its arguments are {', '.join(self.arguments)}"
+                results = ", ".join(self._places.results)
+                hint = f"its arguments are {', '.join(self.arguments)}; out= is for {results}"
                 if name in self.planner.prepared.targets:
                     hint = f'for what the program has in between, give out={{"{name}": ...}}'
                 raise ArgumentError(f"unexpected argument {name} of {self.name}", hint=hint)

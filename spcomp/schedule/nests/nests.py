@@ -15,7 +15,7 @@ from spcomp.ir.expr import Const, Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.program import PosFunc
+from spcomp.ir.program import FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import REMEMBERED, children, collector, holds, walk
 from spcomp.schedule.legality.dependence import loops_of
@@ -25,10 +25,10 @@ from spcomp.schedule.steps.base import find_named
 def find_loop(func: Func, name: str, step: object) -> For:
     """Return the loop called *name*; raises ScheduleError unless exactly one has the name."""
     if not isinstance(func, PosFunc):
-        raise ScheduleError(
-            f"{step}: {func.name} has no loops at this level",
-            hint="loops exist in position space: lower the sparse iterations first",
-        )
+        hint = "loops exist in position space: lower the sparse iterations first"
+        if isinstance(func, FlatFunc):
+            hint = "buffers are flat already: apply the steps before lower_sparse_buffer()"
+        raise ScheduleError(f"{step}: {func.name} has no loops at this level", hint=hint)
     loops = ((loop.var.name, loop) for loop in loops_of(func.body))
     return find_named(loops, name, f"{step}: no loop {name!r} in {func.name}", "loops")
 
