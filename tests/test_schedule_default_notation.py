@@ -62,3 +62,31 @@ def test_rows_below_a_root_are_cut_into_chunks(text, form, size):
     assert f"split_sorted('i', {size}, 0)" in steps(kernel, **args)
     made = same_at_any_number_of_threads(kernel, args)
     np.testing.assert_allclose(made, A @ next(iter([*args.values()][1:])), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "innermost"),
+    [
+        ("S[I, J, a, b] = Q[I, a, f] * K[J, b, f] if M[I, J]", "f"),
+        ("O[I, a, f] = S[I, J, a, b] * V[J, b, f]", "f"),
+        ("s[i] = sum(j, (D[i, j] - m[i]) ** 2)", "j"),
+        ("C[i, k] = D[i, j] * E[k, j]", "j"),
+        ("C[i, k] = D[i, j] * E[j, k]", "k"),
+        ("C[j, i] = D[i, j] + 1", "i"),
+    ],
+)
+def test_the_innermost_loop_crosses_the_fewest_operands(text, innermost):
+    rng = np.random.default_rng(0)
+    shapes = {"Q": (3, 4, 5), "K": (3, 6, 5), "V": (3, 6, 5), "D": (7, 7), "E": (7, 7), "m": (7,)}
+    known = {name: rng.random(shape) for name, shape in shapes.items()}
+    known["M"] = sps.csr_array(np.tril(np.ones((3, 3))))
+    blocks = spcomp.compile("S[I, J, a, b] = M[I, J] * x[a] * y[b]")
+    known["S"] = blocks(M=known["M"], x=np.ones(4), y=np.ones(6))
+    kernel = spcomp.compile(text)
+    kernel(**{name: known[name] for name in kernel.arguments})
+    loops = [
+        line.split()[1]
+        for line in kernel.explain().splitlines()
+        if line.startswith("  ") and " in " in line
+    ]
+    assert loops[-1] == innermost

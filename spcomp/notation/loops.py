@@ -210,8 +210,8 @@ def order_indices(
     """Return *indices* in the order of their loops.
 
     It follows as many of *chains* as fit together, earlier ones first. Indices of no chain come
-    last; the innermost is the one along which most of *operands* with the most dimensions lie in
-    memory, the last one where two are as many.
+    last; the innermost is the one across which fewest of *operands* lie in memory, of several that
+    along which most of those with the most dimensions lie, and else the last one.
     """
     before: dict[str, set[str]] = {name: set() for name in indices}
     for names in chains:
@@ -222,10 +222,16 @@ def order_indices(
         if len(set(path)) == len(path) and _in_order(trial) is not None:
             before = trial
     chained = {name for names in chains for name in names}
-    lying = [(len(a.indices), _along_memory(a, layouts)) for a in operands if a.indices]
+    placed = [(access, _along_memory(access, layouts)) for access in operands if access.indices]
+    lying = [(len(access.indices), at) for access, at in placed]
     free = [name for name in indices if name not in chained]
-    votes = {n: [(rank, lying.count((rank, n))) for rank, at in lying if at == n] for n in free}
-    innermost = max(reversed(free), key=lambda n: max(votes[n], default=(0, 0)), default="")
+
+    def suits(name: str) -> tuple[int, tuple[int, int]]:
+        across = sum(name in access.indices and at != name for access, at in placed)
+        votes = ((rank, lying.count((rank, name))) for rank, at in lying if at == name)
+        return -across, max(votes, default=(0, 0))
+
+    innermost = max(reversed(free), key=suits, default="")
     ready = sorted(indices, key=lambda name: (name not in chained, name == innermost))
     return _in_order(before, ready) or tuple(ready)
 

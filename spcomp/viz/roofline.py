@@ -143,7 +143,8 @@ def roofline(
     results = kernel(**args)
     seconds = kernel.time_evaluator(number=1, repeat=9)(**args).median
     if isinstance(kernel, Bound):  # whose loops read what is bound, too
-        kernel, args = kernel.kernel, {**kernel.arguments, **args}
+        args = {**kernel.arguments, **args}
+        kernel = kernel.kernel
     if operations is None:
         operations = _operations(kernel, args)
     if not operations > 0:
