@@ -15,7 +15,7 @@ from spcomp.ir.module import MEASURED, HostAlloc, Launch, Return, Scan, Trim
 from spcomp.runtime.recycle import empty
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from spcomp.dtypes import DType
     from spcomp.ir.func import Func
@@ -91,10 +91,11 @@ def run(
     allocates are added. All arrays lie in *memory*. Raises ArgumentError if a function fails.
     """
     results: dict[str, Any] = {}
+    allocated = {op.buffer.name for op in host if isinstance(op, HostAlloc)}
     for op in host:
         match op:
             case Launch(func=name):
-                _check_sizes(funcs[name], host, values)
+                _check_sizes(funcs[name], allocated, values)
                 launch(funcs[name], code, values)
             case Scan(buffer=buffer):
                 values[buffer.name] = memory.scan(values[buffer.name])
@@ -144,12 +145,11 @@ def failure(name: str, message: str) -> ArgumentError:
     return kind(f"{name}: {message}")
 
 
-def _check_sizes(func: Func, host: Sequence[HostOp], values: Mapping[str, Any]) -> None:
+def _check_sizes(func: Func, allocated: Collection[str], values: Mapping[str, Any]) -> None:
     """Raise ArgumentError for an array that is smaller than *func* declares.
 
-    This checks arrays that the host program allocated, or all if a person wrote the function.
+    This checks the arrays *allocated* by the host program, or all if a person wrote the function.
     """
-    allocated = {op.buffer.name for op in host if isinstance(op, HostAlloc)}
     checks_all = func.attr(MEASURED, False)
     for buffer in func.buffers if checks_all or allocated else ():
         name = buffer.data.name if buffer.data is not None else ""

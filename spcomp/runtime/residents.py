@@ -129,7 +129,9 @@ class Residents:
         library: Library | None = None,
     ) -> Resident:
         """Return a new array of *fill*, or of anything if that is None; of *library*."""
-        place = replace(self.place, library=library or self.place.library)
+        place = self.place
+        if library is not None and library != place.library:
+            place = replace(place, library=library)
         if fill is None:
             return self.resident(empty(shape, dtype, place))
         return self.resident(full(shape, dtype, float(fill) if dtype.is_float else fill, place))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.errors import ArgumentError
@@ -13,6 +15,7 @@ from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var
 if TYPE_CHECKING:
     from spcomp.ir.axis import AnyBuffer
 
+REMEMBERED = 1 << 12  # expressions whose evaluators are kept
 Values: TypeAlias = Mapping[str, Any]  # scalars and arrays by the names of the parameters
 
 
@@ -29,22 +32,32 @@ def evaluate(expr: Expr, values: Values) -> Any:
     Raises KeyError for a name that *values* lacks, ZeroDivisionError, and ArgumentError for an
     expression that is not arithmetic.
     """
+    return _evaluator(expr)(values)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _evaluator(expr: Expr) -> Callable[[Values], Any]:
+    """Return what ``evaluate`` does for *expr*, as a function of the values."""
     match expr:
         case Var(name=name):
-            return values[name]
+            return itemgetter(name)
         case Const(value=value):
-            return value
+            return lambda _: value
         case BinOp(op=op, lhs=lhs, rhs=rhs) if op != "<<":  # it drops bits
-            return RULES[op](evaluate(lhs, values), evaluate(rhs, values))
+            rule, left, right = RULES[op], _evaluator(lhs), _evaluator(rhs)
+            return lambda values: rule(left(values), right(values))
         case Cast(value=value, type=dtype):
-            inner = evaluate(value, values)
-            return float(inner) if dtype.is_float else int(inner)
+            kind, inner = float if dtype.is_float else int, _evaluator(value)
+            return lambda values: kind(inner(values))
         case UnOp(op="-", value=value):
-            return -evaluate(value, values)
+            inner = _evaluator(value)
+            return lambda values: -inner(values)
         case Select(cond=cond, then=then, otherwise=otherwise):
-            return evaluate(then if evaluate(cond, values) else otherwise, values)
+            holds, yes, no = map(_evaluator, (cond, then, otherwise))
+            return lambda values: (yes if holds(values) else no)(values)
         case Load(buffer=buffer, indices=(Expr() as index,)):
-            return values[array_name(buffer, values)].flat[evaluate(index, values)].item()
+            place = _evaluator(index)
+            return lambda values: values[array_name(buffer, values)].flat[place(values)].item()
     raise ArgumentError(
         f"a size is a {type(expr).__name__}, which the arguments do not give",
         expr.span,

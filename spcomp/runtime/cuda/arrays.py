@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from math import prod
+from operator import mul
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -359,8 +361,11 @@ def empty(shape: Sequence[int], dtype: DType, place: Place) -> DeviceArray:
         if "out of memory" not in str(error).lower():
             raise
         raise OutOfMemoryError(f"an array of shape {shape}: the GPU is out of memory") from error
-    array = _read(owner, place.library, place, "the result")
-    return replace(array, dtype=dtype, library=place.library)
+    is_torch = place.library == "torch"
+    pointer = int(owner.data_ptr() if is_torch else _interface(owner)["data"][0] or 0)
+    steps = accumulate(reversed(shape[1:]), mul, initial=dtype.itemsize)
+    strides = tuple(steps)[::-1] if shape else ()
+    return DeviceArray(pointer, dtype, shape, strides, owner, place.library, place.device)
 
 
 def full(shape: Sequence[int], dtype: DType, value: float, place: Place) -> DeviceArray:

@@ -299,6 +299,7 @@ class DeviceFunction:
         self.shared_bytes, self.max_threads = int(attrs.shared), int(attrs.maxthreads)
         self._function, self.numba, self.context = function, numba, context  # keeps it loaded
         self.handle = numba.binding.CUfunction(int(function.handle))
+        self._checked: tuple[int, ...] = ()  # the last launch that is within all limits
         self._allowed = allowed  # bytes of dynamic shared memory that were asked for, by kernel
 
     def prepare(
@@ -313,10 +314,13 @@ class DeviceFunction:
         *grid* and *block* are up to three extents, x first; *shared_bytes* is dynamic shared
         memory. Raises BackendError beyond a limit of the device, ArgumentError for a wrong value.
         """
-        self._check(grid, block, shared_bytes)
+        whole = *extents(grid), *extents(block)
+        if (checked := (*whole, shared_bytes)) != self._checked:
+            self._check(grid, block, shared_bytes)
+            self._checked = checked
         if shared_bytes + self.shared_bytes > STATIC_SHARED:
             self._allow(shared_bytes)
-        return Prepared(self, (*extents(grid), *extents(block)), shared_bytes, values)
+        return Prepared(self, whole, shared_bytes, values)
 
     def launch(
         self,

@@ -24,6 +24,7 @@ _LIMITS = {
     for kind, d in TYPES.items()
     if not d.is_float
 }
+_DIRECT = {"ptr": range(1 << 63), **{k: limits for k, limits in _LIMITS.items() if k[0] == "i"}}
 
 
 def slot(kind: str, value: Any) -> int:
@@ -31,9 +32,9 @@ def slot(kind: str, value: Any) -> int:
 
     Values are numbers of Python, numpy or ctypes. A pointer is a number, or None for no array.
     """
+    if type(value) is int and value in _DIRECT.get(kind, ()):
+        return value
     if kind == "ptr":
-        if type(value) is int and 0 <= value < 1 << 63:
-            return value
         value = 0 if value is None else value
     if isinstance(value, ctypes._SimpleCData):  # noqa: SLF001 (the base of c_int and the others)
         value = value.value
