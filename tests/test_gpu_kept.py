@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,6 +59,23 @@ def test_kernels_that_read_index_arrays_only_run_once(gpu, sampled):
         assert [name[-2:] for name in sampled.run()] == ["_1"]
     assert [name[-2:] for name in sampled.run(stream=0x99)] == ["_1"]
     assert gpu.next == room
+
+
+def test_what_is_kept_lives_as_long_as_the_kernel(gpu, sampled, monkeypatch):
+    torch, made = sys.modules["torch"], []
+    empty = torch.empty
+
+    def watched(*args, **named):
+        array = empty(*args, **named)
+        made.append((weakref.ref(array), array.pointer))
+        return array
+
+    monkeypatch.setattr(torch, "empty", watched)
+    sampled.run()
+    gc.collect()
+    living = {pointer.to_bytes(8, "little") for array, pointer in made if array() is not None}
+    sampled.run()
+    assert living & {*gpu.launches[-1].arguments}
 
 
 def test_what_is_kept_is_computed_before_another_stream_reads_it(gpu, sampled):

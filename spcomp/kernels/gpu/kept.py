@@ -28,11 +28,12 @@ def divide(
     """
     launches = {op: _uses(op, emitted) for op in ops if isinstance(op, Launch)}
     constant = {*fixed} | {op.buffer.name for op in ops if isinstance(op, HostAlloc)}
-    changes = {""}
-    while changes:
+    while True:
         others = [op for op, uses in launches.items() if not uses.keys() <= constant]
-        changes = constant & {name for op in others for name in launches[op] if launches[op][name]}
-        constant -= changes
+        changed = constant & {name for op in others for name in launches[op] if launches[op][name]}
+        if not changed:
+            break
+        constant -= changed
     used = {name for op, uses in launches.items() if op not in others for name in uses}
 
     def is_once(op: Op) -> bool:
@@ -48,11 +49,13 @@ def _uses(op: Launch, emitted: Emitted) -> dict[str, bool]:
     return uses | {"status": True} if abi.grid is None or abi.grid.may_fail else uses
 
 
-def needed(code: Compiled, frame: DeviceFrame, values: Mapping[str, Any]) -> list[Op]:
+def needed(
+    code: Compiled, frame: DeviceFrame, values: Mapping[str, Any]
+) -> tuple[list[Op], tuple[Any, ...]]:
     """Return what a call like that of *frame*, which has run, needs of the host program of *code*.
 
-    That only allocates and launches. The rest has left in *values* what it would again, for calls
-    on any stream.
+    And the arrays in *values* that the rest of it has left, as it would again, for calls on any
+    stream. The program only allocates and launches.
     """
     ops = [op for op in code.host if isinstance(op, Launch | HostAlloc)]
     index_of = frame.interface.index_of
@@ -61,10 +64,10 @@ def needed(code: Compiled, frame: DeviceFrame, values: Mapping[str, Any]) -> lis
     kept = [op.buffer.name for op in once if isinstance(op, HostAlloc)]
     room, place = max(MOST_BYTES, _bytes(values, fixed)), frame.memory.place
     if _bytes(values, kept) > room or is_recorded(place.stream):
-        return ops
+        return ops, ()
     if once:
         memory.synchronize(place.stream, place.device)
-    return each
+    return each, tuple(values[name] for name in kept)
 
 
 def _bytes(values: Mapping[str, Any], names: Iterable[str]) -> int:

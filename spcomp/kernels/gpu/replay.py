@@ -42,7 +42,7 @@ class Replay:
     arguments begin and end. *outputs*: the numbers of what is written. *producers*: each returns a
     stream on which what an array holds may still be computed. *status*: that of the kernels of
     *code* that may fail, None if none may. *temporaries*: what only its kernels use, whose numbers
-    follow those of the arguments.
+    follow those of the arguments. *kept*: the arrays that they read of kernels that ran once.
     """
 
     launches: Launches
@@ -53,6 +53,7 @@ class Replay:
     code: Compiled
     status: Status | None
     temporaries: Temporaries | None
+    kept: tuple[Any, ...]
 
     def run(self, begins: Sequence[int], stream: Any) -> bool:
         """Run the call on arrays that begin at *begins*; do nothing and return False if it cannot.
@@ -135,7 +136,7 @@ def record(
     if not _may_repeat(code, frame, values, named):
         return None
     face, device = frame.interface, frame.memory.place.device
-    ops = needed(code, frame, values)
+    ops, kept = needed(code, frame, values)
     names = [op.buffer.name for op in ops if isinstance(op, HostAlloc)]
     temporaries = temporaries_of(ops, values, device) if names else None
     if names and temporaries is None:
@@ -155,7 +156,9 @@ def record(
     places = tuple((array.pointer, array.pointer + array.nbytes) for array in bound)
     outputs = tuple(numbers[plan.handle] for plan in face.outputs)
     producers = producers_of((*fixed, *named.values()), device)
-    return Replay(launches, tuple(sizes), places, outputs, producers, code, status, temporaries)
+    return Replay(
+        launches, tuple(sizes), places, outputs, producers, code, status, temporaries, kept
+    )
 
 
 def _may_repeat(

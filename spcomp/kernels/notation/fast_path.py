@@ -61,8 +61,8 @@ class FastPath:
     those of the call that it repeats. They decide which version of a program runs, how arguments
     are made for its kernel, and how results are returned. So where a version hands on all of them
     as they are, some perhaps under several names or as numbers of another type, a call that its
-    kernel repeats needs nothing else. *places* keep which version
-    ran. Many threads may use it at once: *ways* and *straight* are replaced, never changed.
+    kernel repeats needs nothing else. *places* keep which version ran. Many threads may use it at
+    once: *ways* and *straight* are replaced, never changed.
     """
 
     __slots__ = ("places", "refused", "straight", "ways")
