@@ -277,7 +277,7 @@ class GridKnobs:
     warps_least: int  # warps that have marks
     warps_most: int  # the same, where marks are short
     warp_turns: int  # groups of neighbouring rows that a warp looks at, about
-    key_elements: int  # elements of sorted keys in a part, for a group of threads
+    run_elements: int  # elements of a long run of one key in a part, for a group of threads
     own_key_elements: int  # the same for one thread: neighbours still share cache lines
     key_threads: int  # threads, at least, that are a group
 
@@ -312,7 +312,7 @@ CUDA_GRID = GridKnobs(
     warps_least=512,
     warps_most=1 << 12,
     warp_turns=8,
-    key_elements=32,
+    run_elements=512,
     own_key_elements=16,
     key_threads=8,
 )

@@ -273,6 +273,7 @@ PROPOSALS: dict[str, Callable[[Composer], Arguments | None]] = {
     "stage_weights": lambda c: (c.loop(), c.loop()),
     "split_sorted": lambda c: (c.loop(), c.rng.randint(1, 4), c.rng.randint(0, 2)),
     "split_runs": lambda c: (c.loop(), 4 * c.rng.randint(1, 2), c.rng.randint(1, 4)),
+    "list_runs": lambda c: (c.loop(), 4 * c.rng.randint(1, 2), c.rng.randint(1, 4)),
     "group_runs": lambda c: (c.loop(),),
     "decompose_reduction": Composer.block_and_loop,
     "cache_read": Composer.buffer_of_block,

@@ -122,7 +122,7 @@ def test_values_and_keys_have_any_type(dtype, index, feat):
 def test_other_operations_begin_where_the_program_says(update, add, start):
     feat = 4
     run = kernel(feat, start=f"T.float32({start})", update=update)
-    assert "split_runs" in run.explain()
+    assert "split_runs" in run.explain()  # two threads are no group
     for kind in ("skewed", "equal", "none"):
         rows = keys(kind, 1200)
         x = whole(len(rows), feat)
@@ -144,7 +144,8 @@ def test_a_key_of_many_elements_among_many_is_no_reason_for_other_steps():
 
 @pytest.mark.parametrize("name", ["coo_spmm", "coo_largest", "coo_segment", "coo_keys", "coo_max"])
 def test_fibers_whose_length_is_data_are_cut_too(name):
-    assert "split_runs('e'" in spcomp.compile(source(name), target=EMULATED).explain()
+    text = spcomp.compile(source(name), target=EMULATED).explain()
+    assert "split_runs('e'" in text or "list_runs('e'" in text
 
 
 def schedule(text=TEMPLATE, **values):
@@ -153,9 +154,12 @@ def schedule(text=TEMPLATE, **values):
     return Schedule(lower_sparse_iter(programs.parse(text.format(**given))))
 
 
-def test_the_step_means_the_same_in_position_space():
-    rows, x = keys("skewed", 300), whole(300, 4)
-    cut = schedule().split_runs("e", 8, 2)
+@pytest.mark.parametrize("step", ["split_runs", "list_runs"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_steps_mean_the_same_in_position_space(step, kind):
+    rows = keys(kind, 300)
+    x = whole(len(rows), 4)
+    cut = getattr(schedule(), step)("e", 8, 2)
     kernel = spcomp.compile(cut, target="cpu")
     for result in (
         kernel.interpret("position", rows=rows, X=x.reshape(-1), m=ROWS),
@@ -164,7 +168,35 @@ def test_the_step_means_the_same_in_position_space():
         np.testing.assert_array_equal(np.reshape(result, (ROWS, 4)), expected(rows, x))
 
 
-def test_what_the_step_cannot_cut_is_refused_with_the_reason():
+@pytest.mark.parametrize("feat", [32, 33, 128])
+def test_rows_with_enough_threads_list_their_runs(feat):
+    run = kernel(feat)
+    assert "list_runs('e', 512" in run.explain()
+    assert len(run.emitted.functions) == 3  # no other starts the rows
+    for kind, count in product(("skewed", "equal"), (511, 512, 513, 5000)):
+        rows = keys(kind, count)
+        x = whole(len(rows), feat)
+        result = run(rows=rows, X=x.reshape(-1), m=ROWS)
+        np.testing.assert_array_equal(np.reshape(result, (ROWS, feat)), expected(rows, x))
+
+
+def test_rows_that_begin_with_what_is_there_are_updated_where_they_have_elements():
+    init = "        with T.init():\n            Y[e, k] = {start}\n"
+    first = '    with T.sp_iter([I, K], "SS", "start") as [i, k]:\n        Y[i, k] = T.float32(i)\n'
+    text = TEMPLATE.replace(init, "").replace(
+        "    with T.sp_iter([O", f"{first}    with T.sp_iter([O"
+    )
+    rows = keys("skewed", 300)
+    x = whole(len(rows), 4)
+    cut = schedule(text).list_runs("e", 8, 2)
+    right = expected(rows, x) + np.arange(ROWS)[:, None]
+    for where in ("cpu", EMULATED):
+        result = spcomp.compile(cut, target=where)(rows=rows, X=x.reshape(-1), m=ROWS)
+        np.testing.assert_array_equal(np.reshape(result, (ROWS, 4)), right)
+
+
+@pytest.mark.parametrize("step", ["split_runs", "list_runs"])
+def test_what_the_steps_cannot_cut_is_refused_with_the_reason(step):
     cases = [
         (schedule(), ("e", 30, 2), "size must be a multiple of at_once"),
         (schedule(), ("k", 32, 2), "not told apart by a sorted coordinate"),
@@ -175,4 +207,4 @@ def test_what_the_step_cannot_cut_is_refused_with_the_reason():
     ]
     for start, arguments, why in cases:
         with pytest.raises(ScheduleError, match=why):
-            start.split_runs(*arguments)
+            getattr(start, step)(*arguments)

@@ -20,6 +20,7 @@ from spcomp.schedule.steps.loops.tiling import Fuse, LoopPartition, Reorder, Spl
 from spcomp.schedule.steps.sharing.gather_rows import GatherRows
 from spcomp.schedule.steps.sharing.horizontal import HorizontalFuse
 from spcomp.schedule.steps.sharing.hubs import SplitHubs
+from spcomp.schedule.steps.sharing.list_runs import ListRuns
 from spcomp.schedule.steps.sharing.online_softmax import OnlineSoftmax
 from spcomp.schedule.steps.sharing.partial_results import PartialResults
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted
@@ -304,6 +305,17 @@ class LoopPrimitives(Sampling):
         ('e_b', 'e_g')
         """
         return self.apply(SplitRuns(loop, size, groups, at_once=at_once))
+
+    def list_runs(self, loop: str, size: int, groups: int, *, at_once: int = 4) -> Self:
+        """``for e: W[key[e]] op= x  ->  for rows: begins; for parts: sums; for rows: their sums``.
+
+        Parts of long runs have *size* elements; see :class:`ListRuns`.
+
+        >>> lanes = coo.split("k_1", 32).bind("k_1_o", "blockIdx.y").bind("k_1_i", "threadIdx.x")
+        >>> lanes.list_runs("e", 128, 4).made[:3]
+        ('e_row', 'e_b', 'e_g')
+        """
+        return self.apply(ListRuns(loop, size, groups, at_once=at_once))
 
     def sorted_rows(self, loop: str, rows: str, size: int, *, most: int = MAX_CHUNKS) -> Self:
         """``for r: W[r] = 0; for e: W[key[e]] op= x  ->  for r: W[r] = 0; for e in r: W[r] op= x``.

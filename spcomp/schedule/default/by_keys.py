@@ -14,6 +14,7 @@ from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.loops.bind import Bind
 from spcomp.schedule.steps.loops.loops import Vectorize
 from spcomp.schedule.steps.loops.tiling import Split
+from spcomp.schedule.steps.sharing.list_runs import ListRuns
 from spcomp.schedule.steps.sharing.segments import sorted_keys
 from spcomp.schedule.steps.sharing.split_runs import SplitRuns
 
@@ -43,6 +44,8 @@ def key_parts(func: Func, nest: For, shares: Callable[[For], tuple[int, int]]) -
     yield Bind(lanes, "threadIdx.x")
     for piece in own:
         yield Vectorize(piece)
-    enough = threads >= CUDA_GRID.key_threads
-    size = CUDA_GRID.key_elements if enough else CUDA_GRID.own_key_elements
-    yield SplitRuns(name, size, max(1, CUDA_GRID.block_threads // threads))
+    groups = max(1, CUDA_GRID.block_threads // threads)
+    if threads >= CUDA_GRID.key_threads:
+        yield ListRuns(name, CUDA_GRID.run_elements, groups, at_once=8)
+    else:
+        yield SplitRuns(name, CUDA_GRID.own_key_elements, groups)

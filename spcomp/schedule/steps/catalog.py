@@ -32,6 +32,7 @@ from spcomp.schedule.steps.sharing import (  # noqa: F401
     gather_rows,
     horizontal,
     hubs,
+    list_runs,
     online_softmax,
     partial_results,
     segments,

@@ -60,7 +60,7 @@ class SplitRuns(Step):
     groups: int
     at_once: int = field(default=4, kw_only=True)
 
-    def plan(self, func: Func) -> _Runs:
+    def plan(self, func: Func) -> RunParts:
         """Return the loop, its coordinates, and the update of an iteration."""
         loop = find_loop(func, self.loop, self)
         if min(self.size, self.groups, self.at_once) < 1 or self.size % self.at_once:
@@ -71,16 +71,20 @@ class SplitRuns(Step):
         if keys is None or key is None:
             why = f"what {self.loop!r} writes is not told apart by a sorted coordinate"
             raise self.error(why, loop, "iterate over a sorted axis, and write at its coordinate")
-        return _Runs(self, func, loop, keys)
+        return self.runs_of(func, loop, keys)
 
-    def rewrite(self, func: Func, plan: _Runs) -> Func:
+    def runs_of(self, func: Func, loop: For, keys: Keys) -> RunParts:
+        """Return the loop, taken apart."""
+        return RunParts(self, func, loop, keys)
+
+    def rewrite(self, func: Func, plan: RunParts) -> Func:
         """Return *func* with the loop in parts, and the loops that add up partial sums."""
         checked = tuple(sorted({*func.attr("order_needed", ()), plan.keys.axis.name}))
         new = replace_stmt(func, plan.top, plan.build(Names(func)))
         return new.with_attr("order_needed", checked)
 
 
-class _Runs:
+class RunParts:
     """The loop over elements, taken apart.
 
     *top*: it, or the outermost loop that runs once around it. *lanes*: the loops inside that go
@@ -107,7 +111,8 @@ class _Runs:
         self._check_loops()
         self.dtype = accumulator(self.store.buffer.dtype)
         self.neutral = identity(self.reduction.combiner, self.dtype)
-        self.start, self.most = self._start(func), self._most(loop.end)
+        self.before, self.most = self._before(func), self._most(loop.end)
+        self.start = self._start()
 
     # -- legality -----------------------------------------------------------------------------
 
@@ -166,11 +171,16 @@ class _Runs:
             raise self.step.error(why, self.loop)
         return most
 
-    def _start(self, func: Func) -> Const | None:
-        """Return the literal to which a nest before this one sets all elements; None otherwise."""
+    def _before(self, func: Func) -> Stmt:
+        """Return the nest before this one, this one if there is none."""
         around = path_to(func, self.top)[-2:-1]
         stmts = around[0].body if around and isinstance(around[0], Seq) else (self.top,)
-        before = (self.top, *stmts[: stmts.index(self.top)])[-1]
+        before: Stmt = (self.top, *stmts[: stmts.index(self.top)])[-1]
+        return before
+
+    def _start(self) -> Const | None:
+        """Return the literal to which the nest before sets all elements; None otherwise."""
+        before = self.before
         loops, block = chain(before) if isinstance(before, For) else ([], before)
         if not isinstance(block, Block) or block.where or block.init:
             return None
@@ -227,6 +237,28 @@ class _Runs:
         new = combine(self.reduction.combiner, so_far, total)
         return Store(buffer, tuple(place), cast(new, buffer.dtype), span=self.store.span)
 
+    def sums(self, lanes: dict[Var, Expr]) -> tuple[list[For], dict[Var, Expr]]:
+        """Return copies of the loops over a thread's own sums, and what stands for variables."""
+        copies = [x.replace(var=self.names.var(x.var.name)) for x in self.own]
+        pairs = zip(self.own, copies, strict=True)
+        return copies, {**lanes, **{x.var: copy.var for x, copy in pairs}}
+
+    def grid(self, count: Expr, most: Expr, body: Callable[[Expr, dict[Var, Expr]], Stmt]) -> Stmt:
+        """Return *body* for each of *count* numbers, on groups of threads for *most*."""
+        names, groups = self.names, const(self.step.groups)
+        name, span = self.loop.var.name, self.loop.span
+        block, group, number = (names.var(f"{name}_{what}") for what in "bgp")
+        lanes = [x.replace(var=names.var(x.var.name)) for x in self.lanes]
+        where: dict[Var, Expr] = {x.var: y.var for x, y in zip(self.lanes, lanes, strict=True)}
+        inside: Expr = BinOp("<", number, count)
+        for term in self.where:
+            inside = BinOp("and", inside, substitute(term, where))
+        stmt: Stmt = If(inside, body(number, where))
+        stmt = nest(lanes, Let(number, plus(times(block, groups), group), stmt))
+        thread = "threadIdx.y" if any(x.thread == "threadIdx.x" for x in lanes) else "threadIdx.x"
+        stmt = For(group, ZERO, groups, stmt, "bound", thread, span=span)
+        return For(block, ZERO, ceil_div(most, groups), stmt, "bound", "blockIdx.x", span=span)
+
 
 def _once(node: Node) -> bool:
     """Whether *node* does nothing but run its body once."""
@@ -244,7 +276,7 @@ class _Level:
 
     def __init__(
         self,
-        runs: _Runs,
+        runs: RunParts,
         count: Expr,
         most: Expr,
         size: int,
@@ -297,7 +329,7 @@ class _Level:
         def part(number: Expr, lanes: dict[Var, Expr]) -> Stmt:
             return _Part(self, number, lanes).build()
 
-        return self._grid(count, self.parts_most, part)
+        return self.runs.grid(count, self.parts_most, part)
 
     def rest(self) -> Stmt:
         """Return the nest in which each run of partial sums is added by the thread of its first."""
@@ -310,7 +342,7 @@ class _Level:
             more = Store(place, (ZERO,), plus(at, 1))
             row = runs.key(times(first, const(self.stride)))
             name = names.var(f"{runs.step.loop}_key", row.dtype)
-            own, where = self.own(lanes)
+            own, where = runs.sums(lanes)
             add = nest(own, runs.update(name, self.value(at, where), where))
             inside = BinOp("<", at, self.count)
             goes_on = Select(inside, self.follows(at), NO)
@@ -318,29 +350,7 @@ class _Level:
             begins = Select(self._same(first, self.before), UnOp("not", self.follows(first)), NO)
             return If(begins, Let(name, row, Alloc(place, walk_on)))
 
-        return self._grid(self.count, self.most, run)
-
-    def own(self, lanes: dict[Var, Expr]) -> tuple[list[For], dict[Var, Expr]]:
-        """Return copies of the loops over a thread's own sums, and what stands for variables."""
-        copies = [x.replace(var=self.runs.names.var(x.var.name)) for x in self.runs.own]
-        pairs = zip(self.runs.own, copies, strict=True)
-        return copies, {**lanes, **{x.var: copy.var for x, copy in pairs}}
-
-    def _grid(self, count: Expr, most: Expr, body: Callable[[Expr, dict[Var, Expr]], Stmt]) -> Stmt:
-        """Return *body* for each of *count* numbers, on groups of threads for *most*."""
-        runs, names, groups = self.runs, self.runs.names, const(self.runs.step.groups)
-        name, span = runs.loop.var.name, runs.loop.span
-        block, group, number = (names.var(f"{name}_{what}") for what in "bgp")
-        lanes = [x.replace(var=names.var(x.var.name)) for x in runs.lanes]
-        where: dict[Var, Expr] = {x.var: y.var for x, y in zip(runs.lanes, lanes, strict=True)}
-        inside: Expr = BinOp("<", number, count)
-        for term in runs.where:
-            inside = BinOp("and", inside, substitute(term, where))
-        stmt: Stmt = If(inside, body(number, where))
-        stmt = nest(lanes, Let(number, plus(times(block, groups), group), stmt))
-        thread = "threadIdx.y" if any(x.thread == "threadIdx.x" for x in lanes) else "threadIdx.x"
-        stmt = For(group, ZERO, groups, stmt, "bound", thread, span=span)
-        return For(block, ZERO, ceil_div(most, groups), stmt, "bound", "blockIdx.x", span=span)
+        return self.runs.grid(self.count, self.most, run)
 
 
 class _Part:
@@ -386,7 +396,7 @@ class _Part:
         turn, of_key, of_value, of_sum = (self.names.var(f"{loop}_{wish}") for wish in "nklm")
         begin = plus(first, times(turn, count))
         last = level.key(binary("-", level.count, const(1)))
-        own, where = level.own(self.lanes)
+        own, where = self.runs.sums(self.lanes)
         place = of_value, *(x.var for x in own)
         inside: Expr = BinOp("<", plus(begin, of_value), level.count)
         if level.sums is not None:
@@ -414,7 +424,7 @@ class _Part:
             Store(self.run, (ZERO,), key),
             Store(self.head, (ZERO,), const(0, int32)),
         )
-        own, _ = self.level.own(self.lanes)
+        own, _ = self.runs.sums(self.lanes)
         mine = tuple(x.var for x in own)
         total = combine(
             self.runs.reduction.combiner, self._sum(mine), Load(self.values, (which, *mine))
@@ -427,19 +437,19 @@ class _Part:
 
     def _clear(self) -> Stmt:
         """Return the nest that lets the sums of a run begin."""
-        own, _ = self.level.own(self.lanes)
+        own, _ = self.runs.sums(self.lanes)
         return nest(own, Store(self.sums, tuple(x.var for x in own) or (ZERO,), self.runs.neutral))
 
     def _end(self) -> Stmt:
         """Return what ends a run: its sum goes to its element, or to those of the parts."""
         run = Load(self.run, (ZERO,))
-        own, where = self.level.own(self.lanes)
+        own, where = self.runs.sums(self.lanes)
         mine = tuple(x.var for x in own)
         first = self.level.sums is None
         update = nest(own, self.runs.update(run, self._sum(mine), where, first=first))
         if self.level.sums is not None:
             update = If(BinOp("<=", const(0, self.key_type), run), update)
-        own, where = self.level.own(self.lanes)
+        own, where = self.runs.sums(self.lanes)
         mine = tuple(x.var for x in own)
         place = tuple(where[x.var] for x in (*self.runs.lanes, *self.runs.own))
         head = nest(own, Store(self.level.heads, (self.part, *place), self._sum(mine)))
