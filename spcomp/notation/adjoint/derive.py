@@ -216,6 +216,8 @@ class Backward:
     def _contribute(self, access: Access, g: Expr, scope: Scope) -> None:
         if access.windows:
             raise self._windowed(access)
+        if access.vectors and not {*access.indices} <= {*_sized(g)}:  # it says how long they are
+            g = Masked(g, Op("or", (stored(access), TRUE)))
         over = tuple(i for i in scope.indices if i not in access.indices)
         for index in over:
             if index not in _sized(g):  # each of its coordinates contributes
