@@ -7,6 +7,7 @@ library, no process may fork in the middle: ``hold_while_forking``.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import functools
 import os
@@ -38,6 +39,16 @@ class Lock(RLock):  # type: ignore[misc]  # final to mypy only
             for lock in [lock for lock in list(_locks) if lock() is None]:
                 _locks.discard(lock)
             _room = 2 * len(_locks) + ROOM
+
+
+def syntax_tree(text: str, mode: str = "exec") -> Any:
+    """Return Python's syntax tree of *text*; raises SyntaxError and what ``ast.parse`` raises.
+
+    CPython 3.11 counts the depth of the trees that all threads make in one place, and raises
+    SystemError where two make one at once (issue 106905): one thread parses at a time.
+    """
+    with _parsing:
+        return ast.parse(text, mode=mode)
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801 (it is used as a decorator)
@@ -110,6 +121,7 @@ class _Holdable(Protocol):
 
 _locks: set[weakref.ref[Lock]] = set()
 _room = ROOM  # references from which on dead ones are looked for
+_parsing = Lock()
 _properties: list[Any] = []
 _running: set[threading.Lock] = set()  # a lock for each work in progress, free at its end
 _exiting = False  # whether the process is exiting

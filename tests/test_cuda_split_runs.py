@@ -208,3 +208,20 @@ def test_what_the_steps_cannot_cut_is_refused_with_the_reason(step):
     for start, arguments, why in cases:
         with pytest.raises(ScheduleError, match=why):
             getattr(start, step)(*arguments)
+
+
+@pytest.mark.parametrize("step", ["split_runs", "list_runs"])
+def test_elements_that_more_than_the_sorted_coordinate_tells_are_not_cut(step):
+    """The columns of a coo tensor are those of its elements, too."""
+    rng = np.random.default_rng(0)
+    dense = rng.random((6, 4, 3)) * (rng.random((6, 4, 3)) < 0.4)
+    where = np.nonzero(dense)
+    A = spcomp.Tensor.from_coo(where, dense[where], dense.shape, "coo")
+    kernel = spcomp.compile("Z[d, b] = A[d, a, b]", target=EMULATED)
+    np.testing.assert_allclose(kernel(A=A), dense.sum(1))
+    assert "split_sorted" in kernel.explain()
+    (part,) = kernel.kernels()
+    with pytest.raises(ScheduleError, match="depends on more than the coordinate"):
+        getattr(Schedule(spcomp.parse(part.stage("coordinate"))).lower_sparse_iter(), step)(
+            "d", 32, 2
+        )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from spcomp.errors import ScriptError, Span
+from spcomp.locks import syntax_tree
 
 ABSENT = " else ..."  # added to a mask without an else, so that Python's grammar takes it
 
@@ -54,7 +55,7 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
         except tokenize.TokenError:  # Python's parser says better what is wrong, and where
             completed, added = source, ()
         text = Text(source, file, added)
-        return text, ast.parse(completed)
+        return text, syntax_tree(completed)
     except (SyntaxError, ValueError) as error:
         line, col, what = _where(error)
         place = text.place(min(line, source.count("\n") + 1), col)

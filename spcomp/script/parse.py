@@ -15,6 +15,7 @@ from spcomp.ir.module import Module
 from spcomp.ir.program import CoordFunc, FlatFunc, PosFunc
 from spcomp.ir.stmt import Alloc, Stmt
 from spcomp.ir.visitor import walk
+from spcomp.locks import syntax_tree
 from spcomp.script.declare import AXES, MATCHES
 from spcomp.script.macros import expand
 from spcomp.script.origin import name_of_text
@@ -248,7 +249,7 @@ def _annotation(ctx: Context, arg: ast.arg) -> ast.expr:
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
         return node
     try:
-        inner = ast.parse(node.value, mode="eval").body
+        inner: ast.expr = syntax_tree(node.value, "eval").body
     except SyntaxError as error:
         raise ctx.error(node, f"{node.value!r} is no type") from error
     for part in ast.walk(inner):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ScriptError, Span, SpcompError
+from spcomp.locks import syntax_tree
 from spcomp.script.origin import unfiled
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def read_function(function: Callable[..., Any]) -> tuple[Source, ast.FunctionDef
     inside = lines[0][:1].isspace()  # an indented definition keeps its columns inside a statement
     head, shift = ("if 1:\n", above - 1) if inside else ("", above)
     try:
-        tree = ast.parse(text := head + "".join(_indented(lines)))
+        tree = syntax_tree(text := head + "".join(_indented(lines)))
     except SyntaxError:  # something in it is indented less
         tree = _parse(text := head + "".join(inspect.getblock(lines)), file, shift)
     top = tree.body[0]
@@ -113,10 +114,11 @@ def _filled(cell: Any) -> bool:
 
 def _parse(text: str, file: str, shift: int = 0) -> ast.Module:
     try:
-        return ast.parse(text)
+        tree: ast.Module = syntax_tree(text)
     except SyntaxError as error:
         span = Span(file, (error.lineno or 1) + shift, max(0, (error.offset or 1) - 1))
         raise ScriptError(f"this is not Python: {error.msg}", span) from error
+    return tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from spcomp.ir.arith.linear import ONE, Algebra, Key, Linear, key_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
 from spcomp.ir.promotion import BINARY_OPS
 from spcomp.ir.rewrite import substitute
+from spcomp.locks import syntax_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,7 @@ class IndexMap:
         Made of parameters, integers and ``+ - * // %``; raises ValueError for anything else.
         """
         try:
-            tree = ast.parse(text.strip(), mode="eval").body
+            tree = syntax_tree(text.strip(), "eval").body
         except SyntaxError as error:
             raise ValueError(f"{text!r} is no Python: {error.msg}") from None
         match tree:

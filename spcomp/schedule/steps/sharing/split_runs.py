@@ -153,6 +153,12 @@ class RunParts:
                 raise self.step.error(why, loop)
             if clashes := conflicts(loop):
                 raise self.step.error(str(clashes[0]), loop)
+        key = self.key(self.loop.var)
+        places = (substitute(i, self.values) for i in self.store.indices if i is not None)
+        others = (i for i in places if not expr_equal(plain(i), key))
+        if any(self.loop.var in variables(index) for index in others):
+            why = "which element is updated depends on more than the coordinate"
+            raise self.step.error(why, self.loop)
         taken = {"blockIdx.x", "threadIdx.y"} & {x.thread for x in self.lanes}
         if taken:
             raise self.step.error(f"a loop inside is bound to {min(taken)}", self.loop)
