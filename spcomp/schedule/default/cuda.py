@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -177,9 +177,13 @@ class _Plan(CpuPlan):
         nests = (chain(nest)[0] for nest in outermost(self.func.body))
         names = [[x.var.name for x in loops] for loops in nests]
         around = next((x[: x.index(row)] for x in names if row in x), [])
-        if len(around) > 1 and not self.attempt([Fuse(tuple(around))]):
-            return False
-        return not around or self.attempt([Bind("_".join(around), "blockIdx.z")])
+        return not around or self.attempt(self._on_blocks(around))
+
+    def _on_blocks(self, loops: Sequence[str]) -> Iterator[Step]:
+        """Yield steps that run *loops*, one directly in the other, on blocks along z."""
+        if len(loops) > 1:
+            yield Fuse(tuple(loops))
+        yield Bind("_".join(loops), "blockIdx.z")
 
     def nest(self, nest: For) -> Iterator[Step]:
         """Yield steps for a *nest* without rows."""
@@ -238,6 +242,8 @@ class _Plan(CpuPlan):
         width, threads = shares(loop)
         blocks = self._pieces(columns, width)[0]
         yield from self._columns(columns, threads, width)
+        if tile.spatial and all(x.thread != "blockIdx.z" for x in loops_of(self.func.body)):
+            yield from self._on_blocks(tile.spatial)
         yield Bind(blocks, "blockIdx.y")
         yield from self._rows_on_groups(row.var.name, threads)
 
