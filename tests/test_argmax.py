@@ -12,6 +12,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Call, Cast, Select, const
 from spcomp.notation.arguments import repeats
+from tests.machines import runnable
 
 EMULATED = "cuda:sm_90,emulate"
 FUNCTIONS = {"argmax": np.argmax, "argmin": np.argmin}
@@ -37,7 +38,7 @@ def values(shape, dtype, seed):
 @pytest.mark.sample(4, long=1)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "int32", "int64"])
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", EMULATED])
+@pytest.mark.parametrize("target", ["cpu", runnable("cpu:x86-64-v3"), EMULATED])
 def test_rows_have_the_least_coordinate_of_the_best_value(name, dtype, target):
     kernel = spcomp.compile(f"y[i] = {name}(j, a[i, j])", target=target)
     for seed, shape in enumerate([(0, 4), (4, 0), (1, 1), (7, 8), (9, 65), (5, 200)]):
@@ -48,7 +49,7 @@ def test_rows_have_the_least_coordinate_of_the_best_value(name, dtype, target):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", EMULATED])
+@pytest.mark.parametrize("target", ["cpu", runnable("cpu:x86-64-v3"), EMULATED])
 def test_what_is_not_stored_does_not_count(name, target):
     kernel = spcomp.compile(f"y[i] = {name}(j, a[i, j])", target=target)
     for seed, (rows, columns) in enumerate([(4, 5), (30, 40), (8, 300)]):

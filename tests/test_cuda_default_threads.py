@@ -112,3 +112,32 @@ def test_such_loops_are_found():
     in_turns = "for turn in T.serial(3):\n    for i in T.thread_binding(9):\n        y[0] = 1\n"
     assert not lonely(on_threads + in_turns)
     assert len(lonely(in_turns + alone + on_threads + alone + in_turns)) == 4
+
+
+BATCHES = {
+    "Y[h, i, f] = A[i, j] * X[h, j, f]": "ij,hjf->hif",
+    "Y[b, h, i, f] = A[i, j] * Z[b, h, j, f]": "ij,bhjf->bhif",
+    "Y[i, f, h] = A[i, j] * X[h, j, f]": "ij,hjf->ifh",
+}
+
+
+@pytest.mark.parametrize("features", [1, 3, 6, 31, 33, 40, 128])
+@pytest.mark.parametrize("text", BATCHES)
+def test_batches_of_rows_run_for_any_number_of_columns(text, features):
+    """Also where the threads of a group are no power of two."""
+    rng = np.random.default_rng(1)
+    Z = rng.random((2, 3, COLUMNS, features), np.float32)
+    kernel = spcomp.compile(text, target="cuda:sm_90,emulate")
+    known = {"A": SPARSE, "X": Z[0], "Z": Z}
+    made = kernel(**{name: known[name] for name in kernel.arguments})
+    dense = [known[name] if name != "A" else SPARSE.toarray() for name in kernel.arguments]
+    np.testing.assert_allclose(made, np.einsum(BATCHES[text], *dense), rtol=1e-4)
+
+
+def test_rows_below_a_root_run_on_many_blocks():
+    rng = np.random.default_rng(1)
+    dense = rng.random((40, 8, 9)) * (rng.random((40, 8, 9)) < 0.2)
+    T, C = spcomp.convert(dense.astype(np.float32), "csf"), rng.random((9, 32), np.float32)
+    kernel = spcomp.compile("Y[i, j, f] = T[i, j, k] * C[k, f]", target="cuda:sm_90,emulate")
+    np.testing.assert_allclose(kernel(T=T, C=C).to_dense(), dense @ C, rtol=1e-4, atol=1e-6)
+    assert "split('i', (65536, None))" in kernel.explain()

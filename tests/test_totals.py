@@ -10,6 +10,8 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.knobs import CPU_KNOBS, CUDA_GRID
+from tests.machines import runnable
+from tests.test_schedule_steps import scheduled
 
 EMULATED = "cuda:sm_90,emulate"
 STRIP, WARP_STRIP = CPU_KNOBS.chunk_elements, CUDA_GRID.total_elements
@@ -40,7 +42,7 @@ def steps(kernel):
 @pytest.mark.sample(4, long=1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("text", REDUCTIONS)
-@pytest.mark.parametrize("target", ["cpu", "cpu:x86-64-v3", EMULATED])
+@pytest.mark.parametrize("target", ["cpu", runnable("cpu:x86-64-v3"), EMULATED])
 def test_totals_of_vectors_are_those_of_numpy(text, dtype, target):
     kernel = spcomp.compile("y = " + text.format("i", "a[i]"), target=target)
     for length in GPU_LENGTHS if target == EMULATED else LENGTHS:
@@ -132,7 +134,5 @@ def test_lanes_of_a_warp_exchange_conditions_whatever_they_are():
 
 
 def test_partitioning_is_legal_after_a_reduction_has_started():
-    from tests.test_schedule_steps import scheduled
-
     schedule = scheduled("csrmm").decompose_reduction("csrmm1", "j").loop_partition("j", 4)
     assert "j_rest" in schedule.func.script()

@@ -120,6 +120,8 @@ def text(expr: Expr) -> str:
             return f"{sides[0]} {op} {sides[1]}"
         case Cast(value=value):
             return text(value)
+        case Select(cond=cond, then=then, otherwise=otherwise):
+            return f"({text(then)} if {text(cond)} else {text(otherwise)})"
         case Load(buffer=buffer, indices=indices):
             return f"{buffer.name}[{', '.join(text(i) if i else '_' for i in indices)}]"
     return f"<{type(expr).__name__}>"

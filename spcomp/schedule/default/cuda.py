@@ -22,8 +22,8 @@ from spcomp.schedule.default.lists import gathered, gathers
 from spcomp.schedule.default.plan import (
     base_name,
     is_contiguous,
-    outermost_legal,
     pieces,
+    row_of,
     tile_nest,
 )
 from spcomp.schedule.default.rows import row_fusion, row_loop, softmax_turns
@@ -124,7 +124,7 @@ class _Plan(CpuPlan):
 
     def long_rows(self, nest: For) -> Iterator[Step]:
         """Yield a step that cuts the long rows of *nest*, whose pieces are then rows, too."""
-        row = outermost_legal(nest)
+        row = row_of(nest)
         inside = [x.var.name for x in loops_of(row.body)] if row is not None else ()
         size = self.facts.piece or self.knobs.hub_piece
         if size < self.knobs.hub_piece and row is not None and self._is_dot(nest):
@@ -229,7 +229,7 @@ class _Plan(CpuPlan):
         """Yield steps for a nest whose rows are combined from other rows, as in SpMM."""
         nest = self.loop(nest_name)
         assert nest is not None
-        row = outermost_legal(nest)
+        row = row_of(nest)
         if row is None:
             return
         inner = [x for x in loops_of(nest) if is_contiguous(x)]
@@ -277,7 +277,7 @@ class _Plan(CpuPlan):
         """Yield steps for a nest whose innermost loop reduces into one element, as in SpMV."""
         nest = self.loop(name)
         assert nest is not None
-        row = outermost_legal(nest)
+        row = row_of(nest)
         dots = [x for x in loops_of(nest) if reduces(x)]
         if row is None or len(dots) != 1:
             return
@@ -330,7 +330,7 @@ class _Plan(CpuPlan):
         """
         nest = self.loop(name)
         assert nest is not None
-        row = outermost_legal(nest)
+        row = row_of(nest)
         if row is None or has_workspace(row):
             return False
         before = self.func, self.steps
@@ -451,7 +451,15 @@ class _Plan(CpuPlan):
         yield Parallel(nest.inner)
 
     def _rows_on_groups(self, row: str, threads: int) -> Iterator[Step]:
-        """Yield steps that run each iteration of the loop *row* on a group of *threads*."""
+        """Yield steps that run each iteration of the loop *row* on a group of *threads*.
+
+        Where only the data tells how many there are, each group has equally many in a row.
+        """
+        loop = self.loop(row)
+        if loop is not None and any(read_by(loop.end)):
+            groups, _ = pieces(self.func, row, "oi")
+            yield Split(row, (self.grid.parts, None))
+            row = groups
         blocks, groups = pieces(self.func, row, "oi")
         yield Split(row, max(1, self.grid.block_threads // threads))
         yield Bind(blocks, "blockIdx.x")

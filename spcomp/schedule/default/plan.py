@@ -73,6 +73,18 @@ def outermost_legal(nest: For) -> For | None:
     return None
 
 
+def row_of(nest: For) -> For | None:
+    """Return the loop of *nest* whose iterations are rows: the outermost legal one that has some.
+
+    That is inside one which only runs once, as that over the fibers of a tensor's first level does.
+    """
+    row = outermost_legal(nest)
+    if row is None or not runs_once(row):
+        return row
+    several = [x for x in loops_of(nest) if not runs_once(x)]
+    return several[0] if len(several) > 1 and not conflicts(several[0]) else row
+
+
 def is_contiguous(loop: For) -> bool:
     """Whether *loop* is innermost, legal to vectorize, and reads and writes memory in order."""
     if runs_once(loop) or any(isinstance(n, (For, While, Merge)) for n in walk(loop.body)):
