@@ -139,6 +139,12 @@ def test_the_description_says_how_to_launch(built):
     assert value["ptx"] == "add.ptx"
     assert [step["step"] for step in value["host"]].count("launch") == len(value["kernels"])
     assert value["deterministic"] is True
+    assert value["version"] == 1
+    (matrix,) = (p for p in value["parameters"] if p["argument"] == "A")
+    assert (len(matrix["shape"]), len(matrix["layout"])) == (2, 2)
+    notes = (built / "add_cuda.py").read_text()
+    assert "float32 array of the values that are stored of (m, n), in" in notes
+    assert "float32 array that is made and returned: give None" in notes
     ptx = (built / "add.ptx").read_text()
     for kernel in value["kernels"]:
         assert f".entry {kernel['symbol']}(" in ptx

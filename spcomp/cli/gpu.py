@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spcomp.kernels.kernel import Kernel
 
 
+VERSION = 1  # of the JSON: it grows when what a reader knows changes its meaning
 _NAMES = {
     *("stream", "element", "cuda", "driver", "np", "ctypes", "struct", "Path"),
     *("max", "min", "int", "float"),
@@ -29,16 +30,20 @@ _NAMES = {
 def description(name: str, kernel: Kernel) -> str:
     """Return as JSON what a program needs to launch the PTX of *kernel*, called *name*.
 
-    ``host`` has the steps in order; sizes and numbers of blocks are expressions of Python.
+    ``host`` has the steps in order; sizes and numbers of blocks are expressions of Python, with
+    ``element(array, index)`` for what the host reads.
     """
     launches = {launch.kernel: launch for launch in kernel.launches}
     params = kernel.signature.params
     value = {
+        "version": VERSION,
         "name": name,
         "target": str(kernel.target),
         "ptx": f"{name}.ptx",
         "parameters": [
-            {"name": p.handle, "argument": p.name, "kind": p.kind, "type": p.dtype} for p in params
+            {"name": p.handle, "argument": p.name, "kind": p.kind, "type": p.dtype}
+            | ({"shape": list(p.shape), "layout": list(p.layout)} if p.shape else {})
+            for p in params
         ],
         "kernels": [_kernel(launch) for launch in launches.values()],
         "host": [_step(op) for op in kernel.host],
@@ -115,8 +120,12 @@ def loader(name: str, kernel: Kernel, source: Func) -> str:
 def _note(param: Any) -> str:
     if param.kind == "scalar":
         return f"{param.dtype}, a number"
-    shape = f" of shape ({', '.join(param.shape)})" if param.shape else ""
-    return f"{param.dtype} array{shape}, {param.kind}"
+    if param.kind == "assembled":
+        return f"{param.dtype} array that is made and returned: give None"
+    shape = f"({', '.join(param.shape)})"
+    is_dense = all("dense" in axis for axis in param.layout)
+    of = f" of shape {shape}" if is_dense else f" of the values that are stored of {shape}"
+    return f"{param.dtype} array{of if param.shape else ''}, {param.kind}"
 
 
 def _statements(host: Sequence[HostOp], launches: dict[str, KernelLaunch]) -> Iterator[str]:
@@ -135,7 +144,7 @@ def _statements(host: Sequence[HostOp], launches: dict[str, KernelLaunch]) -> It
             case HostAlloc(buffer=buffer, fill=fill):
                 size, kind = as_python(buffer.shape[0]), buffer.dtype.numpy_name
                 value = None if fill is None else number(fill)
-                yield f'{buffer.name} = _allocate({size}, "{kind}", {value})'
+                yield f'{buffer.name} = _allocate({size}, "{kind}", {value}, stream)'
             case Scan(buffer=buffer):
                 yield f"_scan({buffer.name}, stream)"
             case Trim(buffer=buffer, size=size):
@@ -171,10 +180,11 @@ _loaded = {{}}
 
 
 def {name}({params}, *, stream=0):
-    """Launch the program on *stream*, a handle, without waiting for the result.
+    """Launch the program on *stream*, a handle; its result is there when the stream is done.
 
-    Arrays have ``__cuda_array_interface__``, are contiguous and begin at multiples of 16 bytes;
-    None stands for one that is not used. What index arrays hold is not checked.
+    The host waits where a kernel may fail, and where it needs a number to go on. Arrays have
+    ``__cuda_array_interface__``, are contiguous and begin at multiples of 16 bytes; None stands for
+    one that is not used. What index arrays hold is not checked.
 
 {notes}
     """
@@ -200,7 +210,7 @@ def _launch(symbol, blocks, threads, shared, stream, values, messages=None):
             kernel = _loaded[key].handle, context.device.id
             driver.driver.cuKernelSetAttribute(attribute, shared, *kernel)
     if messages is not None:
-        word = _allocate(1, "int32", -1)
+        word = _allocate(1, "int32", -1, stream)
         values = [*values, ("P", word)]
     slots = (ctypes.c_int64 * len(values))(*(_slot(code, value) for code, value in values))
     first = ctypes.addressof(slots)
@@ -225,10 +235,23 @@ def _slot(code, value):
     return int.from_bytes(struct.pack("<" + code, value).ljust(8, b"\\0"), "little", signed=True)
 
 
-def _allocate(size, dtype, fill):
-    if fill is None:
-        return cuda.device_array(int(size), dtype)
-    return cuda.to_device(np.full(int(size), fill, dtype))
+def _allocate(size, dtype, fill, stream):
+    size = int(size)
+    array = cuda.device_array(size, dtype)
+    if fill is not None and size:
+        one = np.full(1, fill, dtype).tobytes()
+        if one == one[:1] * len(one):
+            count = size * len(one)
+            driver.driver.cuMemsetD8Async(_slot("P", array), one[0], count, stream or 1)
+        else:
+            _write(array, np.full(size, fill, dtype), stream)
+    return array
+
+
+def _write(array, host, stream):
+    pointer = _slot("P", array)
+    driver.driver.cuMemcpyHtoDAsync(pointer, host.ctypes.data, host.nbytes, stream or 1)
+    driver.driver.cuStreamSynchronize(stream or 1)
 
 
 def _scan(array, stream):
@@ -238,5 +261,6 @@ def _scan(array, stream):
     sums = np.cumsum(counts, dtype=np.int64)
     if len(sums) and sums[-1] > np.iinfo(counts.dtype).max:
         raise OverflowError(f"the result has {{sums[-1]}} elements: its indices are too short")
-    array.copy_to_device(sums.astype(counts.dtype))
+    if len(sums):
+        _write(array, sums.astype(counts.dtype), stream)
 '''
