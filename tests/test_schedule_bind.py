@@ -346,3 +346,26 @@ def test_a_permission_says_nothing_of_inits_and_of_vectors():
 def test_a_block_that_updates_nothing_needs_no_permission():
     error = refused(lambda: scheduled("csrmm_t").annotate("csrmm_t_init0", "atomic", True))
     assert error.message.endswith("the block updates no element")
+
+
+ONE_BLOCK = """
+from spcomp import script as T
+
+@T.prim_func
+def copy(x: T.handle, y: T.handle) -> None:
+    T.func_attr({"sparse_tir_level": 0})
+    X = T.match_buffer(x, (64,), "float32")
+    Y = T.match_buffer(y, (64,), "float32")
+    for b in T.thread_binding(1, thread="blockIdx.x"):
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            Y[t] = X[t]
+"""
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loop_that_runs_once_is_no_claim():
+    kernel = spcomp.compile(parse_source(ONE_BLOCK), target="cuda:sm_90,emulate")
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    kernel(x, y)
+    np.testing.assert_array_equal(y, x)
+    assert "blocks 1, threads 64" in kernel.explain()

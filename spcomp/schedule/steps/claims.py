@@ -16,7 +16,7 @@ from spcomp.passes.pack.pack_rows import unclaimed
 from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
 from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
-from spcomp.schedule.nests.nests import replace_stmt
+from spcomp.schedule.nests.nests import replace_stmt, runs_once
 from spcomp.schedule.steps.loops.annotate import permission_hint
 from spcomp.schedule.steps.loops.bind import binding_clash
 
@@ -43,7 +43,7 @@ def without_false_claims(func: Func) -> Func:
             if loop.kind == "bound" and (why := binding_clash(func, loop)) is not None:
                 raise ScheduleError(why, loop.span)
             body, var = innermost(loop)
-            if reduces_over_threads(loop):
+            if reduces_over_threads(loop) or runs_once(loop):
                 continue
             if loop.kind == "vectorized" and (is_dot(body, var) or _runs_serially(body, var)):
                 continue
