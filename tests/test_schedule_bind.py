@@ -364,7 +364,7 @@ def copy(x: T.handle, y: T.handle) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_loop_that_runs_once_is_no_claim():
-    kernel = spcomp.compile(parse_source(ONE_BLOCK), target="cuda:sm_90,emulate")
+    kernel = spcomp.compile(parse_source(ONE_BLOCK, "copy.py")[0], target="cuda:sm_90,emulate")
     x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
     kernel(x, y)
     np.testing.assert_array_equal(y, x)
