@@ -31,7 +31,7 @@ WRITTEN = {  # what is not notation, and what the hint says
     "y[i] = np.exp(x[i])": "write exp(...)",
     "y[i] = A[i][j]": "write A[i, j]",
     "y[i] = x[i] if x[i] > 1 && x[i] < 3": 'write "and"',
-    "y(i) = A(i, j) * x(j)": 'write "C[i, k] = A[i, j]',
+    "y(i) = A(i, j) * x(j)": 'with brackets: "C[i, k] = A[i, j]',
     "y[i] = x[p[i]]": 'convert it with .astype("int64")',
     "y[i] = y[i] + z[i]": "write y[i] += ...",
     "s = s + z[i]": "write s += ...",

@@ -14,6 +14,7 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.module import single
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, If
+from spcomp.ir.verify.program import verify
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.sampled import make_generator
@@ -468,3 +469,10 @@ def test_a_reduction_without_iterations_is_not_left_out_to_vectorize_what_is_aro
     func = BY_NAME["ell_spmm"].build("float32").specialize({"cols": 0, "m": 5, "n": 7, "feat": 3})
     with pytest.raises(ScheduleError, match="not straight-line"):
         Schedule(func).lower_sparse_iter().vectorize("i")
+
+
+def test_a_loop_that_is_simplified_for_vectors_keeps_the_buffers_around_it():
+    func = BY_NAME["csr_reduce"].build("float32").specialize({"m": 1, "n": 1, "nnz": 1})
+    schedule = Schedule(func).lower_sparse_iter().split_rows("i", "j", 1).vectorize("i_cut")
+    verify(schedule.func, "vectorize")
+    assert "for i_cut in T.vectorized(1)" in schedule.func.script()

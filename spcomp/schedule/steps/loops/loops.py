@@ -11,12 +11,13 @@ from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.arith.bounds import Env, Interval
 from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.simplify import simplify_stmt
+from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Const, Var, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import For, LoopKind
+from spcomp.ir.rewrite import Rewriter, rename
+from spcomp.ir.stmt import Alloc, For, LoopKind
 from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.legality.order import with_order
@@ -105,8 +106,11 @@ def _simplify(func: Func, loop: For) -> tuple[Func, For]:
     Unchanged if that would remove loops or blocks, as an init must run even where its reduction has
     no iterations.
     """
-    loops = (n for n in statements(simplify_stmt(func.body)) if isinstance(n, For))
+    simplified = simplify_stmt(func.body)
+    loops = (n for n in statements(simplified) if isinstance(n, For))
     simpler = next((n for n in loops if n.var is loop.var and _nest(n) == _nest(loop)), loop)
+    declared = _allocated(func.body)  # as they stay outside the loop, with the shapes they have
+    simpler = rename(simpler, {b: declared[name] for name, b in _allocated(simplified).items()})
     ranges = {
         n.var: Interval(int(n.begin.value), int(n.end.value) - 1)
         for n in statements(func.body)
@@ -115,6 +119,10 @@ def _simplify(func: Func, loop: For) -> tuple[Func, For]:
     digits = _Digits(loop.var, Env({v: r for v, r in ranges.items() if r.low <= r.high}))  # type: ignore[operator]
     simpler = simpler.replace(body=digits.rewrite(simpler.body))
     return replace_stmt(func, loop, simpler), simpler
+
+
+def _allocated(body: Node) -> dict[str, AnyBuffer]:
+    return {n.buffer.name: n.buffer for n in statements(body) if isinstance(n, Alloc)}
 
 
 class _Digits(Rewriter):
