@@ -26,6 +26,7 @@ from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import reduction_loops
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
+from spcomp.schedule.steps.loops.tiling import Split
 from spcomp.schedule.steps.sharing.segments import GroupRuns, SplitSorted, runs, segments
 from spcomp.schedule.steps.sharing.sorted_rows import SortedRows, sorted_rows
 from spcomp.script.parse import parse_source
@@ -361,3 +362,17 @@ def test_a_split_that_would_start_a_reduction_further_out_is_refused():
     with pytest.raises(ScheduleError, match="a reduction would start further out"):
         schedule.split("e", [4, None])
     verify(schedule.split("e", [None, 4]).func, "split")
+
+
+@pytest.mark.parametrize("program", [p for p in COO if p.name in STARTED], ids=lambda p: p.name)
+def test_rows_in_order_may_be_split(program):
+    steps = (*steps_of(program, "rows"), Split("e", (None, 2)), Split("e_o", (None, 3)))
+    func = scheduled(position(program), steps)
+    compiled = kernel(program, steps)
+    for case in program.cases:
+        inputs = program.inputs(case)
+        interpreted, results = fresh(inputs), fresh(inputs)
+        interpret(single(func), interpreted)
+        compiled(*(results[param.name] for param in func.params))
+        program.check(inputs, interpreted, "float32", f"interpreted, {case}")
+        program.check(inputs, results, "float32", f"compiled, {case}")

@@ -136,7 +136,7 @@ class _LowerBlocks(Rewriter):
         nest = init
         if block.where is not None:
             guards = conjuncts(substitute(block.where, block.values))
-            self._check_guards(block, self.around[places.start : start], lost, guards)
+            self._check_guards(block, init, self.around[places.start : start], lost, guards)
             nest = self._guard(self._without(lost, guards), nest, needed)
         for around in reversed(inside):
             if isinstance(around.node, If):
@@ -154,11 +154,18 @@ class _LowerBlocks(Rewriter):
         return body
 
     def _check_guards(
-        self, block: Block, outside: list[_Around], lost: set[Var], guards: list[Expr]
+        self, block: Block, init: Stmt, outside: list[_Around], lost: set[Var], guards: list[Expr]
     ) -> None:
-        """Raise LoweringError if only *guards* with *lost* say in which trip outside init runs."""
-        loops = {around.node.var for around in outside if isinstance(around.node, For)}
-        repeats = loops - self._drivers([i.value for i in block.iters])
+        """Raise LoweringError if only *guards* with *lost* say in which trip outside init runs.
+
+        A loop that says which element is set, or in which trips, repeats nothing.
+        """
+        loops = [around.node for around in outside if isinstance(around.node, For)]
+        picking = self._drivers([*(i.value for i in block.iters), *_places(init)])
+        for loop in reversed(loops):
+            if loop.var in picking:
+                picking |= self._drivers([loop.begin, loop.end])
+        repeats = {loop.var for loop in loops} - picking
         for used in (self._drivers([guard]) for guard in guards):
             if used & lost and used & repeats:
                 raise LoweringError(
@@ -236,6 +243,12 @@ class _LowerBlocks(Rewriter):
             if isinstance(around.node, Let) and around.node.var in drivers:
                 drivers |= variables(around.node.value)
         return drivers
+
+
+def _places(init: Stmt) -> list[Expr]:
+    """Return the indices of the elements that *init* sets."""
+    stores = (node for node in walk(init) if isinstance(node, Store))
+    return [index for store in stores for index in store.indices if index is not None]
 
 
 def _depends(value: Expr, changing: set[Var], stored: set[object]) -> bool:
