@@ -51,8 +51,8 @@ def refuse_unclear(program: Program, semiring: Semiring) -> None:
 
 def _power(term: Expr) -> str:
     """Return what a hint says of an exclusive or in *term* that may be meant as a power."""
-    words = (t for t in walk(term) if isinstance(t, Op) and t.op == "^")
-    return "; a power is written with **" if any(True for _ in words) else ""
+    is_there = any(isinstance(t, Op) and t.op == "^" for t in walk(term))
+    return "; a power is written with **" if is_there else ""
 
 
 def refuse_dense(stmt: Assignment, names: AbstractSet[str], semiring: Semiring) -> None:

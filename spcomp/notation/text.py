@@ -59,11 +59,12 @@ def parse_text(source: str) -> tuple[Text, ast.Module]:
     except (SyntaxError, ValueError) as error:
         line, col, what = _where(error)
         place = text.place(min(line, source.count("\n") + 1), col)
-        hint = 'write "C[i, k] = A[i, j] * B[j, k]"'
+        example = '"C[i, k] = A[i, j] * B[j, k]"'
+        hint = f"write {example}"
         if any(sign in source for sign in ("&&", "||")):
             hint = 'write "and", "or"'
         elif "function call" in what:
-            hint = f"an element is written with brackets: {hint.removeprefix('write ')}"
+            hint = f"an element is written with brackets: {example}"
         raise ScriptError(f"this is no index notation: {what}", place, hint=hint) from None
     except RecursionError:
         raise ScriptError("the expression nests too deeply", text.place(1, 0)) from None

@@ -185,11 +185,11 @@ def _operations(kernel: Runnable, args: dict[str, Any]) -> float:
 
 def _sizes(kernel: Runnable, args: dict[str, Any]) -> dict[str, int]:
     """Return the numbers that arguments are, or their shapes say, by the names of parameters."""
-    whole = (int, np.integer)
-    given = {
-        name: arg for name, arg in args.items() if isinstance(arg, (*whole, float, np.floating))
+    numbers = {
+        name: int(arg) if isinstance(arg, (int, np.integer)) else 0  # a float is no size
+        for name, arg in args.items()
+        if isinstance(arg, (int, np.integer, float, np.floating))
     }
-    numbers = {name: int(arg) if isinstance(arg, whole) else 0 for name, arg in given.items()}
     return numbers | {
         name: int(extent)
         for param in kernel.signature.params

@@ -160,12 +160,10 @@ class _LowerBlocks(Rewriter):
 
         A loop that says which element is set, or in which trips, repeats nothing.
         """
-        loops = [around.node for around in outside if isinstance(around.node, For)]
+        loops = {around.node.var for around in outside if isinstance(around.node, For)}
         picking = self._drivers([*(i.value for i in block.iters), *_places(init)])
-        for loop in reversed(loops):
-            if loop.var in picking:
-                picking |= self._drivers([loop.begin, loop.end])
-        repeats = {loop.var for loop in loops} - picking
+        self._add_ranges(picking, outside)
+        repeats = loops - picking
         for used in (self._drivers([guard]) for guard in guards):
             if used & lost and used & repeats:
                 raise LoweringError(
@@ -187,10 +185,14 @@ class _LowerBlocks(Rewriter):
     def _needed_vars(self, block: Block, init: Stmt, inside: list[_Around]) -> set[Var]:
         """Return the variables behind the elements that *init* sets, and behind their ranges."""
         needed = self._drivers([i.value for i in block.iters if i.kind == "S"]) | variables(init)
-        for around in reversed(inside):
-            if isinstance(around.node, For) and around.node.var in needed:
-                needed |= self._drivers([around.node.begin, around.node.end])
+        self._add_ranges(needed, inside)
         return needed
+
+    def _add_ranges(self, needed: set[Var], around: list[_Around]) -> None:
+        """Add to *needed* what the ranges of loops *around* depend on whose variables it has."""
+        for each in reversed(around):
+            if isinstance(each.node, For) and each.node.var in needed:
+                needed |= self._drivers([each.node.begin, each.node.end])
 
     def _without(self, lost: set[Var], terms: list[Expr]) -> list[Expr]:
         """Return the *terms* that depend on no variable of *lost*."""

@@ -169,11 +169,7 @@ class LastLanes(Widen):
         super().__init__(loop, loop.begin, lanes, mask=self.runs)
 
     def reduce(
-        self,
-        value: Expr,
-        acc: Buffer,
-        op: Combiner,
-        inside: Callable[[Stmt], Stmt],
+        self, value: Expr, acc: Buffer, op: Combiner, inside: Callable[[Stmt], Stmt]
     ) -> Stmt:
         """Return the statement that combines *value*, in the lanes that run, with *acc*.
 

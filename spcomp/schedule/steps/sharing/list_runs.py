@@ -22,7 +22,7 @@ from spcomp.schedule.nests.nests import nest, replace_stmt
 from spcomp.schedule.steps.sharing.partial_results import dense_extents
 from spcomp.schedule.steps.sharing.segments import Keys
 from spcomp.schedule.steps.sharing.split_nnz import ceil_div
-from spcomp.schedule.steps.sharing.split_runs import NO, Place, RunParts, SplitRuns
+from spcomp.schedule.steps.sharing.split_runs import NO, RunParts, SplitRuns, own_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,10 @@ class _Listed(RunParts):
         self.names, size = names, const(self.step.size)
         count = substitute(self.loop.end, self.values)
         parts = ceil_div(self.most, size)
-        extents = [x.end for x in (*self.lanes, *self.own)]
         name = self.loop.var.name
         begins = names.unique(f"{name}_begins")
         self.begins = Buffer(begins, None, (plus(self.length, 1),), int64)
-        wish = names.unique(f"{self.store.buffer.name}_parts")
-        self.parts = Buffer(wish, None, (parts, *extents), self.dtype)
+        self.parts = self.partial_sums(parts)
         row, first = names.var(f"{name}_row"), substitute(self.keys.begin, self.values)
         span = first, plus(first, count)
         begin = binary("-", Search("lower", self.keys.buffer, *span, row), first)
@@ -92,11 +90,11 @@ class _Listed(RunParts):
         same = BinOp("==", self.key(plus(first, -1)), self.key(first))
         goes_on = Select(BinOp("<=", const(1), first), same, NO)
         end = BinOp("min", self._begin(plus(row, 1)), plus(first, size))
-        sums, clear = self._cleared(lanes)
+        sums = self.own_sums()
+        clear = self.cleared(sums, lanes)
         add = self._add(sums, first, binary("-", end, first), lanes, self.value)
         own, where = self.sums(lanes)
-        place = number, *(where[x.var] for x in (*self.lanes, *self.own))
-        store = nest(own, Store(self.parts, place, self._sum(sums, own)))
+        store = nest(own, Store(self.parts, self.place(number, where), self._sum(sums, own)))
         work = Alloc(sums, seq(clear, add, store))
         return Let(first, times(number, size), If(goes_on, work))
 
@@ -104,7 +102,8 @@ class _Listed(RunParts):
         """Return what reduces the run of *row*, part by part from the first cut in it on."""
         name, size = self.loop.var.name, const(self.step.size)
         begin, end, cut = (self.names.var(f"{name}_{what}") for what in ("begin", "end", "cut"))
-        sums, clear = self._cleared(lanes)
+        sums = self.own_sums()
+        clear = self.cleared(sums, lanes)
         own_end = BinOp("min", end, times(cut, size))
         add = self._add(sums, begin, binary("-", own_end, begin), lanes, self.value)
         parts = BinOp("max", binary("-", ceil_div(end, size), cut), ZERO)
@@ -123,18 +122,10 @@ class _Listed(RunParts):
 
     def _partial(self, part: Expr, where: dict[Var, Expr]) -> Load:
         """Return the sum of *part*."""
-        return Load(self.parts, (part, *(where[x.var] for x in (*self.lanes, *self.own))))
-
-    def _cleared(self, lanes: dict[Var, Expr]) -> tuple[Buffer, Stmt]:
-        """Return a thread's own sums, and what lets them begin."""
-        widths = tuple(x.end for x in self.own) or (const(1),)
-        name = self.names.unique(f"{self.store.buffer.name}_sum")
-        sums = Buffer(name, None, widths, self.dtype, "local")
-        own, _ = self.sums(lanes)
-        return sums, nest(own, Store(sums, _place(own), self.neutral))
+        return Load(self.parts, self.place(part, where))
 
     def _sum(self, sums: Buffer, own: list[For]) -> Load:
-        return Load(sums, _place(own))
+        return Load(sums, own_place(own))
 
     def _add(
         self,
@@ -149,9 +140,5 @@ class _Listed(RunParts):
         own, where = self.sums(lanes)
         new = value(plus(begin, turn), where)
         total = combine(self.reduction.combiner, self._sum(sums, own), new)
-        add = nest(own, Store(sums, _place(own), total))
+        add = nest(own, Store(sums, own_place(own), total))
         return For(turn, ZERO, trips, add, "unroll", attrs=((MOST_TRIPS, self.step.at_once),))
-
-
-def _place(own: list[For]) -> Place:
-    return tuple(x.var for x in own) or (ZERO,)

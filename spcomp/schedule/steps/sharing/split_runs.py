@@ -249,6 +249,27 @@ class RunParts:
         pairs = zip(self.own, copies, strict=True)
         return copies, {**lanes, **{x.var: copy.var for x, copy in pairs}}
 
+    def own_sums(self) -> Buffer:
+        """Return a buffer for a thread's own sums."""
+        widths = tuple(x.end for x in self.own) or (const(1),)
+        name = self.names.unique(f"{self.store.buffer.name}_sum")
+        return Buffer(name, None, widths, self.dtype, "local")
+
+    def cleared(self, sums: Buffer, lanes: dict[Var, Expr]) -> Stmt:
+        """Return the nest that lets a thread's own *sums* begin."""
+        own, _ = self.sums(lanes)
+        return nest(own, Store(sums, own_place(own), self.neutral))
+
+    def partial_sums(self, parts: Expr) -> Buffer:
+        """Return a buffer for the sums of so many *parts*."""
+        extents = [x.end for x in (*self.lanes, *self.own)]
+        name = self.names.unique(f"{self.store.buffer.name}_parts")
+        return Buffer(name, None, (parts, *extents), self.dtype)
+
+    def place(self, part: Expr, where: dict[Var, Expr]) -> Place:
+        """Return where among partial sums that of *part* is."""
+        return part, *(where[x.var] for x in (*self.lanes, *self.own))
+
     def grid(self, count: Expr, most: Expr, body: Callable[[Expr, dict[Var, Expr]], Stmt]) -> Stmt:
         """Return *body* for each of *count* numbers, on groups of threads for *most*."""
         names, groups = self.names, const(self.step.groups)
@@ -264,6 +285,11 @@ class RunParts:
         thread = "threadIdx.y" if any(x.thread == "threadIdx.x" for x in lanes) else "threadIdx.x"
         stmt = For(group, ZERO, groups, stmt, "bound", thread, span=span)
         return For(block, ZERO, ceil_div(most, groups), stmt, "bound", "blockIdx.x", span=span)
+
+
+def own_place(own: list[For]) -> Place:
+    """Return the place of a thread's own sum inside the loops *own*."""
+    return tuple(x.var for x in own) or (ZERO,)
 
 
 def _once(node: Node) -> bool:
@@ -292,10 +318,8 @@ class _Level:
     ) -> None:
         self.runs, self.count, self.most, self.size = runs, count, most, size
         self.stride, self.before, self.sums = stride, before, sums
-        extents = [x.end for x in (*runs.lanes, *runs.own)]
-        name = runs.names.unique(f"{runs.store.buffer.name}_parts")
         self.parts_most = ceil_div(most, const(size))
-        self.heads = Buffer(name, None, (self.parts_most, *extents), runs.dtype)
+        self.heads = runs.partial_sums(self.parts_most)
 
     def above(self) -> _Level:
         """Return the level of the partial sums of this one."""
@@ -324,7 +348,7 @@ class _Level:
         """Return what number *at* adds."""
         if self.sums is None:
             return self.runs.value(at, where)
-        return Load(self.sums, (at, *(where[x.var] for x in (*self.runs.lanes, *self.runs.own))))
+        return Load(self.sums, self.runs.place(at, where))
 
     # -- nests --------------------------------------------------------------------------------
 
@@ -369,7 +393,7 @@ class _Part:
         widths = tuple(x.end for x in self.runs.own)
         name, count = self.step.loop, const(self.at_once)
         self.key_type = self.runs.keys.buffer.dtype
-        self.sums = self._local(f"{self.runs.store.buffer.name}_sum", widths or (const(1),))
+        self.sums = self.runs.own_sums()
         self.values = self._local(f"{name}_values", (count, *widths))
         self.keys = self._local(f"{name}_keys", (count,), self.key_type)
         self.run = self._local(f"{name}_run", (const(1),), self.key_type)  # its coordinate
@@ -383,7 +407,7 @@ class _Part:
         level, first = self.level, self.names.var(f"{self.step.loop}_first")
         follows = cast(level.follows(first), int32)
         start = seq(
-            self._clear(),
+            self.runs.cleared(self.sums, self.lanes),
             Store(self.run, (ZERO,), level.key(first)),
             Store(self.head, (ZERO,), follows),
         )
@@ -426,7 +450,7 @@ class _Part:
         key = Load(self.keys, (which,))
         end = seq(
             self._end(),
-            self._clear(),
+            self.runs.cleared(self.sums, self.lanes),
             Store(self.run, (ZERO,), key),
             Store(self.head, (ZERO,), const(0, int32)),
         )
@@ -441,11 +465,6 @@ class _Part:
     def _sum(self, mine: Place) -> Load:
         return Load(self.sums, mine or (ZERO,))
 
-    def _clear(self) -> Stmt:
-        """Return the nest that lets the sums of a run begin."""
-        own, _ = self.runs.sums(self.lanes)
-        return nest(own, Store(self.sums, tuple(x.var for x in own) or (ZERO,), self.runs.neutral))
-
     def _end(self) -> Stmt:
         """Return what ends a run: its sum goes to its element, or to those of the parts."""
         run = Load(self.run, (ZERO,))
@@ -457,7 +476,7 @@ class _Part:
             update = If(BinOp("<=", const(0, self.key_type), run), update)
         own, where = self.runs.sums(self.lanes)
         mine = tuple(x.var for x in own)
-        place = tuple(where[x.var] for x in (*self.runs.lanes, *self.runs.own))
-        head = nest(own, Store(self.level.heads, (self.part, *place), self._sum(mine)))
+        place = self.runs.place(self.part, where)
+        head = nest(own, Store(self.level.heads, place, self._sum(mine)))
         began_before = BinOp("!=", Load(self.head, (ZERO,)), const(0, int32))
         return If(began_before, head, update)
