@@ -280,6 +280,8 @@ class GridKnobs:
     run_elements: int  # elements of a long run of one key in a part, for a group of threads
     own_key_elements: int  # the same for one thread: neighbours still share cache lines
     key_threads: int  # threads, at least, that are a group
+    joint_sums: int  # sums over lanes that share exchanges, at most: each takes registers
+    open_sums: int  # the same of a loop of any length, whose last trips do not share them
 
 
 CUDA_GRID = GridKnobs(
@@ -315,6 +317,8 @@ CUDA_GRID = GridKnobs(
     run_elements=512,
     own_key_elements=16,
     key_threads=8,
+    joint_sums=8,
+    open_sums=4,
 )
 
 

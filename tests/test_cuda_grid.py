@@ -121,9 +121,26 @@ for t in T.thread_binding(8, thread="threadIdx.x"):
         if o * 8 + t < n:
             A[o * 8 + t] = 1.0
 """
+JOINT = """
+for i in T.thread_binding((m + 1) // 2, thread="blockIdx.x"):
+    for j in T.unroll(2):
+        if i * 2 + j < m:
+            C[i * 2 + j] = 0.0
+            for k in T.thread_binding(4, thread="threadIdx.x"):
+                C[i * 2 + j] = C[i * 2 + j] + A[(i * 2 + j) * n + k]
+"""
+OPEN = """
+for i in T.thread_binding(m, thread="blockIdx.x"):
+    for j in T.unroll(T.cast(A[i], "int64")):
+        C[i + j] = 0.0
+        for k in T.thread_binding(4, thread="threadIdx.x"):
+            C[i + j] = C[i + j] + A[j * n + k]
+"""
 TEXTS = {
-    **{f"sum of {n}": ([ReduceThreads()], SUM.format(size=n)) for n in (2, 5, 32, 64)},
-    "sum of some": ([ReduceThreads()], SOME),
+    **{f"sum of {n}": ([ReduceThreads(CUDA_GRID)], SUM.format(size=n)) for n in (2, 5, 32, 64)},
+    "sum of some": ([ReduceThreads(CUDA_GRID)], SOME),
+    "joint sums": ([ReduceThreads(CUDA_GRID)], JOINT),
+    "joint sums of any number": ([ReduceThreads(CUDA_GRID)], OPEN),
     "barrier": ([Synchronize()], REVERSED.format(there="63 - u")),
     "no barrier": ([Synchronize()], REVERSED.format(there="u")),
     "two nests": ([SplitKernels()], TWO_NESTS),

@@ -60,7 +60,8 @@ def test_what_needs_an_exchange_or_may_fail_stays_where_it_is():
 
 
 def test_only_vectors_with_one_term_have_no_sign_of_zero():
-    for width, count in ((32, 1), (64, 0)):  # columns: one turn of 8 threads with 4 each, or two
+    # columns: one turn of 8 threads with 4 each, for four elements and for one, or two turns
+    for width, count in ((32, 4 + 1), (64, 0)):
         assert len(unsigned_sums(flat(width))) == count
 
 

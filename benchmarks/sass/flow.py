@@ -49,8 +49,9 @@ class Flow:
     def way(self, loop: Loop | None) -> tuple[Instruction, ...]:
         """Return the trip round *loop*, or through the kernel, that does most work.
 
-        Of trips with as much work it is the one with the fewest instructions: without the code for
-        what is left over, for instance.
+        That is multiply-adds, or where there are none, other operations on floats. Of trips with as
+        much work it is the one with the fewest instructions: without the code for what is left
+        over, for instance.
         """
         inside = loop.blocks if loop else frozenset(self.graph)
         start = loop.header if loop else self.entry
@@ -64,14 +65,20 @@ class Flow:
             if node != start and not before:
                 continue
             nothing: tuple[tuple[Work, int], tuple[int, ...]] = (((0, 0), 0), ())
-            ((products, floats), cost), path = max(before, default=nothing)
+            ((products, floats), cost), path = max(before, default=nothing, key=_rank)
             code = self.code(node)
             more = work(code)
             done = products + more[0], floats + more[1]
             best[node] = ((done, cost - len(code)), (*path, node))
         found = [best[n] for n in ends if n in best]
-        path = max(found)[1] if found else ()
+        path = max(found, key=_rank)[1] if found else ()
         return tuple(instruction for block in path for instruction in self.code(block))
+
+
+def _rank(way: tuple[tuple[Work, int], tuple[int, ...]]) -> tuple[int, int, int]:
+    """Return what a *way* is compared by: more is better."""
+    ((products, floats), cost), _ = way
+    return products, 0 if products else floats, cost
 
 
 def work(code: Iterable[Instruction]) -> Work:

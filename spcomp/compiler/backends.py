@@ -116,7 +116,7 @@ def _cuda() -> Backend:
         vectors = LoopKinds(knobs_of(target), target.vector_bits)
         scans = ScanKernels(CUDA_GRID)
         nests = CompactBuffers(), FuseKernels(), Accumulate(), SpreadFills(), SplitKernels()
-        threads = GatherGuards(), ReduceThreads(), BindParallel(CUDA_GRID)
+        threads = GatherGuards(), ReduceThreads(CUDA_GRID), BindParallel(CUDA_GRID)
         alike = IndependentBlocks(), Synchronize()
         return Pipeline((scans, *nests, *threads, *alike, ExactTrips(), vectors, Cleanup()))
 

@@ -74,11 +74,16 @@ class Store(Stmt):
 
 @node
 class If(Stmt):
-    """*then* if *cond*, else *otherwise*."""
+    """*then* if *cond*, else *otherwise*.
+
+    *uniform* is a permission: where *cond* holds, *otherwise* does what *then* does, so that lanes
+    of a warp may all do *otherwise* unless *cond* holds for all of them.
+    """
 
     cond: Expr
     then: Stmt
     otherwise: Stmt | None = None
+    uniform: bool = attr(default=False)
 
 
 @node

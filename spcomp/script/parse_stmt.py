@@ -182,10 +182,13 @@ class Statements:
         if (known := self.ex.decided(node.test)) is not None:
             taken = node.body if known else node.orelse
             return self.block(taken) if taken else None
-        cond = self.ex.condition(node.test)
+        test, uniform = node.test, self.ctx.called(node.test) == "uniform"
+        if uniform and isinstance(test, ast.Call):
+            test = self.ctx.arguments(test)["condition"]
+        cond = self.ex.condition(test)
         then = self.block(node.body)
         otherwise = self.block(node.orelse) if node.orelse else None
-        return If(cond, then, otherwise, span=self.ctx.span(node))
+        return If(cond, then, otherwise, uniform, span=self.ctx.span(node))
 
     def _while(self, node: ast.While) -> Stmt:
         self._no_else(node)

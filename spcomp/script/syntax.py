@@ -33,10 +33,9 @@ __all__ = (
     "max_value", "merge", "min", "min_value", "parallel", "popcount", "pow", "prefetch", "prefix",
     "print", "ramp", "reads", "round", "rsqrt", "run_end", "scan", "Select", "serial",
     "sigmoid", "sin", "sinh", "sp_iter", "sp_iter_attr", "sparse_fixed", "sparse_variable", "sqrt",
-    "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc",
-    "tvm_storage_sync", "uint16",
-    "uint32", "uint64", "uint8", "union", "unroll", "upper_bound", "vector_reduce", "vectorized",
-    "where", "writes",
+    "store", "stored", "tan", "tanh", "thread_binding", "trim", "trunc", "tvm_storage_sync",
+    "uint16", "uint32", "uint64", "uint8", "uniform", "union", "unroll", "upper_bound",
+    "vector_reduce", "vectorized", "where", "writes",
 )
 # fmt: on
 
@@ -325,6 +324,11 @@ def let(value: Any) -> Any:
 @only_in_scripts
 def store(buffer: Any, index: Any, value: Any, mask: Any = None, atomic: Any = False) -> None:
     """``buffer[index] = value`` for the lanes of *mask*, perhaps atomically."""
+
+
+@only_in_scripts
+def uniform(condition: Any) -> Any:
+    """``if T.uniform(condition):``: lanes of a warp may all do what ``else`` says, if one does."""
 
 
 @only_in_scripts

@@ -63,8 +63,8 @@ class _Reader:
             case ["seq", *parts]:
                 return seq(*map(self.stmt, parts))
             case ["if", cond, then, *otherwise] if len(otherwise) <= 1:
-                sides = [self.stmt(side) for side in (then, *otherwise) if side is not None]
-                return If(self.expr(cond), *sides)
+                other = next((self.stmt(side) for side in otherwise if side is not None), None)
+                return If(self.expr(cond), self.stmt(then), other)
         raise _unknown(ast, "statement")
 
     def expr(self, ast: Any) -> Expr:

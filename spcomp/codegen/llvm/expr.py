@@ -225,15 +225,20 @@ class Exprs(Visitor[str]):
                 if active is None
                 else self.code.value(f"and {truth} {active}, {condition}")
             )
-        pointer, dtype = self.scope.pointer(buffer), buffer.dtype.with_lanes(lanes)
+        dtype = buffer.dtype.with_lanes(lanes)
         first = ramp_base(index) if lanes > 1 else index
         if first is not None:
-            return Access(pointer, self.convert(first, int64), dtype, active)
+            return Access(*self.place(buffer, first), dtype, active)
         wide = index.dtype  # an address computation extends the sign of int32 itself
         few = lanes <= self.code.unit.knobs.single_lanes  # they are loaded one after the other
         if wide.kind != "int" or wide.bits < 32 or few:
             wide = int64.with_lanes(lanes)
-        return Access(pointer, self.convert(index, wide), dtype, active, register(wide))
+        offsets, kind = self.convert(index, wide), register(wide)
+        return Access(self.scope.pointer(buffer), offsets, dtype, active, kind)
+
+    def place(self, buffer: AnyBuffer, index: Expr) -> tuple[str, str]:
+        """Return a pointer into *buffer*, and how far behind it, an i64, is the element *index*."""
+        return self.scope.pointer(buffer), self.convert(index, int64)
 
     def visit_Load(self, node: Load) -> str:
         """A load; of a vector: contiguous for a ramp of stride 1, else a gather.

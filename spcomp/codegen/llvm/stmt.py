@@ -108,8 +108,7 @@ class Stmts(Visitor[None]):
 
     def visit_If(self, node: st.If) -> None:
         """A branch."""
-        code = self.code
-        cond = self.exprs.convert(node.cond, bool_)
+        code, cond = self.code, self.decide(node)
         then, otherwise, join = (code.label(hint) for hint in ("then", "else", "join"))
         code.branch(cond, then, join if node.otherwise is None else otherwise)
         for label, body in ((then, node.then), (otherwise, node.otherwise)):
@@ -118,6 +117,10 @@ class Stmts(Visitor[None]):
                 self.visit(body)
                 code.jump(join)
         code.start(join)
+
+    def decide(self, node: st.If) -> str:
+        """Return the i1 that says whether *node* does what its first branch says."""
+        return self.exprs.convert(node.cond, bool_)
 
     def visit_While(self, node: st.While) -> None:
         """A loop that tests before each trip."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
@@ -14,8 +13,10 @@ from spcomp.codegen.llvm.memory import read, write
 from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
-from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes
-from spcomp.codegen.nvvm.machine import ALIGN, SHARED, resolve
+from spcomp.codegen.nvvm import launch_bounds
+from spcomp.codegen.nvvm.expr import KernelExprs, barrier_of_lanes, vote
+from spcomp.codegen.nvvm.lanes import Lanes
+from spcomp.codegen.nvvm.machine import ALIGN, resolve
 from spcomp.codegen.nvvm.matrices import Matrices, register_type
 from spcomp.codegen.nvvm.private_buffers import with_private_buffers
 from spcomp.codegen.nvvm.tails import keeps_to_itself
@@ -30,8 +31,7 @@ from spcomp.ir.analysis.grid import THREADS, grid_of, trips
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.axis import WARP, AnyBuffer
 from spcomp.ir.expr import Const
-from spcomp.ir.visitor import statements
-from spcomp.knobs import CUDA_GRID, knobs_of
+from spcomp.knobs import knobs_of
 
 if TYPE_CHECKING:
     from spcomp.ir.analysis.grid import Grid
@@ -50,7 +50,6 @@ ATOMICS = {  # that the hardware has, for floats, signed and unsigned; others co
     "and": ("", "and", "and"),
     "or": ("", "or", "or"),
 }
-MOST_BLOCKS = 16  # that every multiprocessor can hold
 BARRIER = "llvm.nvvm.barrier.cta.sync.aligned.all"
 NO_UNROLL = '!"llvm.loop.unroll.disable"'
 _INDICES = {"blockIdx": "ctaid", "threadIdx": "tid"}
@@ -73,42 +72,13 @@ def emit(
         for number, (func, symbol) in enumerate(zip(module.funcs, names, strict=True))
     )
     for func, abi in zip(module.funcs, functions, strict=True):
-        _check_shared(func, abi, target)
+        launch_bounds.check_shared(func, abi, target)
     attributes = (
-        _attributes(number, abi.grid, func)
+        launch_bounds.attributes(number, abi.grid, func)
         for number, (func, abi) in enumerate(zip(module.funcs, functions, strict=True))
         if abi.grid is not None
     )
     return Emitted(unit.text(*attributes), functions)
-
-
-def _has_many_loops(func: FlatFunc) -> bool:
-    """Whether so many loops of *func* follow each other that the values between them matter."""
-    loops = (n for n in statements(func.body) if isinstance(n, st.For) and n.kind != "bound")
-    return sum(trip_count(loop) is None for loop in loops) > CUDA_GRID.few_loops
-
-
-def _attributes(number: int, grid: Grid, func: FlatFunc) -> str:
-    """Return the attributes of a kernel: how many registers a thread may have follows from them."""
-    size, many = ",".join(map(str, grid.threads)), _has_many_loops(func)
-    threads = CUDA_GRID.resident_threads_many if many else CUDA_GRID.resident_threads
-    resident = min(MOST_BLOCKS, threads // prod(grid.threads))
-    if grid.most < resident * CUDA_GRID.processors:  # there are never so many
-        resident = -(-int(grid.most) // CUDA_GRID.processors)
-    resident = max(1, resident)
-    facts = f'"nvvm.maxntid"="{size}" "nvvm.minctasm"="{resident}"'
-    return f"attributes #{number} = {{ nounwind {facts} }}"
-
-
-def _check_shared(func: FlatFunc, abi: FunctionABI, target: Target) -> None:
-    most = SHARED[target.cpu] << 10
-    if abi.grid is not None and abi.grid.shared > most:
-        raise LoweringError(
-            f"{func.name} needs {abi.grid.shared} bytes of shared memory for a block, and"
-            f" {target.cpu} has {most}",
-            func.span,
-            hint="copy smaller parts into shared memory",
-        )
 
 
 class _Kernel:
@@ -132,8 +102,8 @@ class _Kernel:
                 scope[param] = decode(code, f"%a{number}", param.dtype)
         scope[STATUS] = "%status"
         grid = grid_of(self.func)
-        stmts = KernelStmts(code, scope, messages, grid)
-        stmts.is_rolled, stmts.apart = _has_many_loops(self.func), not self.alias
+        stmts = KernelStmts(code, scope, messages, grid, Lanes(self.func, grid))
+        stmts.is_rolled, stmts.apart = launch_bounds.has_many_loops(self.func), not self.alias
         stmts.unsigned = unsigned_sums(self.func)
         stmts.visit(self.func.body)
         grid = replace(grid if grid.fits else grid.along_x(), shared=stmts.shared)
@@ -165,11 +135,13 @@ class _Kernel:
 class KernelStmts(Stmts):
     """Statements for a thread of a GPU."""
 
-    def __init__(self, code: Code, scope: Scope, messages: Messages, grid: Grid) -> None:
+    def __init__(
+        self, code: Code, scope: Scope, messages: Messages, grid: Grid, lanes: Lanes
+    ) -> None:
         super().__init__(code, scope, messages, concurrent=True)
         self.bound: set[Var] = set()  # loops that have a value: those of a nest of a warp
-        self.exprs: KernelExprs = KernelExprs(code, scope)
-        self.grid = grid
+        self.exprs: KernelExprs = KernelExprs(code, scope, lanes)
+        self.grid, self.lanes = grid, lanes
         self.arena = 0  # bytes of shared memory that the statements around have
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
@@ -181,7 +153,43 @@ class KernelStmts(Stmts):
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
         rolled = self.is_rolled or st.MOST_TRIPS in dict(node.attrs)
-        super().loop(node, begin, end, [*facts, NO_UNROLL] if rolled else facts, group)
+        facts = [*facts, NO_UNROLL] if rolled else facts
+        first, *others = node.body.body if isinstance(node.body, st.Seq) else (node.body,)
+        if isinstance(first, st.If) and first.uniform and self.lanes.together:
+            alike, rest = (
+                st.seq(*filter(None, (x, *others))) for x in (first.then, first.otherwise)
+            )
+            self._parted(node, first.replace(then=alike, otherwise=rest), begin, end, facts)
+        else:
+            super().loop(node, begin, end, facts, group)
+
+    def _parted(self, node: st.For, trip: st.If, begin: str, end: str, facts: list[str]) -> None:
+        """Write the loop of *node* as two: what lanes do alike, and from there on what others do.
+
+        So the first, which most warps stay in, has all registers.
+        """
+        code = self.code
+        hints = "for", "body", "alike", "latch", "rest", "done"
+        head, body, alike, latch, rest, exit_ = map(code.label, hints)
+        index, following, before = code.name(), code.name(), code.block
+        code.jump(head)
+        code.start(head)
+        code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
+        code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
+        code.start(body)
+        self.scope[node.var] = index
+        code.branch(self.decide(trip), alike, rest)
+        code.start(alike)
+        self.write_body(trip.then)
+        code.jump(latch)
+        code.start(latch)
+        code.do(f"{following} = add nsw i64 {index}, 1")
+        code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
+        code.start(rest)
+        assert trip.otherwise is not None
+        super().loop(node.replace(body=trip.otherwise), index, end, facts)
+        code.jump(exit_)
+        code.start(exit_)
 
     def write_groups(self, node: st.For, begin: str, end: str, size: int) -> None:
         """Write the loop of *node*, and its last trips, *size* at most, as a group if it can be."""
@@ -212,19 +220,24 @@ class KernelStmts(Stmts):
         self.copies, self.inside = around, ""
 
     def write_few(self, node: st.For, end: str, most: int) -> bool:
-        """Write them one by one, so that what they index by the trip can stay in registers."""
+        """Write them one by one, so that what they index by the trip can stay in registers.
+
+        Before them, all together, which do not wait for each other, but where one is the most.
+        """
         bound = most_trips(node)
         if bound is None or not 1 <= bound <= most:
             return False
-        code = self.code
-        whole, some, join = (code.label(hint) for hint in ("all", "some", "done"))
-        code.branch(code.value(f"icmp sle i64 {bound}, {end}"), whole, some)
-        code.start(whole)
+        code, join = self.code, self.code.label("done")
         around, self.copies = self.copies, self.copies * bound
-        self.write_turns(node, "0", bound)
-        code.jump(join)
-        code.start(some)
-        for trip in range(bound - 1):
+        if dict(node.attrs).get(st.MOST_TRIPS) != 1:
+            whole, some = code.label("all"), code.label("some")
+            code.branch(code.value(f"icmp sle i64 {bound}, {end}"), whole, some)
+            code.start(whole)
+            self.write_turns(node, "0", bound)
+            code.jump(join)
+            code.start(some)
+            bound -= 1
+        for trip in range(bound):
             go = code.label("trip")
             code.branch(code.value(f"icmp slt i64 {trip}, {end}"), go, join)
             code.start(go)
@@ -290,8 +303,10 @@ class KernelStmts(Stmts):
         if role_of(node) is not None:
             Matrices(self).nest(node)
             return
+        self.lanes.bind(node)
         if node.kind != "bound":
-            super().visit_For(node)
+            with self.lanes.inside(node.begin, node.end):
+                super().visit_For(node)
             return
         code = self.code
         begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
@@ -305,7 +320,8 @@ class KernelStmts(Stmts):
             self.visit(node.body)
         else:
             inside = code.value(f"icmp slt i64 {self.scope[node.var]}, {end}")
-            code.when(inside, lambda: self.visit(node.body))
+            with self.lanes.inside(node.var, node.end):
+                code.when(inside, lambda: self.visit(node.body))
         self.grouped -= node.thread in THREADS
         self.exprs.is_first = first
 
@@ -341,8 +357,28 @@ class KernelStmts(Stmts):
         """Return *extent*, of which a kernel that runs has at least 1, as an i32."""
         return self.code.value(f"trunc i64 {self.exprs.convert(extent, int64)} to i32")
 
+    def visit_If(self, node: st.If) -> None:
+        """A branch, of the whole warp where that is the same."""
+        if node.uniform and self.lanes.together:
+            super().visit_If(node)
+        else:
+            with self.lanes.inside(node.cond):
+                super().visit_If(node)
+
+    def decide(self, node: st.If) -> str:
+        """Return the i1 of the branch, which lanes vote for where it is uniform."""
+        cond = super().decide(node)
+        return vote(self.code, cond) if node.uniform and self.lanes.together else cond
+
+    def visit_While(self, node: st.While) -> None:
+        """A loop that tests before each trip."""
+        with self.lanes.inside(node.cond):
+            super().visit_While(node)
+
     def visit_Let(self, node: st.Let) -> None:
         """The value is the variable."""
+        if self.lanes.agree(node.value):
+            self.lanes.same.add(node.var)
         self.exprs.divisors[node.var] = self.exprs.divisor(node.value)
         super().visit_Let(node)
 
@@ -360,7 +396,7 @@ class KernelStmts(Stmts):
     def visit_Barrier(self, node: st.Barrier) -> None:
         """A barrier of the block, or of neighbouring lanes."""
         if node.lanes:
-            barrier_of_lanes(self.code, node.lanes)
+            barrier_of_lanes(self.code, node.lanes, self.lanes)
         else:
             barrier = self.code.unit.declare(BARRIER, "void", "i32")
             self.code.do(f"call void {barrier}(i32 0)")

@@ -10,14 +10,15 @@ from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.expr import Exprs, ramp_base
 from spcomp.codegen.llvm.memory import Access
 from spcomp.codegen.llvm.ops import memory, register
-from spcomp.dtypes import DType, int32
+from spcomp.codegen.nvvm.lanes import Lanes, fixed_part
+from spcomp.dtypes import DType, int32, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.fragments import ACCUMULATOR, is_fragment
+from spcomp.ir.analysis.exprs import uncast
+from spcomp.ir.analysis.fragments import ACCUMULATOR, LANES, is_fragment
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
 
-LANES = 32  # of a warp
 _SREG = "llvm.nvvm.read.ptx.sreg.laneid"
 
 
@@ -31,8 +32,9 @@ class KernelExprs(Exprs):
 
     element = ""
 
-    def __init__(self, code: Code, scope: Scope) -> None:
+    def __init__(self, code: Code, scope: Scope, lanes: Lanes) -> None:
         super().__init__(code, scope)
+        self.lanes = lanes
         self.divisors: dict[Var, int] = {}  # of variables
         self.is_first = False  # whether only the first lane of its group runs this
 
@@ -44,6 +46,23 @@ class KernelExprs(Exprs):
         if lanes & (lanes - 1) or lanes == 1 or first is None:
             return at
         return replace(at, multiple=gcd(self.divisor(first), lanes))
+
+    def place(self, buffer: AnyBuffer, index: Expr) -> tuple[str, str]:
+        """Return them such that few instructions give the address in each trip of a loop.
+
+        What the thread decides is added to the pointer, once, and not to each row that the loop
+        reads. Places computed by products have 32 bits where these hold all of the buffer:
+        addresses of 64 bits that a loop moves on take twice the instructions.
+        """
+        own, rest = fixed_part(index, self.lanes.fixed)
+        if own is not None and rest is not None and _is_computed(rest) and buffer.scope == "global":
+            at = Access(self.scope.pointer(buffer), self.convert(own, int64), buffer.dtype, None)
+            return at.address(self.code, known_inside=False), self.convert(rest, int64)
+        pointer, offset = super().place(buffer, index)
+        if _is_small(buffer) and _is_computed(index):
+            short = self.code.value(f"trunc i64 {offset} to i32")
+            offset = self.code.value(f"sext i32 {short} to i64")
+        return pointer, offset
 
     def divisor(self, value: Expr) -> int:
         """Return a number that is known to divide *value*, 0 if that is 0."""
@@ -84,7 +103,8 @@ class KernelExprs(Exprs):
             case Const(value=0) if self.is_first:
                 return own
             case BinOp(op="^", lhs=Var(), rhs=Const(value=distance)):
-                return shuffle(code, "bfly", own, dtype, str(int(distance)), int(size.value))
+                mask = _mask(code, int(size.value), self.lanes)
+                return shuffle(code, "bfly", own, dtype, str(int(distance)), mask)
         return self._of_lane(own, dtype, index, int(size.value))
 
     def _of_lane(self, own: str, dtype: DType, index: Expr, size: int) -> str:
@@ -92,7 +112,25 @@ class KernelExprs(Exprs):
         code, lane = self.code, self.convert(index, int32)
         if size < LANES:
             lane = code.value(f"add i32 {_group(code, size)}, {lane}")
-        return shuffle(code, "idx", own, dtype, lane, size)
+        return shuffle(code, "idx", own, dtype, lane, _mask(code, size))
+
+
+def _is_small(buffer: AnyBuffer) -> bool:
+    """Whether an int32 holds the place of each element of *buffer*."""
+    size = buffer.shape[0] if isinstance(buffer, Buffer) and buffer.shape else None
+    return isinstance(size, Cast) and size.value.dtype == int32
+
+
+def _is_computed(index: Expr) -> bool:
+    """Whether *index* has a product in it that is no multiple of a variable, as in a loop."""
+    match index:
+        case BinOp(op="+" | "-", lhs=lhs, rhs=rhs):
+            return _is_computed(lhs) or _is_computed(rhs)
+        case Cast(value=value):
+            return _is_computed(value)
+        case BinOp(op="*", lhs=lhs, rhs=rhs):
+            return not (isinstance(uncast(lhs), Var) and isinstance(uncast(rhs), Const))
+    return False
 
 
 def read_element(code: Code, buffer: AnyBuffer, place: str) -> str:
@@ -104,14 +142,19 @@ def read_element(code: Code, buffer: AnyBuffer, place: str) -> str:
     return decode(code, code.value(f"load {memory(buffer.dtype)}, ptr {place}"), buffer.dtype)
 
 
-def shuffle(code: Code, kind: str, value: str, dtype: DType, lane: str, size: int) -> str:
+def vote(code: Code, cond: str) -> str:
+    """Return whether the i1 *cond* is true for all lanes of the warp, which are together."""
+    name = code.unit.declare("llvm.nvvm.vote.all.sync", "i1", "i32, i1")
+    return code.value(f"call i1 {name}(i32 -1, i1 {cond})")
+
+
+def shuffle(code: Code, kind: str, value: str, dtype: DType, lane: str, mask: str) -> str:
     """Return the *value* of another lane: at distance *lane* (bfly), or number *lane* (idx).
 
-    Lanes of the same group of *size* run this together.
+    The lanes in *mask* run this together.
     """
     scalar = register(dtype)
     name = code.unit.declare(f"llvm.nvvm.shfl.sync.{kind}.i32", "i32", "i32, i32, i32, i32")
-    mask = _mask(code, size)
 
     def one(word: str) -> str:
         return code.value(f"call i32 {name}(i32 {mask}, i32 {word}, i32 {lane}, i32 {LANES - 1})")
@@ -131,15 +174,15 @@ def shuffle(code: Code, kind: str, value: str, dtype: DType, lane: str, size: in
     return code.value(f"trunc i32 {one(code.value(f'zext {scalar} {value} to i32'))} to {scalar}")
 
 
-def barrier_of_lanes(code: Code, size: int) -> None:
+def barrier_of_lanes(code: Code, size: int, lanes: Lanes) -> None:
     """Let the groups of *size* lanes wait, each for its own, and see each other's stores."""
     name = code.unit.declare("llvm.nvvm.bar.warp.sync", "void", "i32")
-    code.do(f"call void {name}(i32 {_mask(code, size)})")
+    code.do(f"call void {name}(i32 {_mask(code, size, lanes)})")
 
 
-def _mask(code: Code, size: int) -> str:
-    """Return the bits of the lanes of this lane's group."""
-    if size == LANES:
+def _mask(code: Code, size: int, lanes: Lanes | None = None) -> str:
+    """Return the bits of the lanes of this lane's group, or of all *lanes* if they are together."""
+    if size == LANES or (lanes is not None and lanes.together):
         return "-1"
     return code.value(f"shl i32 {(1 << size) - 1}, {_group(code, size)}")
 

@@ -192,7 +192,9 @@ class StmtPrinter(Visitor[None]):
 
     def visit_If(self, stmt: If, word: str = "if") -> None:
         """Add the branches; an else that is only an If becomes elif."""
-        self.suite(f"{word} {self.ex.condition(stmt.cond)}:", stmt.then)
+        cond = self.ex.condition(stmt.cond)
+        cond = f"T.uniform({cond})" if stmt.uniform else cond
+        self.suite(f"{word} {cond}:", stmt.then)
         if isinstance(stmt.otherwise, If):
             with self.at(stmt.otherwise):
                 self.visit_If(stmt.otherwise, "elif")

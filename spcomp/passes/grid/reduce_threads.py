@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
+from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import (
     conjuncts,
     from_zero,
+    plus,
     read_by,
     trip_count,
-    uncast,
     variables,
 )
 from spcomp.ir.analysis.grid import THREADS, not_constant
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import EAGER, Reduction, as_reduction, combine
-from spcomp.ir.arith.simplify import coefficient, simplify
+from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
-from spcomp.ir.expr import BinOp, Const, Expr, UnOp, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, Expr, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import WARPS, Alloc, For, If, Let, Seq, Stmt, Store, seq
-from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import children, statements, walk
+from spcomp.ir.stmt import MOST_TRIPS, WARPS, Alloc, For, If, Let, Seq, Stmt, Store, seq
+from spcomp.ir.visitor import children, statements
+from spcomp.knobs import GridKnobs
 from spcomp.passes.base import FuncPass, Stage
+from spcomp.passes.grid.thread_sums import (
+    Sums,
+    is_start,
+    joint_exchanges,
+    on_threads,
+    shared_update,
+    sums_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceThreads(FuncPass):
     """``for t in threads: c[0] = c[0] + x[t]  ->  p[t] = x[t]; tree over p; c[0] = c[0] + p[0]``.
 
-    In groups of 2 to 32 neighbouring threads, each adds what its partner at distance 16, 8, ... 1
+    In groups of 2 to 32 neighbouring threads, each adds what its partner at distance 1, 2, 4, ...
     has (a butterfly); other groups add halves in shared memory. Both orders depend on the number
-    of threads only, so the same inputs give the same bits.
+    of threads only, so the same inputs give the same bits. Trips of an unrolled loop that each add
+    up over such a group share exchanges, as :mod:`thread_sums` says.
     """
 
     name: ClassVar[str] = "reduce_threads"
     takes: ClassVar[Stage] = Stage.FLAT
     gives: ClassVar[Stage] = Stage.FLAT
+    knobs: GridKnobs = field(repr=False)
 
     def run_func(self, func: FlatFunc) -> FlatFunc:
         """Return *func* without loops over threads that update one element."""
         func = func.replace(body=_NoEmptyLoops().rewrite(func.body))
-        body = _Reducer(func).rewrite(func.body)
+        body = _Reducer(func, self.knobs).rewrite(func.body)
         return func if body is func.body else func.replace(body=body)
 
 
@@ -58,18 +69,19 @@ class _NoEmptyLoops(Rewriter):
 
 
 class _Reducer(Rewriter):
-    def __init__(self, func: FlatFunc) -> None:
-        self.names = Names(func)
+    def __init__(self, func: FlatFunc, knobs: GridKnobs) -> None:
+        self.names, self.knobs = Names(func), knobs
         loops = [n for n in statements(func.body) if isinstance(n, For) and n.thread in THREADS]
         self.wide = max((trip_count(x) or 1 for x in loops if x.thread == THREADS[0]), default=1)
         self.is_row = all(trip_count(x) == 1 for x in loops if x.thread != THREADS[0])
+        self.alias = func.attr("tir.noalias", default=True) is False
         self.neutral: Store | None = None  # what stands before the statement: it stores the start
 
     def visit_Seq(self, stmts: Seq) -> Node:
         """Leave out a store of the neutral element before the reduction that starts from it."""
         result: list[Stmt] = []
         for before, stmt in zip((None, *stmts.body), stmts.body, strict=False):
-            if isinstance(stmt, For) and _is_start(before, stmt):
+            if isinstance(stmt, For) and is_start(before, stmt):
                 assert isinstance(before, Store)
                 self.neutral = before
                 result.pop()
@@ -78,7 +90,10 @@ class _Reducer(Rewriter):
         return seq(*result)
 
     def visit_For(self, loop: For) -> Node:
-        store = _shared_update(loop) if loop.thread.startswith("threadIdx") else None
+        joint = None if self.alias else sums_of(loop, self.knobs)
+        if joint is not None and self._are_lanes(joint.lanes, joint.size):
+            return self._joint(joint)
+        store = shared_update(loop) if loop.thread.startswith("threadIdx") else None
         if store is None:
             return self.visit_Node(loop)
         if trip_count(loop) is None:
@@ -96,23 +111,73 @@ class _Reducer(Rewriter):
         """Return *loop* with a partial result for each thread, which are then combined."""
         neutral, self.neutral = self.neutral, None
         size = trip_count(loop) or 0
-        dtype = reduction.identity[0].dtype
         scope = WARP if self._are_lanes(loop, size) else "shared"
-        partial = Buffer(self.names.unique("partial"), None, (const(size),), dtype, scope)
-        update = Store(
-            partial,
-            (loop.var,),
-            combine(reduction.combiner, Load(partial, (loop.var,)), reduction.value),
-            span=store.span,
-        )
-        body = _Swap(store, update).rewrite(loop.body)
-        start = Store(partial, (loop.var,), reduction.identity[0], span=store.span)
-        own = self.rewrite(loop.replace(body=seq(start, body)))  # it may update other elements too
-        stages, last = self._stages(loop, partial, size, reduction)
+        partial = self._partial(size, reduction, scope)
+        own = self.rewrite(_on_partial(loop, store, reduction, partial))
+        if scope == WARP:
+            stages, last = self._butterfly(loop, partial, reduction)
+        else:
+            stages, last = self._halves(loop, partial, reduction)
         total = Load(last[-1], (const(0),))
-        value: Expr = total
-        if neutral is None:
-            old = cast(Load(store.buffer, store.indices), dtype)
+        final = self._final(loop, store, reduction, total, replaces=neutral is not None)
+        return _allocated(last, seq(own, *stages, final), loop)
+
+    def _joint(self, sums: Sums) -> Stmt:
+        """Return the loop of *sums* with exchanges that its trips share."""
+        loop, count = sums.loop, const(sums.count)
+        rolled = loop.replace(attrs=((MOST_TRIPS, 1),))
+        if sums.is_open:
+            group = self.names.var(loop.var.name)
+            groups = BinOp("max", binary("//", loop.end, count), const(0))
+            work = self._together(sums, binary("*", group, count))
+            rest = rolled.replace(begin=binary("*", groups, count), kind="serial")
+            together = rest.replace(var=group, begin=const(0), end=groups, body=work)
+            return seq(together, self._alone(rest))
+        whole = self._together(sums, const(0))
+        if sums.cond is None:
+            return whole
+        return If(sums.all_run, whole, self._alone(rolled), uniform=True, span=loop.span)
+
+    def _alone(self, loop: For) -> Stmt:
+        """Return *loop*, each of whose trips adds up by itself."""
+        new = self.visit_Node(loop)
+        assert isinstance(new, Stmt)
+        return new
+
+    def _together(self, sums: Sums, first: Expr) -> Stmt:
+        """Return the trips of *sums* from *first* on, as many as share exchanges."""
+        loop, lanes = sums.loop, sums.lanes
+        trips, partials = list[Stmt](), list[Buffer]()
+        for trip in range(sums.count):
+            partial = self._partial(sums.size, sums.reduction, WARP)
+            own = _on_partial(lanes, sums.store, sums.reduction, partial)
+            copy = Fresh(self.names, f"_{trip}", {loop.var: plus(first, trip)})
+            trips.append(self.rewrite(copy.rewrite(sums.trip(own))))
+            partials.append(partial)
+        exchanges, kept = joint_exchanges(partials, sums, self.names)
+        stages, last = self._butterfly(lanes, kept[-1], sums.reduction, sums.count)
+        lane = self.names.var(lanes.var.name)
+        total = Load(last[-1], (lane,))
+        final = self._final(
+            lanes, sums.store, sums.reduction, total, replaces=sums.start is not None
+        )
+        final = substitute(final, {loop.var: plus(first, lane)})
+        end = on_threads(lanes, lane, sums.count, final)
+        buffers = [*partials, *kept[:-1], *last]
+        return _allocated(buffers, seq(*trips, *exchanges, *stages, end), lanes)
+
+    def _partial(self, size: int, reduction: Reduction, scope: str) -> Buffer:
+        """Return a buffer for the partial results of *size* threads."""
+        name, dtype = self.names.unique("partial"), reduction.identity[0].dtype
+        return Buffer(name, None, (const(size),), dtype, scope)
+
+    def _final(
+        self, loop: For, store: Store, reduction: Reduction, total: Expr, *, replaces: bool
+    ) -> Stmt:
+        """Return what *loop* leaves in memory: *total*, which *replaces* what was there or not."""
+        value = total
+        if not replaces:
+            old = cast(Load(store.buffer, store.indices), total.dtype)
             value = combine(reduction.combiner, old, total)
         shared = store.atomic and store.buffer.scope != "local"
         final: Stmt = store.replace(value=cast(value, store.buffer.dtype), mask=None, atomic=shared)
@@ -125,10 +190,7 @@ class _Reducer(Rewriter):
             )
         for around in reversed(_around(loop.body, store) or ()):
             final = self._as_around(around, final, inner)
-        result: Stmt = seq(own, *stages, final)
-        for buffer in reversed(last):
-            result = Alloc(buffer, result, span=loop.span)
-        return result
+        return final
 
     def _are_lanes(self, loop: For, size: int) -> bool:
         """Whether the threads of *loop* are neighbours in a warp that begin at a multiple."""
@@ -148,53 +210,52 @@ class _Reducer(Rewriter):
                 return stmt
         return stmt
 
-    def _stages(
-        self, loop: For, partial: Buffer, size: int, reduction: Reduction
+    def _halves(
+        self, loop: For, partial: Buffer, reduction: Reduction
     ) -> tuple[list[Stmt], list[Buffer]]:
-        """Return the steps of the tree, and the buffers that they use, the result in the last."""
-        stages: list[Stmt] = []
-        buffers = [partial]
-        if partial.scope != WARP:
-            while size > 1:
-                half = (size + 1) // 2
-                var = self.names.var(loop.var.name)
-                here, there = Load(partial, (var,)), Load(partial, (binary("+", var, half),))
-                value = combine(reduction.combiner, here, there)
-                add = Store(partial, (var,), value, span=loop.span)
-                stages.append(_threads(loop, var, size - half, add))
-                size = half
-            return stages, buffers
-        lanes = size
+        """Return the steps by which threads add halves, and the buffer, which has the result."""
+        size, stages = trip_count(loop) or 0, list[Stmt]()
         while size > 1:
-            size //= 2
-            before, name = buffers[-1], self.names.unique("partial")
-            after = Buffer(name, None, partial.shape, partial.dtype, WARP)
+            half = (size + 1) // 2
             var = self.names.var(loop.var.name)
-            there = Load(before, (binary("^", var, size),))
+            here, there = Load(partial, (var,)), Load(partial, (binary("+", var, half),))
+            value = combine(reduction.combiner, here, there)
+            add = Store(partial, (var,), value, span=loop.span)
+            stages.append(on_threads(loop, var, size - half, add))
+            size = half
+        return stages, [partial]
+
+    def _butterfly(
+        self, loop: For, partial: Buffer, reduction: Reduction, distance: int = 1
+    ) -> tuple[list[Stmt], list[Buffer]]:
+        """Return the steps by which lanes add, from *distance* on, and the buffers, result last."""
+        size, stages, buffers = trip_count(loop) or 0, list[Stmt](), [partial]
+        while distance < size:
+            after = self._partial(size, reduction, WARP)
+            var = self.names.var(loop.var.name)
+            there = Load(buffers[-1], (binary("^", var, distance),))
             op = EAGER.get(reduction.combiner, reduction.combiner)
-            value = BinOp(op, Load(before, (var,)), there)
-            add = Store(after, (var,), value, span=loop.span)
-            stages.append(_threads(loop, var, lanes, add))
+            value = BinOp(op, Load(buffers[-1], (var,)), there)
+            stages.append(on_threads(loop, var, size, Store(after, (var,), value, span=loop.span)))
             buffers.append(after)
+            distance *= 2
         return stages, buffers
 
 
-def _is_start(before: Stmt | None, loop: For) -> bool:
-    """Whether *before* stores the neutral element to the one that the threads of *loop* update."""
-    if not isinstance(before, Store) or not loop.thread.startswith("threadIdx"):
-        return False
-    store = _shared_update(loop)
-    reduction = None if store is None else as_reduction(store)
-    if store is None or reduction is None or before.buffer is not store.buffer:
-        return False
-    same = expr_equal(before.indices[0], store.indices[0]) and before.mask is None
-    start = uncast(before.value)
-    return same and isinstance(start, Const) and start.value == reduction.identity[0].value
+def _on_partial(loop: For, store: Store, reduction: Reduction, partial: Buffer) -> For:
+    """Return *loop*, whose threads each have an element of *partial* in the place of *store*."""
+    own = Load(partial, (loop.var,))
+    value = combine(reduction.combiner, own, reduction.value)
+    update = Store(partial, (loop.var,), value, span=store.span)
+    start = Store(partial, (loop.var,), reduction.identity[0], span=store.span)
+    return loop.replace(body=seq(start, _Swap(store, update).rewrite(loop.body)))
 
 
-def _threads(loop: For, var: Var, size: int, body: Stmt) -> For:
-    """Return a loop over the first *size* threads of *loop*."""
-    return For(var, const(0), const(size), body, "bound", loop.thread, span=loop.span)
+def _allocated(buffers: list[Buffer], stmt: Stmt, loop: For) -> Stmt:
+    """Return *stmt* with the *buffers* that it uses."""
+    for buffer in reversed(buffers):
+        stmt = Alloc(buffer, stmt, span=loop.span)
+    return stmt
 
 
 @dataclass(slots=True)
@@ -227,26 +288,6 @@ class _Inner:
         return reads or bool(variables(value) & self.variables.keys())
 
 
-def _shared_update(loop: For) -> Store | None:
-    """Return the store by which the iterations of *loop* update one element, if they do."""
-    private = {n.buffer for n in statements(loop.body) if isinstance(n, Alloc)}
-    bound = {n.var: n.value for n in statements(loop.body) if isinstance(n, Let)}
-    for node in statements(loop.body):
-        if not isinstance(node, Store) or node.buffer in private:
-            continue
-        if node.atomic and node.buffer.scope != "local":
-            continue
-        if _is_empty(node.buffer):  # no index tells its elements apart
-            continue
-        index = node.indices[0]
-        assert index is not None
-        if not private.isdisjoint(read_by(index)):  # each iteration has an element of its own
-            continue
-        if loop.var not in _reach(index, bound) and _reads_itself(node):
-            return node
-    return None
-
-
 def _of_any(cond: Expr, inner: dict[Var, bool]) -> Expr:
     """Return whether *cond* holds for any values of *inner*; *cond* where that is unknown."""
     for var in variables(cond) & inner.keys():
@@ -255,28 +296,6 @@ def _of_any(cond: Expr, inner: dict[Var, bool]) -> Expr:
             if inner[var] and step is not None and step >= 0:
                 cond = substitute(cond, {var: const(0)})
     return cond
-
-
-def _is_empty(buffer: AnyBuffer) -> bool:
-    sizes = [simplify(size) for size in getattr(buffer, "shape", ())]
-    return any(isinstance(size, Const) and size.value == 0 for size in sizes)
-
-
-def _reads_itself(store: Store) -> bool:
-    loads = (n for n in walk(store.value) if isinstance(n, Load) and n.buffer is store.buffer)
-    return any(expr_equal(load.indices[0], store.indices[0]) for load in loads)
-
-
-def _reach(index: Expr, lets: dict[Var, Expr]) -> frozenset[Var]:
-    """Return the variables that *index* depends on, also through *lets*."""
-    result, pending = set(variables(index)), list(variables(index))
-    while pending:
-        value = lets.get(pending.pop())
-        if value is not None:
-            new = variables(value) - result
-            result |= new
-            pending += new
-    return frozenset(result)
 
 
 def _around(stmt: Node, inner: Stmt) -> list[Node] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import gcd
 from typing import TYPE_CHECKING, ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, plus
+from spcomp.ir.analysis.fragments import LANES
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
 from spcomp.ir.analysis.regions import annotate_regions
@@ -33,14 +35,16 @@ if TYPE_CHECKING:
 class SplitPositions(Step):
     """``for i: for j in row(i): s  ->  for c: for t: r = rows(c, t); for j in size: s(r[j])``.
 
-    *inner* runs over the fiber of the row of *loop*. The elements of all rows, in order, are cut
-    into groups of *size*, and these into parts, so that long rows are shared and short ones
-    gathered. A part has up to *turns* groups that follow each other: all parts equally many, and
-    fewer where there would be fewer than *parts*. Where rows matter, a part finds that of its first
-    element by a binary search, and goes on from row to row. If *listed* is not 0, a nest before
-    does that, for so many elements at a time, and leaves the row of each in an array. Legal where
-    every iteration of both loops is independent of the others, and a row does nothing but that for
-    its elements. Source: position splits in TACO (Senanayake et al., OOPSLA 2020).
+    *inner* runs over the fiber of the row of *loop*. The elements of all rows, in order, are
+    cut into groups of *size*, and these into parts, so that long rows are shared and short ones
+    gathered. A part has up to *turns* groups that follow each other: all parts equally many,
+    and fewer where there would be fewer than *parts*. Their number is a multiple of the largest
+    power of two up to 32 that divides *parts*, so that blocks of threads are full. Where rows
+    matter, a part finds that of its first element by a binary search, and goes on from row to
+    row. If *listed* is not 0, a nest before does that, for so many elements at a time, and
+    leaves the row of each in an array. Legal where every iteration of both loops is independent
+    of the others, and a row does nothing but that for its elements. Source: position splits in
+    TACO (Senanayake et al., OOPSLA 2020).
     """
 
     name: ClassVar[str] = "split_positions"
@@ -138,6 +142,8 @@ class _Elements(Row):
             parts = BinOp("max", parts, BinOp("min", groups, const(least)))
             share = BinOp("min", share, ceil_div(groups, const(least)))
         parts = binary("*", parts, BinOp("min", self.loop.end, const(1)))  # no rows, no parts
+        if (unit := gcd(least, LANES)) > 1:
+            parts = binary("*", ceil_div(parts, const(unit)), const(unit))
         part, turn = (names.var(f"{name}_{which}") for which in ("c", "t"))
         return _Groups(part, parts, turn, share, const(size))
 

@@ -1,0 +1,196 @@
+"""Code for a GPU: trips of a loop that add up over lanes share exchanges; lanes that vote."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+
+import spcomp
+from spcomp.codegen import nvvm
+from spcomp.compiler.pipeline import lower
+from spcomp.ir import stmt as st
+from spcomp.ir.printer.program import print_program
+from spcomp.ir.visitor import statements
+from spcomp.knobs import CUDA_GRID
+from spcomp.passes.grid.thread_sums import sums_of
+from spcomp.script.parse import parse_source
+from spcomp.target import target
+from tests.emulated import EMULATED
+from tests.programs import BY_NAME
+
+HEAD = """from spcomp import script as T
+
+
+@T.prim_func
+def sums(a: T.handle, c: T.handle, m: T.int64, n: T.int64) -> None:
+    T.func_attr({"sparse_tir_level": 0})
+    A = T.match_buffer(a, (64,), "float32")
+    C = T.match_buffer(c, (32,), "float32")
+"""
+LOOP = """
+for j in T.unroll({count}):
+    if j < {end}:
+        C[{place}] = 0.0
+        for k in T.thread_binding({lanes}, thread="threadIdx.x"):
+            C[{place}] = C[{place}] {op} {value}
+"""
+PLAIN = {
+    "count": 4, "end": "m", "lanes": 8, "place": "j * 2", "op": "+", "value": "A[j * n + k]",
+}  # fmt: skip
+APART = {  # loops whose trips do not share exchanges
+    "three trips": {"count": 3},
+    "more trips than most": {"count": 16, "lanes": 32},
+    "more trips than lanes": {"lanes": 2},
+    "one element": {"place": "0"},
+    "an element that is read": {"value": "C[j * 2 + 1]"},
+    "places that data says": {"place": 'T.cast(A[j], "int64")'},
+    "an end that depends on the trip": {"end": "m - j"},
+    "an end that is written": {"end": 'T.cast(C[0], "int64")'},
+    "the least": {"count": 1},
+    "a product": {"op": "*"},
+}
+
+
+def parse(body):
+    lines = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
+    return parse_source(HEAD + lines + "\n", "sums.py")[0]
+
+
+def loop(**changes):
+    func = parse(LOOP.format(**PLAIN | changes))
+    return next(n for n in statements(func.body) if isinstance(n, st.For))
+
+
+def sddmm(where="cuda:sm_90", **constants):
+    program = BY_NAME["sddmm"].build("float32", "int32")
+    return spcomp.compile(program, target=where, constants=constants)
+
+
+def call(kernel, S, width=32):
+    rng = np.random.default_rng(width)
+    A, B = (rng.standard_normal((size, width)).astype(np.float32) for size in S.shape)
+    parts = {name: getattr(S, name).astype(np.int32) for name in ("indptr", "indices")}
+    pattern = {**parts, "m": S.shape[0], "n": S.shape[1]}
+    return kernel(A=A, B=B, **pattern), A, B
+
+
+def test_sums_of_trips_with_an_element_each_are_found():
+    found = sums_of(loop(), CUDA_GRID)
+    assert (found.count, found.size, found.start is not None) == (4, 8, True)
+    cond = found.all_run
+    assert (cond.lhs.value, cond.op, cond.rhs.name) == (3, "<", "m")
+
+
+def test_sums_of_any_number_of_trips_come_in_groups():
+    body = LOOP.format(**PLAIN | {"count": "m"}).replace("if j < m:", "if 0 < 1:")
+    assert sums_of(loop(count="m"), CUDA_GRID) is None  # a condition would say where they end
+    open_ = next(n for n in statements(parse(body).body) if isinstance(n, st.For))
+    found = sums_of(open_.replace(body=open_.body.then), CUDA_GRID)
+    assert (found.is_open, found.count, found.cond) == (True, 4, None)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8, 11])
+def test_rows_of_any_length_have_all_their_sums(length):
+    program = """
+from spcomp import script as T
+
+
+@T.prim_func
+def scores(q: T.handle, k: T.handle, s: T.handle, indptr: T.handle, indices: T.handle,
+           m: T.int32, n: T.int32, nnz: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    N = T.dense_fixed(n)
+    F = T.dense_fixed(16)
+    Q = T.match_sparse_buffer(q, (I, F), "float32")
+    K = T.match_sparse_buffer(k, (N, F), "float32")
+    S = T.match_sparse_buffer(s, (I, J), "float32")
+    with T.sp_iter([I, J, F], "SSR", "score") as [i, j, f]:
+        with T.init():
+            S[i, j] = 0.0
+        S[i, j] = S[i, j] + Q[i, f] * K[j, f]
+"""
+    func = parse_source(program, "scores.py")[0]
+    sch = spcomp.Schedule(func).lower_sparse_iter()
+    sch = sch.split("i", 8).bind("i_o", "blockIdx.x").bind("i_i", "threadIdx.y")
+    kernel = spcomp.compile(sch.unroll("j").bind("f", "threadIdx.x"), target=EMULATED)
+    assert kernel.source("ptx").count("shfl.sync") == 5 + 4  # of four sums, and of one
+    rng = np.random.default_rng(length)
+    Q, K = (rng.integers(-4, 5, (size, 16)).astype(np.float32) for size in (9, 20))
+    lengths = np.full(9, length) if length % 2 else np.arange(9) % (length + 1)
+    indptr = np.append(0, lengths.cumsum()).astype(np.int32)
+    indices = np.concatenate([np.sort(rng.permutation(20)[:n]) for n in lengths]).astype(np.int32)
+    got = kernel(Q=Q, K=K, indptr=indptr, indices=indices, n=20)
+    want = np.einsum("ek,ek->e", Q[np.repeat(np.arange(9), lengths)], K[indices])
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("changes", APART.values(), ids=APART)
+def test_other_trips_add_up_for_themselves(changes):
+    assert sums_of(loop(**changes), CUDA_GRID) is None
+
+
+@pytest.mark.parametrize("nonzeros", [0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 511, 513])
+@pytest.mark.parametrize("width", [32, 128])
+def test_warps_with_some_groups_of_elements_compute_all(nonzeros, width):
+    columns = np.arange(nonzeros) * 7 % 600
+    coordinates = columns % 5, columns
+    S = sps.csr_array((np.ones(nonzeros, np.float32), coordinates), shape=(5, 600))
+    got, A, B = call(sddmm(EMULATED, feat=width), S, width)
+    rows = np.repeat(np.arange(5), np.diff(S.indptr))
+    want = np.einsum("ek,ek->e", A[rows], B[S.indices])
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_elements_have_the_same_bits_with_exchanges_of_their_own():
+    S = sps.random_array((40, 90), density=0.2, format="csr", rng=3, dtype=np.float32)
+    kernel = sddmm(EMULATED, feat=32)
+    whole, *_ = call(kernel, S)
+    for last in range(1, 9):  # so that others are the last, whose warps have too few of them
+        keep = S.nnz - last
+        shorter = S.indices[:keep], np.minimum(S.indptr, keep)
+        some, *_ = call(kernel, sps.csr_array((S.data[:keep], *shorter), shape=S.shape))
+        np.testing.assert_array_equal(some, whole[:keep])
+
+
+def test_whole_warps_exchange_without_asking_who_is_there():
+    text = sddmm(feat=32).source("ptx")
+    text = text[text.index(".visible .entry sddmm_1") :]
+    first, _, rest = text.partition("vote.sync.all.pred")
+    assert "shfl" not in first
+    masks = re.findall(r"shfl\.sync\.bfly\.b32 .*, (\S+);", rest)
+    assert masks[:4] == ["-1"] * 4  # three sums share the exchanges of one
+    assert "-1" not in masks[4:]
+
+
+def test_blocks_that_are_no_whole_warps_ask_who_is_there():
+    body = """
+for y in T.thread_binding(3, thread="threadIdx.y"):
+    for j in T.unroll(2):
+        C[y * 2 + j] = 0.0
+        for k in T.thread_binding(8, thread="threadIdx.x"):
+            C[y * 2 + j] = C[y * 2 + j] + A[(y * 2 + j) * 8 + k]"""
+    for rows, together in ((3, False), (4, True)):
+        func = parse(body.replace("binding(3", f"binding({rows}"))
+        flat = lower(func, nvvm.resolve(target("cuda:sm_90"))).flat
+        ptx = nvvm.ptx(nvvm.emit(flat, target("cuda:sm_90")).llvm_ir, target("cuda:sm_90"))
+        masks = set(re.findall(r"shfl\.sync\.bfly\.b32 .*, (\S+);", ptx))
+        assert (masks == {"-1"}) is together
+
+
+def test_a_uniform_condition_is_printed_and_read():
+    body = """
+for i in T.serial(m):
+    if T.uniform(i + 1 < n):
+        C[i] = 1.0
+    else:
+        C[i] = 1.0"""
+    func = parse(body)
+    (branch,) = (n for n in statements(func.body) if isinstance(n, st.If))
+    assert branch.uniform
+    text = str(print_program(func))
+    assert "if T.uniform(i + 1 < n):" in text
+    assert str(print_program(parse_source(text, "again.py")[0])) == text
