@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from spcomp.codegen.abi import Emitted, FunctionABI, Param, symbols
@@ -138,7 +139,7 @@ class KernelStmts(Stmts):
     def __init__(
         self, code: Code, scope: Scope, messages: Messages, grid: Grid, lanes: Lanes
     ) -> None:
-        super().__init__(code, scope, messages, concurrent=True)
+        super().__init__(code, scope, messages, concurrent=grid.most * prod(grid.threads) > 1)
         self.bound: set[Var] = set()  # loops that have a value: those of a nest of a warp
         self.exprs: KernelExprs = KernelExprs(code, scope, lanes)
         self.grid, self.lanes = grid, lanes
