@@ -155,19 +155,26 @@ class KernelStmts(Stmts):
         """Write the loop of *node*, which LLVM unrolls only where registers are left."""
         rolled = self.is_rolled or st.MOST_TRIPS in dict(node.attrs)
         facts = [*facts, NO_UNROLL] if rolled else facts
-        first, *others = node.body.body if isinstance(node.body, st.Seq) else (node.body,)
-        if isinstance(first, st.If) and first.uniform and self.lanes.together:
-            alike, rest = (
-                st.seq(*filter(None, (x, *others))) for x in (first.then, first.otherwise)
-            )
-            self._parted(node, first.replace(then=alike, otherwise=rest), begin, end, facts)
+        parts = node.body.body if isinstance(node.body, st.Seq) else (node.body,)
+        branch = parts[0] if parts else None
+        if isinstance(branch, st.If) and branch.uniform and self.lanes.together:
+            self._parted(node, branch, parts[1:], begin, end, facts)
         else:
             super().loop(node, begin, end, facts, group)
 
-    def _parted(self, node: st.For, trip: st.If, begin: str, end: str, facts: list[str]) -> None:
-        """Write the loop of *node* as two: what lanes do alike, and from there on what others do.
+    def _parted(
+        self,
+        node: st.For,
+        branch: st.If,
+        after: tuple[st.Stmt, ...],
+        begin: str,
+        end: str,
+        facts: list[str],
+    ) -> None:
+        """Write the loop of *node*, over *branch* and what comes *after*, as two.
 
-        So the first, which most warps stay in, has all registers.
+        The second goes on from the first trip that lanes do not do alike. So the first, in which
+        most warps stay, has all registers.
         """
         code = self.code
         hints = "for", "body", "alike", "latch", "rest", "done"
@@ -179,16 +186,16 @@ class KernelStmts(Stmts):
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
         code.start(body)
         self.scope[node.var] = index
-        code.branch(self.decide(trip), alike, rest)
+        code.branch(self.decide(branch), alike, rest)
         code.start(alike)
-        self.write_body(trip.then)
+        self.write_body(st.seq(branch.then, *after))
         code.jump(latch)
         code.start(latch)
         code.do(f"{following} = add nsw i64 {index}, 1")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(rest)
-        assert trip.otherwise is not None
-        super().loop(node.replace(body=trip.otherwise), index, end, facts)
+        others = filter(None, (branch.otherwise, *after))
+        super().loop(node.replace(body=st.seq(*others)), index, end, facts)
         code.jump(exit_)
         code.start(exit_)
 
