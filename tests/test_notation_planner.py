@@ -98,6 +98,24 @@ def test_a_split_has_the_programs_that_run_one_after_the_other():
     assert decision.pieces[0].formats == {"C_2": "csr"}
 
 
+@pytest.mark.parametrize("format_", ["csf", "coo"])
+def test_sums_inside_have_loops_of_their_own_where_those_around_would_search(format_):
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 3, (3, 5, 7)) * rng.integers(0, 2, (3, 5, 7)).astype(np.float32)
+    X, W = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((7, 4), (3, 4, 2)))
+    stored_ = spcomp.convert(Tensor.from_coo(np.nonzero(A), A[A != 0], shape=A.shape), format_)
+    text = "Y[i, l] = sum((r, k), sum(j, A[r, i, j] * X[j, k]) * W[r, k, l])"
+    decision = decide(text, A=stored_, X=X, W=W)
+    assert isinstance(decision, Split)
+    assert [piece.result for piece in decision.pieces] == ["sum_2", "Y"]
+    kernel = spcomp.compile(text)
+    for scale in (1, 2):
+        want = np.einsum("rij,jk,rkl->il", A, X, W) * scale
+        np.testing.assert_array_equal(kernel(A=stored_, X=scale * X, W=W), want)
+    assert "its order is not stored" not in kernel.explain()
+    assert isinstance(decide(text, A=A, X=X, W=W), Planned)  # of dense operands one program
+
+
 def test_bound_arguments_are_taken_in_once(monkeypatch):
     kernel = spcomp.compile("y[i] = A[i, j] * x[j]")
     bound = kernel.bind(A=CSR)

@@ -1,7 +1,8 @@
-"""Index notation, decisions: matrices to store by columns, so that results are gathered.
+"""Index notation, decisions: operands whose loops do not suit a statement.
 
 ``y[j] = A[i, j] * x[i]`` over rows of A adds to y at coordinates in no order, which threads cannot
-share. Over its columns, each element of y is a sum of its own.
+share. Over its columns, each element of y is a sum of its own. And a reduction inside a term has
+loops of its own where those around it do not go through its operands.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spcomp.formats.format import Format
 from spcomp.notation.layout import Layout
-from spcomp.notation.loops import Loop
+from spcomp.notation.loops import Loop, levels
 from spcomp.notation.nodes import accesses
-from spcomp.notation.plan import Nest, Plan
+from spcomp.notation.plan import Nest, Plan, Temp
 
 
 def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str, Layout]:
@@ -31,6 +32,30 @@ def transposes(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> dict[str
                 if layout is not None and (by_columns := _by_columns(layout)) is not None:
                     found[name] = by_columns
     return found
+
+
+def searched(plans: Sequence[Plan], layouts: Mapping[str, Layout]) -> frozenset[str]:
+    """Return the operands of which reductions inside terms look for each coordinate.
+
+    Loops around such a reduction run over every coordinate. Where an operand does not store all of
+    an outer level, nothing says where its fiber begins.
+    """
+    found: set[str] = set()
+    for nest in (temp.nest for plan in plans for outer in plan.nests for temp in _temps(outer)):
+        dense = {loop.index for loop in nest.loops if loop.kind == "dense"}
+        for access in accesses(nest.value):
+            layout = layouts.get(access.name)  # None: an earlier result's
+            inner = () if layout is None else levels(access, layout)[1:]
+            if any(name in dense and kind == "compressed" for name, kind, _ in inner):
+                found.add(access.name)
+    return frozenset(found)
+
+
+def _temps(nest: Nest) -> Iterator[Temp]:
+    """Yield the reductions inside *nest*, and those inside them."""
+    for temp in nest.temps:
+        yield temp
+        yield from _temps(temp.nest)
 
 
 def ordering(plans: Sequence[Plan]) -> frozenset[str]:

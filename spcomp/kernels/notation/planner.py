@@ -14,6 +14,7 @@ from spcomp.compiler.backends import backend_of
 from spcomp.compiler.options import Options
 from spcomp.dtypes import bool_
 from spcomp.errors import ArgumentError
+from spcomp.formats.format import Format
 from spcomp.formats.hyb import composable
 from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import (
@@ -38,11 +39,11 @@ from spcomp.notation.algebra import Windowed
 from spcomp.notation.asked import refuse_lost_answers, refuse_negated
 from spcomp.notation.direct import is_direct, misfit
 from spcomp.notation.emit import emit
-from spcomp.notation.gathers import ordering, transposes
+from spcomp.notation.gathers import ordering, searched, transposes
 from spcomp.notation.implied import refuse_dense
 from spcomp.notation.inner import with_inner_hoisted
 from spcomp.notation.layout import Layout, is_bitmap, is_located
-from spcomp.notation.nodes import Program, accesses
+from spcomp.notation.nodes import Assignment, Program, Reduce, accesses, free
 from spcomp.notation.places import with_assigned_parts
 from spcomp.notation.plan import Plan, plan_statement
 from spcomp.notation.prepare import Prepared, free_name, prepare
@@ -216,6 +217,8 @@ class Planner:
                     return self.split(attempt.plans, refusals)
             if reason is None and self._reads_both_ways(attempt, operands):
                 return self.split(attempt.plans, refusals)
+            if reason is None and (apart := self._apart(attempt, operands, refusals)) is not None:
+                return apart
             if reason is None:
                 return self._program(name, from_call, attempt, refusals, asked)
             tried = frozenset(n for n, layout in attempt.layouts.items() if is_direct(layout))
@@ -227,8 +230,7 @@ class Planner:
         pieces: list[Piece] = []
         taken = set(self.prepared.ranks)
         for stmt, result, is_piece in split_statements(self.inner, plans, self.semiring, taken):
-            used = {a.name for a in (stmt.target, *accesses(stmt.value))}
-            formats = {name: text for name, text in self.formats.items() if name in used}
+            formats = self._formats_of(stmt)
             rank = len(stmt.target.indices)
             if is_piece and rank:
                 formats[result] = ("sparse", "csr", "csf")[min(rank, 3) - 1]
@@ -236,6 +238,28 @@ class Planner:
                 formats[stmt.target.name] = self.formats[result]
             pieces.append(Piece(Program((stmt,)), formats, result))
         return Split(tuple(plans), tuple(pieces), tuple(refusals))
+
+    def _formats_of(self, stmt: Assignment) -> dict[str, str | Format | ComposableFormat]:
+        """Return the formats that were asked for of the tensors in *stmt*."""
+        used = {a.name for a in (stmt.target, *accesses(stmt.value))}
+        return {name: text for name, text in self.formats.items() if name in used}
+
+    def _apart(
+        self, attempt: _Attempt, operands: _Operands, refusals: Sequence[Refusal]
+    ) -> Split | None:
+        """Return reductions that search operands as programs of their own; None if none does."""
+        names = {operands.sources[n].name for n in searched(attempt.plans, attempt.layouts)}
+        if not names or self.parts or self.prepared.accumulated:
+            return None
+
+        def searches(term: Reduce, _: Assignment) -> bool:
+            return bool(free(term)) and any(access.name in names for access in accesses(term))
+
+        program = with_inner_hoisted(self.inner, searches)
+        if len(program.statements) == len(self.inner.statements):
+            return None
+        parts = [(Program((s,)), self._formats_of(s), s.target.name) for s in program.statements]
+        return Split(attempt.plans, tuple(Piece(*part) for part in parts), tuple(refusals))
 
     def _attempt(self, candidate: Candidate, operands: _Operands) -> _Attempt | Reason:
         """Return the plans of *candidate*; operands are converted until loops fit."""
