@@ -67,13 +67,11 @@ class Lanes:
         """Note what is known of the variable of *loop*."""
         if loop.kind == "bound":
             self.fixed.add(loop.var)
-        if loop.thread in BLOCKS:
-            same = True
-        elif loop.thread in THREADS:  # rows of threads that are whole warps
+        if loop.thread in THREADS:  # rows of threads that are whole warps
             same = prod(self.threads[: THREADS.index(loop.thread)]) % LANES == 0
         else:
-            same = self.together and self.agree(loop.begin, loop.end)
-        if same:
+            same = loop.thread in BLOCKS or (self.together and self.agree(loop.end))
+        if same and self.agree(loop.begin):
             self.same.add(loop.var)
 
 
