@@ -18,7 +18,7 @@ from spcomp.knobs import CUDA_GRID
 from spcomp.passes.grid.thread_sums import sums_of
 from spcomp.script.parse import parse_source
 from spcomp.target import target
-from tests.emulated import EMULATED
+from tests.emulated import EMULATED, Kernels
 from tests.programs import BY_NAME
 
 HEAD = """from spcomp import script as T
@@ -154,6 +154,23 @@ def test_elements_have_the_same_bits_with_exchanges_of_their_own():
         shorter = S.indices[:keep], np.minimum(S.indptr, keep)
         some, *_ = call(kernel, sps.csr_array((S.data[:keep], *shorter), shape=S.shape))
         np.testing.assert_array_equal(some, whole[:keep])
+
+
+@pytest.mark.parametrize("scope", ["local", "shared"])
+def test_sums_that_each_thread_keeps_are_known_to_all(scope):
+    body = f"""
+for i in T.thread_binding(1, thread="blockIdx.x"):
+    S = T.alloc_buffer((4,), "float32", scope="{scope}")
+    for j in T.unroll(4):
+        S[j] = 0.0
+        for k in T.thread_binding(8, thread="threadIdx.x"):
+            S[j] = S[j] + A[j * 8 + k]
+    for t in T.thread_binding(8, thread="threadIdx.x"):
+        C[t] = S[0] + S[1] * 2.0 + S[2] * 3.0 + S[3] * 5.0"""
+    arrays = {"a": np.arange(64, dtype=np.float32), "c": np.zeros(32, np.float32)}
+    got = Kernels(parse(body))({**arrays, "m": 1, "n": 1})["c"]
+    sums = arrays["a"].reshape(8, 8).sum(axis=1)[:4]
+    np.testing.assert_array_equal(got[:8], np.full(8, sums @ [1, 2, 3, 5]))
 
 
 def test_whole_warps_exchange_without_asking_who_is_there():

@@ -122,7 +122,8 @@ def _are_apart(sums: Sums) -> bool:
     if target in map(memory_of, read_by(sums.loop.end)):
         return False
     own |= {n.buffer for n in statements(body) if isinstance(n, Alloc)}
-    if sums.store.buffer in own or any(buffer.scope != "local" for buffer in own):
+    of_all = sums.store.buffer.scope in ("global", "shared")  # else each thread needs all sums
+    if not of_all or sums.store.buffer in own or any(x.scope != "local" for x in own):
         return False
     stores = [n for n in statements(body) if isinstance(n, Store)]
     if any(n.buffer not in own and n is not sums.store for n in stores):
