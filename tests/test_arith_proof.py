@@ -140,6 +140,11 @@ def test_divisibility():
         ((at(i) + v,), {}, True),
         (((v * 2 + j) // 2, j), {j: upto(2)}, True),
         ((v * 4 + j,), {j: (ZERO, op("min", const(4), m - v * 4))}, True),
+        ((at(j) * n * 2 + k * n + v,), {j: upto(m), k: upto(m), v: upto(n)}, True),  # v is a rest
+        ((at(j) * n * 2 + k * n + v,), {j: upto(m), k: upto(m), v: upto(n + 1)}, False),
+        ((at(j) * n * 2 + k * m + v,), {j: upto(m), k: upto(m), v: upto(n)}, False),
+        ((v * at(j) + k,), {j: upto(1), k: upto(at(j))}, True),  # j is 0
+        ((v * at(j) + k,), {j: upto(2), k: upto(at(j))}, False),
     ],
 )
 def test_injectivity(indices, inner, expected):

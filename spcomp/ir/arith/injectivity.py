@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import int64
@@ -35,9 +36,21 @@ def injective(
     give a range for *var*. *monotone*: one-dimensional buffers whose values do not decrease.
     False: not proved.
     """
+    single = {v: low for v, (low, high) in inner.items() if v is not var and _is_one(low, high)}
+    indices = [index and substitute(index, single) for index in indices]
+    inner = {
+        v: (substitute(low, single), substitute(high, single))
+        for v, (low, high) in inner.items()
+        if v not in single
+    }
     indices = [part for index in indices for part in told_by(index)]
     ranges = tuple(_relevant(indices, var, inner).items())
     return _injective((tuple(indices), var, ranges, tuple(monotone)), as_env(bounds))
+
+
+def _is_one(low: Expr, high: Expr) -> bool:
+    """Whether there is one number from *low* to below *high*."""
+    return isinstance(low, Const) and isinstance(high, Const) and high.value - low.value == 1
 
 
 def told_by(index: Expr | None) -> tuple[Expr | None, ...]:
@@ -67,9 +80,9 @@ def _relevant(indices: Sequence[Expr | None], var: Var, inner: Facts) -> Facts:
 class _Collision:
     """Two iterations assumed to give one tuple; *fixed* is what must then be equal in both.
 
-    A fixed sum ``c * x + rest`` fixes x and rest if rest spreads over less than c; ``x // k`` and
-    ``x % k`` together fix x; a fixed variable counts as a constant. If this fixes *var*, the two
-    iterations are the same one.
+    A fixed sum ``c * x + rest`` fixes x and rest if rest spreads over less than c, or c * x over
+    less than what divides each term of rest; ``x // k`` and ``x % k`` together fix x; a fixed
+    variable counts as a constant. If this fixes *var*, the two iterations are the same one.
     """
 
     def __init__(
@@ -133,10 +146,22 @@ class _Collision:
                 if other_key != key:
                     remainder += factor * addend
             spread = self._spread(remainder)
-            if spread is not None and self._exceeds(slope, spread):
+            is_left = spread is not None and self._exceeds(slope, spread)
+            if is_left or self._is_residue(slope, total, remainder):
                 self._fix_sum(total)
                 self._fix_sum(remainder)
                 return
+
+    def _is_residue(self, slope: Linear, total: Linear, remainder: Linear) -> bool:
+        """Say whether ``slope * total`` spreads over less than what divides each other term."""
+        if not slope.is_constant or slope.constant == 0 or not remainder.terms:
+            return False
+        terms = list(remainder.terms.values())
+        known = [{key_of(x): x for x in t.atoms if not self._may_differ(x)} for t in terms]
+        common = [x for key, x in known[0].items() if all(key in keys for keys in known)]
+        divisor = product(gcd(*(term.factor for term in terms)), common)
+        spread = self._spread(slope * total)
+        return spread is not None and self.prover.nonnegative((divisor - spread).shift(-1))
 
     def _fix_sum(self, form: Linear) -> None:
         """Record that *form* is fixed."""
