@@ -30,6 +30,24 @@ def scatter(a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.
 """
 VALUES = {"+": "Y[j] + A[i, j] * X[i]", "min": "T.min(Y[j], A[i, j] * X[i])"}
 
+SCATTER_ROWS = """
+from spcomp import script as T
+
+
+@T.prim_func
+def rows(a: T.handle, x: T.handle, y: T.handle, indptr: T.handle, indices: T.handle,
+         m: T.int32, n: T.int32, nnz: T.int32) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    N = T.dense_fixed(n)
+    K = T.dense_fixed(8)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    X = T.match_sparse_buffer(x, (I, K), "float32")
+    Y = T.match_sparse_buffer(y, (N, K), "float32")
+    with T.sp_iter([I, J, K], "RRS", "rows") as [i, j, k]:
+        Y[j, k] = Y[j, k] + A[i, j] * X[i, k]
+"""
+
 
 def scatter(dtype, op):
     """``y[j] op= a[i, j] * x[i]``, for a matrix by rows: many rows update one element."""
@@ -115,3 +133,15 @@ def test_a_loop_is_lifted_out_of_lets_unless_it_writes_what_they_read():
     x = np.arange(3, dtype=np.float32)
     given = {"x": np.repeat(x, 4), "y": np.zeros(12, np.float32), "n": 3}
     np.testing.assert_array_equal(interpreted(lifted, given)["y"], np.repeat(x + 1, 4))
+
+
+def test_atomic_updates_of_neighbours_are_one_at_a_time():
+    func = parse_source(SCATTER_ROWS, "rows.py")[0]
+    schedule = spcomp.Schedule(func).lower_sparse_iter().annotate("rows1", "atomic", True)
+    kernel = spcomp.compile(schedule.bind("i", "blockIdx.x").vectorize("k"), target=EMULATED)
+    A = sps.random_array((9, 7), density=0.5, format="csr", rng=0, dtype=np.float32)
+    A.data[:] = np.arange(1, A.nnz + 1)
+    X = np.arange(9 * 8, dtype=np.float32).reshape(9, 8)
+    pattern = {"indptr": A.indptr.astype(np.int32), "indices": A.indices.astype(np.int32)}
+    got = kernel(A=A.data, X=X, Y=np.ones((7, 8), np.float32), **pattern)
+    np.testing.assert_array_equal(got, A.T @ X + 1)

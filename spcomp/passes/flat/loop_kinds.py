@@ -76,6 +76,7 @@ class _Vectorizer(Rewriter):
         self.bounds: dict[Var, Interval] = {}
         self.data: set[Var] = set()  # variables whose values depend on data
         self.is_inside = False  # a loop
+        self.is_grid = False  # whether it is in a loop over blocks or threads
         self.short_lanes = knobs.short_lanes
 
     def visit_Let(self, let: Let) -> Node:
@@ -124,9 +125,10 @@ class _Vectorizer(Rewriter):
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const):
             first, last = int(loop.begin.value), int(loop.end.value) - 1
             self.bounds[loop.var] = Interval(first, max(first, last))
-        around, self.is_inside = self.is_inside, True
+        around = self.is_inside, self.is_grid
+        self.is_inside, self.is_grid = True, self.is_grid or loop.kind == "bound"
         new = self.visit_Node(loop)
-        self.is_inside = around
+        self.is_inside, self.is_grid = around
         assert isinstance(new, For)
         if new.kind == "parallel":
             return new
@@ -136,13 +138,16 @@ class _Vectorizer(Rewriter):
 
     def _vectors(self, loop: For) -> Stmt:
         """Return the vectorized *loop* in vectors, or serial where it cannot be."""
+        stores = [n for n in walk(loop.body) if isinstance(n, Store)]
+        if self.is_grid and any(store.atomic for store in stores):  # these are one at a time
+            return loop.replace(kind="serial")
         lanes = self._lanes(loop)
         nest, store = _reduction_nest(loop)
         if lanes >= 2 and store is not None and can_vectorize(store, loop.var):
             return self._reduce(loop, nest, store, lanes)
         if lanes < 2 or not can_vectorize(loop.body, loop.var):
             return loop.replace(kind="serial")
-        if not all(_depends(n, loop.var) for n in walk(loop.body) if isinstance(n, Store)):
+        if not all(_depends(store, loop.var) for store in stores):
             # lanes would write one element: a dot product under a condition
             return loop.replace(kind="serial")
         most = self.knobs.unrolled_vectors
