@@ -114,7 +114,7 @@ def test_an_index_of_the_grid_that_does_not_exist_is_refused():
 def test_iterations_that_meet_are_not_bound():
     error = refused(lambda: scheduled("csrmm").bind("j", "threadIdx.x"))
     assert "depends on what is computed" in error.message
-    assert error.hint == "split it by a constant, and bind the inner loop"
+    assert error.hint == "split it by a constant, rfactor the inner loop, and bind it"
     error = refused(lambda: scheduled("csrmm").split("j", 4).bind("j_i", "threadIdx.x"))
     assert error.message == (
         "bind('j_i', 'threadIdx.x'): iterations may write the same element of C"
@@ -298,7 +298,10 @@ def test_a_refusal_to_bind_says_which_permission_is_enough():
     error = refused(lambda: spcomp.compile(func, target="cuda:sm_90"))
     assert "annotate('csrmm_t1', 'atomic', True)" in error.hint
     gathered = scheduled("csrmm").split("j", 4)  # which starts the element anew
-    assert refused(lambda: gathered.bind("j_i", "threadIdx.x")).hint == ""
+    hint = refused(lambda: gathered.bind("j_i", "threadIdx.x")).hint
+    assert hint.startswith("rfactor it first")
+    by_hint = gathered.rfactor("j_i", scope="local").bind("j_i", "threadIdx.x")
+    same_everywhere(by_hint.bind("j_i_1", "threadIdx.x"), "csrmm")
 
 
 def test_what_needs_no_permission_stays_parallel_beside_what_does():

@@ -18,10 +18,14 @@ from spcomp.schedule.legality.dependence import loops_of, writes_of
 from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
 from spcomp.schedule.nests.cooperation import shared_by_threads
-from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.nests import find_loop, reduction_loops, replace_stmt
 from spcomp.schedule.steps.base import Step, names_hint
 from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
+
+
+_INNER = "and bind the inner loop"
+_PARTIAL = "rfactor it first: each thread then has a partial result, and these are added up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,15 @@ class Bind(Step):
         if not from_zero(loop):
             raise self.error("it does not begin at 0", loop, "split it")
         if not _known_at_launch(func, loop.end):
-            hint = "split it by a constant, and bind the inner loop"
+            inner = "rfactor the inner loop, and bind it" if _reduces(func, loop) else _INNER
+            hint = f"split it by a constant, {inner}"
             raise self.error("how often it runs depends on what is computed", loop, hint)
         func, clashes = with_order(func, loop, atomic=True)
         bound = loop.replace(kind="bound", thread=self.thread)
         if not reduces_over_threads(bound):
             if clashes:
-                raise self.error(str(clashes[0]), loop, permission_hint(func, loop))
+                hint = permission_hint(func, loop) or (_PARTIAL if _reduces(func, loop) else "")
+                raise self.error(str(clashes[0]), loop, hint)
             bound = note_permission(func, loop).replace(kind="bound", thread=self.thread)
         new = replace_stmt(func, loop, bound)
         new = self._together(new, bound)
@@ -95,6 +101,11 @@ def binding_clash(func: Func, loop: For) -> str | None:
                 f" as often as {loop.var.name!r}"
             )
     return None
+
+
+def _reduces(func: Func, loop: For) -> bool:
+    """Whether iterations of *loop* are added up in one element."""
+    return loop.var in reduction_loops(func)
 
 
 def _known_at_launch(func: Func, end: Expr) -> bool:
