@@ -35,6 +35,17 @@ def test_some_combinations_of_formats():
         check_combination(at)
 
 
+@pytest.mark.parametrize(
+    ("name", "layouts"),
+    [
+        ("ttm", {"T": "compressed,dense,dense", "B": "dense"}),  # rows below a root
+        ("masked product", {"A": "dcsr", "B": "dense", "M": "dcsr"}),  # rows in a merge
+    ],
+)
+def test_combinations_that_were_refused(name, layouts):
+    check_combination(COMBINATIONS.index((name, layouts)))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.sample(12, long=12)

@@ -81,8 +81,10 @@ def row_of(nest: For) -> For | None:
     row = outermost_legal(nest)
     if row is None or not runs_once(row):
         return row
-    several = [x for x in loops_of(nest) if not runs_once(x)]
-    return several[0] if len(several) > 1 and not conflicts(several[0]) else row
+    first, *inside = [x for x in loops_of(nest) if not runs_once(x)] or [row]
+    merges = (node for node in walk(nest) if isinstance(node, Merge | While))
+    is_one = not any(first is node for merge in merges for node in walk(merge))  # a merge has steps
+    return first if inside and is_one and not conflicts(first) else row
 
 
 def is_contiguous(loop: For) -> bool:
