@@ -116,3 +116,29 @@ def test_registers_are_kept_for_the_blocks_that_there_are():
     for program, most in ((mirrored, share), (source("spmv"), 8)):
         ir = nvvm.emit(lower(program, goal).flat, goal).llvm_ir
         assert str(most) in re.findall(r'minctasm"="(\d+)', ir)
+
+
+@pytest.mark.parametrize("kind", ["serial", "unroll"])
+def test_trips_that_are_written_out_share_the_memory_of_one(kind):
+    text = f"""from spcomp import script as T
+
+
+@T.prim_func
+def reverse(x: T.handle, z: T.handle, m: T.int32) -> None:
+    X = T.match_buffer(x, (m, 8, 4, 64), "float32")
+    Z = T.match_buffer(z, (m, 4, 64), "float32")
+    for b in T.thread_binding(m, thread="blockIdx.x"):
+        for g in T.thread_binding(4, thread="threadIdx.y"):
+            for u in T.{kind}(8):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                for t in T.thread_binding(64, thread="threadIdx.x"):
+                    S[t] = X[b, u, g, t]
+                for v in T.thread_binding(64, thread="threadIdx.x"):
+                    Z[b, g, v] = Z[b, g, v] + S[63 - v]
+"""
+    kernel = spcomp.compile(spcomp.parse(text), target=EMULATED)
+    assert kernel.launches[0].shared_bytes == 4 * 64 * 4
+    X = np.arange(3 * 8 * 4 * 64, dtype=np.float32).reshape(3, 8, 4, 64)
+    Z = np.zeros((3, 4, 64), np.float32)
+    kernel(X, Z, 3)
+    np.testing.assert_array_equal(Z, X[..., ::-1].sum(axis=1))

@@ -144,6 +144,7 @@ class KernelStmts(Stmts):
         self.exprs: KernelExprs = KernelExprs(code, scope, lanes)
         self.grid, self.lanes = grid, lanes
         self.arena = 0  # bytes of shared memory that the statements around have
+        self.places: dict[AnyBuffer, int] = {}  # where buffers begin in it
         self.grouped = 0  # loops over threads that are around
         self.shared = 0  # the most that any statement had
         self.inside = ""  # the i1: the trip that is written takes place; it does if this is empty
@@ -476,7 +477,9 @@ class KernelStmts(Stmts):
             "shared", f"@shared = external addrspace(3) global [0 x i8], align {ALIGN}"
         )
         base = code.value("addrspacecast ptr addrspace(3) @shared to ptr")
-        place = f"getelementptr inbounds i8, ptr {base}, i64 {self.arena}"
-        self.scope[buffer] = code.value(place)
-        self.arena += size
-        self.shared = max(self.shared, self.arena)
+        begin = self.places.get(buffer)  # of a trip before, which is written out
+        if begin is None or not self.grouped:
+            begin = self.places[buffer] = self.arena
+            self.arena += size
+            self.shared = max(self.shared, self.arena)
+        self.scope[buffer] = code.value(f"getelementptr inbounds i8, ptr {base}, i64 {begin}")
