@@ -174,6 +174,17 @@ for j in T.thread_binding(n - 4, n, thread="threadIdx.x"):
 for i in T.thread_binding(7, thread="threadIdx.x"):
     for j in T.thread_binding(4, thread="threadIdx.y"):
         C[i] = C[i] + A[i * n + j]""",
+    "memory of the block that parts of a loop share in turns": """
+for i in T.serial(m):
+    with T.alloc_buffer((4,), "float32", scope="shared") as S:
+        for t in T.thread_binding(4, thread="threadIdx.x"):
+            S[t] = A[i * n + t]
+        for u in T.thread_binding(4, thread="threadIdx.x"):
+            A[i * n + u] = S[3 - u]
+    with T.alloc_buffer((4,), "float32", scope="shared") as R:
+        for k in T.serial(4):
+            R[k] = C[i] + T.cast(k, "float32")
+        C[i] = R[0] + R[3]""",
     "parallel loops around loops over threads": """
 for i in T.parallel(m):
     for j in T.thread_binding(8, thread="threadIdx.x"):

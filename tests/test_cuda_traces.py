@@ -16,7 +16,7 @@ from tests.random_grids import compose_grid
 SINGLE = [program for program in PROGRAMS if not program.assembles]
 SHORT, LONG, CHUNK = 40, 1000, 100
 # seeds that showed faults
-FOUND = (84, 137, 407, 474, 477, 510, 563, 568, 2333, 5046, 64471, 66167)
+FOUND = (84, 137, 407, 474, 477, 510, 563, 568, 2333, 5046, 64471, 66167, 200466)
 
 
 def run(seed: int) -> bool:

@@ -315,7 +315,8 @@ class _Barriers(Rewriter):
         if once or not self._missing:
             return body
         accesses = _Accesses.of(body, self.private | _allocated(body))
-        if not accesses.meets(accesses, self._alike(body, loop)):
+        reused = not self.open and _reuses_arena(body)
+        if not reused and not accesses.meets(accesses, self._alike(body, loop)):
             return body
         self.around.append(loop)
         barrier = self._barrier(body)
@@ -395,6 +396,12 @@ def _allocated(stmt: Stmt) -> set[AnyBuffer]:
         for n in statements(loop.body)
         if isinstance(n, Alloc) and n.buffer.scope != "shared"
     }
+
+
+def _reuses_arena(stmt: Stmt) -> bool:
+    """Whether parts of *stmt* that follow each other have the same memory of the block."""
+    sequences = (n for n in statements(stmt) if isinstance(n, Seq))
+    return any(sum(map(_has_arena, sequence.body)) > 1 for sequence in sequences)
 
 
 def _has_arena(stmt: Stmt) -> bool:
