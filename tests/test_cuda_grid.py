@@ -179,7 +179,8 @@ for i in T.serial(m):
     with T.alloc_buffer((4,), "float32", scope="shared") as S:
         for t in T.thread_binding(4, thread="threadIdx.x"):
             S[t] = A[i * n + t]
-        C[i] = S[0] + S[3]
+        for u in T.thread_binding(4, thread="threadIdx.x"):
+            C[i] = C[i] + S[u]
     with T.alloc_buffer((4,), "float32", scope="shared") as R:
         for k in T.serial(4):
             R[k] = C[i] + T.cast(k, "float32")
