@@ -86,7 +86,7 @@ def test_some_random_programs():
     assert done.count(False) <= 2
 
 
-@pytest.mark.parametrize("seed", [10_443, 10_855])
+@pytest.mark.parametrize("seed", [10_335, 10_443, 10_855])
 def test_rows_of_several_dimensions_and_lists_inside_other_loops(seed):
     assert run(seed)
 

@@ -76,15 +76,16 @@ def outermost_legal(nest: For) -> For | None:
 def row_of(nest: For) -> For | None:
     """Return the loop of *nest* whose iterations are rows: the outermost legal one that has some.
 
-    That is inside one which only runs once, as that over the fibers of a tensor's first level does.
+    That is inside one which only runs once, as that over the fibers of a tensor's first level does,
+    if it is alone there, and no merge is around it.
     """
     row = outermost_legal(nest)
     if row is None or not runs_once(row):
         return row
-    first, *inside = [x for x in loops_of(nest) if not runs_once(x)] or [row]
-    merges = (node for node in walk(nest) if isinstance(node, Merge | While))
-    is_one = not any(first is node for merge in merges for node in walk(merge))  # a merge has steps
-    return first if inside and is_one and not conflicts(first) else row
+    first, *others = [x for x in loops_of(nest) if not runs_once(x)] or [row]
+    within = sum(not runs_once(x) for x in loops_of(first.body))
+    merged = any(first in loops_of(x) for x in walk(nest) if isinstance(x, Merge | While))
+    return first if 0 < len(others) == within and not merged and not conflicts(first) else row
 
 
 def is_contiguous(loop: For) -> bool:
