@@ -253,7 +253,8 @@ for i in T.thread_binding(m, thread="blockIdx.x"):
                 A[i * n + y * 64 + u] = S[y, 63 - u]""",
         (12, 12),
         "some threads would wait for others that never come: loop k depends on the thread",
-        "threads that share memory run loops and conditions alike",
+        "threads that share memory run loops and conditions alike; 2, 4, 8, 16 or 32 neighbours along"
+        " threadIdx.x may do so by themselves",
     ),
     "how many threads there are is not known": (
         """

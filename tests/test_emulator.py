@@ -386,3 +386,20 @@ def test_a_sparse_product_of_a_row_per_warp(check):
         args = [a.indptr.astype(np.int32), a.indices.astype(np.int32), a.data, x, out, np.int32(70)]
         kernel.launch("k", (18, 1, 1), (128, 1, 1), 0, args, seed=seed)
         assert np.array_equal(out, a @ x)
+
+
+def test_the_environment_says_in_which_order_threads_run(monkeypatch):
+    kernel, found = Emulated(LAST), dict[str | int | None, int]()
+    for seed in (-1, 5, None):
+        last = np.zeros(1, np.int32)
+        kernel.launch("k", (40, 1, 1), (50, 1, 1), 0, [last], seed=seed)
+        monkeypatch.setenv("SPCOMP_CUDA_EMULATE_SEED", "" if seed is None else str(seed))
+        again = np.zeros(1, np.int32)
+        kernel.launch("k", (40, 1, 1), (50, 1, 1), 0, [again])
+        monkeypatch.delenv("SPCOMP_CUDA_EMULATE_SEED")
+        assert np.array_equal(last, again)
+        found[seed] = int(last[0])
+    assert len({*found.values()}) == 3
+    monkeypatch.setenv("SPCOMP_CUDA_EMULATE_SEED", "first")
+    with pytest.raises(ArgumentError, match="'first', expected -1 or more"):
+        kernel.launch("k", (1, 1, 1), (1, 1, 1), 0, [last])

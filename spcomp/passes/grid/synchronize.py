@@ -364,7 +364,8 @@ class _Barriers(Rewriter):
                 raise LoweringError(
                     f"some threads would wait for others that never come: {why}",
                     node.span,
-                    hint="threads that share memory run loops and conditions alike",
+                    hint="threads that share memory run loops and conditions alike; 2, 4, 8, 16 or"
+                    " 32 neighbours along threadIdx.x may do so by themselves",
                 )
         return Barrier(span=stmt.span)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
@@ -19,6 +20,8 @@ from spcomp.runtime.emulator.arguments import arguments, check_extents
 from spcomp.runtime.emulator.faults import Extent
 from spcomp.runtime.emulator.launch import Code, Launch
 from spcomp.runtime.emulator.translate import Program, translate
+
+SEED = "SPCOMP_CUDA_EMULATE_SEED"  # of the environment: the order in which threads run
 
 
 class Emulated:
@@ -59,10 +62,12 @@ class Emulated:
 
         *grid* and *block* are extents (x, y, z), *shared_bytes* is the dynamic shared memory, and
         *names* are what errors call the arguments. Threads and blocks run in ascending order, or
-        in descending order if *seed* is -1, or in a random order of that *seed*. Raises
-        ArgumentError for wrong arguments and EmulationError for what the kernel does wrong; the
-        arrays are then in the state of that moment.
+        in descending order if *seed* is -1, or in a random order of that *seed*; None: the number
+        in ``SPCOMP_CUDA_EMULATE_SEED``, if there is one. Raises ArgumentError for wrong arguments
+        and EmulationError for what the kernel does wrong; the arrays are then in the state of that
+        moment.
         """
+        seed = _seed_of_environment() if seed is None else seed
         program = self._code.program
         if (kernel := program.kernels.get(name)) is None:
             raise ArgumentError(f"no kernel {name!r}", hint=nearest_or_all(name, self.kernels))
@@ -76,6 +81,15 @@ class Emulated:
         values = arguments(kernel, args, names, check=self._code.check)
         with self._lock:
             Launch(self._code, kernel, grid, block, shared_bytes, values).run(seed)
+
+
+def _seed_of_environment() -> int | None:
+    """Return the order that the environment asks for; raises ArgumentError if it is no number."""
+    text = os.environ.get(SEED, "")
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise ArgumentError(f"{SEED} is {text!r}, expected -1 or more") from None
 
 
 @lru_cache(maxsize=256)

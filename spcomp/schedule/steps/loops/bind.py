@@ -23,7 +23,6 @@ from spcomp.schedule.steps.base import Step, names_hint
 from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
-
 _INNER = "and bind the inner loop"
 _PARTIAL = "rfactor it first: each thread then has a partial result, and these are added up"
 
