@@ -78,6 +78,10 @@ def same(body, **sizes):
             np.testing.assert_array_equal(got[name], want[name], f"{name}, order {seed}")
 
 
+ALIKE = (
+    "threads that share memory run loops and conditions alike; 2, 4, 8, 16 or 32 neighbours along"
+    " threadIdx.x may do so by themselves"
+)
 SUM = """
 for i in T.thread_binding(m, thread="blockIdx.x"):
     C[i] = 0.0
@@ -136,9 +140,17 @@ for i in T.thread_binding(m, thread="blockIdx.x"):
         for k in T.thread_binding(4, thread="threadIdx.x"):
             C[i + j] = C[i + j] + A[j * n + k]
 """
+TRIPS = """
+for i in T.thread_binding(m, thread="blockIdx.x"):
+    C[i] = 0.0
+    for o in T.serial(n):
+        for t in T.thread_binding(4, thread="threadIdx.x"):
+            C[i] = C[i] + A[(i * n + o) * 4 + t]
+"""
 TEXTS = {
     **{f"sum of {n}": ([ReduceThreads(CUDA_GRID)], SUM.format(size=n)) for n in (2, 5, 32, 64)},
     "sum of some": ([ReduceThreads(CUDA_GRID)], SOME),
+    "sums of several trips": ([ReduceThreads(CUDA_GRID)], TRIPS),
     "joint sums": ([ReduceThreads(CUDA_GRID)], JOINT),
     "joint sums of any number": ([ReduceThreads(CUDA_GRID)], OPEN),
     "barrier": ([Synchronize()], REVERSED.format(there="63 - u")),
@@ -185,6 +197,13 @@ for i in T.serial(m):
         for k in T.serial(4):
             R[k] = C[i] + T.cast(k, "float32")
         C[i] = R[0] + R[3]""",
+    "sums of several trips, some of which do not take place": """
+for i in T.thread_binding(m, thread="blockIdx.x"):
+    C[i] = 0.0
+    for o in T.serial(3):
+        if o + i < n:
+            for t in T.thread_binding(4, thread="threadIdx.x"):
+                C[i] = C[i] + A[i * n + t]""",
     "parallel loops around loops over threads": """
 for i in T.parallel(m):
     for j in T.thread_binding(8, thread="threadIdx.x"):
@@ -253,8 +272,7 @@ for i in T.thread_binding(m, thread="blockIdx.x"):
                 A[i * n + y * 64 + u] = S[y, 63 - u]""",
         (12, 12),
         "some threads would wait for others that never come: loop k depends on the thread",
-        "threads that share memory run loops and conditions alike; 2, 4, 8, 16 or 32 neighbours along"
-        " threadIdx.x may do so by themselves",
+        ALIKE,
     ),
     "how many threads there are is not known": (
         """

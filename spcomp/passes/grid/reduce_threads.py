@@ -34,6 +34,7 @@ from spcomp.passes.grid.thread_sums import (
     is_start,
     joint_exchanges,
     on_threads,
+    repeated_update,
     shared_update,
     sums_of,
 )
@@ -93,34 +94,60 @@ class _Reducer(Rewriter):
         joint = None if self.alias else sums_of(loop, self.knobs)
         if joint is not None and self._are_lanes(joint.lanes, joint.size):
             return self._joint(joint)
-        store = shared_update(loop) if loop.thread.startswith("threadIdx") else None
-        if store is None:
+        threads = loop if loop.thread.startswith("threadIdx") else None
+        if threads is None and not self.alias:
+            threads = repeated_update(loop)
+        store = None if threads is None else shared_update(threads)
+        if threads is None or store is None:
             return self.visit_Node(loop)
-        if trip_count(loop) is None:
-            raise not_constant(loop)
+        if trip_count(threads) is None:
+            raise not_constant(threads)
         reduction = as_reduction(store)
         if reduction is None or reduction.is_tuple:
             raise LoweringError(
-                f"threads of {loop.var.name} write one element of {store.buffer.name}",
-                store.span or loop.span,
+                f"threads of {threads.var.name} write one element of {store.buffer.name}",
+                store.span or threads.span,
                 hint="threads share an element only in a sum, product, minimum or maximum",
             )
-        return self._tree(loop, store, reduction)
+        return self._tree(loop, threads, store, reduction)
 
-    def _tree(self, loop: For, store: Store, reduction: Reduction) -> Stmt:
-        """Return *loop* with a partial result for each thread, which are then combined."""
+    def _tree(self, nest: For, loop: For, store: Store, reduction: Reduction) -> Stmt:
+        """Return *nest* with a partial result for each thread of *loop*, which are then combined.
+
+        That is *nest*, or inside it: a thread then has added up what it has of all trips.
+        """
         neutral, self.neutral = self.neutral, None
         size = trip_count(loop) or 0
         scope = WARP if self._are_lanes(loop, size) else "shared"
         partial = self._partial(size, reduction, scope)
-        own = self.rewrite(_on_partial(loop, store, reduction, partial))
+        own: Stmt
+        if nest is loop:
+            own = self.rewrite(_on_partial(loop, store, reduction, partial))
+        else:
+            own = self._over_trips(nest, loop, store, reduction, partial)
         if scope == WARP:
             stages, last = self._butterfly(loop, partial, reduction)
         else:
             stages, last = self._halves(loop, partial, reduction)
         total = Load(last[-1], (const(0),))
-        final = self._final(loop, store, reduction, total, replaces=neutral is not None)
+        final = self._final(nest, store, reduction, total, replaces=neutral is not None)
         return _allocated(last, seq(own, *stages, final), loop)
+
+    def _over_trips(
+        self, nest: For, loop: For, store: Store, reduction: Reduction, partial: Buffer
+    ) -> Stmt:
+        """Return *nest*, after which each thread of *loop*, in it, has its part in *partial*."""
+        total = self._partial(trip_count(loop) or 0, reduction, "local")
+        size, (first, last) = trip_count(loop) or 0, (self.names.var(loop.var.name) for _ in "ab")
+        start = Store(total, (first,), reduction.identity[0], span=store.span)
+        added = _on_partial(loop, store, reduction, total, starts=False)
+        result = Store(partial, (last,), Load(total, (last,)), span=store.span)
+        own = seq(
+            on_threads(loop, first, size, start),
+            self.rewrite(_Swap(loop, added).rewrite(nest)),
+            on_threads(loop, last, size, result),
+        )
+        return Alloc(total, own, span=loop.span)
 
     def _joint(self, sums: Sums) -> Stmt:
         """Return the loop of *sums* with exchanges that its trips share."""
@@ -189,7 +216,8 @@ class _Reducer(Rewriter):
                 hint="reorder it behind those that pick the element",
             )
         for around in reversed(_around(loop.body, store) or ()):
-            final = self._as_around(around, final, inner)
+            if not (replaces and isinstance(around, If)):  # the start is stored in any case
+                final = self._as_around(around, final, inner)
         return final
 
     def _are_lanes(self, loop: For, size: int) -> bool:
@@ -242,13 +270,16 @@ class _Reducer(Rewriter):
         return stages, buffers
 
 
-def _on_partial(loop: For, store: Store, reduction: Reduction, partial: Buffer) -> For:
+def _on_partial(
+    loop: For, store: Store, reduction: Reduction, partial: Buffer, *, starts: bool = True
+) -> For:
     """Return *loop*, whose threads each have an element of *partial* in the place of *store*."""
     own = Load(partial, (loop.var,))
     value = combine(reduction.combiner, own, reduction.value)
     update = Store(partial, (loop.var,), value, span=store.span)
     start = Store(partial, (loop.var,), reduction.identity[0], span=store.span)
-    return loop.replace(body=seq(start, _Swap(store, update).rewrite(loop.body)))
+    body = _Swap(store, update).rewrite(loop.body)
+    return loop.replace(body=seq(start, body) if starts else body)
 
 
 def _allocated(buffers: list[Buffer], stmt: Stmt, loop: For) -> Stmt:

@@ -167,10 +167,11 @@ def joint_exchanges(
 
 
 def is_start(before: Stmt | None, loop: For) -> bool:
-    """Whether *before* stores the neutral element to the one that the threads of *loop* update."""
-    if not isinstance(before, Store) or not loop.thread.startswith("threadIdx"):
+    """Whether *before* stores the neutral element to the one that the threads in *loop* update."""
+    threads = loop if loop.thread.startswith("threadIdx") else repeated_update(loop)
+    if not isinstance(before, Store) or threads is None:
         return False
-    store = shared_update(loop)
+    store = shared_update(threads)
     reduction = None if store is None else as_reduction(store)
     if store is None or reduction is None or before.buffer is not store.buffer:
         return False
@@ -202,6 +203,33 @@ def shared_update(loop: For) -> Store | None:
         if loop.var not in _reach(index, bound) and _reads_itself(node):
             return node
     return None
+
+
+def repeated_update(loop: For) -> For | None:
+    """Return the loop over threads by whose trips *loop* updates one element, again and again.
+
+    None if there is none, or *loop* does anything else.
+    """
+    inner: Stmt = loop
+    while not isinstance(inner, For) or not inner.thread.startswith("threadIdx"):
+        match inner:
+            case For(kind="serial" | "unroll", body=body) | Seq(body=(body,)):
+                inner = body
+            case If(then=then, otherwise=None):
+                inner = then
+            case _:
+                return None
+    store = shared_update(inner)
+    nodes = list(statements(loop.body))
+    if store is None or not all(isinstance(node, _PLAIN | If) for node in nodes):
+        return None
+    own = {node.buffer for node in statements(inner.body) if isinstance(node, Alloc)}
+    others = [n for n in nodes if isinstance(n, Store) and n is not store and n.buffer not in own]
+    target = memory_of(store.buffer)
+    loads = [n for n in walk(loop) if isinstance(n, Load) and memory_of(n.buffer) is target]
+    index, changing = store.indices[0], {n.var for n in (loop, *nodes) if isinstance(n, For | Let)}
+    fixed = index is not None and not variables(index) & changing and own.isdisjoint(read_by(index))
+    return inner if fixed and len(loads) == 1 and not others and not store.atomic else None
 
 
 def _is_empty(buffer: AnyBuffer) -> bool:
