@@ -173,6 +173,22 @@ for i in T.thread_binding(1, thread="blockIdx.x"):
     np.testing.assert_array_equal(got[:8], np.full(8, sums @ [1, 2, 3, 5]))
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_trips_that_other_buffers_may_follow_add_up_one_by_one(alone):
+    body = """
+for i in T.thread_binding(8, thread="blockIdx.x"):
+    C[i] = 0.0
+    for o in T.serial(2):
+        for k in T.thread_binding(4, thread="threadIdx.x"):
+            C[i] = C[i] + A[i * 8 + o * 4 + k]"""
+    head = HEAD.replace('level": 0', f'level": 0, "tir.noalias": {alone}')
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    kernels = Kernels(parse_source(head + lines + "\n", "sums.py")[0])
+    arrays = {"a": np.arange(64, dtype=np.float32), "c": np.ones(32, np.float32)}
+    got = kernels({**arrays, "m": 1, "n": 1})["c"]
+    np.testing.assert_array_equal(got[:8], arrays["a"].reshape(8, 8).sum(axis=1))
+
+
 def test_whole_warps_exchange_without_asking_who_is_there():
     text = sddmm(feat=32).source("ptx")
     text = text[text.index(".visible .entry sddmm_1") :]

@@ -82,7 +82,8 @@ class _Reducer(Rewriter):
         """Leave out a store of the neutral element before the reduction that starts from it."""
         result: list[Stmt] = []
         for before, stmt in zip((None, *stmts.body), stmts.body, strict=False):
-            if isinstance(stmt, For) and is_start(before, stmt):
+            starts = isinstance(stmt, For) and is_start(before, stmt, repeated=not self.alias)
+            if starts:
                 assert isinstance(before, Store)
                 self.neutral = before
                 result.pop()
