@@ -94,37 +94,18 @@ def test_sums_of_any_number_of_trips_come_in_groups():
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 8, 11])
 def test_rows_of_any_length_have_all_their_sums(length):
-    program = """
-from spcomp import script as T
-
-
-@T.prim_func
-def scores(q: T.handle, k: T.handle, s: T.handle, indptr: T.handle, indices: T.handle,
-           m: T.int32, n: T.int32, nnz: T.int32) -> None:
-    I = T.dense_fixed(m)
-    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
-    N = T.dense_fixed(n)
-    F = T.dense_fixed(16)
-    Q = T.match_sparse_buffer(q, (I, F), "float32")
-    K = T.match_sparse_buffer(k, (N, F), "float32")
-    S = T.match_sparse_buffer(s, (I, J), "float32")
-    with T.sp_iter([I, J, F], "SSR", "score") as [i, j, f]:
-        with T.init():
-            S[i, j] = 0.0
-        S[i, j] = S[i, j] + Q[i, f] * K[j, f]
-"""
-    func = parse_source(program, "scores.py")[0]
+    func = BY_NAME["sddmm"].build("float32", "int32").specialize({"feat": 16})
     sch = spcomp.Schedule(func).lower_sparse_iter()
     sch = sch.split("i", 8).bind("i_o", "blockIdx.x").bind("i_i", "threadIdx.y")
-    kernel = spcomp.compile(sch.unroll("j").bind("f", "threadIdx.x"), target=EMULATED)
+    kernel = spcomp.compile(sch.unroll("j").bind("k", "threadIdx.x"), target=EMULATED)
     assert kernel.source("ptx").count("shfl.sync") == 5 + 4  # of four sums, and of one
     rng = np.random.default_rng(length)
-    Q, K = (rng.integers(-4, 5, (size, 16)).astype(np.float32) for size in (9, 20))
+    A, B = (rng.integers(-4, 5, (size, 16)).astype(np.float32) for size in (9, 20))
     lengths = np.full(9, length) if length % 2 else np.arange(9) % (length + 1)
     indptr = np.append(0, lengths.cumsum()).astype(np.int32)
     indices = np.concatenate([np.sort(rng.permutation(20)[:n]) for n in lengths]).astype(np.int32)
-    got = kernel(Q=Q, K=K, indptr=indptr, indices=indices, n=20)
-    want = np.einsum("ek,ek->e", Q[np.repeat(np.arange(9), lengths)], K[indices])
+    got = kernel(A=A, B=B, indptr=indptr, indices=indices, n=20)
+    want = np.einsum("ek,ek->e", A[np.repeat(np.arange(9), lengths)], B[indices])
     np.testing.assert_array_equal(got, want)
 
 

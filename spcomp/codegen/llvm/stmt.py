@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spcomp.codegen.abi import OUT_OF_MEMORY
@@ -200,6 +201,22 @@ class Stmts(Visitor[None]):
 
     def loop(self, node: st.For, begin: str, end: str, facts: list[str], group: int = 1) -> None:
         """Write the loop of *node* over ``begin..end``, *group* trips at a time."""
+        inner = 0
+
+        def trip(index: str) -> None:
+            nonlocal inner
+            around, self.copies = self.copies, self.copies * group
+            inner = self.write_turns(node, index, group)
+            self.copies = around
+            self.after_trip(index, inner)
+
+        self.trips(begin, end, group, facts, trip)
+        self.after_loop(begin, end, inner)
+
+    def trips(
+        self, begin: str, end: str, step: int, facts: list[str], trip: Callable[[str], None]
+    ) -> None:
+        """Write a loop over ``begin..end`` by *step*; *trip* writes its body for an index."""
         code = self.code
         head, body, latch, exit_ = (code.label(hint) for hint in ("for", "body", "latch", "done"))
         index, following, before = code.name(), code.name(), code.block
@@ -208,16 +225,12 @@ class Stmts(Visitor[None]):
         code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
         code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
         code.start(body)
-        around, self.copies = self.copies, self.copies * group
-        inner = self.write_turns(node, index, group)
-        self.copies = around
-        self.after_trip(index, inner)
+        trip(index)
         code.jump(latch)
         code.start(latch)
-        code.do(f"{following} = add nsw i64 {index}, {group}")
+        code.do(f"{following} = add nsw i64 {index}, {step}")
         code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
         code.start(exit_)
-        self.after_loop(begin, end, inner)
 
     def write_turns(self, node: st.For, index: str, group: int) -> int:
         """Write *group* trips of *node* from *index* on; return the depth of the nest in it."""

@@ -178,27 +178,21 @@ class KernelStmts(Stmts):
         most warps stay, has all registers.
         """
         code = self.code
-        hints = "for", "body", "alike", "latch", "rest", "done"
-        head, body, alike, latch, rest, exit_ = map(code.label, hints)
-        index, following, before = code.name(), code.name(), code.block
-        code.jump(head)
-        code.start(head)
-        code.do(f"{index} = phi i64 [ {begin}, %{before} ], [ {following}, %{latch} ]")
-        code.branch(code.value(f"icmp slt i64 {index}, {end}"), body, exit_)
-        code.start(body)
-        self.scope[node.var] = index
-        code.branch(self.decide(branch), alike, rest)
-        code.start(alike)
-        self.write_body(st.seq(branch.then, *after))
-        code.jump(latch)
-        code.start(latch)
-        code.do(f"{following} = add nsw i64 {index}, 1")
-        code.do(f"br label %{head}, !llvm.loop {code.unit.loop_metadata(facts)}")
+        alike, rest, join = map(code.label, ("alike", "rest", "join"))
+
+        def trip(index: str) -> None:
+            self.scope[node.var] = index
+            code.branch(self.decide(branch), alike, rest)
+            code.start(alike)
+            self.write_body(st.seq(branch.then, *after))
+
+        self.trips(begin, end, 1, facts, trip)
+        code.jump(join)
         code.start(rest)
         others = filter(None, (branch.otherwise, *after))
-        super().loop(node.replace(body=st.seq(*others)), index, end, facts)
-        code.jump(exit_)
-        code.start(exit_)
+        super().loop(node.replace(body=st.seq(*others)), self.scope[node.var], end, facts)
+        code.jump(join)
+        code.start(join)
 
     def write_groups(self, node: st.For, begin: str, end: str, size: int) -> None:
         """Write the loop of *node*, and its last trips, *size* at most, as a group if it can be."""

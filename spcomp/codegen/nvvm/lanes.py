@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from functools import partial, reduce
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -75,10 +75,10 @@ class Lanes:
             self.same.add(loop.var)
 
 
-def fixed_part(value: Expr, fixed: Collection[Var]) -> tuple[Expr | None, Expr | None]:
+def fixed_part(value: Expr, fixed: AbstractSet[Var]) -> tuple[Expr | None, Expr | None]:
     """Return the terms of the sum *value* in which nothing but *fixed* variables is, and others."""
     used = variables(value)
-    if used and used <= {*fixed} and not any(read_by(value)):
+    if used and used <= fixed and not any(read_by(value)):
         return value, None
     match value:
         case BinOp(op="+", lhs=lhs, rhs=rhs):
@@ -91,7 +91,8 @@ def fixed_part(value: Expr, fixed: Collection[Var]) -> tuple[Expr | None, Expr |
     return None, value
 
 
-def _sum(*terms: Expr | None) -> Expr | None:
-    """Return the sum of those of *terms* that are there."""
-    known = [term for term in terms if term is not None]
-    return reduce(partial(binary, "+"), known) if known else None
+def _sum(a: Expr | None, b: Expr | None) -> Expr | None:
+    """Return the sum of those that are there."""
+    if a is None or b is None:
+        return b if a is None else a
+    return binary("+", a, b)

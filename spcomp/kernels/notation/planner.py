@@ -258,8 +258,11 @@ class Planner:
         program = with_inner_hoisted(self.inner, searches)
         if len(program.statements) == len(self.inner.statements):
             return None
-        parts = [(Program((s,)), self._formats_of(s), s.target.name) for s in program.statements]
-        return Split(attempt.plans, tuple(Piece(*part) for part in parts), tuple(refusals))
+        pieces = tuple(
+            Piece(Program((stmt,)), self._formats_of(stmt), stmt.target.name)
+            for stmt in program.statements
+        )
+        return Split(attempt.plans, pieces, tuple(refusals))
 
     def _attempt(self, candidate: Candidate, operands: _Operands) -> _Attempt | Reason:
         """Return the plans of *candidate*; operands are converted until loops fit."""

@@ -82,8 +82,8 @@ class _Reducer(Rewriter):
         """Leave out a store of the neutral element before the reduction that starts from it."""
         result: list[Stmt] = []
         for before, stmt in zip((None, *stmts.body), stmts.body, strict=False):
-            starts = isinstance(stmt, For) and is_start(before, stmt, repeated=not self.alias)
-            if starts:
+            threads = self._threads(stmt) if isinstance(stmt, For) else None
+            if threads is not None and is_start(before, threads):
                 assert isinstance(before, Store)
                 self.neutral = before
                 result.pop()
@@ -95,9 +95,7 @@ class _Reducer(Rewriter):
         joint = None if self.alias else sums_of(loop, self.knobs)
         if joint is not None and self._are_lanes(joint.lanes, joint.size):
             return self._joint(joint)
-        threads = loop if loop.thread.startswith("threadIdx") else None
-        if threads is None and not self.alias:
-            threads = repeated_update(loop)
+        threads = self._threads(loop)
         store = None if threads is None else shared_update(threads)
         if threads is None or store is None:
             return self.visit_Node(loop)
@@ -111,6 +109,12 @@ class _Reducer(Rewriter):
                 hint="threads share an element only in a sum, product, minimum or maximum",
             )
         return self._tree(loop, threads, store, reduction)
+
+    def _threads(self, loop: For) -> For | None:
+        """Return *loop* if it is over threads, or the one by which it updates one element."""
+        if loop.thread.startswith("threadIdx"):
+            return loop
+        return None if self.alias else repeated_update(loop)
 
     def _tree(self, nest: For, loop: For, store: Store, reduction: Reduction) -> Stmt:
         """Return *nest* with a partial result for each thread of *loop*, which are then combined.
@@ -138,8 +142,9 @@ class _Reducer(Rewriter):
         self, nest: For, loop: For, store: Store, reduction: Reduction, partial: Buffer
     ) -> Stmt:
         """Return *nest*, after which each thread of *loop*, in it, has its part in *partial*."""
-        total = self._partial(trip_count(loop) or 0, reduction, "local")
-        size, (first, last) = trip_count(loop) or 0, (self.names.var(loop.var.name) for _ in "ab")
+        size = trip_count(loop) or 0
+        total = self._partial(size, reduction, "local")
+        first, last = self.names.var(loop.var.name), self.names.var(loop.var.name)
         start = Store(total, (first,), reduction.identity[0], span=store.span)
         added = _on_partial(loop, store, reduction, total, starts=False)
         result = Store(partial, (last,), Load(total, (last,)), span=store.span)

@@ -166,15 +166,9 @@ def joint_exchanges(
     return steps, buffers
 
 
-def is_start(before: Stmt | None, loop: For, *, repeated: bool = True) -> bool:
-    """Whether *before* stores the neutral element to the one that the threads in *loop* update.
-
-    *repeated*: or those of a loop over threads inside it.
-    """
-    threads: For | None = loop
-    if not loop.thread.startswith("threadIdx"):
-        threads = repeated_update(loop) if repeated else None
-    if not isinstance(before, Store) or threads is None:
+def is_start(before: Stmt | None, threads: For) -> bool:
+    """Whether *before* stores the neutral element to the one that *threads* update."""
+    if not isinstance(before, Store):
         return False
     store = shared_update(threads)
     reduction = None if store is None else as_reduction(store)

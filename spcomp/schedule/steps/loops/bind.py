@@ -23,7 +23,6 @@ from spcomp.schedule.steps.base import Step, names_hint
 from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
-_INNER = "and bind the inner loop"
 _PARTIAL = "rfactor it first: each thread then has a partial result, and these are added up"
 
 
@@ -55,8 +54,9 @@ class Bind(Step):
         if not from_zero(loop):
             raise self.error("it does not begin at 0", loop, "split it")
         if not _known_at_launch(func, loop.end):
-            inner = "rfactor the inner loop, and bind it" if _reduces(func, loop) else _INNER
-            hint = f"split it by a constant, {inner}"
+            reduces = "rfactor the inner loop, and bind it"
+            then = reduces if _reduces(func, loop) else "and bind the inner loop"
+            hint = f"split it by a constant, {then}"
             raise self.error("how often it runs depends on what is computed", loop, hint)
         func, clashes = with_order(func, loop, atomic=True)
         bound = loop.replace(kind="bound", thread=self.thread)
