@@ -6,6 +6,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import script as T
 from spcomp.script.parse import parse
+from tests.programs import BY_NAME
 from tests.test_api import row_stats, scale, scale_blocks, spmm
 
 
@@ -120,6 +121,14 @@ def heads_args(rng):
     return {"A": a, "X": rng.random((20, 3)).astype("float32")}
 
 
+def pair_args(rng):
+    return {"A": csr(rng), "B": csr(rng)}
+
+
+def product_args(rng):
+    return {"A": csr(rng), "B": csr(rng, (20, 20))}
+
+
 CASES = {
     "spmm": (spmm, spmm_args),
     "scale": (scale, scale_args),
@@ -129,4 +138,6 @@ CASES = {
     "several": (row_stats, ragged_args),
     "nine": (powers(9), powers_args),
     "raw": (spmm, raw_args),
+    "sum": (parse(BY_NAME["csr_add"].source), pair_args),
+    "product": (parse(BY_NAME["spgemm"].source), product_args),
 }

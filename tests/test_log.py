@@ -35,10 +35,10 @@ def test_first_calls_say_what_they_compile_and_learn(monkeypatch, capsys):
 
 def test_what_cannot_be_learned_says_why(monkeypatch, capsys):
     monkeypatch.setenv("SPCOMP_LOG", "1")
-    kernel = spcomp.compile("C[i, j] = A[i, j] + 3.25 * B[i, j]")
+    kernel = spcomp.compile("y[i] = 3.5 * A[i, j] * x[j]")
     for _ in range(2):
-        kernel(A=A, B=A)
-    assert "its host program does more than to launch one function" in said(capsys)
+        kernel(A=A, x=np.ones((60, 2), "float32")[:, 0])
+    assert "call 2 of a kind takes the full way, as others will: x is converted" in said(capsys)
 
 
 @pytest.mark.parametrize("value", [None, "", "0"])

@@ -53,6 +53,11 @@ class AxisPlan:
     hashed: bool  # its fibers are hash tables
 
     @property
+    def is_assembled(self) -> bool:
+        """Whether a call makes its index arrays."""
+        return self.positions is None and self.indptr is None
+
+    @property
     def least(self) -> Expr:
         """The least value that its indices may hold."""
         if self.shifted and self.parent is not None:

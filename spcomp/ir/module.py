@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -93,3 +94,8 @@ class Module(Generic[F]):
 def single(func: F) -> Module[F]:
     """Return the Module that only runs *func*."""
     return Module(func, (func,), (Launch(func.name),))
+
+
+def returned(host: Iterable[HostOp]) -> tuple[Buffer, ...]:
+    """Return the arrays that the program *host* returns: those of assembled results."""
+    return tuple(b for op in host if isinstance(op, Return) for b in op.buffers)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from spcomp.errors import SpcompError
+from spcomp.ir.module import HostAlloc, returned
 from spcomp.kernels.learn import learn
-from spcomp.kernels.results import as_results, with_outputs
+from spcomp.kernels.results import as_results, assembled_pattern, with_outputs
 from spcomp.log import say
 from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.host import failure
+from spcomp.runtime.native.entry_ir import STATUS
 from spcomp.runtime.replay.entry import make
 from spcomp.runtime.replay.plan import Plan
 
@@ -39,8 +41,9 @@ class Repeat:
     code: Compiled
 
     def failure(self, status: int) -> SpcompError:
-        """Return the error that *status*, an int that *entry* returned, stands for."""
-        function = self.plan.function
+        """Return the error that *status* stands for, an int that *entry* returned."""
+        number = (status + STATUS // 2) // STATUS  # a status may be negative
+        function, status = self.plan.functions[number], status - number * STATUS
         return failure(function, self.code.message(function, status))
 
 
@@ -134,8 +137,11 @@ class EmulatedCalls(Calls):
 
 def _wrapped(entry: Entry, record: CallRecord) -> Entry:
     """Return *entry*, with its arrays wrapped as the call of *record* wrapped its own."""
-    makers = [_maker(record, wrap) for wrap in record.wraps]
     face = record.frame.interface
+    if names := [buffer.name for buffer in returned(record.code.host)]:
+        wraps = [wrap._replace(pattern=None) for wrap in record.wraps if wrap is not None]
+        return _assembling(entry, face, names, wraps)
+    makers = [_maker(record, wrap) for wrap in record.wraps]
     if len(makers) == 1:
         make, name, pattern = makers[0]
         if make is None:
@@ -162,6 +168,23 @@ def _wrapped(entry: Entry, record: CallRecord) -> Entry:
     return several if makers else entry
 
 
+def _assembling(
+    entry: Entry, face: Interface, names: Sequence[str], wraps: Sequence[Wrap]
+) -> Entry:
+    """Return *entry*, with results made as *wraps* say of its arrays, which have *names*."""
+    pairs = tuple(zip(face.outputs, wraps, strict=True))
+
+    def results(named: dict[str, Any]) -> Any:
+        made = entry(named)
+        if made is NotImplemented or type(made) is int:
+            return made
+        arrays = dict(zip(names, made, strict=True))
+        wrapped = [w.of(arrays[p.handle], assembled_pattern(p, w, arrays)) for p, w in pairs]
+        return as_results(face, wrapped)
+
+    return results
+
+
 def _maker(
     record: CallRecord, wrap: Wrap | None
 ) -> tuple[Callable[..., Any] | None, str | None, Any]:
@@ -178,8 +201,9 @@ def _maker(
 
 def _kind(record: CallRecord) -> Kind:
     """Return what a plan would fix: types and sizes, not the values of floats."""
+    fresh = {op.buffer.name for op in record.code.host if isinstance(op, HostAlloc)}
     sizes = tuple(
         value.shape if isinstance(value, np.ndarray) else type(value) if type(value) is float
-        else value for value in record.frame.values.values()
+        else value for name, value in record.frame.values.items() if name not in fresh
     )  # fmt: skip
     return (*record.named, *map(type, record.named.values()), sizes)

@@ -7,7 +7,7 @@ full way every time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from spcomp.codegen.abi import pack
 from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
 from spcomp.ir.access import Load
-from spcomp.ir.module import Launch, Return
+from spcomp.ir.analysis.sizes import array_name
+from spcomp.ir.module import HostAlloc, Launch, Return, Scan, Trim, returned
 from spcomp.ir.visitor import walk
 from spcomp.kernels.results import new_array
 from spcomp.knobs import knobs_of
-from spcomp.runtime.native.entry_ir import LIMIT, Op
+from spcomp.runtime import host
+from spcomp.runtime.native.entry_ir import Op
 from spcomp.runtime.replay.entry import reach, width
 from spcomp.runtime.replay.plan import Instruction, Plan, Words
 from spcomp.schedule.steps.sharing.hubs import longest_row
@@ -30,7 +32,7 @@ from spcomp.tensors.checks import TABLES, Apart, Condition, Coordinates, Distinc
 from spcomp.tensors.storage import Source
 
 if TYPE_CHECKING:
-    from spcomp.ir.expr import Expr
+    from spcomp.ir.expr import Expr, Var
     from spcomp.ir.func import Func
     from spcomp.kernels.call import CallRecord
 
@@ -48,19 +50,15 @@ def learn(record: CallRecord) -> Plan | str:
 def _obstacles(record: CallRecord) -> Iterator[str]:
     """Yield why the call of *record* cannot be repeated; later reasons rely on earlier ones."""
     frame, code = record.frame, record.code
-    launches = [op.func for op in code.host if isinstance(op, Launch)]
-    if len(launches) != 1 or not all(isinstance(op, (Launch, Return)) for op in code.host):
-        yield "its host program does more than to launch one function"
-    if code.emitted[launches[0]].grid is not None:
+    abis = [code.emitted[op.func] for op in code.host if isinstance(op, Launch)]
+    if any(abi.grid is not None for abi in abis):
         yield "its code is not of this machine's processor"
-    if code.emitted[launches[0]].prints:
+    if any(abi.prints for abi in abis):
         yield "it prints"
     if isinstance(code.executable, BackendError):
         yield str(code.executable)
     if code.is_measured:
         yield "a person wrote its function, whose arrays are measured at every call"
-    if len(code.funcs[launches[0]].params) > LIMIT:
-        yield "it has too many parameters"
     reasons = (_argument_obstacle(record, name, arg) for name, arg in record.named.items())
     yield from filter(None, reasons)
     yield from _result_obstacles(record)
@@ -85,11 +83,14 @@ def _argument_obstacle(record: CallRecord, name: str, arg: Any) -> str | None:
 
 
 def _result_obstacles(record: CallRecord) -> Iterator[str]:
-    dense = (np.ndarray, int, float)
-    for plan, wrap in zip(record.frame.interface.outputs, record.wraps, strict=True):
-        if plan.is_assembled:
-            yield f"{plan.name} is assembled"
-        if wrap is None:
+    dense, outputs = (np.ndarray, int, float), record.frame.interface.outputs
+    are_assembled = bool(returned(record.code.host))
+    for plan, wrap in zip(outputs, record.wraps, strict=True):
+        if plan.is_assembled != are_assembled:
+            yield "some results are assembled, others are not"
+        if plan.is_assembled and any(a.arrays or a.nnz_cols is not None for a in plan.axes):
+            yield f"{plan.name} is assembled below levels of an argument"
+        if wrap is None or plan.is_assembled:
             continue
         owners = [name for name, arg in record.named.items() if arg is wrap.owner]
         kinds = {type(arg) for arg in record.named.values() if not isinstance(arg, dense)}
@@ -177,20 +178,16 @@ def _is_machine_check(check: Condition, arrays: Mapping[str, Array]) -> bool:
 class _Transcript:
     """Writes the *plan* of a call, step by step.
 
-    *where*: the number of the object that holds the array of each handle. *constant*: the handles
-    whose arrays cannot change.
+    *where*: the number of the object that holds the array of each handle, or a float. *constant*:
+    the handles whose arrays cannot change. *guards* are repeated where Python has run meanwhile.
     """
 
     def __init__(self, record: CallRecord) -> None:
-        (launch,) = (op for op in record.code.host if isinstance(op, Launch))
-        func: Func = record.code.funcs[launch.func]
-        self.record, self.frame, self.plan = record, record.frame, Plan(func.name)
-        self.slots = {param.name: number for number, param in enumerate(func.params)}
+        self.record, self.frame, self.plan = record, record.frame, Plan()
         self.where: dict[str, int] = {}
         self.outputs: dict[str, int] = {}  # the object returned for an output, by handle
-        self.guards: list[Instruction] = []  # repeated where Python has run meanwhile
+        self.guards: list[Instruction] = []
         self.checks: list[Instruction] = []
-        self.flowing: set[str] = set()  # scalars that may differ from call to call
         self.constant: set[str] = set()
         self._bound()
         for name in record.named:
@@ -198,19 +195,65 @@ class _Transcript:
         self._write(self.guards)
         for plan in record.allocated:
             array = self.frame.values[plan.handle]
-            k = self.plan.fetch(Op.MAKE, partial(new_array, array.shape, plan))
+            k = self._apply(partial(new_array, array.shape, plan))
             self.outputs[plan.handle] = self._array(k, plan.handle, array)
-        if record.allocated:
-            self._write(self.guards)
-        self._numbers(func)
         for check in _checks(record):
             if not {check.array, getattr(check, "indptr", "") or check.array} <= self.constant:
                 self.checks += getattr(self, f"_{type(check).__name__.lower()}")(check)
-        self.plan.add(Op.UNLOCK)
-        self._write(self.checks)
-        self.plan.add(Op.CALL, record.code.executable.address(launch.func))  # type: ignore[union-attr]
-        results = [self.outputs[plan.handle] for plan in self.frame.interface.outputs]
+        self._host_program()
+        if assembled := returned(record.code.host):
+            results = [self.where[buffer.name] for buffer in assembled]
+        else:
+            results = [self.outputs[plan.handle] for plan in self.frame.interface.outputs]
         self.plan.add(Op.RETURN, len(results), Words(results))
+
+    def _host_program(self) -> None:
+        """Write the checks, and then what the host program does."""
+        code, is_first = self.record.code, True
+        for op in code.host:
+            if isinstance(op, Launch):
+                self._launch(code.funcs[op.func], self.checks if is_first else [])
+                is_first = False
+            elif not isinstance(op, Return):
+                self.where[op.buffer.name] = self._fresh(op)
+
+    def _launch(self, func: Func, checks: list[Instruction]) -> None:
+        """Write a call of *func*, and before it *checks*, without the GIL."""
+        self._write(self.guards)
+        first = self.plan.slots
+        for slot, param in enumerate(func.params, first):
+            if param.name in self.where:
+                self.plan.add(Op.COPY, self.where[param.name], slot)
+            else:
+                self.plan.add(Op.SLOT, slot, self._constant(param))
+        self.plan.slots += len(func.params)
+        self.plan.add(Op.UNLOCK)
+        self._write(checks)
+        address = self.record.code.executable.address(func.name)  # type: ignore[union-attr]
+        self.plan.add(Op.CALL, address, first, len(self.plan.functions))
+        self.plan.functions.append(func.name)
+        self.plan.add(Op.LOCK)
+
+    def _constant(self, param: Var) -> int:
+        """Return the slot of *param*, which no argument fills."""
+        if param.dtype.kind == "handle":
+            return 0  # of an array that is not accessed, or not there yet
+        return pack(param.dtype, self.frame.values.get(param.name, 0))
+
+    def _fresh(self, op: HostAlloc | Scan | Trim) -> int:
+        """Write what the host program does to an array; return the number of what it makes."""
+        size = op.buffer.shape[0] if isinstance(op, HostAlloc) else getattr(op, "size", op.buffer)
+        read = [array_name(n.buffer, self.where) for n in walk(size) if isinstance(n, Load)]
+        names = tuple(dict.fromkeys([*read, *([op.buffer.name] * (op.buffer.name in self.where))]))
+        numbers = {n: v for n, v in self.frame.values.items() if not isinstance(v, np.ndarray)}
+        k = self._apply(partial(_array_of, op, names, numbers), *names)
+        self.plan.add(Op.ADDRESS, k)
+        return k
+
+    def _apply(self, function: Callable[..., Any], *names: str) -> int:
+        """Write that *function* gets the arrays called *names*; return the number of its result."""
+        numbers = Words([self.where[name] for name in names])
+        return self.plan.fetch(Op.APPLY, function, len(numbers), numbers)
 
     def _write(self, instructions: list[Instruction]) -> None:
         for op, operands in dict.fromkeys(instructions):
@@ -272,14 +315,10 @@ class _Transcript:
         self._array(self.plan.fetch(Op.CONST, array), handle, array)
 
     def _array(self, k: int, handle: str, array: Array) -> int:
-        """Check that object *k* is like *array*, which the call used as *handle*.
-
-        The first object for *handle* goes to its slot; the array of the handle "" is not used.
-        """
+        """Check that object *k* is like *array*, the one of *handle* in the call; "": of none."""
         plan, first = self.frame.interface.by_handle.get(handle), self.where.get(handle)
-        slot = self.slots.get(handle, LIMIT) if first is None else LIMIT
         written = plan is not None and plan.role != "in"
-        self.guards.append(Plan.guard(k, array, slot, written=written))
+        self.guards.append(Plan.guard(k, array, written=written))
         if first is not None:  # two arguments share a pattern
             self.checks.append((Op.EQUAL, (first, k, array.nbytes)))
         elif handle:
@@ -291,19 +330,8 @@ class _Transcript:
         if type(arg) is not float:
             self.plan.add(Op.LIKE, k, arg)
             return
-        self.flowing.add(name)
-        if name in self.slots:
-            bits = self.frame.interface.scalars[name].bits
-            self.plan.add(Op.FLOAT, k, self.slots[name], bits)
-
-    def _numbers(self, func: Func) -> None:
-        """Fill the slots that neither an array nor a number of the call fills."""
-        for param in func.params:
-            if param.name not in self.where and param.name not in self.flowing:
-                value = self.frame.values.get(param.name, 0)
-                assert not isinstance(value, np.ndarray), param.name  # its source is unknown
-                word = 0 if param.dtype.kind == "handle" else pack(param.dtype, value)
-                self.plan.add(Op.SLOT, self.slots[param.name], word)
+        self.where[name] = k
+        self.plan.add(Op.FLOAT, k, self.frame.interface.scalars[name].bits)
 
     def _pointers(self, check: Pointers) -> Iterator[Instruction]:
         yield self._of_width(Op.POINTERS32, check.array), (self.where[check.array], *check[1:])
@@ -335,3 +363,14 @@ class _Transcript:
     def _of_width(self, op: Op, handle: str) -> Op:
         """Return *op*, which is for 32-bit integers, for the width of the array of *handle*."""
         return op if width(self.frame.values[handle]) == 32 else Op(op + 1)
+
+
+def _array_of(
+    op: HostAlloc | Scan | Trim,
+    names: tuple[str, ...],
+    numbers: Mapping[str, Any],
+    *arrays: Array,
+) -> Array:
+    """Return the array that *op* makes, where *arrays* have these *names*."""
+    array: Array = host.array_of(op, {**numbers, **dict(zip(names, arrays, strict=True))})
+    return array

@@ -233,18 +233,26 @@ def _scipy_class(layout: str, style: str) -> Any:
 
 def _assembled_wrap(frame: Frame, plan: BufferPlan, arrays: Mapping[str, Array]) -> Wrap:
     """Return how a result is made whose pattern the program found: a csr array, or a Tensor."""
-    shape = _shape(frame, plan)
+    shape, make = _shape(frame, plan), None
+    levels: tuple[Level | None, ...] = tuple(
+        _assembled_level(axis, arrays) if axis.is_assembled else _level(frame, axis)
+        for axis in plan.axes
+    )
     if plan.layout == "csr" and scipy_holds(arrays[plan.handle].dtype):
         matrix = any(style == "matrix" for style, _, _ in frame.patterns.values())
         make = _scipy_class("csr", "matrix" if matrix else "array")
-        return Wrap("scipy", shape, _assembled_level(plan.axes[1], arrays), make=make)
-    levels = (
-        _assembled_level(axis, arrays)
-        if axis.positions is None and axis.indptr is None
-        else _level(frame, axis)
-        for axis in plan.axes
-    )
-    return Wrap("tensor", shape, tuple(levels))
+        return Wrap("scipy", shape, levels[1], make=make)
+    return Wrap("tensor", shape, levels)
+
+
+def assembled_pattern(plan: BufferPlan, wrap: Wrap, arrays: Mapping[str, Array]) -> Any:
+    """Return the pattern for *wrap* of a result of *plan* that *arrays* make.
+
+    Its other levels are dense.
+    """
+    if wrap.look == "scipy":
+        return _assembled_level(plan.axes[1], arrays)
+    return tuple(_assembled_level(a, arrays) if a.is_assembled else None for a in plan.axes)
 
 
 def _assembled_level(axis: AxisPlan, arrays: Mapping[str, Array]) -> Level:

@@ -97,17 +97,22 @@ def run(
             case Launch(func=name):
                 _check_sizes(funcs[name], allocated, values)
                 launch(funcs[name], code, values)
-            case Scan(buffer=buffer):
-                values[buffer.name] = memory.scan(values[buffer.name])
-            case HostAlloc(buffer=buffer, fill=fill):
-                values[buffer.name] = _alloc(buffer, fill, values, memory)
-            case Trim(buffer=buffer, size=size):
-                values[buffer.name] = _trim(
-                    values[buffer.name], int(evaluate(size, values)), memory
-                )
             case Return(buffers=buffers):
                 results |= {b.name: values[b.name] for b in buffers}
+            case _:
+                values[op.buffer.name] = array_of(op, values, memory)
     return results
+
+
+def array_of(op: HostAlloc | Scan | Trim, values: Mapping[str, Any], memory: Memory = HOST) -> Any:
+    """Return the array that *op* makes of *values*, in *memory*; raises ArgumentError."""
+    match op:
+        case HostAlloc(buffer=buffer, fill=fill):
+            return _alloc(buffer, fill, values, memory)
+        case Scan(buffer=buffer):
+            return memory.scan(values[buffer.name])
+        case Trim(buffer=buffer, size=size):
+            return _trim(values[buffer.name], int(evaluate(size, values)), memory)
 
 
 def launch(func: Func, code: Code, values: Mapping[str, Any]) -> None:

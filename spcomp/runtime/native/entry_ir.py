@@ -4,7 +4,7 @@
 whose first item is a bytes object, the program of a call: a header of ``HEADER`` words and
 instructions of ``STEP`` words, each an opcode and up to seven operands. It fetches the arguments
 from the dict *named*, checks that each is of the kind that the program was written for, checks
-index arrays, and calls a packed kernel function without the GIL. A guard that does not hold ends
+index arrays, and calls packed kernel functions without the GIL. A guard that does not hold ends
 the call with NotImplemented and without effect; a kernel that fails ends it with its status.
 
 It reads Python's objects through the stable ABI, and numpy's arrays at the offsets of the public
@@ -24,6 +24,7 @@ ENTRY = "spcomp_entry"
 POLL = "spcomp_poll"  # i32 (): whether a signal's handler has raised an error, which is then set
 CALLS = {n: f"spcomp_call{n}" for n in (1, 6, 7)}  # i32 (ptr function, n of i64), no GIL held
 LIMIT = 64  # objects, and slots, that a program may use
+STATUS = 1 << 32  # times the number of a function is added to the status that is returned
 STEP = 8  # words per instruction
 HEADER = 6  # words: counts of argument names and of objects; addresses of NotImplemented, None,
 # AttributeError, ndarray
@@ -37,24 +38,27 @@ class Op(IntEnum):
     TAKE = 0  # k, name: object k is the argument called name
     ATTR = 1  # k, a, name: object k is a.name
     CONST = 2  # k, object
-    MAKE = 3  # k, callable: object k is what the callable returns
+    APPLY = 3  # k, callable, count, numbers (their word): object k is what it returns for these
     TYPED = 4  # k, type: the exact type
     SAME = 5  # k, object: the very object
     LIKE = 6  # k, object: what is equal to it
-    ARRAY = 7  # k, dtype, ndim, extents (their word), mask, flags, slot or LIMIT
-    FLOAT = 8  # k, slot, bits: a float, which goes to the slot
-    SLOT = 9  # slot, value
-    APART = 10  # a, bytes, b, bytes: share no memory
-    EQUAL = 11  # a, b, bytes: hold the same bytes
-    UNLOCK = 12  # let go of the GIL
-    POINTERS32 = 13  # k, fibers, first, low, high, longest: see runtime.native.checks_ir
-    POINTERS64 = 14
-    INDICES32 = 15  # k, count, least, span, order, b (indptr), fibers
-    INDICES64 = 16
-    ELEMENT32 = 17  # k, position, value: holds this value there
-    ELEMENT64 = 18
-    CALL = 19  # function
-    RETURN = 20  # count, numbers (their word): nothing, one object, or a tuple of several
+    ARRAY = 7  # k, dtype, ndim, extents (their word), mask, flags: word k is its address
+    ADDRESS = 8  # k: word k is the address of the elements of an array, whatever it is like
+    FLOAT = 9  # k, bits: word k is the number
+    COPY = 10  # k, slot: word k goes to the slot
+    SLOT = 11  # slot, value
+    APART = 12  # a, bytes, b, bytes: share no memory
+    EQUAL = 13  # a, b, bytes: hold the same bytes
+    UNLOCK = 14  # let go of the GIL
+    LOCK = 15  # take it again
+    POINTERS32 = 16  # k, fibers, first, low, high, longest: see runtime.native.checks_ir
+    POINTERS64 = 17
+    INDICES32 = 18  # k, count, least, span, order, b (indptr), fibers
+    INDICES64 = 19
+    ELEMENT32 = 20  # k, position, value: holds this value there
+    ELEMENT64 = 21
+    CALL = 22  # function, slot of its first parameter, its number
+    RETURN = 23  # count, numbers (their word): nothing, one object, or a tuple of several
 
 
 API = {  # of Python's stable ABI: name -> result and parameters
@@ -65,7 +69,7 @@ API = {  # of Python's stable ABI: name -> result and parameters
     "PyDict_Size": "i64 (ptr)",
     "PyDict_GetItemWithError": "ptr (ptr, ptr)",
     "PyObject_GetAttr": "ptr (ptr, ptr)",
-    "PyObject_CallNoArgs": "ptr (ptr)",
+    "PyObject_CallObject": "ptr (ptr, ptr)",
     "PyObject_RichCompareBool": "i32 (ptr, ptr, i32)",
     "PyLong_FromLongLong": "ptr (i64)",
     "PyFloat_AsDouble": "double (ptr)",
@@ -119,7 +123,7 @@ define i32 @NAME(ptr %function, OPERANDS) #0 {
 
 _NUMBERS = {
     "ROOM": 8 * LIMIT,
-    "SLOTS": LIMIT + 1,
+    "STATUS": STATUS,
     "LIMIT": LIMIT,
     "STEP": STEP,
     "HEADER": HEADER,
@@ -131,7 +135,7 @@ _NUMBERS = {
     "AT_FLAGS": FLAGS,
 }
 
-# %objects: new references; %data: the addresses of the elements of the arrays among them.
+# %objects: new references; %data: a word for each, the address of the elements of an array.
 _ENTRY = """
 declare i32 @memcmp(ptr, ptr, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -158,7 +162,7 @@ define ptr @spcomp_entry(ptr %self, ptr %named) #0 {
 entry:
   %objects = alloca [LIMIT x ptr], align 8
   %data = alloca [LIMIT x ptr], align 8
-  %slots = alloca [SLOTS x i64], align 8  ; the last: of arrays that the function does not take
+  %slots = alloca [LIMIT x i64], align 8
   %counter = alloca ptr, align 8
   %state = alloca ptr, align 8  ; while the GIL is released
   call void @llvm.memset.p0.i64(ptr %objects, i8 0, i64 ROOM, i1 false)
@@ -211,12 +215,19 @@ attr:
 const:
   call void @Py_IncRef(ptr %p2)
   br label %hold
-make:
-  %made = call ptr @PyObject_CallNoArgs(ptr %p2)
-  %unmade = icmp eq ptr %made, null
-  br i1 %unmade, label %raised, label %hold
+apply:
+  %apply.numbers = getelementptr inbounds i64, ptr %words, i64 %o4
+  %apply.args = call ptr @gather(ptr %objects, i64 %o3, ptr %apply.numbers)
+  %no.args = icmp eq ptr %apply.args, null
+  br i1 %no.args, label %raised, label %apply.call
+apply.call:
+  %applied = call ptr @PyObject_CallObject(ptr %p2, ptr %apply.args)
+  call void @Py_DecRef(ptr %apply.args)
+  %unapplied = icmp eq ptr %applied, null
+  br i1 %unapplied, label %raised, label %hold
 hold:
-  %held = phi ptr [ %taken, %take.own ], [ %attribute, %attr ], [ %p2, %const ], [ %made, %make ]
+  %held = phi ptr [ %taken, %take.own ], [ %attribute, %attr ], [ %p2, %const ],
+    [ %applied, %apply.call ]
   store ptr %held, ptr %object.at, align 8
   br label %next
 raised:
@@ -279,8 +290,6 @@ array.keep:
   %extents.at = getelementptr inbounds i8, ptr %array.object, i64 AT_SHAPE
   %extents = load ptr, ptr %extents.at, align 8
   %expected = getelementptr inbounds i64, ptr %words, i64 %o4
-  %array.slot = getelementptr inbounds ptr, ptr %slots, i64 %o7
-  store ptr %start, ptr %array.slot, align 8
   br label %array.shape
 array.shape:
   %dim = phi i64 [ 0, %array.keep ], [ %dim.next, %array.extent ]
@@ -299,10 +308,20 @@ float:
   %single.bits = bitcast float %single to i32
   %single.word = zext i32 %single.bits to i64
   %double.word = bitcast double %number to i64
-  %is.single = icmp eq i64 %o3, 32
+  %is.single = icmp eq i64 %o2, 32
   %float.word = select i1 %is.single, i64 %single.word, i64 %double.word
-  %float.slot = getelementptr inbounds i64, ptr %slots, i64 %o2
-  store i64 %float.word, ptr %float.slot, align 8
+  store i64 %float.word, ptr %data.at, align 8
+  br label %next
+address:
+  %address.object = load ptr, ptr %object.at, align 8
+  %address.at = getelementptr inbounds i8, ptr %address.object, i64 AT_DATA
+  %address.start = load ptr, ptr %address.at, align 8
+  store ptr %address.start, ptr %data.at, align 8
+  br label %next
+copy:
+  %copy.slot = getelementptr inbounds i64, ptr %slots, i64 %o2
+  %copied = load i64, ptr %data.at, align 8
+  store i64 %copied, ptr %copy.slot, align 8
   br label %next
 slot:
   %slot.at = getelementptr inbounds i64, ptr %slots, i64 %k
@@ -333,9 +352,13 @@ unlock:
   %unlocked = call ptr @PyEval_SaveThread()
   store ptr %unlocked, ptr %state, align 8
   br label %next
+lock:
+  call void @relock(ptr %state)
+  br label %next
 call:
   %function = inttoptr i64 %k to ptr
-  %status = call i32 %function(ptr %slots)
+  %call.slots = getelementptr inbounds i64, ptr %slots, i64 %o2
+  %status = call i32 %function(ptr %call.slots)
   %well = icmp eq i32 %status, 0
   br i1 %well, label %next, label %failed
 """
@@ -383,19 +406,9 @@ return.own:
   call void @Py_IncRef(ptr %owned)
   br label %leave
 return.tuple:
-  %several = call ptr @PyTuple_New(i64 %k)
-  %no.tuple = icmp eq ptr %several, null
-  br i1 %no.tuple, label %leave, label %fill
-fill:
-  %f = phi i64 [ 0, %return.tuple ], [ %f.next, %fill ]
-  %f.at = add i64 %o2, %f
-  %f.number = call i64 @word(ptr %words, i64 %f.at)
-  %f.object = call ptr @pointer(ptr %objects, i64 %f.number)
-  call void @Py_IncRef(ptr %f.object)      ; the tuple takes this reference
-  %f.status = call i32 @PyTuple_SetItem(ptr %several, i64 %f, ptr %f.object)
-  %f.next = add i64 %f, 1
-  %f.left = icmp slt i64 %f.next, %k
-  br i1 %f.left, label %fill, label %leave
+  %numbers = getelementptr inbounds i64, ptr %words, i64 %o2
+  %several = call ptr @gather(ptr %objects, i64 %k, ptr %numbers)
+  br label %leave
 failed:
   call void @relock(ptr %state)
   %stopped = call ptr @PyErr_Occurred()    ; a signal's handler has raised
@@ -403,7 +416,9 @@ failed:
   br i1 %is.status, label %tell, label %leave
 tell:
   %status.wide = sext i32 %status to i64
-  %status.int = call ptr @PyLong_FromLongLong(i64 %status.wide)
+  %status.begin = mul i64 %o3, STATUS
+  %status.all = add i64 %status.begin, %status.wide
+  %status.int = call ptr @PyLong_FromLongLong(i64 %status.all)
   br label %leave
 miss:
   call void @relock(ptr %state)
@@ -411,8 +426,8 @@ miss:
   %is.miss = icmp eq ptr %interrupted, null
   br i1 %is.miss, label %return.own, label %leave
 leave:
-  %result = phi ptr [ %owned, %return.own ], [ %several, %fill ], [ null, %return.tuple ],
-    [ %status.int, %tell ], [ null, %which ], [ null, %failed ], [ null, %miss ]
+  %result = phi ptr [ %owned, %return.own ], [ %several, %return.tuple ], [ %status.int, %tell ],
+    [ null, %which ], [ null, %failed ], [ null, %miss ]
   br label %drop
 drop:
   %d = phi i64 [ 0, %leave ], [ %d.next, %drop.one ]
@@ -428,6 +443,26 @@ exit:
   ret ptr %result
 }
 
+define internal ptr @gather(ptr %objects, i64 %count, ptr %numbers) #0 {  ; a tuple, or null
+entry:
+  %tuple = call ptr @PyTuple_New(i64 %count)
+  %none = icmp eq ptr %tuple, null
+  br i1 %none, label %exit, label %next
+next:
+  %n = phi i64 [ 0, %entry ], [ %n.next, %one ]
+  %left = icmp slt i64 %n, %count
+  br i1 %left, label %one, label %exit
+one:
+  %number = call i64 @word(ptr %numbers, i64 %n)
+  %object = call ptr @pointer(ptr %objects, i64 %number)
+  call void @Py_IncRef(ptr %object)      ; the tuple takes this reference
+  %status = call i32 @PyTuple_SetItem(ptr %tuple, i64 %n, ptr %object)
+  %n.next = add i64 %n, 1
+  br label %next
+exit:
+  ret ptr %tuple
+}
+
 define i32 @spcomp_poll() #0 {
   %held = call i32 @PyGILState_Ensure()
   %raised = call i32 @PyErr_CheckSignals()
@@ -441,6 +476,7 @@ define internal void @relock(ptr %state) #0 {
   br i1 %held, label %exit, label %take
 take:
   call void @PyEval_RestoreThread(ptr %thread)
+  store ptr null, ptr %state, align 8
   br label %exit
 exit:
   ret void

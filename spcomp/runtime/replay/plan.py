@@ -45,14 +45,15 @@ class Step:
 
 @dataclass(slots=True)
 class Plan:
-    """Instructions in order, which end in a call of *function*.
+    """Instructions in order, and the names of the *functions* that they call.
 
-    *names*: how many arguments a call gives; *objects*: how many objects the instructions number.
+    *names*: how many arguments a call gives; *objects* and *slots*: how many there are of them.
     """
 
-    function: str
+    functions: list[str] = field(default_factory=list)
     names: int = 0
     objects: int = 0
+    slots: int = 0
     steps: list[Step] = field(default_factory=list)
 
     def add(self, op: Op, *args: Operand) -> None:
@@ -71,19 +72,16 @@ class Plan:
         return self.fetch(Op.TAKE, name)
 
     @staticmethod
-    def guard(k: int, like: Array, slot: int = LIMIT, *, written: bool = False) -> Instruction:
-        """Return the instruction that object *k* is an array *like* that, contiguous and aligned.
-
-        Its address goes to *slot*.
-        """
+    def guard(k: int, like: Array, *, written: bool = False) -> Instruction:
+        """Return the instruction that object *k* is an array *like* this, contiguous, aligned."""
         wanted = C_CONTIGUOUS | ALIGNED | (WRITEABLE if written else 0)
         mask = wanted | (WARNS if written else 0)
-        return Op.ARRAY, (k, like.dtype, like.ndim, Words(like.shape), mask, wanted, slot)
+        return Op.ARRAY, (k, like.dtype, like.ndim, Words(like.shape), mask, wanted)
 
     @property
     def fits(self) -> bool:
         """Whether the entry has room for it."""
-        return self.objects <= LIMIT
+        return max(self.objects, self.slots) <= LIMIT
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
