@@ -10,6 +10,7 @@ from spcomp.errors import BackendError, expect
 
 TargetKind: TypeAlias = Literal["cpu", "cuda"]
 EMULATE = "SPCOMP_CUDA_EMULATE"  # of the environment: "1" lets code for GPUs run on the CPU
+VARIABLES = (EMULATE, "SPCOMP_CHECK", "SPCOMP_DEBUG", "SPCOMP_TUNED")  # that options depend on
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ def target(spec: str | Target) -> Target:
 def on_gpu(target: Target) -> bool:
     """Return whether code for *target* runs on a GPU: then arrays of a call lie there."""
     return target.kind == "cuda" and not target.emulate
+
+
+def environment() -> tuple[str | None, ...]:
+    """Return what the environment says of options: a part of the key of what is compiled."""
+    return tuple(map(os.environ.get, VARIABLES))
 
 
 def _emulates() -> bool:

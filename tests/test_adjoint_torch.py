@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sps
 
 import spcomp
 from tests.test_adjoint import PROGRAMS, SPMM, arguments_of, as_tuple, incoming, operand
@@ -71,3 +72,19 @@ def test_torch_tensors_in_and_out():
     got = kernel(A=sparse, B=torch.tensor(b), grad_C=torch.tensor(g))
     assert all(isinstance(x, torch.Tensor) for x in got)
     np.testing.assert_allclose(got[1], a.T @ g)
+
+
+@pytest.mark.torch
+def test_a_square_matrix_and_its_transpose_have_gradients_of_their_own():
+    import torch
+
+    text = "C[i, k] = A[i, j] * B[j, k]\nE[j, k] = A[i, j] * D[i, k]"
+    kernel, rng = spcomp.compile(text), np.random.default_rng(3)
+    a = sps.random_array((20, 20), density=0.3, format="csr", rng=rng)
+    for matrix in (a, a.T, a, a.T):
+        b, d = (torch.rand(20, 4, dtype=torch.float64, requires_grad=True) for _ in "bd")
+        weights = [torch.rand(20, 4, dtype=torch.float64) for _ in "ce"]
+        results = kernel(A=matrix, B=b, D=d)
+        sum((r * w).sum() for r, w in zip(results, weights, strict=True)).backward()
+        np.testing.assert_allclose(b.grad.numpy(), matrix.T @ weights[0].numpy())
+        np.testing.assert_allclose(d.grad.numpy(), matrix @ weights[1].numpy())

@@ -487,3 +487,22 @@ def test_nothing_is_left_to_import_when_a_call_is_learnt():
     """A child forked during an import in another thread could never finish that import."""
     text = "import sys, spcomp.kernels.compile; assert 'spcomp.kernels.learn' in sys.modules"
     assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("check", ["full", "bind"])
+@pytest.mark.parametrize("sizes", [{}, {"m": 30, "n": 20, "feat": 8}])
+def test_raw_index_arrays_are_checked_where_they_are_bound(check, sizes):
+    args = raw_args(np.random.default_rng(22))
+    sizes = sizes and {**sizes, "nnz": args["A"].size}
+    kernel = spcomp.compile(spmm, check=check)
+    parts = {name: args.pop(name) for name in ("indptr", "indices")}
+    rest = {**args, "n": 20}
+    want = kernel.bind(**parts)(**rest)
+    wrong = parts | {"indices": np.where(np.arange(args["A"].size) == 3, 10**6, parts["indices"])}
+    with pytest.raises(ArgumentError, match="got 1000000 at position 3"):
+        kernel.bind(**wrong, **sizes)(**rest)
+    if sizes:
+        with pytest.raises(ArgumentError, match="got 1000000 at position 3"):
+            kernel.bind(**wrong, **sizes)
+        del rest["n"]
+    np.testing.assert_array_equal(kernel.bind(**parts, **sizes)(**rest), want)

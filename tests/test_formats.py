@@ -276,3 +276,15 @@ def test_what_is_no_program_or_no_format_is_refused():
         spcomp.decompose(program("spmv"), Z=spcomp.formats.sliced_diagonal())
     with pytest.raises(FormatError, match="B cannot be stored in diagonal segments"):
         spcomp.decompose(program("spmv"), B=spcomp.formats.sliced_diagonal())
+
+
+def test_a_transpose_that_shares_its_arrays_is_no_matrix_of_before():
+    csr = frozen(sps.random_array((40, 40), density=0.1, format="csr", dtype="float32", rng=2))
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]", formats={"A": "hyb"})
+    b = np.ones((40, 3), "float32")
+    tensor = spcomp.Tensor.from_scipy(csr)
+    for matrix, want in ((tensor, csr @ b), (tensor.T, csr.T @ b)) * 2:
+        np.testing.assert_allclose(kernel(A=matrix, B=b), want, rtol=1e-5)
+    by_columns = sps.csc_array((csr.data, csr.indices, csr.indptr), csr.shape)
+    for matrix in (csr, by_columns) * 2:
+        np.testing.assert_allclose(kernel(A=matrix, B=b), matrix @ b, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -79,10 +80,14 @@ def test_the_first_stage_that_differs_is_named_with_its_element():
 
 def test_rounding_is_no_difference_and_shapes_are():
     one, near = np.float32([1, 2]), np.float32([1, 2 + 1e-6])
-    assert _difference(("x", near, one)) is None
-    assert _difference(("x", one, np.float32([np.nan, 2]))).index == (0,)
-    assert _difference(("n", np.array([1, 2]), np.array([1, 3]))) == Difference("n", (1,), 2, 3)
-    assert "x.shape" in str(_difference(("x", one[:1], one)))
+    differs = partial(_difference, bits=False)
+    assert differs("x", near, one) is None
+    assert differs("x", one, np.float32([np.nan, 2])).index == (0,)
+    assert differs("n", np.array([1, 2]), np.array([1, 3])) == Difference("n", (1,), 2, 3)
+    assert "x.shape" in str(differs("x", one[:1], one))
+    last_bits = np.uint16([0x3F80, 0x4080]), np.uint16([0x3F80, 0x4081])  # 4.0 and the next
+    assert _difference("x", *last_bits, bits=True) is None
+    assert differs("x", *last_bits).index == (1,)
 
 
 def test_wrong_stages_and_arguments_are_refused(spmm):

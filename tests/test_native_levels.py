@@ -384,3 +384,8 @@ def test_positions_of_a_padded_axis_cannot_be_flattened():
                   ("C[i] = C[i] + A[p] * B[j]", "C[0] = C[0] + B[0]"))  # fmt: skip
     with pytest.raises(LoweringError, match="an axis with padding cannot be flattened"):
         spcomp.compile(flat)
+
+
+def test_a_dense_operand_of_another_width_of_positions_is_of_another_kind():
+    small, large = (np.broadcast_to(np.int8(0), (n,)) for n in (100, 2**31 + 1))
+    assert notation_args.kind_of(small) != notation_args.kind_of(large)

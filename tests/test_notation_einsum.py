@@ -74,3 +74,24 @@ def test_einsum_runs_on_the_target_that_is_asked_for():
     np.testing.assert_allclose(made, a @ x)
     with pytest.raises(BackendError, match="unknown GPU 'sm_91'"):
         spcomp.einsum("ij,jk->ik", a, x, target="cuda:sm_91,emulate")
+
+
+def test_what_is_checked_is_what_the_environment_says_now(monkeypatch):
+    a = sps.csr_array(np.eye(4))
+    broken = sps.csr_array(np.eye(4))
+    broken.indices[1] = 9
+    for check, raises in (("off", False), ("full", True)):
+        monkeypatch.setenv("SPCOMP_CHECK", check)
+        spcomp.einsum("ij,jk->ik", a, a)
+        if raises:
+            with pytest.raises(ArgumentError, match="got 9"):
+                spcomp.einsum("ij,jk->ik", broken, a)
+            with pytest.raises(ArgumentError, match="got 9"):
+                spcomp.Tensor.from_scipy(a) + broken
+        else:
+            spcomp.Tensor.from_scipy(a) + spcomp.Tensor.from_scipy(a)
+
+
+def test_the_format_of_the_result_is_named():
+    with pytest.raises(ArgumentError, match="argument format: got list, expected the name"):
+        spcomp.einsum("ij,jk->ik", sps.csr_array(np.eye(4)), np.eye(4), format=["csr"])

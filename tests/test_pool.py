@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 
+import spcomp
 from spcomp import dtypes as dt
 from spcomp.codegen import cpu
 from spcomp.codegen.abi import PARALLEL_FOR, PAUSE
@@ -444,3 +445,17 @@ def test_a_child_forked_while_another_thread_asks_for_threads_can_ask_too():
     over.set()
     thread.join()
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_limits_that_end_in_another_order_leave_nothing_behind():
+    before = spcomp.get_num_threads()
+    first, second = spcomp.num_threads(1), spcomp.num_threads(3)
+    first.__enter__()
+    second.__enter__()
+    assert spcomp.get_num_threads() == 3
+    first.__exit__(None, None, None)
+    assert spcomp.get_num_threads() == 3
+    spcomp.set_num_threads(2)
+    assert spcomp.get_num_threads() == 2
+    second.__exit__(None, None, None)
+    assert spcomp.get_num_threads() == before

@@ -72,3 +72,33 @@ def test_arrays_begin_where_vectors_do():
 def test_more_memory_than_there_can_be_is_refused():
     with pytest.raises(MemoryError, match="no memory for a result of up to"):
         empty(1 << 60, FLOAT)
+
+
+def test_one_larger_than_the_limit_drives_out_nothing(monkeypatch):
+    monkeypatch.setattr(recycle, "MOST", 7 * LARGE)
+    small, large = empty(COUNT, FLOAT), empty(4 * COUNT, FLOAT)
+    del small
+    del large
+    assert len(recycle._free) == 1
+
+
+def test_arrays_may_end_while_memory_is_looked_for():
+    """As they do where Python collects garbage: in whatever instruction of this thread."""
+
+    class Late(list):
+        def __iter__(self):
+            while self.ends:
+                self.ends.pop()
+            return super().__iter__()
+
+    ends = [empty(COUNT, FLOAT) for _ in range(3)]
+    recycle._free.append(recycle._Memory(4 * LARGE))
+    late = recycle._free = Late(recycle._free)
+    late.ends = ends
+    try:
+        assert empty(COUNT, FLOAT).size == COUNT
+        assert not ends
+        empty(COUNT, FLOAT)
+        assert len(recycle._free) + len(recycle._returned) >= 3
+    finally:
+        recycle._free = []

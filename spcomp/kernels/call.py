@@ -100,8 +100,7 @@ def perform(
     """
     allocated = prepare(frame, verify=verify)
     code = compiled.variant(frame.values)
-    if verify:
-        frame.check_order(code.order_needed)
+    frame.check_order(code.order_needed, verify=verify)
     arrays = host.run(code.host, code.funcs, code, frame.values)
     wraps = result_wraps(frame, arrays)
     result = collect(frame, wraps, arrays, verify=bool(arrays) and code.is_measured)

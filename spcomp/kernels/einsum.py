@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from string import ascii_letters
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError, expect
+from spcomp.formats.format import Format
 from spcomp.kernels.opaque import opaque
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
-from spcomp.target import Target
+from spcomp.target import Target, environment
 from spcomp.target import target as as_target
 from spcomp.tensors.operators import access_text
 
 if TYPE_CHECKING:
-    from spcomp.formats.format import Format
     from spcomp.kernels.notation.kernel import NotationKernel
 
 
@@ -58,6 +59,7 @@ def einsum(
         raise ArgumentError(
             f"argument subscripts: {len(terms)} operands are named, {len(operands)} given"
         )
+    expect("format", format, (str, Format, NoneType), "the name of a format, or a Format")
     chosen = as_target(target)  # here, as the environment has a say that the cache would miss
     formats = () if format is None else (("out", format),)
     shapes = tuple(tuple(getattr(operand, "shape", ())) for operand in operands)
@@ -65,7 +67,7 @@ def einsum(
     broadcast: tuple[tuple[int, ...], ...] = ()
     if "." in written:
         written, broadcast = _spelled(written, shapes)
-    kernel = _einsum(written, formats, as_semiring(semiring), broadcast, chosen)
+    kernel = _einsum(written, formats, as_semiring(semiring), broadcast, chosen, environment())
     return kernel(**{f"operand{at}": x for at, x in enumerate(operands)}, out=out)
 
 
@@ -76,6 +78,7 @@ def _einsum(
     semiring: Semiring,
     broadcast: tuple[tuple[int, ...], ...],
     target: Target,
+    _: tuple[str | None, ...],
 ) -> NotationKernel:
     from spcomp.kernels.compile import compile as compile_program
 

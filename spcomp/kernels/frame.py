@@ -37,13 +37,13 @@ class Frame:
     came from; *bound*: the names in *values* that were known before the call. *arguments*: the
     arguments taken apart, by name, without numbers, and the buffer or index array that each is for;
     *given*: the arguments of buffers as they came. *checks*: those that the arrays have passed;
-    *checked*: the axes whose arrays, and the arrays whose values, need no further check.
-    *patterns*: for results along an axis, their style, the level of the axis, and the argument that
-    has it.
+    *checked*: the axes whose arrays, and the arrays whose values, need no further check. *fixed*:
+    the axes whose arrays are bound, and checked even if those of calls are not. *patterns*: for
+    results along an axis, their style, the level of the axis, and the argument that has it.
     """
 
     __slots__ = (
-        *("arguments", "bound", "checked", "checks", "given", "interface"),
+        *("arguments", "bound", "checked", "checks", "fixed", "given", "interface"),
         *("origin", "patterns", "pending", "values"),
     )
 
@@ -55,6 +55,7 @@ class Frame:
         self.origin: dict[str, str] = dict.fromkeys(constants, "constants")
         self.pending: list[_Equation] = []
         self.checked: set[str] = set()
+        self.fixed: frozenset[str] = frozenset()
         self.checks: list[checks.Condition] = []
         self.given: dict[str, Any] = {}
         self.patterns: dict[str, tuple[Style, Level | None, Any]] = {}
@@ -65,7 +66,7 @@ class Frame:
         frame.values, frame.origin = dict(self.values), dict(self.origin)
         frame.pending, frame.checked = list(self.pending), set(self.checked)
         frame.given, frame.patterns = dict(self.given), dict(self.patterns)
-        frame.bound = tuple(self.values)
+        frame.bound, frame.fixed = tuple(self.values), self.fixed
         return frame
 
     def _new(self) -> Frame:
@@ -88,9 +89,30 @@ class Frame:
                 self.patterns[name] = style, Level(level.kind, *map(checks.private, parts)), owner
         if how == "off":
             return
+        self._check_bound()
         for handle, array in self.values.items():
             if isinstance(array, np.ndarray) and (how == "bind" or checks.is_private(array)):
                 self._check_once(handle)
+
+    def _check_bound(self) -> None:
+        """Check the index arrays that are bound, as far as the sizes that limit them are known."""
+        axes = self.interface.sparse_axes
+        self.fixed = frozenset(a.name for a in axes if all(n in self.values for n in a.arrays))
+        for axis in axes:
+            if axis.name in self.fixed - self.checked and self._is_limited(axis):
+                for check in self._axis_checks(axis):
+                    self._run(check)
+                self.checked.add(axis.name)
+
+    def _is_limited(self, axis: AxisPlan) -> bool:
+        """Return whether all sizes are known that limit the index arrays of *axis*."""
+        sizes = axis.fibers, axis.length, axis.positions, axis.nnz_cols, axis.least
+        try:
+            for size in filter(None, sizes):
+                self.size_of(size)
+        except KeyError:
+            return False
+        return True
 
     def _check_once(self, handle: str) -> None:
         """Check what the program promises of the array *handle*, if its limits are known."""
@@ -333,12 +355,13 @@ class Frame:
             self._run(check)
             self.checks.append(check)
 
-    def check_order(self, needed: frozenset[str]) -> None:
+    def check_order(self, needed: frozenset[str], *, verify: bool) -> None:
         """Check that coordinates ascend along the axes *needed* by a version, and not by all.
 
-        Raises ArgumentError.
+        *verify*: also those of arrays that are not bound. Raises ArgumentError.
         """
         more = needed - self.interface.order_needed
+        more = more if verify else more & self.fixed
         for axis in self.interface.sparse_axes if more else ():
             for check in self._axis_checks(axis, ordered=True) if axis.name in more else ():
                 self._run(check)
@@ -350,8 +373,8 @@ class Frame:
     def _checks(self, *, verify: bool) -> Iterator[checks.Check]:
         """Yield the checks of index arrays, of values that the program promises, and of outputs."""
         face = self.interface
-        for axis in face.sparse_axes if verify else ():
-            if axis.name not in self.checked:
+        for axis in face.sparse_axes if verify or self.fixed else ():
+            if axis.name not in self.checked and (verify or axis.name in self.fixed):
                 yield from self._axis_checks(axis)
                 self.checked.add(axis.name)
         if verify:

@@ -69,7 +69,9 @@ class Interpretation:
     def __init__(self, compiled: Compiled, frame: Frame) -> None:
         prepare(frame, verify=True)
         self.frame, self.code = frame, compiled.variant(frame.values)
-        self.outputs = {plan.handle: plan.name for plan in frame.interface.outputs}
+        outputs = frame.interface.outputs
+        self.outputs = {plan.handle: plan.name for plan in outputs}
+        self.bfloats = {plan.name for plan in outputs if plan.dtype.kind == "bfloat"}
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -100,8 +102,10 @@ class Interpretation:
         want, found = self._outputs(values, arrays), {}
         for stage in others:
             got = self._outputs(*self._run(stage))
-            pairs = ((name, got[name], want[name]) for name in want)
-            found[stage] = next((d for d in map(_difference, pairs) if d is not None), None)
+            differences = (
+                _difference(name, got[name], want[name], bits=name in self.bfloats) for name in want
+            )
+            found[stage] = next((d for d in differences if d is not None), None)
         return Comparison(first, found)
 
     def _run(self, stage: str) -> tuple[Arrays, Arrays]:
@@ -126,15 +130,19 @@ class Interpretation:
         return dense | named
 
 
-def _difference(pair: tuple[str, Array, Array]) -> Difference | None:
-    """Return where two arrays of one name differ by more than rounding in another order does."""
-    name, got, want = pair
+def _difference(name: str, got: Array, want: Array, *, bits: bool) -> Difference | None:
+    """Return where two arrays called *name* differ by more than rounding in another order does.
+
+    *bits*: they are the bits of bfloat16.
+    """
     if got.shape != want.shape:
         return Difference(f"{name}.shape", (), got.shape, want.shape)
+    if bits:
+        got, want = ((a.astype(np.uint32) << 16).view(np.float32) for a in (got, want))
     if got.dtype.kind not in "fc":
         differs = got != want
     else:
-        tolerance = float(np.sqrt(np.finfo(got.dtype).eps))
+        tolerance = float(np.sqrt(2.0**-7 if bits else np.finfo(got.dtype).eps))
         finite = np.abs(want[np.isfinite(want)])
         least = tolerance * float(finite.max(initial=0))
         differs = ~np.isclose(got, want, rtol=tolerance, atol=least, equal_nan=True)

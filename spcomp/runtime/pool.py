@@ -39,7 +39,8 @@ POOL_IR = pool_ir(
 
 _lock = Lock()
 _log_lock = Lock()  # there is one log at a time
-_threads: int | None = None  # None: not asked for yet
+_threads: int | None = None  # outside of all num_threads; None: not asked for yet
+_active: list[_Limit] = []  # of num_threads that have not ended, the newest last
 
 
 def get_num_threads() -> int:
@@ -51,6 +52,8 @@ def get_num_threads() -> int:
     """
     global _threads
     with _lock:
+        if _active:
+            return _active[-1].count
         if _threads is None:
             _threads = default_num_threads()
         return _threads
@@ -59,25 +62,49 @@ def get_num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Use *n* threads for parallel loops of the whole process; results do not depend on it.
 
-    Raises ArgumentError unless *n* is an integer in 1..1024.
+    In a ``with`` of :func:`num_threads`, until it ends. Raises ArgumentError unless *n* is an
+    integer in 1..1024.
     """
-    global _threads
     count = _thread_count("set_num_threads", n)
-    with _lock:
-        _threads = count
-        if _native.cache_info().currsize:
-            _apply(count)
+
+    def change() -> None:
+        global _threads
+        if _active:
+            _active[-1].count = count
+        else:
+            _threads = count
+
+    _change(change)
 
 
 @contextmanager
 def num_threads(n: int) -> Iterator[None]:
-    """Use *n* threads for parallel loops of the whole process until the ``with`` ends."""
-    before = get_num_threads()
-    set_num_threads(n)
+    """Use *n* threads for parallel loops of the whole process until the ``with`` ends.
+
+    If several threads of Python do that at once, the number is that of the newest ``with``.
+    """
+    limit = _Limit(_thread_count("set_num_threads", n))
+    _change(lambda: _active.append(limit))
     try:
         yield
     finally:
-        set_num_threads(before)
+        _change(lambda: _active.remove(limit))
+
+
+@dataclass(slots=True, eq=False)
+class _Limit:
+    """The *count* of threads in a ``with`` of ``num_threads``."""
+
+    count: int
+
+
+def _change(change: Callable[[], object]) -> None:
+    """Run *change*, and tell the pool if there are other threads then."""
+    with _lock:
+        before = get_num_threads()
+        change()
+        if get_num_threads() != before and _native.cache_info().currsize:
+            _apply(get_num_threads())
 
 
 def addresses() -> dict[str, int]:
@@ -196,10 +223,14 @@ def _native() -> dict[str, int]:
 
 
 def _apply(count: int) -> None:
-    setter = ctypes.CFUNCTYPE(None, ctypes.c_int64)
     crowded = count > _affinity()  # a spinning thread would keep another from working
-    setter(_native()["spcomp_set_spin"])(0 if crowded else SPIN)
-    setter(_native()["spcomp_set_threads"])(count)
+    _setter("spcomp_set_spin")(0 if crowded else SPIN)
+    _setter("spcomp_set_threads")(count)
+
+
+@cache
+def _setter(name: str) -> Callable[[int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(_native()[name])
 
 
 def default_num_threads() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections import deque
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,9 @@ class _Lease:
         _give_back(self.memory)
 
 
-_free: deque[_Memory] = deque()  # its methods are atomic: arrays may end in any thread
+_returned: deque[_Memory] = deque(maxlen=64)  # by arrays, which end at any instruction
+_free: list[_Memory] = []  # the oldest first
+_sorting = Lock()  # nobody waits for it: arrays may end, and signals arrive, where it is held
 
 
 def empty(size: int, dtype: DTypeLike) -> Array:
@@ -76,22 +79,39 @@ def empty(size: int, dtype: DTypeLike) -> Array:
 
 def _take(count: int) -> _Memory | None:
     """Return the smallest free memory of *count* bytes or more, but less than four times that."""
-    fitting = [m for m in tuple(_free) if count <= m.size < 4 * count]
-    for memory in sorted(fitting, key=lambda m: m.size):
-        try:
-            _free.remove(memory)
-        except ValueError:  # another thread was faster
-            continue
-        return memory
-    return None
+    if not _sorting.acquire(blocking=False):
+        return None
+    try:
+        _sort_in()
+        fitting = [memory for memory in _free if count <= memory.size < 4 * count]
+        if not fitting:
+            return None
+        smallest = min(fitting, key=lambda memory: memory.size)
+        _free.remove(smallest)
+        return smallest
+    finally:
+        _sorting.release()
 
 
 def _give_back(memory: _Memory) -> None:
-    """Keep *memory* for later results, and at most MOST bytes in all."""
+    """Keep *memory* for later results."""
     try:
         memory.release()
-        _free.append(memory)
-        while sum(m.size for m in tuple(_free)) > MOST:
-            _free.popleft()
-    except (IndexError, OSError, TypeError):  # nothing is left to drop, or the process exits
+        _returned.append(memory)
+        if _sorting.acquire(blocking=False):
+            try:
+                _sort_in()
+            finally:
+                _sorting.release()
+    except (OSError, TypeError):  # the process exits
         return
+
+
+def _sort_in() -> None:
+    """Add what was returned to what is free, and drop the oldest of more than MOST bytes."""
+    while _returned:
+        memory = _returned.popleft()
+        if memory.size <= MOST:
+            _free.append(memory)
+    while sum(memory.size for memory in _free) > MOST:
+        _free.pop(0)

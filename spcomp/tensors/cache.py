@@ -13,6 +13,7 @@ import numpy as np
 from spcomp.arrays import Array
 
 MOST_PATTERNS = 64  # kept in memory; the least recently used is forgotten
+MOST_BYTES = 1 << 28  # of their index arrays, but for the newest
 _MADE = TypeVar("_MADE")
 
 
@@ -28,12 +29,13 @@ class Means:
 class Cache(Generic[_MADE]):
     """What was made of index arrays, known again by their contents; at most *most* of them.
 
-    Contents are compared with private copies, so no change of an array in place goes unseen.
+    All but the newest together are made of at most *most_bytes* bytes. Contents are compared with
+    private copies, so no change of an array in place goes unseen.
     """
 
-    def __init__(self, most: int = MOST_PATTERNS) -> None:
+    def __init__(self, most: int = MOST_PATTERNS, most_bytes: int = MOST_BYTES) -> None:
         self._kept: OrderedDict[object, tuple[tuple[Any, ...], _MADE]] = OrderedDict()
-        self._lock, self._most = Lock(), most
+        self._lock, self._most, self._most_bytes = Lock(), most, most_bytes
 
     def get(
         self,
@@ -60,9 +62,14 @@ class Cache(Generic[_MADE]):
         with self._lock:
             self._kept[key] = copies, made
             self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
+            while len(self._kept) > self._most or (len(self._kept) > 1 and self._is_full()):
                 self._kept.popitem(last=False)
         return made
+
+    def _is_full(self) -> bool:
+        """Whether what is kept is made of more bytes than that may be."""
+        sizes = (int(a.nbytes) for arrays, _ in self._kept.values() for a in arrays)
+        return sum(sizes) > self._most_bytes
 
 
 def _place(array: Array) -> Hashable:

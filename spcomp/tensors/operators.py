@@ -19,6 +19,7 @@ from typing import cast as typed
 import numpy as np
 
 from spcomp.errors import ArgumentError
+from spcomp.target import environment
 from spcomp.tensors.libraries.foreign import is_torch
 
 Shape: TypeAlias = tuple[int, ...]
@@ -274,8 +275,12 @@ def _product(a: Any, b: Any) -> Any:
     return _kernel(text)(A=a, B=b)
 
 
-@lru_cache(maxsize=256)
 def _kernel(text: str, formats: tuple[tuple[str, str], ...] = ()) -> Any:
+    return _compiled(text, formats, environment())
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, formats: tuple[tuple[str, str], ...], _: tuple[str | None, ...]) -> Any:
     from spcomp.kernels.compile import compile as compiled  # which imports Tensor
 
     return compiled(text, formats=dict(formats))

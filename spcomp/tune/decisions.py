@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spcomp.kernels.decomposed.choose import ChoosingKernel
-from spcomp.kernels.decomposed.kernel import FormatKernel, immutable_arrays
+from spcomp.kernels.decomposed.kernel import FormatKernel
+from spcomp.kernels.decomposed.latest import identity_of
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.locks import Lock
 from spcomp.tensors.parts.parts import Parts
@@ -92,4 +93,4 @@ def _kind(arg: Any) -> tuple[Any, ...]:
 
 def is_kept(arg: Any) -> bool:
     """Whether none of the arrays of the matrix *arg* can change."""
-    return bool(immutable_arrays(("A",), {"A": arg}))
+    return identity_of(("A",), {"A": arg}) is not None

@@ -21,17 +21,25 @@ _LEVELS = ("dense", "compressed")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """The index arrays of a matrix, a *transposed* tensor of it, and the *places* of its values."""
+    """The index arrays of a matrix, a *transposed* tensor of it, and the *places* of its values.
+
+    *order*: the dimensions along which its levels lie.
+    """
 
     shape: tuple[int, ...]
+    order: tuple[int, int]
     arrays: tuple[Array, ...]
     transposed: Tensor
     places: Array
 
-    def fits(self, shape: tuple[int, ...], arrays: tuple[Array, ...]) -> bool:
-        """Whether a matrix of this *shape* with these index *arrays* has the pattern."""
+    def fits(
+        self, shape: tuple[int, ...], order: tuple[int, int], arrays: tuple[Array, ...], count: int
+    ) -> bool:
+        """Whether a matrix of *count* values with these index *arrays* has the pattern."""
+        if (self.shape, self.order, len(self.places)) != (shape, order, count):
+            return False
         pairs = zip(self.arrays, arrays, strict=True)
-        return self.shape == shape and all(a is b or np.array_equal(a, b) for a, b in pairs)
+        return all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
 @dataclass(slots=True)
@@ -64,18 +72,15 @@ class Columns:
         arrays, values, order = _parts(value)
         shape = tuple(value.shape)
         known = self.patterns.get(name)
-        if known is None or not known.fits(shape, arrays):
+        if known is None or not known.fits(shape, order, arrays, len(values)):
             target = Format(_LEVELS, order=order[::-1])
             try:
                 numbers = _with_values(value, np.arange(len(values), dtype=np.int64))
                 tensor = to_tensor(numbers, target, How(duplicates="error"))
-            except (
-                ArgumentError,
-                ValueError,
-            ):  # repeated coordinates are summed; other faults are the user's
+            except (ArgumentError, ValueError):  # repeated coordinates: summed; else the user's
                 return to_tensor(value, target)
             kept = arrays if isinstance(value, Tensor) else tuple(a.copy() for a in arrays)
-            known = self.patterns[name] = Pattern(shape, kept, tensor, tensor.values)
+            known = self.patterns[name] = Pattern(shape, order, kept, tensor, tensor.values)
         return known.transposed.with_values(np.take(values, known.places))
 
 

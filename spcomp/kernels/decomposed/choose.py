@@ -14,14 +14,8 @@ from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError
 from spcomp.formats.rules import ComposableFormat
 from spcomp.ir.program import CoordFunc
-from spcomp.kernels.decomposed.kernel import (
-    Decomposed,
-    FormatKernel,
-    Latest,
-    formats_text,
-    immutable_arrays,
-    with_parts,
-)
+from spcomp.kernels.decomposed.kernel import Decomposed, FormatKernel, formats_text, with_parts
+from spcomp.kernels.decomposed.latest import Latest, identity_of
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import Lock
@@ -125,10 +119,10 @@ class ChoosingKernel(Runnable):
 
     def choose(self, **matrices: Any) -> FormatKernel:
         """Return the Kernel for the formats that *matrices* are stored in. Raises ArgumentError."""
-        arrays = immutable_arrays(self.program.formats, matrices)
-        kernel = self._choice.find(arrays)
+        identity = identity_of(self.program.formats, matrices)
+        kernel = self._choice.find(identity)
         if kernel is None:
-            kernel = self._choice.keep(arrays, self._compiled(matrices))
+            kernel = self._choice.keep(identity, self._compiled(matrices))
         self._latest = kernel
         return kernel
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from spcomp.compiler.interface import Interface, interface
 from spcomp.compiler.options import Options
@@ -17,6 +14,7 @@ from spcomp.formats.sliced import SlicedDiagonal
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.program import CoordFunc
 from spcomp.kernels.decomposed.beside import Beside, BoundBeside
+from spcomp.kernels.decomposed.latest import Latest, identity_of
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
@@ -30,7 +28,6 @@ from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.parts.parts import Parts as Parts
 from spcomp.tensors.parts.parts import parts_of, sizes_of
 from spcomp.tensors.parts.rules import refuse_repeated
-from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from spcomp.compiler.interface import Signature
@@ -132,30 +129,6 @@ def _buffer(func: CoordFunc, name: str) -> SparseBuffer:
             f"{func.name} has no sparse buffer {name!r}", hint=f"it has {', '.join(sparse)}"
         )
     return sparse[name]
-
-
-T = TypeVar("T")
-
-
-class Latest(Generic[T]):
-    """The value made last of immutable arrays, which it does not keep alive."""
-
-    def __init__(self) -> None:
-        self._entry: tuple[list[weakref.ref[Any]], T] | None = None
-
-    def find(self, arrays: Sequence[Any]) -> T | None:
-        """Return the value if it was made of these very *arrays*."""
-        entry = self._entry
-        if not arrays or entry is None:
-            return None
-        same = all(a() is b for a, b in zip(entry[0], arrays, strict=True))
-        return entry[1] if same else None
-
-    def keep(self, arrays: Sequence[Any], value: T) -> T:
-        """Return *value*, kept if it was made of *arrays*: there are none if they can change."""
-        if arrays:
-            self._entry = [weakref.ref(array) for array in arrays], value
-        return value
 
 
 class FormatKernel(Runnable):
@@ -307,9 +280,9 @@ class FormatKernel(Runnable):
 
     def _bound(self, formatted: dict[str, Any]) -> Bound:
         """Return the kernel with the arguments *formatted* bound."""
-        arrays = immutable_arrays(self.program.formats, formatted)
-        bound = self._latest.find(arrays)
-        return self._latest.keep(arrays, self.bind(**formatted)) if bound is None else bound
+        identity = identity_of(self.program.formats, formatted)
+        bound = self._latest.find(identity)
+        return self._latest.keep(identity, self.bind(**formatted)) if bound is None else bound
 
 
 class BoundFormats(Bound):
@@ -390,33 +363,3 @@ def _agree(sizes: dict[str, int], named: dict[str, Any], *, add: bool = True) ->
     if add:
         return {**named, **sizes}
     return {name: arg for name, arg in named.items() if name not in sizes}
-
-
-def immutable_arrays(names: Iterable[str], matrices: Mapping[str, Any]) -> list[Any]:
-    """Return the arrays of the *matrices* called *names*; empty if one of them can change."""
-    groups = [_immutable_arrays(matrices.get(name)) for name in names]
-    return [array for group in groups for array in group] if all(groups) else []
-
-
-def _immutable_arrays(matrix: Any) -> tuple[Any, ...]:
-    """Return the three objects that *matrix* is made of; empty if they can change."""
-    if isinstance(matrix, Parts):
-        return (matrix, matrix, matrix)
-    if isinstance(matrix, Tensor):
-        level = matrix.levels[-1]
-        arrays: tuple[Any, ...] = (getattr(level, "indptr", None), matrix.values)
-        arrays = (*arrays, getattr(level, "indices", None))
-    else:
-        arrays = tuple(getattr(matrix, name, None) for name in ("indptr", "data", "indices"))
-    return arrays if all(map(_is_frozen, arrays)) else ()
-
-
-def _is_frozen(array: Any) -> bool:
-    """Whether neither *array* nor what it is a view of can be written to."""
-    while isinstance(array, np.ndarray):
-        if array.flags.writeable:
-            return False
-        if array.base is None:
-            return True
-        array = array.base
-    return type(array) is bytes  # under what checks.private makes

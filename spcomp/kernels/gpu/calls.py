@@ -177,8 +177,7 @@ class GpuCalls:
         if code is None:
             code = self.compiled.variant(frame.values)
             needed = code.order_needed
-            if self.options.check == "full":
-                frame.check_order(needed)
+            frame.check_order(needed, verify=self.options.check == "full")
             checked = needed <= self.face.order_needed or {*self.face.index_of} <= {*frame.bound}
             if fixed and checked:
                 newest = list(self._codes.items())[1 - MAX_KEPT :]

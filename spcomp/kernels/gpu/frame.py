@@ -29,7 +29,7 @@ from spcomp.tensors.verdict import Verdict, arrays_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from spcomp.compiler.interface import AxisPlan, BufferPlan, Interface
+    from spcomp.compiler.interface import BufferPlan, Interface
     from spcomp.compiler.options import Options
     from spcomp.dtypes import DType
 
@@ -103,11 +103,8 @@ class DeviceFrame(Frame):
 
     def _check_bound(self) -> None:
         """Check the index arrays that are bound; the host reads those that decide a version."""
-        for axis in self.interface.sparse_axes if self.verify else ():
-            if axis.name not in self.checked and self._has(axis):
-                for check in self._axis_checks(axis):
-                    self._run(check)
-                self.checked.add(axis.name)
+        if self.verify:
+            super()._check_bound()
         self.verdict.read()
         for axis in self.interface.sparse_axes:
             if axis.indptr in self.values:
@@ -230,16 +227,6 @@ class DeviceFrame(Frame):
         same = array.dtype == idtype
         return array if same else self.verdict.converted(who, array, np.dtype(idtype).name)
 
-    def _has(self, axis: AxisPlan) -> bool:
-        """Return whether the arrays of *axis* are there, and the sizes that its checks need."""
-        sizes = axis.fibers, axis.length, axis.positions, axis.nnz_cols, axis.least
-        try:
-            for size in filter(None, sizes):
-                self.size_of(size)
-        except KeyError:
-            return False
-        return all(name in self.values for name in axis.arrays)
-
     def _run(self, check: checks.Check, arrays: Mapping[str, Any] | None = None) -> None:
         """Run *check*; of arrays on the GPU, which are those of the frame or *arrays*, there."""
         given, names = (self.values, self.shown) if arrays is None else (arrays, str)
@@ -257,14 +244,12 @@ class DeviceFrame(Frame):
 
     def check(self, *, verify: bool) -> None:
         """Run the checks that were not made before, as ``Frame.check``."""
-        for check in self._checks(verify=verify):
-            self._run(check)
-            self.checks.append(check)
+        super().check(verify=verify)
         self.verdict.read()
 
-    def check_order(self, needed: frozenset[str]) -> None:
+    def check_order(self, needed: frozenset[str], *, verify: bool) -> None:
         """Check what a version relies on, as ``Frame.check_order``."""
-        super().check_order(needed)
+        super().check_order(needed, verify=verify)
         self.verdict.read()
 
     def _same(self, a: Any, b: Any) -> bool:

@@ -193,7 +193,8 @@ def kind_of(arg: Any) -> object:
         return "there", arg.layout, arg.data.dtype, arg.padding, _is_long(arg)
     if isinstance(arg, np.ndarray):
         flags = arg.flags
-        return "array", arg.dtype, arg.ndim, flags.f_contiguous and not flags.c_contiguous
+        by_columns = flags.f_contiguous and not flags.c_contiguous
+        return "array", arg.dtype, arg.ndim, by_columns, arg.size > LONG
     if isinstance(arg, Tensor):
         listed = is_list(arg.layout) and arg.ascends
         facts = _is_padded(arg), _is_long(arg), _loose(arg)
